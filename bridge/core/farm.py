@@ -310,10 +310,10 @@ class Farm:
         if not _author_has_a_say(self.state, entry.author):
             return strangers
         own, sessions = _of_author(AUTHORS_MARK, entry.author, request_id), self.sessions
-        if sessions.has(own.client, own.born):
+        if sessions.has(own.client, own.session_start):
             return own
         crowded = sessions.count(_author_prefix(AUTHORS_MARK, entry.author)) >= AUTHOR_SESSIONS_MAX
-        return strangers if crowded or sessions.has(strangers.client, strangers.born) else own
+        return strangers if crowded or sessions.has(strangers.client, strangers.session_start) else own
 
     def position_of(self, request: RequestId) -> LogId | None:
         """Where the entry stands that was applied under this request id; None if none was, or that is forgotten."""

@@ -40,7 +40,7 @@ from consensus.core.features import GARLIC_FARM
 from consensus.core.model import Configuration, Index, Server, ServerId, integer_id
 from consensus.core.raft import Raft
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, read_barrier_anywhere
-from consensus.protocols.garlic_farm.node.client_requests import ClientRequests, Sessioned
+from consensus.protocols.garlic_farm.node.client_requests import ClientRequests, ExecutedRequests
 from consensus.protocols.garlic_farm.node.connection import ClientAnswer, GiveUp
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.joining import Joining
@@ -113,7 +113,7 @@ class Replica:
         links: PeerLinks,
         client: GarlicFarmClient | None,
         server_id: int,
-        sessioned: Sessioned,
+        sessioned: ExecutedRequests,
         members: Members,
         *,
         submit_patience_s: float = SUBMIT_PATIENCE_SECONDS,
@@ -195,7 +195,7 @@ class Replica:
             )
         except GarlicFarmError as error:
             return SubmitAnswer(SubmitOutcome.REFUSED, reason=str(error))
-        if sent.forgotten:
+        if sent.expired:
             return SubmitAnswer(SubmitOutcome.EXPIRED, reason=sent.reason)
         resolve = ProposalResolved(0, sent.outcome, sent.position, sent.leader)
         return _answer_of(resolve, sent.reason)

@@ -41,7 +41,7 @@ class ReportDuty:
         self._measuring = measuring
         self._random = Random()
         self._sequence = 0
-        self._born: Index | None = None
+        self._session_start: Index | None = None
         self._leader_known = trio.Event()
         self._news = ReportNews(member.configuration)
 
@@ -53,7 +53,7 @@ class ReportDuty:
     def refused(self, request: str) -> None:
         """The farm has forgotten the session in which an entry was named."""
         if request.startswith(f"{self._member.request_prefix}-"):
-            self._born = None
+            self._session_start = None
 
     async def run(self) -> None:
         """Works until cancelled."""
@@ -150,10 +150,10 @@ class ReportDuty:
 
     def _next_request(self) -> str:
         """A number in this node's session, which begins with the first report and whenever the farm forgot it."""
-        if self._born is None:
-            self._born, self._sequence = self._member.ledger.state.applied_index, 0
+        if self._session_start is None:
+            self._session_start, self._sequence = self._member.ledger.state.applied_index, 0
         self._sequence += 1
-        return str(RequestId(self._member.request_prefix, self._born, self._sequence))
+        return str(RequestId(self._member.request_prefix, self._session_start, self._sequence))
 
     async def _ask_router(self) -> tuple[RouterStatus, tuple[LeafStatus, ...]]:
         """How router and leaves are. A router that does not answer is none: the node goes on reporting without it."""

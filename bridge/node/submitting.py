@@ -76,7 +76,7 @@ class Submitting:
                 return await self._submit(entry, None)
             answer = await self._submit(numbered, request)
             if answer.outcome is SubmitOutcome.EXPIRED:
-                self._numbers.forgotten(request)
+                self._numbers.session_expired(request)
             return answer
         finally:
             self._numbers.answered(request)

@@ -1,29 +1,51 @@
 """A client whose commands are executed once each, whatever becomes of leaders and connections meanwhile.
 
-    submit ─▶ room in the window? ─▶ number it ─▶ GarlicFarmClient: follow redirects, back off while busy or leaderless,
+    submit ─▶ room in the window? ─▶ number it ─▶ Submitter: follow redirects, back off while busy or leaderless,
               (session open?)                     repeat what is unknown, the same bytes under the same number
                                                   ─▶ committed │ patience at an end: an honest "unknown" or "refused"
-                                                  ─▶ forgotten by the table meanwhile: `SessionForgottenError`
+                                                  ─▶ the session expired meanwhile: `SessionExpiredError`
 
-The state machine executes a number once (`core/sessions.py`), so repeating does no harm, and committed means executed
-exactly once. That holds as long as the session is remembered: it begins with an entry of no effect, whose place in the
-log is its birth, begins anew after a quarter of its expiry in silence, and no submission may be patient for longer than
-that quarter. The numbers and the window are kept by `request_numbers`.
+The state machine executes a number once (`table`), so repeating does no harm, and committed means executed exactly
+once. That holds as long as the session is remembered: it begins with an entry of no effect, whose place in the log is
+its start, begins anew after a quarter of its expiry in silence, and no submission may be patient for longer than that
+quarter. The numbers and the window are kept by `request_numbers`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
 from consensus.core.effects import Outcome
-from consensus.core.model import Index
-from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, Submission
+from consensus.core.model import Index, LogId, ServerId
 from consensus.sessions.request_numbers import RequestNumbers
 from consensus.sessions.table import DEFAULT_LIMITS, RequestId, SessionLimits
 
 
-class SessionForgottenError(Exception):
-    """The table of sessions has forgotten this client, pushed out by others: see `docs/clients.md`.
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """How a submission ended: `position` of its last entry if committed; why not, in words, otherwise."""
+
+    outcome: Outcome
+    position: LogId | None = None
+    leader: ServerId | None = None
+    reason: str = ""
+    expired: bool = False
+    """The outcome is unknown and will not be known: the session expired, and with it whether it was executed."""
+
+
+class Submitter(Protocol):
+    """A protocol's client, which finds the leader."""
+
+    async def submit(
+        self, commands: Sequence[bytes], *, patience_s: float = 10.0, repeat_unknown: bool = False
+    ) -> Submission:
+        """Have `commands` committed; with `repeat_unknown` they are submitted again when their fate is unknown."""
+
+
+class SessionExpiredError(Exception):
+    """The servers have no session of this client any more, pushed out by others: see `docs/clients.md`.
 
     Whether the command was executed will never be known by its number, and it will not be executed under it any more.
     The client begins a new session with its next command.
@@ -35,14 +57,14 @@ Seal = Callable[[RequestId, bytes], bytes]
 
 
 class ExactlyOnceClient:
-    """One session after the other over a `GarlicFarmClient`, whose `run` must be running.
+    """One session after the other over a protocol's client, whose `run` must be running.
 
     `name` is unique to this life of the client; `limits` are those of the servers' table.
     """
 
     def __init__(
         self,
-        client: GarlicFarmClient,
+        client: Submitter,
         name: str,
         seal: Seal,
         opening: bytes,
@@ -56,7 +78,7 @@ class ExactlyOnceClient:
     async def submit(self, command: bytes, *, patience_s: float = 30.0) -> Submission:
         """Have `command` executed once. Committed: it was. Unknown: it was or will be once, or never. Else never.
 
-        Raises `SessionForgottenError` if no repetition can settle that any more. Servers that agreed on no extension
+        Raises `SessionExpiredError` if no repetition can settle that any more. Servers that agreed on no extension
         cannot tell, and break the connection: then it is unknown.
         """
         longest_s = self._numbers.silence_max_s
@@ -75,10 +97,10 @@ class ExactlyOnceClient:
                 patience_s=max(0.0, deadline_s - trio.current_time()),
                 repeat_unknown=True,
             )
-            if found.forgotten:
-                self._numbers.forgotten(request)
-                raise SessionForgottenError(
-                    f"the servers have forgotten the session of {request}: more clients than they remember were active;"
+            if found.expired:
+                self._numbers.session_expired(request)
+                raise SessionExpiredError(
+                    f"the session of {request} has expired on the servers: more clients than they remember were active;"
                     " whether the command was executed is not known. Look at its effect before you submit it again"
                 )
             return found

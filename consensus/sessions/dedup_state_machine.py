@@ -1,8 +1,8 @@
 """A state machine that executes each client's request once, for services that have no session table of their own.
 
-    command ──▶ a request in an envelope ──▶ table: new ─▶ execute, remember │ repeated, forgotten ─▶ nothing
+    command ──▶ a request in an envelope ──▶ table: new ─▶ execute, remember │ repeated, expired ─▶ nothing
             └▶ a clock entry ──▶ log time, by which sessions expire
-            └▶ an opening ──▶ nothing; its index is a birth for its sender's session (`core/sessions.py`)
+            └▶ an opening ──▶ nothing; its index is a start for its sender's session (`table`)
             └▶ anything else ──▶ executed as often as it is in the log
 
 The envelope is one byte of kind and fields in network byte order. What came of a request is asked for by its id, on any
@@ -45,7 +45,7 @@ OPENING_ENTRY = _OPENING
 def request_entry(request: RequestId, command: bytes) -> bytes:
     """The command, sealed with the request that it belongs to."""
     client = request.client.encode()
-    return _REQUEST + _REQUEST_HEAD.pack(len(client), request.born, request.sequence) + client + command
+    return _REQUEST + _REQUEST_HEAD.pack(len(client), request.session_start, request.sequence) + client + command
 
 
 def clock_entry(log_time_ms: Milliseconds) -> bytes:
@@ -94,7 +94,7 @@ class DedupStateMachine:
         return self.sessions.was_executed(request)
 
     def result_of(self, request: RequestId) -> bytes | None:
-        """The result of an executed request; None if it was not executed, was forgotten, or was too long to keep."""
+        """The result of an executed request; None if it was not executed, has expired, or was too long to keep."""
         return self.sessions.result_of(request) if self.sessions.was_executed(request) else None
 
     def snapshot(self) -> Iterator[bytes]:
@@ -149,9 +149,9 @@ def _open(data: bytes) -> tuple[RequestId, bytes] | None:
     head = 1 + _REQUEST_HEAD.size
     if len(data) < head:
         return None
-    client_bytes, born, sequence = _REQUEST_HEAD.unpack_from(data, 1)
+    client_bytes, session_start, sequence = _REQUEST_HEAD.unpack_from(data, 1)
     try:
-        request = RequestId(data[head : head + client_bytes].decode(), born, sequence)
+        request = RequestId(data[head : head + client_bytes].decode(), session_start, sequence)
     except ValueError:
         return None
     return request, data[head + client_bytes :]

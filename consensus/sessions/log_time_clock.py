@@ -1,4 +1,4 @@
-"""Log time for a `DedupStateMachine`: whoever leads writes a clock entry at its election and once a period.
+"""Log time for a `DedupStateMachine`: the leader writes a clock entry at its election and once a period.
 
     leadership, or a period has passed ─▶ leads? ─▶ log time of now ─▶ clock entry ─▶ committed ─▶ sessions expire
                                              └ else: wait until it does
@@ -11,13 +11,12 @@ majority's reports can correct; it does without this.)
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
-from consensus.core.effects import Outcome, Role
+from consensus.core.effects import Outcome, ProposalResolved
 from consensus.core.model import Milliseconds
-from consensus.server.server import ConsensusServer
 from consensus.sessions.dedup_state_machine import DedupStateMachine, clock_entry
 
 STEER_LIMIT_MS = 5_000
@@ -39,18 +38,23 @@ def next_log_time(log_time_ms: Milliseconds, elapsed_ms: Milliseconds, clock_ms:
 
 
 class SessionClock:
-    """Writes clock entries while `server`, which feeds `machine`, leads. `period_ms` is well below the expiry."""
+    """Writes clock entries, by `propose`, while the server that feeds `machine` leads.
+
+    `period_ms` is well below the expiry of sessions.
+    """
 
     def __init__(
         self,
-        server: ConsensusServer,
         machine: DedupStateMachine,
+        leads: Callable[[], bool],
+        propose: Callable[[tuple[bytes, ...]], Awaitable[ProposalResolved]],
         *,
         period_ms: Milliseconds = PERIOD_MS,
         clock_ms: Callable[[], Milliseconds] = machine_clock_ms,
     ) -> None:
-        self._server = server
         self._machine = machine
+        self._leads = leads
+        self._propose = propose
         self._period_s = period_ms / 1000
         self._clock_ms = clock_ms
         self._led = trio.Event()
@@ -66,7 +70,7 @@ class SessionClock:
         """Works until cancelled."""
         while True:
             self._led = trio.Event()
-            if self._server.role.role is Role.LEADER:
+            if self._leads():
                 written = await self._write()
                 with trio.move_on_after(self._period_s if written else min(self._period_s, RETRY_S)):
                     await self._led.wait()
@@ -85,5 +89,5 @@ class SessionClock:
         self.apart_ms = ahead_ms if abs(ahead_ms) > STEER_LIMIT_MS else None
         self._written = (time_ms, now_s)
         with trio.move_on_after(self._period_s):
-            return (await self._server.propose((clock_entry(time_ms),))).outcome is Outcome.COMMITTED
+            return (await self._propose((clock_entry(time_ms),))).outcome is Outcome.COMMITTED
         return False

@@ -1,8 +1,8 @@
-"""The numbers of one client's requests, in one session after the other (`core/sessions.py`).
+"""The numbers of one client's requests, in one session after the other (`table`).
 
     take ─▶ session open and used lately? else open one ─▶ room in the window? else wait ─▶ number ─▶ … ─▶ answered
 
-A session that was silent for a quarter of its expiry is not used again: it could be forgotten while a request is under
+A session that was silent for a quarter of its expiry is not used again: it could expire while a request is under
 way. No number is given out that lies a whole window above the oldest unanswered one, for the table remembers no more.
 """
 
@@ -14,7 +14,7 @@ from consensus.core.model import Index
 from consensus.sessions.table import DEFAULT_LIMITS, RequestId, SessionLimits
 
 OpenSession = Callable[[], Awaitable[Index | None]]
-"""An index of the log that this client has seen by now, for its session's birth; None if that cannot be had."""
+"""An index of the log that this client has seen by now, as the start of its session; None if that cannot be had."""
 
 
 class RequestNumbers:
@@ -25,7 +25,7 @@ class RequestNumbers:
         self._open_session = open_session
         self._window = limits.window
         self.silence_max_s = limits.expiry_ms / 4000
-        self._born: Index | None = None
+        self._session_start: Index | None = None
         self._sequence = 0
         self._used_s = 0.0
         self._unanswered: set[RequestId] = set()
@@ -38,11 +38,12 @@ class RequestNumbers:
             async with self._beginning:
                 if not await self._session():
                     return None
-            under_way = (request.sequence for request in self._unanswered if request.born == self._born)
+            start = self._session_start
+            under_way = (request.sequence for request in self._unanswered if request.session_start == start)
             oldest = min(under_way, default=self._sequence + 1)
-            if self._born is not None and self._sequence + 1 - oldest < self._window:
+            if start is not None and self._sequence + 1 - oldest < self._window:
                 self._sequence += 1
-                request = RequestId(self._name, self._born, self._sequence)
+                request = RequestId(self._name, start, self._sequence)
                 self._unanswered.add(request)
                 return request
             await self._changed.wait()
@@ -54,18 +55,18 @@ class RequestNumbers:
         self._changed.set()
         self._changed = trio.Event()
 
-    def forgotten(self, request: RequestId) -> None:
-        """The servers have forgotten its session. What else is under way in it ends likewise."""
-        if self._born == request.born:
-            self._born = None
+    def session_expired(self, request: RequestId) -> None:
+        """The session of this request has expired on the servers. What else is under way in it ends likewise."""
+        if self._session_start == request.session_start:
+            self._session_start = None
 
     async def _session(self) -> bool:
         silent_s = trio.current_time() - self._used_s
-        in_use = any(request.born == self._born for request in self._unanswered)
-        if self._born is not None and (in_use or silent_s < self.silence_max_s):
+        in_use = any(request.session_start == self._session_start for request in self._unanswered)
+        if self._session_start is not None and (in_use or silent_s < self.silence_max_s):
             return True
-        born = await self._open_session()
-        if born is None:
+        session_start = await self._open_session()
+        if session_start is None:
             return False
-        self._born, self._sequence, self._used_s = born, 0, trio.current_time()
+        self._session_start, self._sequence, self._used_s = session_start, 0, trio.current_time()
         return True

@@ -6,20 +6,20 @@ keeps for each client the newest numbers with their results: a number that was t
 table is part of the replicated state. It changes only by `admit` and `remember`, in the order of the log, and nothing
 but the log enters: index, log time, request. Equal on every server, then, and a part of every snapshot.
 
-Nothing can be remembered for ever. A session ends when its client was silent for `expiry_ms` of log time, or when more
-than `sessions_max` exist and it was silent for the longest. What then arrives in its name must not be executed as if it
-were new, and the table no longer knows the name. Therefore a client states at which log index it was *born*: one that
-it saw before its first request. A session's birth lies before every entry of the session, so with the last index of all
-the sessions forgotten so far, the *floor*, it is easily told:
+Nothing can be remembered for ever. A session expires when its client was silent for `expiry_ms` of log time, or when
+more than `sessions_max` exist and it was silent for the longest. What then arrives in its name must not be executed as
+if it were new, and the table no longer knows the name. Therefore a client states the *start* of its session: a log
+index that it saw before its first request. The start lies before every entry of the session, so the last index of all
+expired sessions, the *floor*, tells them apart:
 
-    unknown client, born at the floor or after   new: no session forgotten so far can be this one
-    unknown client, born below the floor         perhaps forgotten: refused; the client begins again with a new birth
-    born at the request's own index or after     no index that it can have seen: refused, or the floor would not hold
+    unknown client, start at the floor or after  new: no session that has expired can be this one
+    unknown client, start below the floor        perhaps expired: refused; the client begins a session with a new start
+    start at the request's own index or after    no index that it can have seen: refused, or the floor would not hold
 
 Registering each client with an entry of its own, the usual way, costs a round trip and an entry, and gives no more.
 
-A client may have `window` requests under way, in any order. A number that fell out of the window is refused: its result
-is forgotten, and whether it was executed as well.
+A client may have `window` requests under way, in any order. A number that fell out of the window is refused: neither
+its result is known any more nor whether it was executed.
 """
 
 from dataclasses import dataclass, field
@@ -42,28 +42,29 @@ class RequestId:
     """A request for ever: who asks, since when, and the client's own number for it, from 1 on."""
 
     client: str
-    born: Index
+    session_start: Index
     sequence: int
 
     def __post_init__(self) -> None:
         """Refuse what no table could hold."""
         if not 1 <= len(self.client.encode()) <= CLIENT_BYTES_MAX:
             raise ValueError(f"a client's name has 1 to {CLIENT_BYTES_MAX} bytes, not {len(self.client.encode())}")
-        if not (0 <= self.born <= SEQUENCE_MAX and 1 <= self.sequence <= SEQUENCE_MAX):
-            raise ValueError(f"birth {self.born} and sequence {self.sequence} must be 63-bit numbers, from 0 and 1 on")
+        if not (0 <= self.session_start <= SEQUENCE_MAX and 1 <= self.sequence <= SEQUENCE_MAX):
+            numbers = f"session start {self.session_start} and sequence {self.sequence}"
+            raise ValueError(f"{numbers} must be 63-bit numbers, from 0 and 1 on")
 
     def __str__(self) -> str:
         """As it stands in a text protocol; `parse_request_id` reads it."""
-        return f"{self.client}-{self.born}-{self.sequence}"
+        return f"{self.client}-{self.session_start}-{self.sequence}"
 
 
 def parse_request_id(text: str) -> RequestId | None:
-    """`CLIENT-BORN-SEQUENCE`; the client's name may have dashes of its own. None for anything else."""
-    client, born, sequence = ["", "", *text.rsplit("-", 2)][-3:]
-    if not all(part.isascii() and part.isdigit() and len(part) <= _DIGITS_MAX for part in (born, sequence)):
+    """`CLIENT-START-SEQUENCE`; the client's name may have dashes of its own. None for anything else."""
+    client, session_start, sequence = ["", "", *text.rsplit("-", 2)][-3:]
+    if not all(part.isascii() and part.isdigit() and len(part) <= _DIGITS_MAX for part in (session_start, sequence)):
         return None
     try:
-        return RequestId(client, int(born), int(sequence))
+        return RequestId(client, int(session_start), int(sequence))
     except ValueError:
         return None
 
@@ -76,12 +77,12 @@ class RequestStatus(Enum):
     DUPLICATE = "duplicate"
     """Do not execute it: answer with the first result."""
     EXPIRED = "expired"
-    """Refuse it: whether it was ever executed is forgotten."""
+    """Refuse it: whether it was ever executed is not known any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Bounds of the table. Every server must have the same: what is forgotten follows from them."""
+    """Bounds of the table. Every server must have the same: which sessions expire follows from them."""
 
     sessions_max: int = 1024
     window: int = 16
@@ -90,7 +91,7 @@ class SessionLimits:
     """A longer result is not kept: its repetition is answered as executed, without the result."""
     expiry_ms: Milliseconds = 3_600_000
     reserved_prefix: str = ""
-    """Clients whose names begin so are forgotten for want of room only when no other is left: whoever can submit can
+    """Sessions of clients whose names begin so give way to others only when no other is left: whoever can submit can
     make as many other sessions as there is room for. Empty: nobody is preferred."""
 
     def is_reserved(self, client: str) -> bool:
@@ -115,7 +116,7 @@ class SessionTable:
     def __init__(self, limits: SessionLimits = DEFAULT_LIMITS) -> None:
         self.limits = limits
         self.floor: Index = 0
-        """The last index of every session that was forgotten so far."""
+        """The highest index of all sessions that have expired so far."""
         self._now_ms: Milliseconds = 0
         self._sessions: dict[tuple[str, Index], _Session] = {}
 
@@ -126,10 +127,10 @@ class SessionTable:
     def admit(self, request: RequestId, index: Index, now_ms: Milliseconds) -> RequestStatus:
         """Judge the request in the entry at `index`, at this log time. What is new must be remembered next."""
         self.expire(now_ms)
-        name = (request.client, request.born)
+        name = (request.client, request.session_start)
         session = self._sessions.pop(name, None)
         if session is None:
-            if not self.floor <= request.born < index:
+            if not self.floor <= request.session_start < index:
                 return RequestStatus.EXPIRED
             self._make_room()
             session = _Session(index, self._now_ms)
@@ -141,7 +142,7 @@ class SessionTable:
 
     def remember(self, request: RequestId, result: bytes) -> None:
         """The admitted request was executed; `result` is what every repetition of it gets."""
-        session = self._sessions[request.client, request.born]
+        session = self._sessions[request.client, request.session_start]
         kept = result if len(result) <= self.limits.result_bytes_max else None
         session.results[request.sequence] = kept
         session.highest = max(session.highest, request.sequence)
@@ -149,9 +150,9 @@ class SessionTable:
         for sequence in [sequence for sequence in session.results if sequence <= oldest]:
             del session.results[sequence]
 
-    def has(self, client: str, born: Index) -> bool:
-        """Whether this client, born then, has a session."""
-        return (client, born) in self._sessions
+    def has(self, client: str, session_start: Index) -> bool:
+        """Whether this client has a session that began there."""
+        return (client, session_start) in self._sessions
 
     def count(self, prefix: str) -> int:
         """How many sessions are there of clients whose names begin so."""
@@ -159,15 +160,15 @@ class SessionTable:
 
     def was_executed(self, request: RequestId) -> bool:
         """Whether this very request is remembered."""
-        session = self._sessions.get((request.client, request.born))
+        session = self._sessions.get((request.client, request.session_start))
         return session is not None and request.sequence in session.results
 
     def result_of(self, request: RequestId) -> bytes | None:
         """The first result of an executed request; None if it was too long to be kept."""
-        return self._sessions[request.client, request.born].results[request.sequence]
+        return self._sessions[request.client, request.session_start].results[request.sequence]
 
     def expire(self, now_ms: Milliseconds) -> None:
-        """Log time is `now_ms` (it goes back by `turn_back` alone): forget who was silent for too long."""
+        """Log time is `now_ms` (it goes back by `turn_back` alone): sessions that were silent for too long expire."""
         if self._now_ms == 0:
             self._begin_time(now_ms)
         self._now_ms = max(self._now_ms, now_ms)
@@ -175,7 +176,7 @@ class SessionTable:
             longest_silent = next(iter(self._sessions.values()))
             if self._now_ms - longest_silent.last_ms <= self.limits.expiry_ms:
                 return
-            self._forget_longest_silent()
+            self._expire_longest_silent()
 
     def turn_back(self, by_ms: Milliseconds) -> None:
         """Log time was brought back by so much: how long each client has been silent stays the same."""
@@ -186,8 +187,13 @@ class SessionTable:
     def dump(self) -> bytes:
         """The whole table, for a snapshot: equal tables give equal bytes."""
         parts = [bytes([_FORMAT]), _number(self.floor), _number(self._now_ms), _number(len(self._sessions))]
-        for (client, born), session in self._sessions.items():
-            parts += [_text(client.encode()), _number(born), _number(session.last_index), _number(session.last_ms)]
+        for (client, session_start), session in self._sessions.items():
+            parts += [
+                _text(client.encode()),
+                _number(session_start),
+                _number(session.last_index),
+                _number(session.last_ms),
+            ]
             parts += [_number(session.highest), _number(len(session.results))]
             for sequence, result in sorted(session.results.items()):
                 parts += [_number(sequence), b"\0" if result is None else b"\1" + _text(result)]
@@ -217,12 +223,12 @@ class SessionTable:
         if len(self._sessions) >= self.limits.sessions_max:
             longest_silent = next(iter(self._sessions))
             others = (name for name in self._sessions if not self.limits.is_reserved(name[0]))
-            self._forget(next(others, longest_silent))
+            self._end(next(others, longest_silent))
 
-    def _forget_longest_silent(self) -> None:
-        self._forget(next(iter(self._sessions)))
+    def _expire_longest_silent(self) -> None:
+        self._end(next(iter(self._sessions)))
 
-    def _forget(self, name: tuple[str, Index]) -> None:
+    def _end(self, name: tuple[str, Index]) -> None:
         self.floor = max(self.floor, self._sessions.pop(name).last_index)
 
 

@@ -279,7 +279,7 @@ def test_a_submission_carries_an_id_under_which_it_can_be_repeated(
     garlicfarm("submit", '{"request": "me-200-4"}')
     made, given, own = node.requests
     assert made is not None
-    assert (made.client[:4], made.born, made.sequence) == ("cli-", 217, 1)
+    assert (made.client[:4], made.session_start, made.sequence) == ("cli-", 217, 1)
     assert (given, own) == (RequestId("me", 200, 3), None)
     node.outcome = SubmitAnswer(SubmitOutcome.UNKNOWN, reason="the leader was lost", request="me-200-3")
     result = garlicfarm("submit", "--request-id", "me-200-3", "{}")

@@ -13,9 +13,9 @@ from trio.testing import MockClock
 from consensus.core.effects import Outcome, TransferOutcome
 from consensus.core.model import Entry, LogId
 from consensus.core.options import Options
-from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, Submission, read_barrier_anywhere
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, read_barrier_anywhere
 from consensus.server.errors import NotLeaderError
-from consensus.sessions.client import ExactlyOnceClient, SessionForgottenError
+from consensus.sessions.client import ExactlyOnceClient, SessionExpiredError, Submission
 from consensus.sessions.dedup_state_machine import OPENING_ENTRY, DedupStateMachine, clock_entry, request_entry
 from consensus.sessions.table import DEFAULT_LIMITS, RequestId, SessionLimits, SessionTableError
 from tests.node.loopback_group import CALM, PATIENT, LoopbackGroup
@@ -134,7 +134,7 @@ async def test_a_client_that_others_pushed_out_is_told_so_and_never_that_its_com
         assert (await first.submit(b"one")).outcome is Outcome.COMMITTED
         for other in others:
             await other.submit(b"push")
-        with pytest.raises(SessionForgottenError, match="more clients than they remember"):
+        with pytest.raises(SessionExpiredError, match="more clients than they remember"):
             await first.submit(b"two")
         old = await strange.submit((request_entry(RequestId("first", 1, 2), b"two"),), patience_s=5)
         assert old.outcome is Outcome.UNKNOWN, "a server that may not tell must not acknowledge either"
@@ -255,7 +255,7 @@ async def test_sessions_expire_by_the_clock_entries_of_the_log() -> None:
     log = [entry, clock_entry(1_001), entry, clock_entry(5), b"\xf2"]
     await state.apply(1, tuple(Entry.command(1, data) for data in log))
     assert executed[0] == b"x"
-    assert executed[1:] == [b"\xf2"], "the repetition of a forgotten session is refused; what is no clock is a command"
+    assert executed[1:] == [b"\xf2"], "the repetition of an expired session is refused; what is no clock is a command"
 
 
 async def test_a_snapshot_carries_the_table_and_the_time_in_front_of_the_machines_own() -> None:

@@ -18,7 +18,7 @@ from bridge.wire.application import encode
 from consensus.core import messages as core
 from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
 from consensus.core.model import ORIGIN, LogId, ServerId
-from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, Submission
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.connection import ClientAnswer
 from consensus.protocols.garlic_farm.node.links import PeerLinks
 from consensus.protocols.garlic_farm.node.membership import Members
@@ -26,6 +26,7 @@ from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.server.batching import Admission, Proposal
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.server import ConsensusServer
+from consensus.sessions.client import Submission
 from consensus.sessions.table import RequestId
 from tests.node.farm_stage import LEADING, NOW_MS, OTHER, OWN, Stage
 
@@ -268,10 +269,10 @@ async def test_a_submission_of_unknown_fate_is_not_repeated_unless_it_may_be_the
     assert answer.outcome is SubmitOutcome.COMMITTED
 
 
-async def test_a_submission_whose_session_was_forgotten_ends_at_once_and_is_no_acknowledgement(
+async def test_a_submission_whose_session_has_expired_ends_at_once_and_is_no_acknowledgement(
     autojump_clock: MockClock,
 ) -> None:
-    client = Client([UNKNOWN, Submission(Outcome.UNKNOWN, reason="forgotten", forgotten=True)])
+    client = Client([UNKNOWN, Submission(Outcome.UNKNOWN, reason="expired", expired=True)])
     answer = await replica(Server(role=FOLLOWING), client).submit(b"{}", repeat_unknown=True)
     assert (answer.outcome, client.asked) == (SubmitOutcome.EXPIRED, 2)
 

@@ -2,9 +2,9 @@
 
 # ruff: noqa: ARG001 - the clock works by being asked for
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import pytest
 import trio
@@ -14,10 +14,10 @@ from trio.testing import MockClock
 
 from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
 from consensus.core.model import Entry, Index, LogId
-from consensus.server.server import ConsensusServer
 from consensus.sessions.dedup_state_machine import DedupStateMachine, request_entry
 from consensus.sessions.log_time_clock import STEER_LIMIT_MS, SessionClock, next_log_time
 from consensus.sessions.table import RequestId, SessionLimits
+from tests.node.loopback_group import Life
 from tests.node.test_exactly_once import group
 
 ONE = 1
@@ -54,8 +54,9 @@ class Serving:
 
 def clock_of(serving: Serving, ahead_ms: list[int]) -> SessionClock:
     return SessionClock(
-        cast("ConsensusServer", serving),
         serving.machine,
+        lambda: serving.role.role is Role.LEADER,
+        serving.propose,
         period_ms=10_000,
         clock_ms=lambda: START_MS + round(trio.current_time() * 1000) + ahead_ms[0],
     )
@@ -117,13 +118,18 @@ def test_log_time_never_goes_back_and_never_leaves_its_pace_by_more_than_the_lim
         assert found == clock_ms
 
 
+def clock_of_life(life: Life, clock_ms: Callable[[], int]) -> SessionClock:
+    server = life.server
+    return SessionClock(life.machine, lambda: server.role.role is Role.LEADER, server.propose, clock_ms=clock_ms)
+
+
 async def test_sessions_of_real_servers_expire_by_the_time_that_their_leader_writes(tmp_path: Path) -> None:
     now_ms = [START_MS]
     async with group(tmp_path, SessionLimits(expiry_ms=1_000)) as servers, trio.open_nursery() as nursery:
         client = servers.client()
         await nursery.start(client.run)
         lives = list(servers.lives.values())
-        clocks = [SessionClock(life.server, life.machine, clock_ms=lambda: now_ms[0]) for life in lives]
+        clocks = [clock_of_life(life, lambda: now_ms[0]) for life in lives]
         for clock in clocks:
             nursery.start_soon(clock.run)
         request = request_entry(RequestId("client", 0, 1), b"x")

@@ -88,7 +88,7 @@ async def test_a_request_repeated_after_a_restart_from_a_snapshot_gets_its_first
         assert second.executed == [b"pay again"]
 
 
-async def test_a_request_of_a_forgotten_session_stays_refused_after_a_restart_from_a_snapshot(tmp_path: Path) -> None:
+async def test_a_request_of_an_expired_session_stays_refused_after_a_restart_from_a_snapshot(tmp_path: Path) -> None:
     limits = SessionLimits(expiry_ms=1_000)
     first = Counting(limits)
     async with life(tmp_path / "raft", 1, first.machine) as server:

@@ -51,7 +51,7 @@ async def test_each_submission_gets_a_number_of_this_node() -> None:
     answers += [await through.submit(b"{}") for _ in range(3)]
     assert [answer.outcome for answer in answers] == [SubmitOutcome.COMMITTED] * 4
     assert [answer.index for answer in answers] == [1, 2, 3, 4]
-    numbered = [f"submit-01-1-{born}-{number}" for born, number in ((0, 1), (1, 1), (1, 2), (1, 3))]
+    numbered = [f"submit-01-1-{session_start}-{number}" for session_start, number in ((0, 1), (1, 1), (1, 2), (1, 3))]
     assert [answer.request for answer in answers] == numbered
     assert [json.loads(entry)["request"] for entry in stage.log] == numbered
 
@@ -99,7 +99,7 @@ async def test_a_request_that_the_farm_has_forgotten_is_expired_and_no_acknowled
     assert "whether it was applied before is not known" in answer.reason
 
 
-async def test_a_node_whose_session_was_forgotten_begins_another() -> None:
+async def test_a_node_whose_session_has_expired_begins_another() -> None:
     stage = Stage()
     through = submitting(stage)
     await through.submit(b"{}")

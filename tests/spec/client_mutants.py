@@ -35,7 +35,7 @@ def _join_the_round_under_way(self: Reads, read_id: int) -> bool:
     return True
 
 
-_forget = SessionTable._forget_longest_silent
+_forget = SessionTable._expire_longest_silent
 
 
 def _forget_without_a_trace(self: SessionTable) -> None:
@@ -86,9 +86,9 @@ CLIENT_MUTANTS = (
         ((Replica, "keeps_leases", _always),),
     ),
     Mutant(
-        "sessions-forgotten-without-a-trace",
-        "a forgotten session's request is executed as if it were new",
-        ((SessionTable, "_forget_longest_silent", _forget_without_a_trace),),
+        "sessions-expired-without-a-trace",
+        "an expired session's request is executed as if it were new",
+        ((SessionTable, "_expire_longest_silent", _forget_without_a_trace),),
     ),
     Mutant(
         "snapshot-without-results",

@@ -15,7 +15,7 @@ SEEN_BY: dict[str, Callable[[], None]] = {
     "lease-without-clock-bound": section_8.test_a_lease_lasts_a_minimum_election_timeout_less_the_clock_bound,
     "lease-outlives-transfer": section_8.test_a_transfer_ends_the_lease_for_the_rest_of_the_term,
     "lease-of-strangers": section_8.test_a_peer_of_another_make_which_may_vote_at_any_time_gives_no_lease,
-    "sessions-forgotten-without-a-trace": sessions.test_a_session_ends_after_its_time_of_silence_by_log_time,
+    "sessions-expired-without-a-trace": sessions.test_a_session_ends_after_its_time_of_silence_by_log_time,
     "snapshot-without-results": sessions.test_nothing_is_executed_twice_and_a_table_out_of_a_snapshot_decides_the_same,
     "transfer-appends-on": section_8.test_what_is_proposed_meanwhile_is_held_and_resumes_when_the_transfer_fails,
 }

@@ -66,14 +66,14 @@ def test_a_report_repeated_under_its_request_changes_nothing() -> None:
     assert log.farm.state.servers[1].report.router.job_lag_ms == 7
 
 
-def test_a_report_of_a_session_that_was_forgotten_is_refused_and_not_applied() -> None:
+def test_a_report_of_a_session_that_has_expired_is_refused_and_not_applied() -> None:
     log = Log()
     log.append(report(1, job_lag_ms=500, request="one-3-0-1"))
     log.clock(SESSION_LIMITS.expiry_ms + PERIOD_MS)
     assert log.append(report(1, request="one-3-0-1")) == [RequestRefused("one-3-0-1")]
     assert 1 not in log.farm.state.servers
-    born = log.farm.state.applied_index
-    log.append(report(1, job_lag_ms=9, request=f"one-3-{born}-1"))
+    session_start = log.farm.state.applied_index
+    log.append(report(1, job_lag_ms=9, request=f"one-3-{session_start}-1"))
     assert log.farm.state.servers[1].report.router.job_lag_ms == 9
 
 

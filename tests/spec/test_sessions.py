@@ -1,4 +1,4 @@
-"""The session table: no request is executed twice, whatever is repeated, forgotten, dumped and loaded in between."""
+"""The session table: no request is executed twice, whatever is repeated, expired, dumped and loaded in between."""
 
 from random import Random
 
@@ -62,7 +62,7 @@ def test_log_time_that_goes_back_is_taken_to_stand_still() -> None:
     assert len(table) == 1
 
 
-def test_the_longest_silent_client_makes_room_for_one_more_and_cannot_come_back_under_its_old_birth() -> None:
+def test_the_longest_silent_client_makes_room_for_one_more_and_cannot_come_back_under_its_old_start() -> None:
     table = SessionTable(SMALL)
     for index, name in enumerate(("alice", "bob", "carol"), start=1):
         execute(table, RequestId(name, 0, 1), index)
@@ -70,10 +70,10 @@ def test_the_longest_silent_client_makes_room_for_one_more_and_cannot_come_back_
     assert execute(table, RequestId("dave", 3, 1), 5) is RequestStatus.NEW
     assert execute(table, RequestId("bob", 0, 1), 6) is RequestStatus.EXPIRED, "bob was silent for the longest"
     assert execute(table, RequestId("alice", 0, 2), 7) is RequestStatus.DUPLICATE
-    assert execute(table, RequestId("bob", 6, 1), 8) is RequestStatus.NEW, "with a new birth it is another session"
+    assert execute(table, RequestId("bob", 6, 1), 8) is RequestStatus.NEW, "with a new start it is another session"
 
 
-def test_a_birth_that_the_client_cannot_have_seen_is_refused() -> None:
+def test_a_session_start_that_the_client_cannot_have_seen_is_refused() -> None:
     table = SessionTable()
     assert execute(table, RequestId("alice", 7, 1), 7) is RequestStatus.EXPIRED
     assert execute(table, RequestId("alice", 6, 1), 8) is RequestStatus.NEW
@@ -162,10 +162,10 @@ def test_a_damaged_dump_raises_the_one_error_or_is_a_table_within_the_limits(see
     assert len(loaded) <= SMALL.sessions_max
 
 
-@pytest.mark.parametrize(("client", "born", "sequence"), [("", 0, 1), ("x" * 65, 0, 1), ("x", -1, 1), ("x", 0, 0)])
-def test_a_request_id_that_no_table_could_hold_is_refused(client: str, born: int, sequence: int) -> None:
+@pytest.mark.parametrize(("client", "start", "sequence"), [("", 0, 1), ("x" * 65, 0, 1), ("x", -1, 1), ("x", 0, 0)])
+def test_a_request_id_that_no_table_could_hold_is_refused(client: str, start: int, sequence: int) -> None:
     with pytest.raises(ValueError, match=r"bytes|63-bit"):
-        RequestId(client, born, sequence)
+        RequestId(client, start, sequence)
 
 
 def test_a_request_id_is_read_back_from_its_text_and_nothing_else_is_taken_for_one() -> None:

@@ -48,7 +48,7 @@ def _execute_repetitions(self: SessionTable, request: RequestId, index: Index, n
     return RequestStatus.NEW if verdict is RequestStatus.DUPLICATE else verdict
 
 
-def _admit_the_forgotten(self: SessionTable, request: RequestId, index: Index, now_ms: Milliseconds) -> RequestStatus:
+def _admit_the_expired(self: SessionTable, request: RequestId, index: Index, now_ms: Milliseconds) -> RequestStatus:
     self.floor = 0
     return _admit(self, request, index, now_ms)
 
@@ -134,9 +134,9 @@ CLIENT_MUTANTS = (
         ((SessionTable, "admit", _execute_repetitions),),
     ),
     Mutant(
-        "forgotten-session-begins-anew",
-        "a request of a session that was forgotten is taken for that of a new one",
-        ((SessionTable, "admit", _admit_the_forgotten),),
+        "expired-session-begins-anew",
+        "a request of a session that has expired is taken for that of a new one",
+        ((SessionTable, "admit", _admit_the_expired),),
     ),
     Mutant(
         "snapshot-without-sessions",

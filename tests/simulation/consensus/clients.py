@@ -42,7 +42,7 @@ class Client:
     """One client, with its session."""
 
     number: int
-    born: Index = 0
+    session_start: Index = 0
     seen: Index = 0
     """The highest index that it has heard of."""
     sequence: int = 0
@@ -127,7 +127,7 @@ class Clients:
         if random.random() >= profile.reads:
             value = self.next_number()
             client.sequence += 1
-            request = RequestId(f"client {client.number}", client.born, client.sequence)
+            request = RequestId(f"client {client.number}", client.session_start, client.sequence)
         patience_ms = profile.patience_ms if self._stage.trouble else 10_000
         client.call = call = Call(
             random.randrange(profile.keys), value, request, self._next_moment(), self._stage.now + patience_ms
@@ -181,8 +181,8 @@ class Clients:
             return
         result = state.machine.result_of(request)
         if result is None:
-            self._checker.marks.see("session forgotten")
-            self._back(lambda: self._forgotten(client, call, index))
+            self._checker.marks.see("session expired")
+            self._back(lambda: self._expired(client, call, index))
             return
         if self._checker.executed_at.get(call.value) != index:
             self._checker.marks.see("write repeated and executed once")
@@ -194,11 +194,11 @@ class Clients:
         if client.call is call:
             self._end(client, call, found, answered=True)
 
-    def _forgotten(self, client: Client, call: Call, index: Index) -> None:
+    def _expired(self, client: Client, call: Call, index: Index) -> None:
         """Whether it was executed is not known any more; a new session begins at what was seen since."""
         client.seen = max(client.seen, index)
         if client.call is call:
-            client.born = client.seen
+            client.session_start = client.seen
             self._end(client, call, None, answered=False)
 
     def _refused(self, client: Client, call: Call, leader: ServerId | None) -> None:

@@ -63,7 +63,7 @@ COMMON = (
     "read by a round of questions",
     "read refused by a leader that was deposed",
     "write repeated and executed once",
-    "session forgotten",
+    "session expired",
     "transfer done",
     "transfer aborted",
     "torn tail cut",

@@ -35,21 +35,10 @@ from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
 from consensus.server.errors import NotLeaderError, ServerBusyError
 from consensus.server.server import ConsensusServer
+from consensus.sessions.client import Submission
 
 ASK_PATIENCE_S = 2.0
 """How long other servers are asked before this one looks whether it leads by now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """How a submission ended: `position` of its last entry if committed; why not, in words, otherwise."""
-
-    outcome: Outcome
-    position: LogId | None = None
-    leader: int | None = None
-    reason: str = ""
-    forgotten: bool = False
-    """The outcome is unknown and will not be known: the table of sessions has forgotten whether it was executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +224,13 @@ class _Attempt:
     pause: bool = False
     doubtful: bool = False
     """An earlier try ended unknown: whatever is said now, its copy may be committed."""
-    forgotten: bool = False
+    expired: bool = False
     redirect_term: int = -1
     """The highest term in which a server named another one."""
 
     def settled(self, *, repeat_unknown: bool) -> bool:
         if self.outcome is Outcome.UNKNOWN:
-            return self.forgotten or not repeat_unknown
+            return self.expired or not repeat_unknown
         return self.outcome is Outcome.COMMITTED
 
     def turned_away(self, reason: str, outcome: Outcome = Outcome.NOT_LEADER) -> None:
@@ -261,8 +250,8 @@ class _Attempt:
                 self.outcome, self.leader, self.reason = Outcome.COMMITTED, answer.source, ""
                 self.position = LogId(max(0, answer.next_index - 1), answer.term)
             case wire.Reply() if answer.destination == answer.source and answer.next_index > 0:
-                self.turned_away("the table of sessions has forgotten whether it was executed", Outcome.UNKNOWN)
-                self.forgotten = True
+                self.turned_away("its session has expired: whether it was executed is not known", Outcome.UNKNOWN)
+                self.expired = True
             case wire.Reply() if answer.destination == answer.source:
                 self.turned_away(f"server {answer.source} leads and is busy", Outcome.BUSY)
             case wire.Reply() if answer.destination > 0:
@@ -278,8 +267,8 @@ class _Attempt:
     def submission(self) -> Submission:
         if self.under_way:
             return Submission(Outcome.UNKNOWN, None, self.leader, f"server {self.asked} has not answered in time")
-        if self.forgotten:
-            return Submission(Outcome.UNKNOWN, None, self.leader, self.reason, forgotten=True)
+        if self.expired:
+            return Submission(Outcome.UNKNOWN, None, self.leader, self.reason, expired=True)
         if self.doubtful and self.outcome is not Outcome.COMMITTED:
             return Submission(Outcome.UNKNOWN, None, self.leader, f"a copy may be committed; last: {self.reason}")
         return Submission(self.outcome or Outcome.NOT_LEADER, self.position, self.leader, self.reason)

@@ -1,6 +1,6 @@
 """What clients ask over a connection, answered by the server behind it: entries to append, and indexes to read at.
 
-    entries ──▶ submit ──▶ committed ──▶ (one names a request) wait until it is applied ──▶ taken │ forgotten
+    entries ──▶ submit ──▶ committed ──▶ (one names a request) wait until it is applied ──▶ taken │ expired
                        └──▶ another leads, busy, unknown
     index   ──▶ ask the core ──▶ a majority has confirmed that we lead ──▶ the index
 
@@ -27,7 +27,7 @@ Answered = Callable[[ClientAnswer | None], None]
 WAITING_MAX = 4096
 
 
-class Sessioned(Protocol):
+class ExecutedRequests(Protocol):
     """A state machine that keeps a table of sessions."""
 
     def request_of(self, command: bytes) -> RequestId | None:
@@ -40,7 +40,7 @@ class Sessioned(Protocol):
 class ClientRequests:
     """Answers the clients of one server, numbered `own_id`."""
 
-    def __init__(self, server: ConsensusServer, own_id: int, sessioned: Sessioned | None = None) -> None:
+    def __init__(self, server: ConsensusServer, own_id: int, sessioned: ExecutedRequests | None = None) -> None:
         self._server = server
         self._own_id = own_id
         self._sessioned = sessioned
@@ -96,7 +96,7 @@ class ClientRequests:
         return ClientAnswer(accepted=leads, leader=role.leader, next_index=following, term=role.term)
 
     def _found(
-        self, found: ProposalResolved, sessioned: Sessioned, commands: tuple[bytes, ...], wanted: "_Wanted"
+        self, found: ProposalResolved, sessioned: ExecutedRequests, commands: tuple[bytes, ...], wanted: "_Wanted"
     ) -> None:
         answer = client_answer(found, self._server.role, self._own_id)
         committed = answer is not None and found.outcome is Outcome.COMMITTED
@@ -113,14 +113,14 @@ class ClientRequests:
             # What the table calls a request may depend on the entries that were applied meanwhile.
             requests = map(sessioned.request_of, named)
             executed = all(request is not None and sessioned.was_executed(request) for request in requests)
-            wanted.give(answer if executed else self._forgotten(answer))
+            wanted.give(answer if executed else self._expired(answer))
 
         self._waiting += 1
         self._server.applying.when_applied(answer.next_index - 1, applied)
 
-    def _forgotten(self, answer: ClientAnswer) -> ClientAnswer:
+    def _expired(self, answer: ClientAnswer) -> ClientAnswer:
         return ClientAnswer(
-            accepted=False, leader=self._own_id, next_index=answer.next_index, term=answer.term, forgotten=True
+            accepted=False, leader=self._own_id, next_index=answer.next_index, term=answer.term, expired=True
         )
 
     def _read_answer(self, found: ReadReady | ReadRefused | None) -> ClientAnswer | None:

@@ -21,7 +21,7 @@ A connection says what its proven role may say, and in its proven name. Whoever 
 for entries, reads, and to be added. A server alone votes, appends, and invites; and only a server itself asks to be
 removed.
 A client whose entry's fate is unknown is cut off too: on this wire that is the only honest answer. So is one whose
-session was forgotten, unless the handshake agreed on a word for it: accepted 0 in our own name, as when we are busy,
+session has expired, unless the handshake agreed on a word for it: accepted 0 in our own name, as when we are busy,
 with the next index beyond the entry that was refused.
 """
 
@@ -68,7 +68,7 @@ class ClientAnswer:
     """What a client is told.
 
     Accepted: committed, or, if it sent nothing, that this server leads; `next_index` is one beyond its last entry.
-    Not accepted: `leader` is who to ask instead; this server's own id means that it leads and is busy. `forgotten`: an
+    Not accepted: `leader` is who to ask instead; this server's own id means that it leads and is busy. `expired`: an
     entry of it is committed, and was refused by the table of sessions.
     """
 
@@ -76,7 +76,7 @@ class ClientAnswer:
     leader: ServerId | None
     next_index: Index
     term: Term
-    forgotten: bool = False
+    expired: bool = False
 
 
 def client_answer(found: ProposalResolved, role: RoleChanged, own_id: int) -> ClientAnswer | None:
@@ -410,7 +410,7 @@ class ServerConnection:
                 slot.give_up()
 
     def _client_reply(self, reply: type[wire.Reply], answer: ClientAnswer | None) -> wire.Reply | None:
-        if answer is None or (answer.forgotten and Extension.SESSIONS not in self._upgraded.extensions):
+        if answer is None or (answer.expired and Extension.SESSIONS not in self._upgraded.extensions):
             return None
         leader = UNKNOWN_SERVER if answer.leader is None else integer_id(answer.leader)
         ours = self._identity().server_id or UNKNOWN_SERVER

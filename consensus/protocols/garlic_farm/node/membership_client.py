@@ -13,7 +13,7 @@ from random import Random
 import trio
 
 from consensus.core.effects import Outcome
-from consensus.core.model import ServerId
+from consensus.core.model import ServerId, integer_id
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.client_connection import Lost
 from consensus.protocols.garlic_farm.node.links import Backoff
@@ -77,7 +77,7 @@ async def _ask(client: GarlicFarmClient, request: wire.Request, patience_s: floa
             if found.outcome is not Outcome.COMMITTED or found.leader is None:
                 return Asked(begun=False, leader=found.leader, reason=found.reason)
             try:
-                reply = await client.exchange(found.leader, request)
+                reply = await client.exchange(integer_id(found.leader), request)
             except GarlicFarmError as error:
                 return Asked(begun=False, leader=found.leader, reason=str(error))
             if isinstance(reply, Lost):
