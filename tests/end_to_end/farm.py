@@ -2,6 +2,8 @@
 
     prepare files (or write them) ─▶ Node.start: `garlicfarm run --config …` ─▶ ask by the control socket ─▶ stop
 
+`forking` tells how processes start.
+
 Nothing here waits for a fixed time: `wait_until` polls until something holds, with a bound that only a broken farm
 reaches, and then fails with what the nodes themselves wrote. A node's standard input is a pipe of the test process, so
 that not even a killed test run leaves a process behind.
@@ -28,6 +30,7 @@ from bridge.core.view import FarmView, MemberStatus, RaftRole
 from bridge.node.control_client import ControlClient, ControlError, ask
 from bridge.node.control_socket import SOCKET_NAME
 from bridge.node.local_farm import REPORTING_PERIOD_MS, prepare
+from tests.end_to_end import forking
 from tests.end_to_end.layout import Read, read_meta_lease_set
 
 POLL_S = 0.05
@@ -71,7 +74,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 def call(*arguments: str | Path, timeout_s: float = 60.0) -> "subprocess.CompletedProcess[str]":
     """Run one command to its end."""
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout_s, check=False)
+    return forking.run(arguments, timeout_s)
 
 
 def tail(path: Path) -> str:
@@ -89,22 +92,26 @@ class Node:
         self.directory = configuration.parent
         self.name = self.directory.name
         self.log_file = self.directory / "output.log"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | forking.Forked | None = None
 
     # -- its process ---------------------------------------------------------------------------------------------------
 
-    def start(self) -> Self:
-        """Start the process; it need not answer yet."""
+    def start(self, *, anew: bool = False) -> Self:
+        """Start the process; it need not answer yet. `anew`: as an interpreter that has still to import the program."""
         assert not self.running, f"{self.name} runs already"
         self._close()
+        arguments = ("run", "--config", self.configuration, "--stop-with-stdin")
         with self.log_file.open("ab") as output:
-            self.process = subprocess.Popen(
-                command("run", "--config", self.configuration, "--stop-with-stdin"),
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            if anew:
+                self.process = subprocess.Popen(
+                    command(*arguments),
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            else:
+                self.process = forking.start(arguments, output.fileno(), output.fileno(), piped=True)
         return self
 
     @property

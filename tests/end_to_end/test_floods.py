@@ -47,7 +47,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     """One node that may open 1,024 descriptors."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, _hard_limit()), _hard_limit()))
     with local_farm(tmp_path_factory.mktemp("floods") / "farm", 1) as farm:
-        node = farm.nodes[0].start()
+        node = farm.nodes[0].start(anew=True)
         # Before it has read its configuration.
         resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         farm.wait_settled()
