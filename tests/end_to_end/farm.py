@@ -72,8 +72,10 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "bridge.cli.main", *map(str, arguments)]
 
 
-def call(*arguments: str | Path, timeout_s: float = 60.0) -> "subprocess.CompletedProcess[str]":
-    """Run one command to its end."""
+def call(*arguments: str | Path, timeout_s: float = 60.0, anew: bool = False) -> "subprocess.CompletedProcess[str]":
+    """Run one command to its end. `anew`: as an interpreter that has still to import the program."""
+    if anew:
+        return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout_s, check=False)
     return forking.run(arguments, timeout_s)
 
 

@@ -15,6 +15,7 @@ def test_the_pipeline_shows_router_health_of_every_server(farm: Farm, tmp_path: 
     ended = call(
         *("pipeline", "run", "--once", "--json", "--output", str(tmp_path / "tables"), "--master", "local[2]", *nodes),
         timeout_s=180,
+        anew=True,
     )
     assert ended.returncode == 0, ended.stderr
     rows = [json.loads(line) for line in ended.stdout.splitlines()]
