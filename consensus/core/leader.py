@@ -1,25 +1,26 @@
-"""A leader: takes proposals, commits what a majority holds, and resigns when no majority answers.
+"""A leader: takes proposals and reads, answers what is committed, and resigns when no majority answers.
 
-How entries reach the followers is the strategy's business (`replication.py`); what their answers amount to is decided
-here. Commitment has one way in, `acknowledge`: a follower's match index rises, or our own disk has caught up. An index
-commits when a majority of voters holds it durably *and* its entry is of our own term (Raft section 5.4.2); entries of
-older terms commit with it, never by counting. To have such an entry at once, a new leader appends the protocol's no-op;
-where the protocol has none, its configuration again.
+How entries reach the followers is the strategy's business (`replication.port`); what their answers amount to is counted
+by `ProgressTracker`. To have an entry of its own term that it may commit, a new leader appends the protocol's no-op at
+once; where the protocol has none, its configuration again.
 
-Check-quorum: a leader that a majority has not answered within an election timeout becomes a follower, so clients of a
+*Check-quorum.* A leader that a majority has not answered within an election timeout becomes a follower, so clients of a
 leader that was cut off are told, and its refusal of other candidates ends.
 
 A leader may be answered and yet be of no use: its disk hangs, and so does one of the two followers. So it also resigns
 when proposals wait and nothing has been committed for several election timeouts (`Options.stalled_timeouts`). It stays
 while a voter that lacks the oldest of them gets further, for a long log or a snapshot would begin anew under the next
 leader; and it stays if it is the only voter.
+
+*The deadline is kept*, not found anew over all followers after each step: contacts and sent requests only move it to
+later, and what could be due earlier says so (`ProgressTracker.wake_by`). When it has come, the leader does what is due,
+which may be nothing, and finds the next one.
 """
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from consensus.core import quorum
 from consensus.core.effects import (
     Outcome,
     ProposalAccepted,
@@ -32,13 +33,14 @@ from consensus.core.entry_data import configuration_entry, encode_group, no_op_e
 from consensus.core.events import Proposed
 from consensus.core.log import ENTRY_OVERHEAD_BYTES
 from consensus.core.membership import Reconfiguration
+from consensus.core.messages import Message
 from consensus.core.model import COMMAND, MAX_NUMBER, Entry, Index, LogId, Milliseconds, NoOp, ServerId
 from consensus.core.reads import Lease, Reads
 from consensus.core.replica import Replica
-from consensus.core.replication.port import Office, Replication
-from consensus.core.replication.progress import Standing
+from consensus.core.replication.port import Replication
+from consensus.core.replication.progress import ProgressTracker
 
-Strategy = Callable[[Replica, Office, dict[ServerId, Standing]], Replication]
+Strategy = Callable[[Replica, ProgressTracker], Replication]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +56,27 @@ class Leader:
     """The role of leader in one term."""
 
     def __init__(self, replica: Replica, strategy: Strategy, granted_by: tuple[ServerId, ...]) -> None:
-        """Take office: know nothing about the followers but that they have just voted, and append the no-op."""
+        """Become leader: reset the progress of every follower, and append the no-op."""
         self._replica = replica
         self._pending: deque[Pending] = deque()
         self._pending_bytes = 0
-        self._progress_ms = replica.now
-        """When something was last committed, or when proposals began to wait."""
+        self.leader = replica.server_id
         self.successor: ServerId | None = None
         """Whom to put first if we resign, where the strategy has a word for it."""
-        self.followers: dict[ServerId, Standing] = {}
-        self.reconfiguration = Reconfiguration(replica, self.followers)
+        self.tracker = ProgressTracker(replica)
+        self.followers = self.tracker.followers
+        self.reconfiguration = Reconfiguration(replica, self.tracker)
         self._reads = Reads(replica.options.max_pending_reads)
         self.lease = Lease(replica.options.election_timeout_min_ms, replica.options.lease_clock_bound_ms)
-        self.replication = strategy(replica, self, self.followers)
+        self.replication = strategy(replica, self.tracker)
         replica.append(_first_entries(replica, granted_by))
         self.replication.begin()
+        self._find_deadline()
 
     @property
     def deadline(self) -> Milliseconds:
-        """When the strategy has something to do, or the check for a majority is due."""
-        check = self._quorum_contact_ms() + self._replica.options.election_timeout_min_ms
-        timers = (self.replication.deadline, self.reconfiguration.deadline, self._stall_deadline)
-        return min((check, *(due for due in timers if due is not None)))
+        """When `expire` may have something to do: no later than when it has."""
+        return self.tracker.wake_ms
 
     @property
     def pending(self) -> int:
@@ -85,40 +86,35 @@ class Leader:
     @property
     def pending_reads(self) -> int:
         """Reads that wait for their round."""
-        return len(self._reads)
-
-    @property
-    def confirmed_round(self) -> int:
-        """The newest round of `confirm` that a majority has answered."""
-        rounds = {peer: standing.round_number for peer, standing in self.followers.items()}
-        rounds[self._replica.server_id] = MAX_NUMBER
-        return quorum.held_by_majorities(rounds, self._replica.majorities)
+        return self._reads.unanswered
 
     def expire(self) -> bool:
         """Do what is due; returns False when no majority has answered, or nothing was committed, for too long."""
-        replica = self._replica
-        if replica.now >= self._quorum_contact_ms() + replica.options.election_timeout_min_ms or self._is_stalled():
+        if self._replica.now >= self._quorum_deadline or self._is_stalled():
             return False
         self.replication.expire()
+        self._find_deadline()
         return True
 
     def propose(self, proposed: Proposed) -> None:
         """Append the commands, or refuse when too much waits already."""
         replica = self._replica
-        term = replica.term
-        entries = tuple([Entry(term, COMMAND, data) for data in proposed.commands])
-        size = ENTRY_OVERHEAD_BYTES * len(entries) + sum(map(len, proposed.commands))
+        commands = proposed.commands
+        size = ENTRY_OVERHEAD_BYTES * len(commands) + sum(map(len, commands))
         if (
             len(self._pending) >= replica.options.max_pending_proposals
             or self._pending_bytes + size > replica.options.max_pending_bytes
-            or replica.log.last_index + len(entries) > MAX_NUMBER
+            or replica.log.last_index + len(commands) > MAX_NUMBER
         ):
             replica.outbox.add(ProposalResolved(proposed.proposal_id, Outcome.BUSY, leader=replica.server_id))
             return
-        if entries:
+        if commands:
+            term = replica.term
+            entries = tuple([Entry(term, COMMAND, data) for data in commands])
             replica.append(entries, encoded=encode_group(entries))
         if not self._pending:
-            self._progress_ms = replica.now
+            self.tracker.committed_ms = replica.now
+            self.tracker.wake_by(replica.now + self._stall_patience_ms)
         self._pending.append(Pending(proposed.proposal_id, replica.log.last_index, size))
         self._pending_bytes += size
         if proposed.tell_accepted:
@@ -128,6 +124,8 @@ class Leader:
 
     def advance(self) -> bool:
         """At the end of a step: go on with a change of the configuration; returns False when it has dismissed us."""
+        if self.reconfiguration.is_settled:
+            return True
         self._adjust_followers()
         configuration = self.reconfiguration.advance()
         if configuration is not None:
@@ -149,11 +147,11 @@ class Leader:
     def serve_reads(self) -> None:
         """Something happened: answer the round of reads that is confirmed, and begin the next."""
         replica = self._replica
-        while self._reads and self._knows_commit_index():
+        while self._reads.unanswered and self._knows_commit_index():
             round_number = self._reads.begin_round(replica.applier.commit, replica.now)
             if round_number is not None:
                 self.replication.confirm(round_number)
-            finished = self._reads.finish_round(self.confirmed_round)
+            finished = self._reads.finish_round(self.tracker.confirmed_round)
             if finished is None:
                 return
             ready, index, began_ms = finished
@@ -162,28 +160,16 @@ class Leader:
             for read_id in ready:
                 replica.outbox.add(ReadReady(read_id, index))
 
-    def heard(self, peer: ServerId) -> None:
-        """The peer sent a word of our term just now."""
-        standing = self.followers[peer]
-        standing.contact_ms, standing.heard = self._replica.now, True
+    def receive(self, sender: ServerId, message: Message) -> None:
+        """A message of the strategy, of our term: proposals may be committed by it."""
+        self.replication.receive(sender, message)
+        self._resolve_committed()
 
-    def confirmed(self, peer: ServerId, round_number: int) -> None:
-        """The peer answered, in our term, a request that was sent in this round or later."""
-        standing = self.followers[peer]
-        standing.round_number = max(standing.round_number, round_number)
-
-    def acknowledge(self, peer: ServerId, index: Index) -> None:
-        """The peer (or our own disk) holds our log up to `index`: commit what a majority holds, if of our own term."""
-        replica = self._replica
-        if peer != replica.server_id:
-            self.followers[peer].reached(index, replica.log.last_index, replica.now)
-        matches = {peer: standing.match for peer, standing in self.followers.items()}
-        matches[replica.server_id] = self._own_match()
-        held = quorum.held_by_majorities(matches, replica.majorities)
-        if self._may_commit(held) and replica.applier.commit_up_to(held):
-            self._progress_ms = replica.now
-            self._resolve_committed()
+    def own_disk_caught_up(self) -> None:
+        """Our own log is durable further than before."""
+        if self.tracker.own_disk_caught_up():
             self.replication.committed()
+            self._resolve_committed()
 
     def resign(self) -> None:
         """Leadership ended: nobody can say any more what becomes of the proposals that are not committed."""
@@ -198,21 +184,29 @@ class Leader:
     def _adjust_followers(self) -> None:
         if self.reconfiguration.adjust_followers():
             self.replication.followers_changed()
+            self._find_deadline()
 
     def _knows_commit_index(self) -> bool:
         """A leader has every committed entry, but only one of its own term tells it which those are."""
         return self._replica.log.term_at(self._replica.applier.commit) == self._replica.term
 
-    def _own_match(self) -> Index:
-        return self._replica.log.durable_index
+    @property
+    def _quorum_deadline(self) -> Milliseconds:
+        """When we resign unless a majority answers."""
+        return self.tracker.quorum_contact_ms + self._replica.options.election_timeout_min_ms
 
-    def _may_commit(self, index: Index) -> bool:
-        return self._replica.log.term_at(index) == self._replica.term
+    @property
+    def next_due_ms(self) -> Milliseconds:
+        """When the first thing is due, found over all followers."""
+        timers = (self.replication.deadline, self.reconfiguration.deadline, self._stall_deadline)
+        return min([self._quorum_deadline, *(due for due in timers if due is not None)])
 
-    def _quorum_contact_ms(self) -> Milliseconds:
-        contacts = {peer: standing.contact_ms for peer, standing in self.followers.items()}
-        contacts[self._replica.server_id] = self._replica.now
-        return quorum.held_by_majorities(contacts, self._replica.majorities)
+    def _find_deadline(self) -> None:
+        self.tracker.wake_ms = self.next_due_ms
+
+    @property
+    def _stall_patience_ms(self) -> Milliseconds:
+        return self._replica.options.stalled_timeouts * self._replica.options.election_timeout_min_ms
 
     @property
     def _stall_deadline(self) -> Milliseconds | None:
@@ -220,7 +214,7 @@ class Leader:
         replica = self._replica
         if not self._pending or not replica.others:
             return None
-        return self._progress_ms + replica.options.stalled_timeouts * replica.options.election_timeout_min_ms
+        return self.tracker.committed_ms + self._stall_patience_ms
 
     def _is_stalled(self) -> bool:
         replica, due = self._replica, self._stall_deadline
@@ -228,9 +222,9 @@ class Leader:
             return False
         wanted = self._pending[0].last
         for peer in replica.others:
-            standing = self.followers.get(peer)
-            if standing is not None and standing.match < wanted:
-                self._progress_ms = max(self._progress_ms, standing.advanced_ms)
+            progress = self.followers.get(peer)
+            if progress is not None and progress.match < wanted:
+                self.tracker.committed_ms = max(self.tracker.committed_ms, progress.advanced_ms)
         due = self._stall_deadline
         return due is not None and replica.now >= due
 

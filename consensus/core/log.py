@@ -20,7 +20,7 @@ also knows at which index the member set last differed from the one before.
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -84,8 +84,10 @@ class Log:
 
     def __init__(self, recovered: RecoveredLog, initial: Configuration) -> None:
         self._base = recovered.snapshot.configuration if recovered.snapshot is not None else initial
-        self._start = recovered.start
-        self._snapshot = recovered.snapshot
+        self.start = recovered.start
+        """The place before the first entry: the origin, or one that the snapshot covers."""
+        self.snapshot = recovered.snapshot
+        """The newest snapshot, of committed entries only."""
         self._runs = list(recovered.runs)
         self._tail = deque(recovered.tail)
         self._tail_first = recovered.tail_first
@@ -94,33 +96,19 @@ class Log:
         self._newest: tuple[Entry, ...] = ()
         self._newest_encoded = b""
         self._configurations = list(recovered.configurations)
-        self._durable = self.last_index
-        self._writing: deque[tuple[int, Index]] = deque()
-
-    @property
-    def start(self) -> LogId:
-        """The place before the first entry: the origin, or one that the snapshot covers."""
-        return self._start
-
-    @property
-    def snapshot(self) -> SnapshotDescription | None:
-        """The newest snapshot, of committed entries only."""
-        return self._snapshot
-
-    @property
-    def last_index(self) -> Index:
+        self.configuration = self._latest_configuration()
+        """The latest configuration in the log, committed or not; else the snapshot's; else the initial one."""
+        self.last_index = recovered.last.index
         """Index of the newest entry, durable or not."""
-        return self._tail_first + len(self._tail) - 1
+        self.last_term = recovered.last.term
+        self.durable_index = self.last_index
+        """Up to here a restart would find this same log."""
+        self._writing: deque[tuple[int, Index]] = deque()
 
     @property
     def last(self) -> LogId:
         """Where the log ends."""
-        return LogId(self.last_index, self._runs[-1].term if self._runs else self._start.term)
-
-    @property
-    def durable_index(self) -> Index:
-        """Up to here a restart would find this same log."""
-        return self._durable
+        return LogId(self.last_index, self.last_term)
 
     @property
     def tail_first(self) -> Index:
@@ -137,11 +125,6 @@ class Log:
         """The number of the newest Persist under way that touches the log, or 0."""
         return self._writing[-1][0] if self._writing else 0
 
-    @property
-    def configuration(self) -> Configuration:
-        """The latest configuration in the log, committed or not; else the snapshot's; else the initial one."""
-        return self._configurations[-1][1] if self._configurations else self._base
-
     def configuration_at(self, index: Index) -> Configuration:
         """The configuration that was in force at `index`, which the snapshot does not cover or just covers."""
         known = bisect_right(self._configurations, index, key=_index_of)
@@ -150,12 +133,12 @@ class Log:
     @property
     def configuration_index(self) -> Index:
         """Where the latest configuration began to be in effect, or a later place if a snapshot covers that."""
-        return self._configurations[-1][0] if self._configurations else self._start.index
+        return self._configurations[-1][0] if self._configurations else self.start.index
 
     @property
     def names_configuration(self) -> bool:
         """Whether a server that knows nothing would learn the configuration from this log, or from its snapshot."""
-        return bool(self._configurations) or self._snapshot is not None
+        return bool(self._configurations) or self.snapshot is not None
 
     @property
     def previous_configuration(self) -> Configuration:
@@ -168,10 +151,12 @@ class Log:
 
     def term_at(self, index: Index) -> Term | None:
         """The term of the entry at `index` (also of the one before the first); None beyond the end or before that."""
-        if index == self._start.index:
-            return self._start.term
-        if not self._start.index < index <= self.last_index:
+        if index > self.last_index:
             return None
+        if self._runs and index >= self._runs[-1].first:
+            return self.last_term
+        if index <= self.start.index:
+            return self.start.term if index == self.start.index else None
         return self._runs[self._run_at(index)].term
 
     def matches(self, position: LogId) -> bool:
@@ -184,8 +169,8 @@ class Log:
         Terms never fall along a log, so an entry of ours with a later term than `other`'s cannot be in that log. What
         is compacted cannot be told: the answer is never before `start`.
         """
-        index = max(self._start.index, min(other.index, self.last_index))
-        while index > self._start.index and (self.term_at(index) or 0) > other.term:
+        index = max(self.start.index, min(other.index, self.last_index))
+        while index > self.start.index and (self.term_at(index) or 0) > other.term:
             index = self._runs[self._run_at(index)].first - 1
         return LogId(index, self.term_at(index) or 0)
 
@@ -219,10 +204,10 @@ class Log:
 
         They are durable only when the Persist that `written` names is.
         """
-        term = self._runs[-1].term if self._runs else None
+        term = self.last_term
         size = self._size_before(len(self._tail))
         for index, entry in enumerate(entries, start=self.last_index + 1):
-            if entry.term != term:
+            if entry.term != term or not self._runs:
                 term = entry.term
                 self._runs.append(TermRun(index, term))
             if entry.kind == EntryKind.CONFIGURATION:
@@ -230,6 +215,8 @@ class Log:
             size += ENTRY_OVERHEAD_BYTES + len(entry.data)
             self._bytes_up_to.append(size)
         self._tail.extend(entries)
+        self.last_index += len(entries)
+        self.last_term = term
         self._newest, self._newest_encoded = entries, encoded
 
     def _size_before(self, position: int) -> int:
@@ -240,12 +227,17 @@ class Log:
         """Keep the configuration of the entry at `index` decoded, if it is another than before."""
         if configuration != self.configuration or not self.names_configuration:
             self._configurations.append((index, configuration))
+            self.configuration = configuration
+
+    def _latest_configuration(self) -> Configuration:
+        return self._configurations[-1][1] if self._configurations else self._base
 
     def truncate_from(self, index: Index) -> None:
         """Drop the entry at `index` and all that follow it."""
-        while self._tail and self.last_index >= index:
+        for _ in range(min(len(self._tail), self.last_index + 1 - index)):
             self._tail.pop()
             self._bytes_up_to.pop()
+        self.last_index = min(self.last_index, index - 1)
         self._newest, self._newest_encoded = (), b""
         if not self._tail:
             self._tail_first = min(self._tail_first, index)
@@ -253,16 +245,18 @@ class Log:
             self._runs.pop()
         while self._configurations and self._configurations[-1][0] >= index:
             self._configurations.pop()
-        self._durable = min(self._durable, index - 1)
+        self.last_term = self._runs[-1].term if self._runs else self.start.term
+        self.configuration = self._latest_configuration()
+        self.durable_index = min(self.durable_index, index - 1)
         self._writing = deque((number, min(last, index - 1)) for number, last in self._writing)
 
     def compact(self, snapshot: SnapshotDescription, first_kept: Index) -> None:
         """`snapshot` covers a prefix of this log; forget the entries before `first_kept`, which are durable."""
-        self._snapshot = snapshot
-        if first_kept <= self._start.index + 1:
+        self.snapshot = snapshot
+        if first_kept <= self.start.index + 1:
             return
         base = self.configuration_at(first_kept - 1)
-        self._start = LogId(first_kept - 1, self.term_at(first_kept - 1) or 0)
+        self.start = LogId(first_kept - 1, self.term_at(first_kept - 1) or 0)
         while self._tail and self._tail_first < first_kept:
             self._forget_oldest()
         self._tail_first = max(self._tail_first, first_kept)
@@ -274,8 +268,8 @@ class Log:
 
     def replace(self, snapshot: SnapshotDescription) -> None:
         """Discard the whole log: it begins after `snapshot` (Raft figure 13, rule 7)."""
-        self._snapshot = snapshot
-        self._start = snapshot.last
+        self.snapshot = snapshot
+        self.start = snapshot.last
         self._base = snapshot.configuration
         self._runs.clear()
         self._configurations.clear()
@@ -283,7 +277,9 @@ class Log:
         self._bytes_up_to.clear()
         self._newest, self._newest_encoded = (), b""
         self._tail_first = snapshot.last.index + 1
-        self._durable = 0
+        self.last_index, self.last_term = snapshot.last.index, snapshot.last.term
+        self.configuration = snapshot.configuration
+        self.durable_index = 0
         self._writing = deque((number, 0) for number, _ in self._writing)
 
     def written(self, number: int) -> None:
@@ -293,16 +289,23 @@ class Log:
     def persisted(self, number: int) -> None:
         """Every Persist up to `number` is durable."""
         while self._writing and self._writing[0][0] <= number:
-            self._durable = self._writing.popleft()[1]
+            self.durable_index = self._writing.popleft()[1]
 
     def trim(self, keep_entries: int, keep_bytes: int) -> None:
         """Forget the oldest entries beyond the limits, but none that is not durable."""
-        while (
-            self._tail
-            and self._tail_first <= self._durable
-            and (len(self._tail) > keep_entries or self.tail_bytes > keep_bytes)
+        while (len(self._tail) > keep_entries or self.tail_bytes > keep_bytes) and (
+            self._tail and self._tail_first <= self.durable_index
         ):
             self._forget_oldest()
+
+    def faults(self) -> Iterator[str]:
+        """What is impossible about this picture of the log, for the invariants."""
+        if self.last_index != self._tail_first + len(self._tail) - 1:
+            yield "last index that is not where the tail ends"
+        if self.last_term != (self._runs[-1].term if self._runs else self.start.term):
+            yield "last term that is not that of the newest run"
+        if self.configuration != self._latest_configuration():
+            yield "configuration that is not the latest"
 
     def _forget_oldest(self) -> None:
         self._tail.popleft()

@@ -56,7 +56,7 @@ from consensus.core.model import (
 )
 from consensus.core.options import Options
 from consensus.core.replica import Replica
-from consensus.core.replication.progress import Standing
+from consensus.core.replication.progress import Progress, ProgressTracker
 from consensus.core.status import ChangeProgress, NewcomerProgress
 
 
@@ -109,9 +109,9 @@ class CatchUp:
     round_number: int = 1
     caught_up: bool = False
 
-    def check(self, standing: Standing, last_index: Index, now: Milliseconds, options: Options) -> ChangeRefusal | None:
+    def check(self, progress: Progress, last_index: Index, now: Milliseconds, options: Options) -> ChangeRefusal | None:
         """Take note of how far the server has come; returns why it is given up, if it is."""
-        while not self.caught_up and standing.match >= self.goal:
+        while not self.caught_up and progress.match >= self.goal:
             if now - self.began_ms <= options.election_timeout_min_ms:
                 self.caught_up = True
             elif self.round_number == options.catch_up_rounds:
@@ -120,13 +120,13 @@ class CatchUp:
                 self.round_number += 1
                 self.goal = last_index
                 self.began_ms = now
-        if not self.caught_up and now >= self.deadline(standing, options):
+        if not self.caught_up and now >= self.deadline(progress, options):
             return ChangeRefusal.CATCH_UP_STALLED
         return None
 
-    def deadline(self, standing: Standing, options: Options) -> Milliseconds:
+    def deadline(self, progress: Progress, options: Options) -> Milliseconds:
         """When the server is given up unless it gets further."""
-        return max(self.asked_ms, standing.advanced_ms) + options.catch_up_stall_ms
+        return max(self.asked_ms, progress.advanced_ms) + options.catch_up_stall_ms
 
 
 @dataclass(slots=True)
@@ -143,13 +143,16 @@ class Change:
 class Reconfiguration:
     """The leader's part in changes of the configuration, for one term."""
 
-    def __init__(self, replica: Replica, followers: dict[ServerId, Standing]) -> None:
+    def __init__(self, replica: Replica, tracker: ProgressTracker) -> None:
         self._replica = replica
-        self._followers = followers
+        self._tracker = tracker
+        self._followers = tracker.followers
         self._known: tuple[Index, bool, int] | None = None
         self._removal_grace_ms: Milliseconds | None = None
         self.change: Change | None = None
         self._under_way = self._is_uncommitted()
+        self.is_settled = False
+        """Whether nothing is under way: then a step has nothing to do here until a change is requested."""
         self.adjust_followers()
 
     @property
@@ -194,7 +197,9 @@ class Reconfiguration:
             self._answer(request.change_id, step)
             return
         self.change = change
+        self.is_settled = False
         now = self._replica.now
+        self._tracker.wake_by(now + self._replica.options.catch_up_stall_ms)
         for newcomer in change.newcomers:
             change.catching_up[newcomer.server_id] = CatchUp(self._replica.log.last_index, now, began_ms=now)
 
@@ -206,10 +211,12 @@ class Reconfiguration:
         if self._under_way:
             self._under_way = False
             self._removal_grace_ms = self._replica.now + self._replica.options.election_timeout_min_ms
+            self._tracker.wake_by(self._removal_grace_ms)
         if configuration.is_joint:
             return leave_joint(configuration)
         change = self.change
         if change is None:
+            self.is_settled = self._removal_grace_ms is None
             return None
         if change.appended:
             self._end(change, ChangeOutcome.COMMITTED)
@@ -249,8 +256,8 @@ class Reconfiguration:
         return ChangeProgress(change.change_id, change.target, newcomers)
 
     def _match(self, server_id: ServerId) -> Index:
-        standing = self._followers.get(server_id)
-        return 0 if standing is None else standing.match
+        progress = self._followers.get(server_id)
+        return 0 if progress is None else progress.match
 
     def adjust_followers(self) -> bool:
         """Make `followers` those who are to be replicated to now; returns whether they changed."""
@@ -266,10 +273,10 @@ class Reconfiguration:
         if leaving:
             wanted |= log.previous_configuration.member_ids
         wanted -= {replica.server_id}
-        for gone in self._followers.keys() - wanted:
+        for gone in [peer for peer in self._followers if peer not in wanted]:
             del self._followers[gone]
         for server_id in sorted(wanted.difference(self._followers)):
-            self._followers[server_id] = Standing(replica.now, advanced_ms=replica.now)
+            self._followers[server_id] = Progress(log.last_index + 1, contact_ms=replica.now, advanced_ms=replica.now)
         return True
 
     def has_committed_in_term(self) -> bool:
@@ -280,8 +287,7 @@ class Reconfiguration:
     def _step_if_caught_up(self, change: Change) -> Configuration | None:
         replica = self._replica
         for newcomer, catch_up in change.catching_up.items():
-            standing = self._followers[newcomer]
-            refusal = catch_up.check(standing, replica.log.last_index, replica.now, replica.options)
+            refusal = catch_up.check(self._followers[newcomer], replica.log.last_index, replica.now, replica.options)
             if refusal is not None:
                 self._end(change, refusal)
                 return None

@@ -52,6 +52,10 @@ class Options:
     minimum election timeout. None: every read asks a majority. A leader has a lease only if every voter has said in
     the handshake that it keeps one (`Extensions.lease_ms`)."""
 
+    check_invariants: bool = False
+    """Check all that must hold after every step, not only a few numbers (`invariants`). It costs more than most steps,
+    so the tests and the simulator do it, and production does not."""
+
     @property
     def lease_promise_ms(self) -> int | None:
         """How long a server with these settings refuses candidates, over a restart as well; None with leases off."""

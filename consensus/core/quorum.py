@@ -37,7 +37,7 @@ def held_by_majorities(values: Mapping[ServerId, int], majorities: Collection[Co
 
     With match indexes this is the index stored on a majority; with times of contact, when a majority was last heard.
     """
-    return min(_held_by_majority(values, voters) for voters in majorities)
+    return min([_held_by_majority(values, voters) for voters in majorities])
 
 
 def _tally_one(votes: Mapping[ServerId, bool], voters: Collection[ServerId]) -> VoteResult:
@@ -51,5 +51,5 @@ def _tally_one(votes: Mapping[ServerId, bool], voters: Collection[ServerId]) -> 
 
 
 def _held_by_majority(values: Mapping[ServerId, int], voters: Collection[ServerId]) -> int:
-    ordered = sorted((values.get(voter, 0) for voter in voters), reverse=True)
-    return ordered[majority(voters) - 1]
+    ordered = sorted([values.get(voter, 0) for voter in voters])
+    return ordered[len(ordered) - majority(voters)]

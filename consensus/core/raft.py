@@ -137,12 +137,15 @@ class Raft:
         replica = self._replica
         replica.now = max(replica.now, now)
         self._take(event)
-        self._advance()
+        if not replica.outbox.changes_snapshot:  # such a step appends nothing; the next one will
+            self._advance()
         if self._fetch_follower is not None:
             self._fetch_follower.maybe_fetch()
         replica.log.trim(replica.options.tail_entries, replica.options.tail_bytes)
         self._announce()
-        invariants.check(replica, self._role.as_leader)
+        invariants.check(replica)
+        if replica.options.check_invariants:
+            invariants.check_all(replica, self._role.as_leader)
         return replica.outbox.drain()
 
     def describe(self) -> Description:
@@ -267,23 +270,29 @@ class Raft:
             stranger = "without a vote" if sender in replica.members else "outside the configuration"
             replica.dropped[f"reply from a server {stranger}"] += 1
             return
-        grants_pre_vote = isinstance(reply, VoteReply) and reply.pre_vote and reply.granted
-        if not grants_pre_vote:
-            if not self._role.check_term(reply.term):
-                return
-            if reply.term < replica.term and not (isinstance(reply, VoteReply) and not reply.granted):
-                replica.dropped["reply of an older term"] += 1
-                return
-        match self._role.current, reply:
-            case Candidate() as role, VoteReply():
-                role.receive(replica, sender, reply)
+        if reply.term != replica.term and not self._takes_term_of(reply):
+            return
+        match reply:
+            case AppendReply() | SnapshotReply() if self._role.as_leader is not None:
+                self._role.as_leader.receive(sender, reply)
+            case VoteReply() if isinstance(self._role.current, Candidate):
+                self._role.current.receive(replica, sender, reply)
                 self._role.conclude_campaign()
-            case Leader() as role, AppendReply() | SnapshotReply():
-                role.replication.receive(sender, reply)
-            case _, TimeoutNowReply():
+            case TimeoutNowReply():
                 self._transfers.replied(sender, reply)
             case _:
                 replica.dropped["reply that nobody waits for"] += 1
+
+    def _takes_term_of(self, reply: Reply) -> bool:
+        """A reply of another term than ours: whether it may still mean something."""
+        if isinstance(reply, VoteReply) and reply.pre_vote and reply.granted:
+            return True
+        if not self._role.check_term(reply.term):
+            return False
+        if reply.term < self._replica.term and not (isinstance(reply, VoteReply) and not reply.granted):
+            self._replica.dropped["reply of an older term"] += 1
+            return False
+        return True
 
     def _takes_reply_of_outsider(self, sender: ServerId, reply: Reply) -> bool:
         """A learner, or a server that joins or leaves, is replicated to, but its term is not ours to follow.
@@ -356,7 +365,7 @@ class Raft:
                 role.count_own_vote(replica, number)
                 self._role.conclude_campaign()
             case Leader() as role:
-                role.acknowledge(replica.server_id, replica.log.durable_index)
+                role.own_disk_caught_up()
             case Follower():
                 pass
 
@@ -389,16 +398,13 @@ class Raft:
 
     def _advance(self) -> None:
         """After every event: what waits for the answer of a majority or for a follower's log may go on now."""
-        if self._replica.outbox.changes_snapshot:
-            return  # such a step appends nothing; the next one will
-        role, leader = self._role, self._role.as_leader
-        if leader is not None and not leader.advance():
+        role = self._role
+        if role.as_leader is not None and not role.as_leader.advance():
             role.become_follower()
-        if self._transfers.advance(role.as_leader, role.leader):
+        if self._transfers.under_way and self._transfers.advance(role.as_leader, role.leader):
             self._abdicate()
-        leader = role.as_leader
-        if leader is not None:
-            leader.serve_reads()
+        if role.as_leader is not None:
+            role.as_leader.serve_reads()
 
     def _abdicate(self) -> None:
         """Make room for the target of the transfer, which cannot be told to campaign."""
@@ -415,16 +421,9 @@ class Raft:
         return None if leader is None else leader.replication
 
     def _announce(self) -> None:
-        match self._role.current:
-            case Candidate(pre_vote=False):
-                role = Role.CANDIDATE
-            case Leader():
-                role = Role.LEADER
-            case Follower() | Candidate():
-                role = Role.FOLLOWER
-        announced, leader, term = self._announced, self._role.leader, self._replica.term
-        # Nothing is made in the many steps after which all is as it was.
-        if (role, term, leader) != (announced.role, announced.term, announced.leader):
+        """Tell what has changed of role, term, leader and members."""
+        announced, leader, term, role = self._announced, self._role.leader, self._replica.term, self._role.name
+        if role is not announced.role or term != announced.term or leader != announced.leader:
             self._announced = RoleChanged(role, term, leader)
             self._replica.outbox.add(self._announced)
         current = self._role.as_leader

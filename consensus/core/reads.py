@@ -35,21 +35,15 @@ class Reads:
         self._index: Index = 0
         self._began_ms: Milliseconds = 0
         self._round_number = 0
-
-    def __len__(self) -> int:
+        self.unanswered = 0
         """Reads that are not answered."""
-        return len(self._waiting) + len(self._asking)
-
-    @property
-    def round_under_way(self) -> int | None:
-        """The number of the round that is not confirmed, if any."""
-        return self._round_number if self._asking else None
 
     def add(self, read_id: int) -> bool:
         """One more read waits for the next round; False if too many do."""
-        if len(self) >= self._reads_max:
+        if self.unanswered >= self._reads_max:
             return False
         self._waiting.append(read_id)
+        self.unanswered += 1
         return True
 
     def begin_round(self, commit: Index, now: Milliseconds) -> int | None:
@@ -66,12 +60,14 @@ class Reads:
         if not self._asking or confirmed_round < self._round_number:
             return None
         ready, self._asking = self._asking, []
+        self.unanswered -= len(ready)
         return ready, self._index, self._began_ms
 
     def end(self) -> list[int]:
         """Leadership is lost: whatever was not answered."""
         unanswered = self._asking + self._waiting
         self._asking, self._waiting = [], []
+        self.unanswered = 0
         return unanswered
 
 

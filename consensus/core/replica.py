@@ -41,7 +41,6 @@ from consensus.core.model import (
     ServerId,
     SnapshotDescription,
     Term,
-    possible_configuration,
 )
 from consensus.core.options import Options
 
@@ -57,6 +56,9 @@ class Outbox:
         self._entries: tuple[Entry, ...] = ()
         self._encoded = b""
         self._snapshot: SnapshotChange | None = None
+        self.changes_snapshot = False
+        """Whether this step changes the snapshot, and so may change no entries."""
+        self._stages = False
         self._effects: list[Effect] = []
 
     @property
@@ -64,14 +66,10 @@ class Outbox:
         """The number of the Persist that carries what this step changes durably."""
         return self._number + 1
 
-    @property
-    def changes_snapshot(self) -> bool:
-        """Whether this step changes the snapshot, and so may change no entries."""
-        return self._snapshot is not None
-
     def stage_hard_state(self, hard_state: HardState) -> int:
         """Make `hard_state` durable; returns the number of the Persist that does."""
         self._hard_state = hard_state
+        self._stages = True
         return self.staged_number
 
     def stage_log(
@@ -89,11 +87,13 @@ class Outbox:
             self._first = first
             self._entries = entries
             self._encoded = encoded
+        self._stages = True
         return self.staged_number
 
     def stage_snapshot(self, change: SnapshotChange) -> int:
         """Make a change of the snapshot durable; a step with one changes no entries. Returns the Persist's number."""
         self._snapshot = change
+        self.changes_snapshot = self._stages = True
         return self.staged_number
 
     def send(self, recipient: ServerId, message: Message, after: int = 0) -> None:
@@ -107,7 +107,7 @@ class Outbox:
     def drain(self) -> list[Effect]:
         """The effects of the step that ends."""
         effects, self._effects = self._effects, []
-        if self._hard_state is None and self._truncate_from is None and not self._entries and self._snapshot is None:
+        if not self._stages:
             return effects
         self._number += 1
         persist = Persist(
@@ -119,13 +119,18 @@ class Outbox:
             self._snapshot,
             self._encoded,
         )
+        self._forget_staged()
+        effects.insert(0, persist)
+        return effects
+
+    def _forget_staged(self) -> None:
+        self._stages = self.changes_snapshot = False
         self._snapshot = None
         self._hard_state = None
         self._truncate_from = None
         self._first = 0
         self._entries = ()
         self._encoded = b""
-        return [persist, *effects]
 
 
 class Applier:
@@ -195,17 +200,6 @@ messages bridge 2**30 terms. Whoever forges messages needs 2**39 of them to use 
 _MAX_KNOWN_PEERS = 256
 
 
-class _Sets:
-    """A configuration's sets of servers, computed once: every answer of a follower asks for them."""
-
-    def __init__(self, configuration: Configuration) -> None:
-        self.configuration = configuration
-        self.majorities = configuration.majorities
-        self.voters = configuration.voter_ids
-        self.members = configuration.member_ids
-        self.is_possible = possible_configuration(configuration)
-
-
 class Replica:
     """State and acts that are common to follower, candidate and leader."""
 
@@ -223,6 +217,8 @@ class Replica:
     ) -> None:
         self.server_id = server_id
         self.hard_state = hard_state
+        self.term = hard_state.term
+        """The latest term that this server has seen."""
         self.hard_state_number = 0
         self.log = Log(log, configuration)
         self.options = options
@@ -237,48 +233,24 @@ class Replica:
         self.disk_full = False
         self.dropped: Counter[str] = Counter()
         self._correlation = random.randrange(2**32)
-        self._sets = _Sets(self.log.configuration)
-
-    @property
-    def term(self) -> Term:
-        """The latest term that this server has seen."""
-        return self.hard_state.term
-
-    @property
-    def voters(self) -> frozenset[ServerId]:
-        """Who counts towards any majority, by the latest configuration in the log."""
-        return self._current_sets.voters
-
-    @property
-    def members(self) -> frozenset[ServerId]:
-        """Who gets the log, by the latest configuration in the log."""
-        return self._current_sets.members
-
-    @property
-    def others(self) -> tuple[ServerId, ...]:
-        """The other voters, in order (never in the order of a set: a seed must give the same run)."""
-        return tuple(sorted(self.voters - {self.server_id}))
-
-    @property
-    def majorities(self) -> tuple[frozenset[ServerId], ...]:
-        """The sets of voters of which each must agree by a majority of its own."""
-        return self._current_sets.majorities
-
-    @property
-    def configuration_is_possible(self) -> bool:
-        """Whether the latest configuration could ever have been agreed on."""
-        return self._current_sets.is_possible
+        self._use_configuration()
 
     @property
     def may_campaign(self) -> bool:
         """Whether we may be elected, as far as our log tells."""
         return self.may_lead(self.server_id)
 
-    @property
-    def _current_sets(self) -> "_Sets":
-        if self._sets.configuration is not self.log.configuration:
-            self._sets = _Sets(self.log.configuration)
-        return self._sets
+    def _use_configuration(self) -> None:
+        """The log has another configuration than before: find its sets of servers, which are asked for often."""
+        self._configuration = self.log.configuration
+        self.voters = self._configuration.voter_ids
+        """The servers that count towards any majority, by the latest configuration in the log."""
+        self.members = self._configuration.member_ids
+        """The servers that get the log."""
+        self.majorities = self._configuration.majorities
+        """The sets of voters of which each must agree by a majority of its own."""
+        self.others = tuple(sorted(self.voters - {self.server_id}))
+        """The other voters, in order (never in the order of a set: a seed must give the same run)."""
 
     def may_lead(self, server_id: ServerId) -> bool:
         """Whether it votes by the latest configuration, or by the one before while the latest may be uncommitted.
@@ -340,6 +312,7 @@ class Replica:
     def set_hard_state(self, hard_state: HardState) -> None:
         """Change term or vote; whatever rests on it waits for `hard_state_number`."""
         self.hard_state = hard_state
+        self.term = hard_state.term
         self.hard_state_number = self.outbox.stage_hard_state(hard_state)
 
     def append(self, entries: tuple[Entry, ...], truncate_from: Index | None = None, encoded: bytes = b"") -> None:
@@ -349,10 +322,13 @@ class Replica:
         first = self.log.last_index + 1
         self.log.append(entries, encoded)
         self.log.written(self.outbox.stage_log(truncate_from, first, entries, encoded))
+        if self.log.configuration is not self._configuration:
+            self._use_configuration()
 
     def install(self, snapshot: SnapshotDescription) -> int:
         """Discard the log for a snapshot that was received whole; returns the number of the Persist that does."""
         self.log.replace(snapshot)
+        self._use_configuration()
         number = self.outbox.stage_snapshot(Install(snapshot))
         self.log.written(number)
         self.applier.restore(snapshot)

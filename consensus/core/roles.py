@@ -21,6 +21,7 @@ refuses what carried it (`Replica.adopt_term`).
 from dataclasses import dataclass
 
 from consensus.core import election
+from consensus.core.effects import Role
 from consensus.core.election import Candidate
 from consensus.core.features import Strategy
 from consensus.core.leader import Leader
@@ -66,30 +67,17 @@ class ServerRole:
         self._replica = replica
         # With leases a voter may not forget over a restart that it has just confirmed one.
         contact_ms = None if replica.options.lease_clock_bound_ms is None else replica.now
-        self.current: Follower | Candidate | Leader = Follower(
-            replica.random_election_deadline(), contact_ms=contact_ms
-        )
-
-    @property
-    def as_follower(self) -> Follower | None:
-        """The role of follower, if this server has it."""
-        return self.current if isinstance(self.current, Follower) else None
-
-    @property
-    def as_leader(self) -> Leader | None:
-        """The role of leader, if this server has it."""
-        return self.current if isinstance(self.current, Leader) else None
+        self.current: Follower | Candidate | Leader
+        self.as_follower: Follower | None
+        self.as_leader: Leader | None
+        self.name: Role
+        """The role as others are told of it; a candidate that only asks whether it could win is still a follower."""
+        self._become(Follower(replica.random_election_deadline(), contact_ms=contact_ms))
 
     @property
     def leader(self) -> ServerId | None:
         """The server that leads this term, as far as is known."""
-        match self.current:
-            case Follower(leader=leader):
-                return leader
-            case Candidate():
-                return None
-            case Leader():
-                return self._replica.server_id
+        return self.current.leader
 
     def check_term(self, term: Term, *, of_a_leader: bool = False) -> bool:
         """All servers: if RPC request or response contains term > currentTerm, set currentTerm and convert.
@@ -131,29 +119,29 @@ class ServerRole:
 
     def follow(self, leader: ServerId) -> None:
         """Be a follower of the leader of our term, which has just spoken to us."""
-        if not isinstance(self.current, Follower):
+        if self.as_follower is None:
             self.become_follower()
-        if isinstance(self.current, Follower):
-            self.current.on_leader_contact(self._replica, leader)
+        if self.as_follower is not None:
+            self.as_follower.on_leader_contact(self._replica, leader)
 
     def follow_redirect(self, leader: ServerId) -> None:
         """Be a follower of the leader of our term, which another server has named to us."""
-        self.current = Follower(self._replica.random_election_deadline(), leader)
+        self._become(Follower(self._replica.random_election_deadline(), leader))
 
     def follow_nobody_until(self, deadline: Milliseconds) -> None:
         """Be a follower of nobody, which campaigns at `deadline`."""
-        self.current = Follower(deadline)
+        self._become(Follower(deadline))
 
     def become_follower(self) -> None:
         """Follow nobody yet. A follower keeps its timer: only the leader's contact or a vote given may reset it."""
         match self.current:
             case Follower(deadline=deadline, contact_ms=contact_ms):
-                self.current = Follower(deadline, contact_ms=contact_ms)
+                self._become(Follower(deadline, contact_ms=contact_ms))
             case Candidate():
-                self.current = Follower(self._replica.random_election_deadline())
+                self._become(Follower(self._replica.random_election_deadline()))
             case Leader() as role:
                 role.resign()
-                self.current = Follower(self._replica.random_election_deadline())
+                self._become(Follower(self._replica.random_election_deadline()))
 
     def expire(self) -> None:
         """Do what is due, if the deadline of the role has come."""
@@ -168,12 +156,12 @@ class ServerRole:
                 if not replica.may_campaign or replica.term == MAX_NUMBER or replica.disk_full:
                     self._wait_for_another()
                 else:
-                    self.current = election.begin_pre_vote(replica)
+                    self._become(election.begin_pre_vote(replica))
                     self.conclude_campaign()
 
     def campaign_for_transfer(self) -> None:
         """The leader hands over: campaign now, as if our timer had expired, and without a pre-vote."""
-        self.current = election.begin_vote(self._replica, transfer=True)
+        self._become(election.begin_vote(self._replica, transfer=True))
         self.conclude_campaign()
 
     def conclude_campaign(self) -> None:
@@ -183,11 +171,11 @@ class ServerRole:
             return
         match role.verdict(self._replica):
             case VoteResult.WON if role.pre_vote:
-                self.current = election.begin_vote(self._replica)
+                self._become(election.begin_vote(self._replica))
             case VoteResult.WON:
                 strategy = self._replica.features.replication
                 replication = AppendLeader if strategy is Strategy.PUSH else FetchLeader
-                self.current = Leader(self._replica, replication, role.granted_by)
+                self._become(Leader(self._replica, replication, role.granted_by))
             case VoteResult.LOST:
                 self.become_follower()
             case VoteResult.OPEN:
@@ -196,5 +184,17 @@ class ServerRole:
     def _wait_for_another(self) -> None:
         """Our timer expired, but we cannot be elected."""
         self.become_follower()
-        if isinstance(self.current, Follower):
-            self.current.deadline = self._replica.random_election_deadline()
+        if self.as_follower is not None:
+            self.as_follower.deadline = self._replica.random_election_deadline()
+
+    def _become(self, role: Follower | Candidate | Leader) -> None:
+        self.current = role
+        self.as_follower = role if isinstance(role, Follower) else None
+        self.as_leader = role if isinstance(role, Leader) else None
+        match role:
+            case Leader():
+                self.name = Role.LEADER
+            case Candidate(pre_vote=False):
+                self.name = Role.CANDIDATE
+            case Candidate() | Follower():
+                self.name = Role.FOLLOWER

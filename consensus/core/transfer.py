@@ -52,6 +52,11 @@ class LeadershipTransfers:
         self._transfer: LeadershipTransfer | None = None
 
     @property
+    def under_way(self) -> bool:
+        """Whether `advance` has something to do."""
+        return self._transfer is not None
+
+    @property
     def target(self) -> ServerId | None:
         """To whom leadership is being handed."""
         return None if self._transfer is None else self._transfer.target
@@ -187,6 +192,6 @@ class LeadershipTransfers:
 
 def most_caught_up(replica: Replica, leader: Leader) -> ServerId | None:
     """The other voter with the longest log; among equals the one heard last, then the lowest id."""
-    standings = {peer: leader.followers[peer] for peer in replica.others if peer in leader.followers}
+    candidates = {peer: leader.followers[peer] for peer in replica.others if peer in leader.followers}
     # In order of id; among equals `max` takes the first.
-    return max(standings, key=lambda peer: (standings[peer].match, standings[peer].contact_ms), default=None)
+    return max(candidates, key=lambda peer: (candidates[peer].match, candidates[peer].contact_ms), default=None)

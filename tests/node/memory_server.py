@@ -87,7 +87,8 @@ def build(
     recovery = recover(disk, Owner(b"node-%03d" % server_id, 1, 1), bytes(16), SMALL)
     disk.run(recovery.operations)
     known = voters(count) if configuration is None else configuration
-    core = Raft(server_id, known, recovery.hard_state, recovery.log, lan(), GARLIC_FARM, Random(server_id), now_ms())
+    checked = replace(lan(), check_invariants=True)
+    core = Raft(server_id, known, recovery.hard_state, recovery.log, checked, GARLIC_FARM, Random(server_id), now_ms())
     node: Node
 
     machine = KeptEntries()

@@ -29,7 +29,7 @@ AN_ENTRY = frozenset(
         "DiskWorker.run",
         "_Call.perform",
         "ConsensusServer._job_done",
-        "Leader.acknowledge",
+        "ProgressTracker.acknowledge",
         "ServerConnection._settle",
     }
 )

@@ -4,6 +4,7 @@ Others of the same list are told in `raft/` (divergent logs, figure 8, disruptiv
 reordered appends), in `tests/spec` sentence by sentence, and under all faults at once in `tests/simulation/consensus`.
 """
 
+from dataclasses import replace
 from itertools import count
 from random import Random
 
@@ -35,7 +36,7 @@ class Group:
                 group(len(logs)),
                 hard_state,
                 describe_entries(entries),
-                lan(),
+                replace(lan(), check_invariants=True),
                 features,
                 Random(number),
                 0,

@@ -125,7 +125,9 @@ def _never_campaigning(
     now: int,
 ) -> Raft:
     options = replace(profile.options, election_timeout_max_ms=10**9, election_timeout_min_ms=10**9 - 1)
-    return Raft(server_id, configuration, hard_state, log, options, GARLIC_FARM, random, now)
+    return Raft(
+        server_id, configuration, hard_state, log, replace(options, check_invariants=True), GARLIC_FARM, random, now
+    )
 
 
 def test_the_demand_for_progress_is_no_formality() -> None:

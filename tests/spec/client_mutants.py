@@ -6,13 +6,14 @@ from consensus.core.leader import Leader
 from consensus.core.model import Milliseconds
 from consensus.core.reads import Lease, Reads
 from consensus.core.replica import Replica
+from consensus.core.replication.progress import ProgressTracker
 from consensus.core.transfer import LeadershipTransfers
 from consensus.sessions.table import SessionTable
 from tests.simulation.consensus.mutants import Mutant
 
 
-def _majority_of_any_time(self: Leader) -> int:
-    return self._replica.now if self._quorum_contact_ms() else 0
+def _majority_of_any_time(self: ProgressTracker) -> int:
+    return self._replica.now if self.quorum_contact_ms else 0
 
 
 def _always(*_: Any) -> bool:
@@ -58,7 +59,7 @@ CLIENT_MUTANTS = (
     Mutant(
         "stale-read-index",
         "a read counts contact from before it arrived as confirmation",
-        ((Leader, "confirmed_round", property(_majority_of_any_time)),),
+        ((ProgressTracker, "confirmed_round", property(_majority_of_any_time)),),
     ),
     Mutant(
         "read-before-own-term-commit",

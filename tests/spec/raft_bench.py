@@ -1,6 +1,7 @@
 """One replica on the test bench: built with any log and hard state, fed by hand, its disk as fast as the test wants."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
@@ -15,6 +16,8 @@ from consensus.core.raft import Raft
 from consensus.core.status import Description
 
 T = TypeVar("T")
+
+DEADLINES_MAX = 10
 
 ONE, TWO, THREE, FOUR, FIVE = (number for number in range(1, 6))
 
@@ -64,7 +67,7 @@ class Bench:
             group(voters) if configuration is None else configuration,
             HardState(own_term, voted_for),
             describe_entries(entries_of(*terms) if entries is None else entries),
-            options or lan(),
+            replace(options or lan(), check_invariants=True),
             features,
             Random(seed),
             0,
@@ -111,9 +114,13 @@ class Bench:
         return self.step(Received(sender, message), after_ms)
 
     def expire(self) -> list[Effect]:
-        """The clock goes on to the deadline."""
-        self.now = max(self.now, self.raft.deadline)
-        return self.step(DeadlineReached())
+        """The clock goes on until the deadline brings something; a leader's may come before anything is due."""
+        for _ in range(DEADLINES_MAX):
+            self.now = max(self.now, self.raft.deadline)
+            effects = self.step(DeadlineReached())
+            if effects or not self.is_(Role.LEADER):
+                break
+        return effects
 
     def propose(self, *commands: bytes, proposal_id: int = 1) -> list[Effect]:
         """A client proposes."""

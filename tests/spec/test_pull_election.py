@@ -339,10 +339,10 @@ def test_a_confirmation_counts_only_by_an_answer_to_a_request_of_its_round() -> 
     assert leader is not None
     leader.replication.confirm(5)
     bench.fetch(TWO, LogId(2, 2))
-    assert leader.confirmed_round < 5
+    assert leader.tracker.confirmed_round < 5
     (begin,) = bench.sent(BeginQuorumEpoch, TWO) or _begins_now(bench)
     bench.receive(TWO, BeginQuorumEpochReply(2, ONE, begin.correlation))
-    assert leader.confirmed_round == 5
+    assert leader.tracker.confirmed_round == 5
 
 
 def test_the_description_tells_where_each_replica_fetches() -> None:

@@ -12,7 +12,7 @@ from consensus.core.log import Log, RecoveredLog
 from consensus.core.membership import CatchUp, first_step, leave_joint, newcomers, target_refusal
 from consensus.core.model import Configuration, EntryKind, NoOp, Server, ServerId, possible_configuration
 from consensus.core.options import lan
-from consensus.core.replication.progress import Standing
+from consensus.core.replication.progress import Progress
 from tests.spec.raft_bench import Bench
 
 TIMEOUT_MS = lan().election_timeout_min_ms
@@ -88,23 +88,23 @@ def test_a_newcomer_votes_after_a_short_round_and_is_given_up_after_many_long_on
     happenings: list[tuple[int, int, int]],
 ) -> None:
     """Against the plain rule: rounds end when what was there at their beginning is stored."""
-    options, now, last, standing = lan(), 0, 5, Standing(0)
+    options, now, last, progress = lan(), 0, 5, Progress(1)
     catch_up = CatchUp(last, now, began_ms=now)
     goal, began, rounds = last, 0, 1
     for wait_ms, grows, stores in happenings:
         now += wait_ms
         last += grows
-        standing.reached(min(last, standing.match + stores), last, now)
-        refusal = catch_up.check(standing, last, now, options)
+        progress.reached(min(last, progress.match + stores), last, now)
+        refusal = catch_up.check(progress, last, now, options)
         expected, done = None, False
-        while standing.match >= goal and not done and expected is None:
+        while progress.match >= goal and not done and expected is None:
             if now - began <= TIMEOUT_MS:
                 done = True
             elif rounds == options.catch_up_rounds:
                 expected = ChangeRefusal.CATCH_UP_TOO_SLOW
             else:
                 goal, began, rounds = last, now, rounds + 1
-        if not done and expected is None and now - standing.advanced_ms >= options.catch_up_stall_ms:
+        if not done and expected is None and now - progress.advanced_ms >= options.catch_up_stall_ms:
             expected = ChangeRefusal.CATCH_UP_STALLED
         assert (refusal, catch_up.caught_up) == (expected, done)
         if done or expected is not None:

@@ -36,7 +36,7 @@ def test_too_many_proposals_are_refused_as_busy_and_accepted_again_after_a_commi
 
 def _append_in_flight(bench: Bench) -> int:
     """The correlation of the first append with entries to server 2 that has no answer yet."""
-    progress = bench.raft._role.current.replication.progress[TWO]  # type: ignore[union-attr] # the bench leads here
+    progress = bench.raft._role.current.followers[TWO]  # type: ignore[union-attr] # the bench leads here
     correlations: list[int] = [number for number, sent in progress.in_flight.items() if sent.carries_entries]
     return correlations[0]
 

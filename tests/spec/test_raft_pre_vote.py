@@ -97,8 +97,7 @@ def test_a_handshake_during_the_round_settles_what_a_peer_without_pre_vote_count
 
 def test_a_server_outside_the_configuration_does_not_campaign() -> None:
     """(A removed server must not disturb.)."""
-    bench = Bench()
-    bench.raft._replica.log._configurations.append((0, Configuration(group(3).voters[1:])))
+    bench = Bench(configuration=Configuration(group(3).voters[1:]))
     bench.step(DeadlineReached())
     for _ in range(5):
         bench.expire()

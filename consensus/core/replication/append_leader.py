@@ -1,9 +1,9 @@
-"""The push strategy: AppendEntries with entries, or empty as heartbeats (Raft sections 5.2, 5.3).
+"""A leader that sends entries: AppendEntries with entries, or empty as heartbeats (Raft sections 5.2, 5.3).
 
 `_replicate` sends as much as state, window and the follower's place in the log allow, in batches limited by count and
 bytes. Entries that left the tail are read back first; one read per follower at a time. Appends never wait for the
 leader's own disk: replication runs while it writes, and a slow disk silences nobody. The commit index travels with
-every append, and at once by a heartbeat of its own to whoever has nothing under way.
+every append, and soon by a heartbeat of its own to a follower that has nothing under way.
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,7 @@ from consensus.core.events import EntriesRead, SnapshotRead
 from consensus.core.messages import AppendEntries, AppendReply, Message, SnapshotReply
 from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId
 from consensus.core.replica import Replica
-from consensus.core.replication.port import Office
-from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, Progress, ProgressState, Standing
+from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, Progress, ProgressState, ProgressTracker
 from consensus.core.snapshots import read_next_chunk
 from consensus.core.status import FollowerProgress
 
@@ -22,51 +21,46 @@ from consensus.core.status import FollowerProgress
 class AppendLeader:
     """The leader's side of the strategy, in one term."""
 
-    def __init__(self, replica: Replica, office: Office, followers: dict[ServerId, Standing]) -> None:
+    def __init__(self, replica: Replica, tracker: ProgressTracker) -> None:
         self._replica = replica
-        self._office = office
-        self._followers = followers
+        self._tracker = tracker
+        self._followers = tracker.followers
         self._round_number = 0
-        self.progress: dict[ServerId, Progress] = {}
-        self.followers_changed()
+        self._window = min(replica.options.in_flight, replica.features.max_requests_in_flight)
+        """Appends with entries that a follower may owe an answer to."""
+        self._patience_ms = min(replica.options.heartbeat_ms, replica.options.retry_ms)
 
     @property
     def deadline(self) -> Milliseconds | None:
         """When a heartbeat or a retry is due."""
+        return min((self._due_ms(progress) for progress in self._followers.values()), default=None)
+
+    def _due_ms(self, progress: Progress) -> Milliseconds:
+        """When this follower is to be sent something, though nothing happens before."""
         options, now = self._replica.options, self._replica.now
-        due = []
-        for progress in self.progress.values():
-            oldest = progress.oldest_sent_ms()
-            due.append(now if progress.sent_ms is None else progress.sent_ms + options.heartbeat_ms)
-            if oldest is not None and progress.state is not ProgressState.UNREACHABLE:
-                due.append(oldest + options.retry_ms)
-            if (
-                progress.commit_due_ms is not None
-                and progress.state is ProgressState.REPLICATING
-                and not progress.in_flight
-            ):
-                due.append(max(now, progress.commit_due_ms))
-            if progress.transfer is not None and progress.state is ProgressState.SNAPSHOT:
-                overdue = progress.transfer.due_ms(options.retry_ms)
-                due += [] if overdue is None else [max(now, overdue)]
-        return min(due, default=None)
+        due_ms = now if progress.sent_ms is None else progress.sent_ms + options.heartbeat_ms
+        oldest_ms = progress.oldest_sent_ms()
+        if oldest_ms is not None and progress.state is not ProgressState.UNREACHABLE:
+            due_ms = min(due_ms, oldest_ms + options.retry_ms)
+        if (
+            progress.commit_due_ms is not None
+            and progress.state is ProgressState.REPLICATING
+            and not progress.in_flight
+        ):
+            due_ms = min(due_ms, max(now, progress.commit_due_ms))
+        if progress.transfer is not None and progress.state is ProgressState.SNAPSHOT:
+            chunk_ms = progress.transfer.due_ms(options.retry_ms)
+            due_ms = due_ms if chunk_ms is None else min(due_ms, max(now, chunk_ms))
+        return due_ms
 
     def begin(self) -> None:
         """The first append of the term announces the leader."""
         self.appended()
 
-    def followers_changed(self) -> None:
-        """Begin with those who joined as with all at the beginning: at the end of the log; forget those who left."""
-        for gone in self.progress.keys() - self._followers.keys():
-            del self.progress[gone]
-        for peer in self._followers:
-            if peer not in self.progress:
-                self.progress[peer] = Progress(next=self._replica.log.last_index + 1)
-
     def expire(self) -> None:
         """Retry and send heartbeats as they are due."""
-        for peer, progress in self.progress.items():
-            self._check_silence(progress)
+        for peer, progress in self._followers.items():
+            self._check_overdue(progress)
             if self._is_due(progress) or progress.state is ProgressState.SNAPSHOT:
                 self._replicate(peer, progress)
             if self._is_due(progress):
@@ -74,33 +68,36 @@ class AppendLeader:
             self._tell_commit_index(peer, progress)
 
     def appended(self) -> None:
-        """Send what is new to everybody who may be sent something."""
-        for peer, progress in self.progress.items():
+        """Send what is new to every follower that may be sent something."""
+        for peer, progress in self._followers.items():
             self._replicate(peer, progress)
+
+    def followers_changed(self) -> None:
+        """Those who joined begin at the end of the log, as all do at the beginning of the term."""
 
     def committed(self) -> None:
         """Tell the idle; the others hear of it soon anyway."""
-        for peer, progress in self.progress.items():
+        for peer, progress in self._followers.items():
             self._tell_commit_index(peer, progress)
 
     def receive(self, sender: ServerId, message: Message) -> None:
-        """A follower answered an append in our term."""
-        replica, progress = self._replica, self.progress.get(sender)
+        """A follower answered an append or a chunk in our term."""
+        progress = self._followers.get(sender)
         if progress is not None and isinstance(message, AppendReply):
             self._append_answered(sender, progress, message)
         elif progress is not None and isinstance(message, SnapshotReply):
             self._chunk_answered(sender, progress, message)
         else:
-            replica.dropped["message that a leader that appends does not take"] += 1
+            self._replica.dropped["message that a leader that appends does not take"] += 1
 
     def _append_answered(self, sender: ServerId, progress: Progress, message: AppendReply) -> None:
-        replica = self._replica
+        replica, tracker = self._replica, self._tracker
         request = progress.answered(message.correlation)
         if request is None:
             replica.dropped["stale or foreign append reply"] += 1
             return
-        self._office.heard(sender)
-        self._office.confirmed(sender, request.round_number)
+        tracker.heard(progress)
+        tracker.confirmed(progress, request.round_number)
         if not message.success:
             if progress.refused(request, message.next_index) or progress.next <= replica.log.start.index:
                 self._replicate(sender, progress)
@@ -110,13 +107,14 @@ class AppendLeader:
             replica.dropped["append reply beyond its request"] += 1
             return
         progress.succeeded(request, matched, replica.now)
-        self._office.acknowledge(sender, progress.match)
+        if tracker.acknowledge(progress, matched):
+            self.committed()
         self._replicate(sender, progress)
         self._tell_commit_index(sender, progress)
 
     def not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
-        """Go back to what the peer lacks. It has said nothing, so neither a quorum nor a read may count on it."""
-        progress = self.progress.get(peer)
+        """Go back to what the peer lacks. It has not spoken, so neither a quorum nor a read may count on it."""
+        progress = self._followers.get(peer)
         request = None if progress is None else progress.answered(correlation)
         if progress is None or request is None:
             return
@@ -127,7 +125,7 @@ class AppendLeader:
 
     def entries_read(self, event: EntriesRead) -> bool:
         """Storage gave back entries for a follower; send them if it still wants exactly these."""
-        for peer, progress in self.progress.items():
+        for peer, progress in self._followers.items():
             if progress.read_id == event.request_id:
                 progress.read_id = None
                 wanted = event.first == progress.next > self._replica.log.start.index
@@ -139,7 +137,7 @@ class AppendLeader:
 
     def snapshot_read(self, event: SnapshotRead) -> bool:
         """Storage gave back a chunk of the snapshot; returns False if it is not for one of our followers."""
-        for peer, progress in self.progress.items():
+        for peer, progress in self._followers.items():
             transfer = progress.transfer
             if transfer is None or transfer.read_id != event.request_id:
                 continue
@@ -147,15 +145,16 @@ class AppendLeader:
                 transfer.read_id = None
             elif transfer.send(self._replica, peer, event, self._round_number):
                 progress.sent_ms = self._replica.now
+                self._tracker.wake_by(self._due_ms(progress))
             else:
                 self._replicate(peer, progress)
             return True
         return False
 
     def confirm(self, round_number: int) -> None:
-        """A heartbeat to everybody: whoever answers it has not seen a later term before it was sent."""
+        """A heartbeat to every follower: one that answers it has not seen a later term before it was sent."""
         self._round_number = round_number
-        for peer, progress in self.progress.items():
+        for peer, progress in self._followers.items():
             self._send(peer, progress, ())
 
     def resign(self, _successor: ServerId | None) -> None:
@@ -170,35 +169,31 @@ class AppendLeader:
                 progress.match,
                 progress.next,
                 len(progress.in_flight),
-                now - self._followers[peer].contact_ms if self._followers[peer].heard else None,
+                now - progress.contact_ms if progress.heard else None,
                 progress.state,
                 self._followers[peer].caught_up_ago_ms(now),
             )
-            for peer, progress in self.progress.items()
+            for peer, progress in self._followers.items()
         )
 
     def faults(self) -> Iterator[str]:
         """What is impossible about a follower's progress."""
-        for progress in self.progress.values():
+        for progress in self._followers.values():
             if not 0 <= progress.match < progress.next <= self._replica.log.last_index + 1:
                 yield "progress out of range"
             if max(len(progress.in_flight), len(progress.expired)) > MAX_REMEMBERED_REQUESTS:
                 yield "too many requests remembered"
-
-    @property
-    def _window(self) -> int:
-        """Appends with entries that a follower may owe an answer to."""
-        return min(self._replica.options.in_flight, self._replica.features.max_requests_in_flight)
+            if progress.appends_in_flight != sum(sent.carries_entries for sent in progress.in_flight.values()):
+                yield "appends in flight counted wrongly"
 
     def _replicate(self, peer: ServerId, progress: Progress) -> None:
         """Send the follower the entries that it lacks, or the snapshot instead, as far as is allowed now."""
-        options, log = self._replica.options, self._replica.log
+        log = self._replica.log
         if progress.next <= log.start.index:
-            if progress.state is not ProgressState.UNREACHABLE:
-                progress.needs_snapshot()
-                progress.transfer = read_next_chunk(self._replica, progress.transfer)
+            self._send_snapshot(progress)
             return
         while progress.next <= log.last_index and progress.may_send_entries(self._window):
+            options = self._replica.options
             last = min(log.last_index, progress.next + options.max_entries_per_append - 1)
             entries = log.entries(progress.next, last, options.max_bytes_per_append)
             if entries is None:
@@ -208,47 +203,57 @@ class AppendLeader:
             else:
                 self._send(peer, progress, entries)
 
+    def _send_snapshot(self, progress: Progress) -> None:
+        if progress.state is not ProgressState.UNREACHABLE:
+            progress.needs_snapshot()
+            progress.transfer = read_next_chunk(self._replica, progress.transfer)
+            self._tracker.wake_by(self._due_ms(progress))
+
     def _chunk_answered(self, sender: ServerId, progress: Progress, message: SnapshotReply) -> None:
-        replica, transfer = self._replica, progress.transfer
+        replica, tracker, transfer = self._replica, self._tracker, progress.transfer
         if transfer is None or transfer.correlation != message.correlation:
             replica.dropped["stale or foreign snapshot reply"] += 1
             return
-        self._office.heard(sender)
-        self._office.confirmed(sender, transfer.round_number)
+        tracker.heard(progress)
+        tracker.confirmed(progress, transfer.round_number)
         if message.installed:
-            progress.installed(transfer.last.index)
-            self._office.acknowledge(sender, progress.match)
+            progress.installed(transfer.last.index, replica.now)
+            if tracker.acknowledge(progress, progress.match):
+                self.committed()
         else:
             if message.accepted:
-                self._followers[sender].advanced_ms = replica.now
+                progress.advanced_ms = replica.now
             transfer.answered(replica, message)
             if progress.state is ProgressState.UNREACHABLE:
                 progress.needs_snapshot()
         self._replicate(sender, progress)
+        tracker.wake_by(self._due_ms(progress))
 
     def _tell_commit_index(self, peer: ServerId, progress: Progress) -> None:
         """Tell an idle follower soon, not with the next heartbeat; the next append tells it for nothing."""
         replica = self._replica
         behind = progress.sent_commit < replica.applier.commit
-        if not behind or progress.state is not ProgressState.REPLICATING or progress.in_flight:
+        if not behind or progress.in_flight or progress.state is not ProgressState.REPLICATING:
             return
         if progress.commit_due_ms is None:
             progress.commit_due_ms = replica.now + replica.options.commit_notice_ms
         if replica.now >= progress.commit_due_ms:
             self._send(peer, progress, ())
+        else:
+            self._tracker.wake_by(progress.commit_due_ms)
 
     def _is_due(self, progress: Progress) -> bool:
         """Whether the follower has not been sent anything for a heartbeat interval."""
         replica = self._replica
         return progress.sent_ms is None or replica.now >= progress.sent_ms + replica.options.heartbeat_ms
 
-    def _check_silence(self, progress: Progress) -> None:
+    def _check_overdue(self, progress: Progress) -> None:
         """Notice that answers are overdue."""
-        replica, oldest = self._replica, progress.oldest_sent_ms()
+        replica, oldest_ms = self._replica, progress.oldest_sent_ms()
         if (
             progress.state is not ProgressState.UNREACHABLE
-            and oldest is not None
-            and replica.now >= oldest + replica.options.retry_ms
+            and oldest_ms is not None
+            and replica.now >= oldest_ms + replica.options.retry_ms
         ):
             progress.became_unreachable()
         transfer = progress.transfer
@@ -270,3 +275,4 @@ class AppendLeader:
         replica.outbox.send(peer, message)
         progress.sent(correlation, previous, previous + len(entries), replica.now, self._round_number)
         progress.sent_commit, progress.commit_due_ms = commit, None
+        self._tracker.wake_by(replica.now + self._patience_ms)

@@ -67,7 +67,6 @@ from consensus.core.messages import (
 from consensus.core.model import LogId, Milliseconds, ServerId, Term
 from consensus.core.replica import Replica
 from consensus.core.replication.fetch_leader import refuse_fetch
-from consensus.core.replication.port import Replication
 from consensus.core.roles import ServerRole
 from consensus.core.snapshots import IncomingSnapshot, SnapshotReceiver, refuse_fetch_snapshot
 
@@ -358,9 +357,9 @@ class FetchFollower:
 
     def _fetch_requested(self, fetch: Fetch | FetchSnapshot) -> None:
         """KIP-595, Fetch request handling, steps 1 and 2; the strategy does the others."""
-        replica, strategy = self._replica, self._replication
+        replica, leader = self._replica, self._role.as_leader
         if replica.is_foreign(fetch.cluster_id):
-            foreign = RefusalReason.NOT_LEADER if strategy is None else RefusalReason.FOREIGN_CLUSTER
+            foreign = RefusalReason.NOT_LEADER if leader is None else RefusalReason.FOREIGN_CLUSTER
             self._refuse(fetch.replica, fetch, foreign)
         elif fetch.term > replica.term:
             # Of a voter: it may know more than we. Anybody else, such as a removed server that campaigns in vain, would
@@ -370,10 +369,10 @@ class FetchFollower:
             self._refuse(fetch.replica, fetch, RefusalReason.NEWER_TERM)
         elif fetch.term < replica.term:
             self._refuse(fetch.replica, fetch, RefusalReason.STALE_TERM)
-        elif strategy is None:
+        elif leader is None:
             self._refuse(fetch.replica, fetch, RefusalReason.NOT_LEADER)
         else:
-            strategy.receive(fetch.replica, fetch)
+            leader.receive(fetch.replica, fetch)
 
     def _begin_requested(self, begin: BeginQuorumEpoch) -> None:
         replica, sender = self._replica, begin.leader
@@ -431,11 +430,11 @@ class FetchFollower:
             return
         if not self._role.check_term(reply.term):
             return
-        strategy = self._replication
+        leader = self._role.as_leader
         if reply.term < replica.term:
             replica.dropped["reply of an older term"] += 1
-        elif strategy is not None and isinstance(reply, BeginQuorumEpochReply) and reply.error is None:
-            strategy.receive(sender, reply)
+        elif leader is not None and isinstance(reply, BeginQuorumEpochReply) and reply.error is None:
+            leader.receive(sender, reply)
         elif reply.error is not None:
             self._redirected(reply.leader)
 
@@ -470,11 +469,6 @@ class FetchFollower:
         if isinstance(reply, FetchReply):
             return take(self._replica, self._snapshots, asked, reply)
         return take_chunk(self._replica, self._snapshots, asked, reply)
-
-    @property
-    def _replication(self) -> Replication | None:
-        leader = self._role.as_leader
-        return None if leader is None else leader.replication
 
     @property
     def _leader_has_spoken(self) -> bool:

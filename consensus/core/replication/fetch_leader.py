@@ -1,4 +1,4 @@
-"""The pull strategy, on the leader: answers those who fetch, and announces its term (KIP-595).
+"""A leader that is fetched from: it answers those who fetch, and announces its term (KIP-595).
 
     fetch ──▶ does its position lie in our log? ──no──▶ diverging: the newest place where both logs may agree
                  │ yes: the replica holds everything up to it durably, which is its acknowledgement
@@ -32,8 +32,7 @@ from consensus.core.messages import (
 )
 from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId
 from consensus.core.replica import Replica
-from consensus.core.replication.port import Office
-from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, ProgressState, Standing
+from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, Progress, ProgressState, ProgressTracker
 from consensus.core.snapshots import SnapshotServer
 from consensus.core.status import FollowerProgress
 
@@ -52,22 +51,16 @@ class Parked:
 class FetchLeader:
     """The leader's side of the strategy, in one term."""
 
-    def __init__(self, replica: Replica, office: Office, followers: dict[ServerId, Standing]) -> None:
+    def __init__(self, replica: Replica, tracker: ProgressTracker) -> None:
         self._replica = replica
-        self._office = office
-        self._followers = followers
+        self._tracker = tracker
+        self._followers = tracker.followers
         self._term = replica.term
         self._round_number = 0
         self._parked: dict[ServerId, Parked] = {}
-        self._observers: dict[ServerId, Standing] = {}
-        """Replicas that fetch and are no members."""
-        self._unannounced: dict[ServerId, Milliseconds] = {}
-        """Voters and newcomers that have not shown yet that they know of us, and when they were last told."""
-        self._unconfirmed: dict[ServerId, Milliseconds] = {}
-        """Voters that have not answered in the newest round of `confirm`, and when they were last asked."""
+        self._observers: dict[ServerId, Progress] = {}
+        """Servers that fetch and are no followers; `match` is where they fetched from last."""
         self._chunks = SnapshotServer(replica)
-        self._behind: set[ServerId] = set()
-        """Who was pointed to our snapshot, and has not fetched entries from our log since."""
         self._begun: dict[int, tuple[ServerId, int]] = {}
         """Announcements without an answer: to whom, in which round of `confirm`."""
 
@@ -75,14 +68,17 @@ class FetchLeader:
     def deadline(self) -> Milliseconds | None:
         """When a parked fetch's time is up, or an announcement is to be repeated."""
         due = [parked.until_ms for parked in self._parked.values() if parked.read_id is None]
-        due += [told_ms + self._announce_every_ms for told_ms in self._unannounced.values()]
-        due += [asked_ms + self._replica.options.retry_ms for asked_ms in self._unconfirmed.values()]
+        for progress in self._followers.values():
+            if progress.announced_ms is not None:
+                due.append(progress.announced_ms + self._announce_every_ms)
+            if progress.asked_ms is not None:
+                due.append(progress.asked_ms + self._replica.options.retry_ms)
         return min(due, default=None)
 
     def begin(self) -> None:
         """Tell the voters who leads this term."""
         for voter in self._replica.others:
-            self._announce(voter)
+            self._announce(voter, self._followers[voter])
 
     def expire(self) -> None:
         """Answer those who have waited long enough; repeat announcements."""
@@ -90,17 +86,12 @@ class FetchLeader:
         for peer, parked in list(self._parked.items()):
             if parked.read_id is None and now >= parked.until_ms:
                 self._reply(self._parked.pop(peer).fetch)
-        for voter, told_ms in list(self._unannounced.items()):
-            if voter not in self._followers:
-                del self._unannounced[voter]
-            elif now >= told_ms + self._announce_every_ms:
-                self._announce(voter)
-        for voter, asked_ms in list(self._unconfirmed.items()):
-            if voter not in self._replica.voters:
-                del self._unconfirmed[voter]
-            elif now >= asked_ms + self._replica.options.retry_ms:
-                self._unconfirmed[voter] = now
-                self._begin_quorum_epoch(voter)
+        for peer, progress in self._followers.items():
+            if progress.announced_ms is not None and now >= progress.announced_ms + self._announce_every_ms:
+                self._announce(peer, progress)
+        for peer, progress in self._followers.items():
+            if progress.asked_ms is not None and now >= progress.asked_ms + self._replica.options.retry_ms:
+                self._ask_again(peer, progress)
 
     def appended(self) -> None:
         """Whoever waited for entries gets them."""
@@ -109,11 +100,11 @@ class FetchLeader:
                 self._serve(self._parked.pop(peer).fetch)
 
     def followers_changed(self) -> None:
-        """Whoever joined is told who leads: a newcomer knows of no voter whom it could ask."""
-        self._behind &= {*self._followers, *self._observers}
-        for peer, standing in self._followers.items():
-            if not standing.heard and peer not in self._unannounced:
-                self._announce(peer)
+        """Those who joined are told who leads: a newcomer knows of no voter that it could ask."""
+        for peer, progress in self._followers.items():
+            self._observers.pop(peer, None)
+            if not progress.heard and progress.announced_ms is None:
+                self._announce(peer, progress)
 
     def committed(self) -> None:
         """Whoever waits and does not know the new commit index hears of it."""
@@ -129,7 +120,7 @@ class FetchLeader:
             case FetchSnapshot():
                 self._heard(sender)
                 if sender in self._followers:
-                    self._followers[sender].took(message.snapshot.index, message.offset, self._replica.now)
+                    self._followers[sender].fetches_chunk(message.snapshot.index, message.offset, self._replica.now)
                 self._chunks.asked(message)
             case BeginQuorumEpochReply(correlation=correlation, error=None):
                 self._endorsed(sender, correlation)
@@ -160,8 +151,9 @@ class FetchLeader:
         """
         self._round_number = round_number
         for voter in self._replica.others:
-            self._unconfirmed[voter] = self._replica.now
+            self._followers[voter].asked_ms = self._replica.now
             self._begin_quorum_epoch(voter)
+        self._tracker.wake_by(self._replica.now + self._replica.options.retry_ms)
 
     def resign(self, successor: ServerId | None) -> None:
         """Nobody waits for ever; if the term ends by our own choice, the voters need not wait to find out."""
@@ -179,12 +171,8 @@ class FetchLeader:
 
     def describe(self) -> tuple[FollowerProgress, ...]:
         """Voters, then observers, as plain data."""
-        replica = self._replica
-        voters = [self._describe(peer, standing) for peer, standing in self._followers.items()]
-        observers = [
-            self._describe(peer, observer) for peer, observer in self._observers.items() if peer not in replica.voters
-        ]
-        return (*voters, *observers)
+        fetching = (*self._followers.items(), *self._observers.items())
+        return tuple(self._describe(peer, progress) for peer, progress in fetching)
 
     def faults(self) -> Iterator[str]:
         """What is impossible about the fetches."""
@@ -212,11 +200,14 @@ class FetchLeader:
         if not replica.log.matches(fetch.position):
             self._turn_back(fetch)
             return
-        self._behind.discard(peer)
-        if peer in self._followers:
-            self._office.acknowledge(peer, fetch.position.index)
-        elif peer in self._observers:
+        progress = self._progress_of(peer)
+        if progress is not None:
+            progress.state = ProgressState.REPLICATING
+        if peer in self._observers:
             self._observers[peer].reached(fetch.position.index, replica.log.last_index, replica.now)
+        follower = self._followers.get(peer)
+        if follower is not None and self._tracker.acknowledge(follower, fetch.position.index):
+            self.committed()
         self._serve(fetch)
 
     def _turn_back(self, fetch: Fetch) -> None:
@@ -226,15 +217,18 @@ class FetchLeader:
         if log.snapshot is not None and (
             fetch.position.index < log.start.index or agreement.term > fetch.position.term
         ):
-            self._behind |= {fetch.replica} if self._is_remembered(fetch.replica) else set()
+            progress = self._progress_of(fetch.replica)
+            if progress is not None:
+                progress.state = ProgressState.SNAPSHOT
             self._reply(fetch, snapshot=log.snapshot.last)
         else:
             self._reply(fetch, diverging=agreement)
 
     def _heard(self, peer: ServerId) -> None:
-        if peer in self._followers:
-            self._unannounced.pop(peer, None)
-            self._office.heard(peer)
+        progress = self._followers.get(peer)
+        if progress is not None:
+            progress.announced_ms = None
+            self._tracker.heard(progress)
 
     def _serve(self, fetch: Fetch) -> None:
         """Answer a fetch whose position lies in our log, now or later."""
@@ -244,7 +238,7 @@ class FetchLeader:
             last = min(replica.log.last_index, first + options.max_entries_per_append - 1)
             limit_bytes = min(options.max_bytes_per_append, max(1, fetch.max_bytes))
             entries = replica.log.entries(first, last, limit_bytes)
-            if entries is None and not self._is_remembered(fetch.replica):
+            if entries is None and self._progress_of(fetch.replica) is None:
                 self._reply(fetch)
             elif entries is None:
                 read_id = replica.applier.next_read_id()
@@ -252,15 +246,17 @@ class FetchLeader:
                 self._parked[fetch.replica] = Parked(fetch, replica.now, read_id)
             else:
                 self._reply(fetch, entries)
-        elif fetch.commit < replica.applier.commit or fetch.max_wait_ms == 0 or not self._is_remembered(fetch.replica):
+        elif fetch.commit < replica.applier.commit or not fetch.max_wait_ms or self._progress_of(fetch.replica) is None:
             self._reply(fetch)
         else:
             # Bounded, or a follower that asks for more patience than this would seem dead to check-quorum.
             wait_ms = min(fetch.max_wait_ms, options.election_timeout_min_ms // 2)
             self._parked[fetch.replica] = Parked(fetch, replica.now + wait_ms)
+            self._tracker.wake_by(replica.now + wait_ms)
 
-    def _is_remembered(self, peer: ServerId) -> bool:
-        return peer in self._followers or peer in self._observers
+    def _progress_of(self, peer: ServerId) -> Progress | None:
+        """What is known of a server that fetches; None if it is one observer too many."""
+        return self._followers.get(peer) or self._observers.get(peer)
 
     def _observe(self, peer: ServerId) -> None:
         """Remember an observer, in the place of the longest silent one if there are too many."""
@@ -271,8 +267,7 @@ class FetchLeader:
                 self._replica.dropped["observer beyond the number that is remembered"] += 1
                 return
             del observers[silent]
-            self._behind.discard(silent)
-        observers.setdefault(peer, Standing(now, heard=True)).contact_ms = now
+        observers.setdefault(peer, Progress(1, heard=True)).contact_ms = now
 
     def _reply(
         self,
@@ -293,9 +288,17 @@ class FetchLeader:
         )
         replica.outbox.send(fetch.replica, reply)
 
-    def _announce(self, voter: ServerId) -> None:
-        self._unannounced[voter] = self._replica.now
+    def _announce(self, voter: ServerId, progress: Progress) -> None:
+        progress.announced_ms = self._replica.now
         self._begin_quorum_epoch(voter)
+        self._tracker.wake_by(self._replica.now + self._announce_every_ms)
+
+    def _ask_again(self, peer: ServerId, progress: Progress) -> None:
+        """The round of `confirm` goes on until this voter has answered in it."""
+        progress.asked_ms = None
+        if peer in self._replica.voters:
+            progress.asked_ms = self._replica.now
+            self._begin_quorum_epoch(peer)
 
     def _begin_quorum_epoch(self, voter: ServerId) -> None:
         replica = self._replica
@@ -308,32 +311,33 @@ class FetchLeader:
 
     def _endorsed(self, sender: ServerId, correlation: int) -> None:
         voter, round_number = self._begun.pop(correlation, (None, 0))
-        if voter != sender or sender not in self._followers:
+        progress = self._followers.get(sender)
+        if voter != sender or progress is None:
             self._replica.dropped["stale or foreign endorsement"] += 1
             return
-        self._unannounced.pop(sender, None)
+        progress.announced_ms = None
         if round_number == self._round_number:
-            self._unconfirmed.pop(sender, None)
-        # It follows us, and yet may fetch nothing: only fetches keep a leader in office.
-        self._office.confirmed(sender, round_number)
+            progress.asked_ms = None
+        # It follows us, and yet may fetch nothing: only fetches count for check-quorum.
+        self._tracker.confirmed(progress, round_number)
 
     def _successors(self, chosen: ServerId | None) -> tuple[ServerId, ...]:
         """The other voters: who is chosen, then the fullest log first."""
-        matches = {peer: standing.match for peer, standing in self._followers.items()}
+        matches = {peer: progress.match for peer, progress in self._followers.items()}
         return tuple(sorted(self._replica.others, key=lambda voter: (voter != chosen, -matches.get(voter, 0), voter)))
 
-    def _describe(self, peer: ServerId, standing: Standing) -> FollowerProgress:
-        replica, match = self._replica, standing.match
-        ago_ms = replica.now - standing.contact_ms if standing.heard else None
+    def _describe(self, peer: ServerId, progress: Progress) -> FollowerProgress:
+        options, now, match = self._replica.options, self._replica.now, progress.match
+        ago_ms = now - progress.contact_ms if progress.heard else None
         if ago_ms is None:
             state = ProgressState.PROBING
-        elif peer in self._behind:
+        elif progress.state is ProgressState.SNAPSHOT:
             state = ProgressState.SNAPSHOT
-        elif ago_ms > replica.options.retry_ms + replica.options.heartbeat_ms:
+        elif ago_ms > options.retry_ms + options.heartbeat_ms:
             state = ProgressState.UNREACHABLE
         else:
             state = ProgressState.REPLICATING
-        caught_up_ms = standing.caught_up_ago_ms(replica.now)
+        caught_up_ms = progress.caught_up_ago_ms(now)
         return FollowerProgress(peer, match, match + 1, int(peer in self._parked), ago_ms, state, caught_up_ms)
 
 

@@ -1,11 +1,11 @@
-"""What a leader asks of a strategy, and what a strategy may ask of its leader.
+"""What a leader asks of a strategy of replication: who sends, who keeps which timer, and how.
 
-    leader   ──appended, committed, confirm, expire──▶  strategy     who sends, who keeps which timer, and how
-    leader   ◀──heard, acknowledge, confirmed─────────  strategy     leadership and the commit index are announced
+    leader   ──appended, confirm, expire, receive──▶  strategy     sends entries, or answers those who fetch them
+    leader   ◀──heard, acknowledge, confirmed──────  ProgressTracker  ◀── strategy
 
-Push (`push.py`) sends entries; pull (`pull.py`) answers those who fetch. Neither decides anything about safety: what
-counts towards a majority reaches the leader by `Office.acknowledge` only, whatever wire it came by. A group uses one
-strategy, the one in its set of features's row.
+`append_leader` sends entries; `fetch_leader` answers those who fetch. Neither decides anything about safety: what
+counts towards a majority reaches the `ProgressTracker` only, whatever wire it came by. A group uses one strategy, the
+one in its protocol's row of `features`.
 """
 
 from collections.abc import Iterator
@@ -17,25 +17,12 @@ from consensus.core.model import Index, Milliseconds, ServerId
 from consensus.core.status import FollowerProgress
 
 
-class Office(Protocol):
-    """The leader as its strategy sees it."""
-
-    def heard(self, peer: ServerId) -> None:
-        """The peer sent a word of our term just now: it counts for check-quorum."""
-
-    def acknowledge(self, peer: ServerId, index: Index) -> None:
-        """The peer holds our log up to `index` durably. The one way into commitment."""
-
-    def confirmed(self, peer: ServerId, round_number: int) -> None:
-        """The peer answered, in our term, a request that was sent in this round of `confirm` or later."""
-
-
 class Replication(Protocol):
     """The leader's side of a strategy, for one term."""
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """When `expire` has something to do, if nothing happens before."""
+        """When `expire` has something to do; earlier than that, `ProgressTracker.wake_by` is told of it."""
 
     def begin(self) -> None:
         """The first entry of the term is appended: announce leadership."""
@@ -50,10 +37,10 @@ class Replication(Protocol):
         """Servers joined the followers that were given at the beginning, or left them."""
 
     def committed(self) -> None:
-        """The commit index rose."""
+        """The commit index rose, because our own disk caught up."""
 
     def receive(self, sender: ServerId, message: Message) -> None:
-        """A message of this strategy, of our term, from anybody."""
+        """A message of this strategy, of our term, from any server."""
 
     def not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
         """The transport kept back an append, because the peer lacks the entries from `next_index` on."""
@@ -62,13 +49,13 @@ class Replication(Protocol):
         """Storage answered; returns False if the read is not one of this strategy."""
 
     def snapshot_read(self, event: SnapshotRead) -> bool:
-        """Storage answered with a piece of the snapshot; returns False if the read is not one of this strategy."""
+        """Storage answered with a chunk of the snapshot; returns False if the read is not one of this strategy."""
 
     def confirm(self, round_number: int) -> None:
-        """Ask every voter, by a correlated request, whether we still lead; answers go to `Office.confirmed`."""
+        """Ask every voter, by a correlated request, whether we still lead."""
 
     def resign(self, successor: ServerId | None) -> None:
-        """Leadership ended: settle whatever is owed to others, and if it is by choice, say who should be next."""
+        """Leadership ended: answer what is owed to others, and if it is by choice, say who should be next."""
 
     def describe(self) -> tuple[FollowerProgress, ...]:
         """The followers as plain data."""

@@ -1,4 +1,6 @@
-"""What the leader knows of one follower, and how eagerly it sends.
+"""What the leader knows of each follower (`Progress`), and what that amounts to (`ProgressTracker`).
+
+*How eagerly a leader sends* to one follower, where it sends appends:
 
     PROBING      ──success──▶  REPLICATING        one request at a time until a place is found where the logs agree
     REPLICATING  ──refusal──▶  PROBING            pipelined: `next` runs ahead of the answers, up to the window
@@ -9,59 +11,21 @@
 A dead follower thus costs a heartbeat per interval, not a batch of entries per retry. Requests whose answer is overdue
 are remembered for a while (`expired`), because a follower with a slow disk may answer late and truthfully; an answer to
 anything else is stale or foreign and tells nothing. Both tables are bounded.
+
+*What is committed.* A follower's match index rises, or the leader's own disk has caught up; `acknowledge` and
+`own_disk_caught_up` are the only ways into commitment, whichever strategy brought the news. An index commits when a
+majority of voters holds it durably *and* its entry is of the leader's own term (Raft section 5.4.2); entries of older
+terms commit with it, never by counting. A match index that does not rise above the commit index changes nothing, so
+nothing is counted for it.
 """
 
 from dataclasses import dataclass, field
 from enum import Enum
 
-from consensus.core.model import Index, Milliseconds
+from consensus.core import quorum
+from consensus.core.model import MAX_NUMBER, Index, Milliseconds, ServerId
+from consensus.core.replica import Replica
 from consensus.core.snapshots import OutgoingSnapshot
-
-
-@dataclass(slots=True)
-class Standing:
-    """One follower. `match` and `round` only rise; all three count towards majorities."""
-
-    contact_ms: Milliseconds
-    advanced_ms: Milliseconds = 0
-    """When it last got further: `match` rose, or it took a piece of a snapshot."""
-    taken: tuple[Index, int] = (0, 0)
-    """Of the snapshot that it fetches: its last index, and the offset up to which it holds the bytes."""
-    heard: bool = False
-    """Whether it sent a word in this term; until then `contact_ms` is when the term's leader took office."""
-    match: Index = 0
-    round_number: int = 0
-    """The newest round of `confirm` in which it answered."""
-    caught_up_ms: Milliseconds | None = None
-    """When it last held all that we had (KIP-595: lastCaughtUpTimestamp), as far as its answers tell."""
-    end_at_answer: tuple[Index, Milliseconds] | None = None
-    """Where our log ended when it last told how far it is, and when that was."""
-
-    def reached(self, index: Index, last_index: Index, now: Milliseconds) -> None:
-        """It holds our log, which ends at `last_index`, up to `index`.
-
-        A follower under load is never at the end, for that moves on. What it holds now, however, may be all that we
-        had when it answered before: then it had caught up with that moment.
-        """
-        if index > self.match:
-            self.match = index
-            self.advanced_ms = now
-        if index >= last_index:
-            self.caught_up_ms = now
-        elif self.end_at_answer is not None and index >= self.end_at_answer[0]:
-            self.caught_up_ms = self.end_at_answer[1]
-        self.end_at_answer = last_index, now
-
-    def caught_up_ago_ms(self, now: Milliseconds) -> Milliseconds | None:
-        """How long ago it last held all that we had; None if it has not in this term."""
-        return None if self.caught_up_ms is None else now - self.caught_up_ms
-
-    def took(self, snapshot: Index, offset: int, now: Milliseconds) -> None:
-        """It holds this snapshot up to `offset`; it has not got further if it asks for the same piece again."""
-        if offset and (snapshot, offset) != self.taken:
-            self.taken = snapshot, offset
-            self.advanced_ms = now
-
 
 MAX_REMEMBERED_REQUESTS = 128
 
@@ -93,27 +57,67 @@ class SentAppend:
 
 @dataclass(slots=True)
 class Progress:
-    """One follower as its leader sees it. `match` only rises; `match` < `next`."""
+    """One follower as its leader sees it. `match` and `round_number` only rise; `match` < `next`."""
 
     next: Index
+    contact_ms: Milliseconds = 0
+    advanced_ms: Milliseconds = 0
+    """When it last got further: `match` rose, or it took a chunk of a snapshot."""
+    heard: bool = False
+    """Whether it spoke in this term; until then `contact_ms` is when the leader began."""
     match: Index = 0
+    round_number: int = 0
+    """The newest round of `confirm` in which it answered."""
+    caught_up_ms: Milliseconds | None = None
+    """When it last held all that we had (KIP-595: lastCaughtUpTimestamp), as far as its answers tell."""
+    end_at_answer: tuple[Index, Milliseconds] | None = None
+    """Where our log ended when it last told how far it is, and when that was."""
     state: ProgressState = ProgressState.PROBING
+
     sent_ms: Milliseconds | None = None
     sent_commit: Index = 0
     commit_due_ms: Milliseconds | None = None
     """When it is to be told of a higher commit index, unless an append tells it before."""
     in_flight: dict[int, SentAppend] = field(default_factory=dict)
+    appends_in_flight: int = 0
+    """How many of them carry entries."""
     expired: dict[int, SentAppend] = field(default_factory=dict)
     read_id: int | None = None
     transfer: OutgoingSnapshot | None = None
 
-    @property
-    def appends_in_flight(self) -> int:
-        """Requests with entries that await an answer."""
-        return sum(sent.carries_entries for sent in self.in_flight.values())
+    fetched: tuple[Index, int] = (0, 0)
+    """Of the snapshot that it fetches: its last index, and the offset up to which it holds the bytes."""
+    announced_ms: Milliseconds | None = None
+    """When it was last told who leads, until it has shown that it knows."""
+    asked_ms: Milliseconds | None = None
+    """When it was last asked in the newest round of `confirm`, until it has answered."""
+
+    def reached(self, index: Index, last_index: Index, now: Milliseconds) -> None:
+        """It holds our log, which ends at `last_index`, up to `index` durably.
+
+        A follower under load is never at the end, for that moves on. What it holds now, however, may be all that we
+        had when it answered before: then it had caught up with that moment.
+        """
+        if index > self.match:
+            self.match, self.advanced_ms = index, now
+        if index >= last_index:
+            self.caught_up_ms = now
+        elif self.end_at_answer is not None and index >= self.end_at_answer[0]:
+            self.caught_up_ms = self.end_at_answer[1]
+        self.end_at_answer = last_index, now
+
+    def caught_up_ago_ms(self, now: Milliseconds) -> Milliseconds | None:
+        """How long ago it last held all that we had; None if it has not in this term."""
+        return None if self.caught_up_ms is None else now - self.caught_up_ms
+
+    def fetches_chunk(self, snapshot: Index, offset: int, now: Milliseconds) -> None:
+        """It holds this snapshot up to `offset`; it has not got further if it asks for the same chunk again."""
+        if offset and (snapshot, offset) != self.fetched:
+            self.fetched = snapshot, offset
+            self.advanced_ms = now
 
     def may_send_entries(self, window: int) -> bool:
-        """Whether the pace and the window leave room for one more request with entries."""
+        """Whether the state and the window leave room for one more request with entries."""
         match self.state:
             case ProgressState.REPLICATING:
                 return self.read_id is None and self.appends_in_flight < window
@@ -125,16 +129,20 @@ class Progress:
     def sent(self, correlation: int, previous: Index, last: Index, now: Milliseconds, round_number: int = 0) -> None:
         """Remember a request; while replicating, `next` runs ahead."""
         self.in_flight[correlation] = SentAppend(previous, last, now, round_number)
+        self.appends_in_flight += last > previous
         self.sent_ms = now
         if self.state is ProgressState.REPLICATING:
             self.next = last + 1
         if len(self.in_flight) > MAX_REMEMBERED_REQUESTS:
-            oldest = next(iter(self.in_flight))
-            self._expire(oldest, self.in_flight.pop(oldest))
+            self._expire(next(iter(self.in_flight)))
 
     def answered(self, correlation: int) -> SentAppend | None:
         """The request that this answers, once; None if the answer is stale or foreign."""
-        return self.in_flight.pop(correlation, None) or self.expired.pop(correlation, None)
+        sent = self.in_flight.pop(correlation, None)
+        if sent is None:
+            return self.expired.pop(correlation, None)
+        self.appends_in_flight -= sent.last > sent.previous
+        return sent
 
     def oldest_sent_ms(self) -> Milliseconds | None:
         """When the longest unanswered request was sent, or last known to have arrived."""
@@ -142,8 +150,9 @@ class Progress:
 
     def succeeded(self, request: SentAppend, match: Index, now: Milliseconds) -> None:
         """The follower holds everything up to `match` durably; with less than it was sent, it did not take the rest."""
-        self.match = max(self.match, match)
-        if request.carries_entries and match < request.last:
+        if match > self.match:
+            self.match, self.advanced_ms = match, now
+        if request.last > request.previous and match < request.last:
             # Its backlog is full. Asking again at once would ask for ever; the next heartbeat finds out.
             self.became_unreachable()
             return
@@ -151,12 +160,17 @@ class Progress:
             self.state = ProgressState.REPLICATING
             self.next = self.match + 1
         self.next = max(self.next, self.match + 1)
+        if self.in_flight:
+            self._settle_others(request, now)
+
+    def _settle_others(self, request: SentAppend, now: Milliseconds) -> None:
+        """What the success of `request` says of the requests that have no answer yet."""
         for correlation, sent in list(self.in_flight.items()):
             # A heartbeat of a later round of reads is not settled by an older answer: its own is waited for.
             older = sent.sent_ms <= request.sent_ms and sent.round_number <= request.round_number
             settled = sent.last <= self.match if sent.carries_entries else older
             if settled:
-                del self.in_flight[correlation]
+                self.answered(correlation)
             elif sent.last <= request.previous:
                 # The log matched at `previous`, so these entries arrived; the follower's disk is still writing them.
                 sent.sent_ms = now
@@ -178,10 +192,11 @@ class Progress:
             self.state = ProgressState.SNAPSHOT
             self._expire_all()
 
-    def installed(self, last: Index) -> None:
+    def installed(self, last: Index, now: Milliseconds) -> None:
         """The follower holds everything up to `last` durably; find out what it lacks beyond."""
         self.transfer = None
-        self.match = max(self.match, last)
+        if last > self.match:
+            self.match, self.advanced_ms = last, now
         self.next = max(self.next, self.match + 1)
         self.state = ProgressState.PROBING
         self._expire_all()
@@ -195,11 +210,78 @@ class Progress:
         self._expire_all()
 
     def _expire_all(self) -> None:
-        for correlation, sent in self.in_flight.items():
-            self._expire(correlation, sent)
-        self.in_flight.clear()
+        for correlation in list(self.in_flight):
+            self._expire(correlation)
 
-    def _expire(self, correlation: int, sent: SentAppend) -> None:
+    def _expire(self, correlation: int) -> None:
+        """Take the answer for overdue."""
+        sent = self.answered(correlation)
+        if sent is None:
+            return
         self.expired[correlation] = sent
         if len(self.expired) > MAX_REMEMBERED_REQUESTS:
             del self.expired[next(iter(self.expired))]
+
+
+class ProgressTracker:
+    """The followers of one leader, and what a majority of the voters among them has told."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self.followers: dict[ServerId, Progress] = {}
+        self.committed_ms: Milliseconds = replica.now
+        """When something was last committed, or when proposals began to wait."""
+        self.wake_ms: Milliseconds = replica.now
+        """No later than the first thing that is due; it is found anew only when it has come (`Leader.expire`)."""
+
+    @property
+    def confirmed_round(self) -> int:
+        """The newest round of `confirm` that a majority has answered."""
+        rounds = {peer: progress.round_number for peer, progress in self.followers.items()}
+        rounds[self._replica.server_id] = MAX_NUMBER
+        return quorum.held_by_majorities(rounds, self._replica.majorities)
+
+    @property
+    def quorum_contact_ms(self) -> Milliseconds:
+        """Since when a majority has spoken to us."""
+        contacts = {peer: progress.contact_ms for peer, progress in self.followers.items()}
+        contacts[self._replica.server_id] = self._replica.now
+        return quorum.held_by_majorities(contacts, self._replica.majorities)
+
+    def wake_by(self, due_ms: Milliseconds) -> None:
+        """Something will be due at this time."""
+        self.wake_ms = min(self.wake_ms, due_ms)
+
+    def heard(self, progress: Progress) -> None:
+        """The follower spoke in our term just now: it counts for check-quorum."""
+        progress.contact_ms, progress.heard = self._replica.now, True
+
+    def confirmed(self, progress: Progress, round_number: int) -> None:
+        """The follower answered, in our term, a request that was sent in this round of `confirm` or later."""
+        progress.round_number = max(progress.round_number, round_number)
+
+    def acknowledge(self, progress: Progress, index: Index) -> bool:
+        """The follower holds our log up to `index` durably; returns whether something was committed by that."""
+        progress.reached(index, self._replica.log.last_index, self._replica.now)
+        return progress.match > self._replica.applier.commit and self._commit()
+
+    def own_disk_caught_up(self) -> bool:
+        """Our own log is durable further than before; returns whether something was committed by that."""
+        return self._own_match() > self._replica.applier.commit and self._commit()
+
+    def _commit(self) -> bool:
+        """Commit what a majority holds, if it is of our own term."""
+        replica = self._replica
+        matches = {peer: progress.match for peer, progress in self.followers.items()}
+        matches[replica.server_id] = self._own_match()
+        held = quorum.held_by_majorities(matches, replica.majorities)
+        if not self._may_commit(held) or not replica.applier.commit_up_to(held):
+            return False
+        self.committed_ms = replica.now
+        return True
+
+    def _own_match(self) -> Index:
+        return self._replica.log.durable_index
+
+    def _may_commit(self, index: Index) -> bool:
+        return self._replica.log.term_at(index) == self._replica.term

@@ -7,12 +7,13 @@ from consensus.core import election
 from consensus.core.leader import Leader
 from consensus.core.log import Log
 from consensus.core.messages import AppendEntries, RequestVote
-from consensus.core.model import MAX_NUMBER, Configuration, Index, Milliseconds, ServerId
+from consensus.core.model import MAX_NUMBER, Configuration, Index, Milliseconds
 from consensus.core.raft import Raft
 from consensus.core.reads import Lease, Reads
 from consensus.core.replica import Replica
 from consensus.core.replication import append_follower
 from consensus.core.replication.fetch_follower import FetchFollower
+from consensus.core.replication.progress import Progress, ProgressTracker
 from consensus.sessions.dedup_state_machine import DedupStateMachine
 from consensus.sessions.table import RequestId, RequestStatus, SessionTable
 from tests.simulation.consensus.mutants import Mutant
@@ -35,8 +36,8 @@ def _finish_unconfirmed(self: Reads, _confirmed_round: int) -> Any:
     return _finish_round(self, MAX_NUMBER)
 
 
-def _any_answer_confirms(self: Leader, peer: ServerId, _round_number: int) -> None:
-    self.followers[peer].round_number = MAX_NUMBER
+def _any_answer_confirms(_self: ProgressTracker, progress: Progress, _round_number: int) -> None:
+    progress.round_number = MAX_NUMBER
 
 
 def _always(_self: Leader) -> bool:
@@ -120,7 +121,7 @@ CLIENT_MUTANTS = (
     Mutant(
         "read-confirmed-by-older-answers",
         "an answer to a request that was sent before the read confirms it",
-        ((Leader, "confirmed", _any_answer_confirms),),
+        ((ProgressTracker, "confirmed", _any_answer_confirms),),
         kind=Kind.PAUSED,
     ),
     Mutant(

@@ -12,7 +12,7 @@ One random source decides everything, so a seed and a length name a history exac
 import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from zlib import crc32
 
@@ -66,7 +66,16 @@ def production_core(
     now: int,
 ) -> Raft:
     """The core as it is shipped."""
-    return Raft(server_id, configuration, hard_state, log, profile.options, GARLIC_FARM, random, now)
+    return Raft(
+        server_id,
+        configuration,
+        hard_state,
+        log,
+        replace(profile.options, check_invariants=True),
+        GARLIC_FARM,
+        random,
+        now,
+    )
 
 
 def pulling_core(
@@ -79,7 +88,9 @@ def pulling_core(
     now: int,
 ) -> Raft:
     """The core as it is shipped, where followers fetch."""
-    return Raft(server_id, configuration, hard_state, log, profile.options, KRAFT, random, now)
+    return Raft(
+        server_id, configuration, hard_state, log, replace(profile.options, check_invariants=True), KRAFT, random, now
+    )
 
 
 CORES = {"push": production_core, "pull": pulling_core}

@@ -21,7 +21,7 @@ from consensus.core.raft import Raft
 from consensus.core.replica import Outbox, Replica
 from consensus.core.replication import append_follower
 from consensus.core.replication.append_follower import AppendFollower
-from consensus.core.replication.progress import Progress, SentAppend
+from consensus.core.replication.progress import Progress, ProgressTracker, SentAppend
 from consensus.core.roles import ServerRole
 from consensus.core.snapshots import SnapshotReceiver
 from tests.simulation.consensus.profile import Kind
@@ -64,11 +64,11 @@ def _send_append_replies_at_once(self: Outbox, recipient: Any, message: Any, aft
     _send(self, recipient, message, 0 if isinstance(message, AppendReply) else after)
 
 
-def _any_index_commits(_self: Leader, index: Index) -> bool:
+def _any_index_commits(_self: ProgressTracker, index: Index) -> bool:
     return index > 0
 
 
-def _last_index(self: Leader) -> Index:
+def _last_index(self: ProgressTracker) -> Index:
     return self._replica.log.last_index
 
 
@@ -117,9 +117,9 @@ _truncate: Callable[[Log, Index], None] = Log.truncate_from
 
 
 def _keep_durable_index(self: Log, index: Index) -> None:
-    durable, writing = self._durable, list(self._writing)
+    durable, writing = self.durable_index, list(self._writing)
     _truncate(self, index)
-    self._durable = durable
+    self.durable_index = durable
     self._writing.clear()
     self._writing.extend(writing)
 
@@ -163,8 +163,12 @@ def _only_the_new(self: Configuration) -> tuple[frozenset[Any], ...]:
     return (frozenset(server.server_id for server in self.voters),)
 
 
-def _ourselves_too(self: Replica) -> tuple[frozenset[Any], ...]:
-    return tuple(voters | {self.server_id} for voters in self.log.configuration.majorities)
+_use_configuration: Callable[[Replica], None] = Replica._use_configuration
+
+
+def _count_ourselves_too(self: Replica) -> None:
+    _use_configuration(self)
+    self.majorities = tuple(voters | {self.server_id} for voters in self.majorities)
 
 
 def _always(_self: Reconfiguration) -> bool:
@@ -181,9 +185,9 @@ def _switch_directly(_current: Configuration, target: Configuration, *, joint: b
 
 
 def _keep_truncated_configuration(self: Log, index: Index) -> None:
-    known = list(self._configurations)
+    known, newest = list(self._configurations), self.configuration
     _truncate(self, index)
-    self._configurations = known
+    self._configurations, self.configuration = known, newest
 
 
 def _newest_configuration(self: Log, _index: Index) -> Configuration:
@@ -226,13 +230,13 @@ MUTANTS = (
     Mutant(
         "old-term-by-counting",
         "entries of older terms are committed by counting replicas (Raft figure 8)",
-        ((Leader, "_may_commit", _any_index_commits),),
+        ((ProgressTracker, "_may_commit", _any_index_commits),),
         kind=Kind.FIGURE_8,
     ),
     Mutant(
         "leader-counts-itself-early",
         "a leader counts its own entries before they are durable",
-        ((Leader, "_own_match", _last_index),),
+        ((ProgressTracker, "_own_match", _last_index),),
     ),
     Mutant(
         "vote-for-any-log",
@@ -309,7 +313,7 @@ MUTANTS = (
     Mutant(
         "leader-outside-counts-itself",
         "a leader that C_new removes counts towards its majority",
-        ((Replica, "majorities", property(_ourselves_too)),),
+        ((Replica, "_use_configuration", _count_ourselves_too),),
     ),
     Mutant(
         "switch-without-joint-consensus",

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from consensus.core.leader import Leader
 from consensus.core.log import Log
 from consensus.core.messages import Fetch
 from consensus.core.model import Index, LogId, ServerId
 from consensus.core.replica import Outbox
 from consensus.core.replication import fetch_follower
 from consensus.core.replication.fetch_follower import Asked, FetchSchedule
+from consensus.core.replication.progress import ProgressTracker
 from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import Kind
 
@@ -33,11 +33,11 @@ def _before_the_whole_term(self: Log, other: LogId) -> LogId:
     return LogId(index, self.term_at(index) or 0)
 
 
-def _any_index_commits(_self: Leader, index: Index) -> bool:
+def _any_index_commits(_self: ProgressTracker, index: Index) -> bool:
     return index > 0
 
 
-def _last_index(self: Leader) -> Index:
+def _last_index(self: ProgressTracker) -> Index:
     return self._replica.log.last_index
 
 
@@ -70,14 +70,14 @@ PULL_MUTANTS = (
     Mutant(
         "pull-old-term-by-counting",
         "entries of older terms are committed by counting fetches",
-        ((Leader, "_may_commit", _any_index_commits),),
+        ((ProgressTracker, "_may_commit", _any_index_commits),),
         "pull",
         kind=Kind.FIGURE_8,
     ),
     Mutant(
         "pull-leader-counts-itself-early",
         "a leader that is fetched from counts its own entries before they are durable",
-        ((Leader, "_own_match", _last_index),),
+        ((ProgressTracker, "_own_match", _last_index),),
         "pull",
     ),
 )

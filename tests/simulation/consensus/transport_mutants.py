@@ -29,11 +29,11 @@ def _never(_self: Leader) -> bool:
 
 
 def _count_what_was_not_sent(self: AppendLeader, peer: ServerId, correlation: int, next_index: Index) -> None:
-    progress = self.progress.get(peer)
+    progress = self._followers.get(peer)
     request = None if progress is None else progress.in_flight.get(correlation)
-    if request is not None:
-        self._office.heard(peer)
-        self._office.confirmed(peer, request.round_number)
+    if progress is not None and request is not None:
+        self._tracker.heard(progress)
+        self._tracker.confirmed(progress, request.round_number)
     _not_sent(self, peer, correlation, next_index)
 
 
