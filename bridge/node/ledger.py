@@ -254,7 +254,7 @@ class Ledger:
                     del self._configuration_indexes[: CONFIGURATIONS_MAX // 2]
             case EntryKind.COMMAND:
                 self._take(index, entry.term, self.entries.read(entry.data))
-            case EntryKind.NO_OP:
+            case EntryKind.NO_OP | EntryKind.CONTROL:
                 pass
             case _:
                 assert_never(entry.kind)

@@ -121,7 +121,7 @@ class Outage:
                         copy.apply(index, entry.term, ledger.entries.read(entry.data))
                     case EntryKind.CONFIGURATION:
                         copy.configure(index, entry.term, majorities_of(decode_configuration(entry.data)))
-                    case EntryKind.NO_OP:
+                    case EntryKind.NO_OP | EntryKind.CONTROL:
                         pass
                     case _:
                         assert_never(entry.kind)

@@ -44,8 +44,9 @@ def log_entry(index: int, entry: Entry, log_time_ms: int | None) -> LogEntryView
                 }
             )
             return LogEntryView(index, entry.term, EntryKind.CONFIGURATION, log_time_ms, value)
-        case model.EntryKind.NO_OP:
-            value = msgspec.json.encode({"leader": decode_no_op(entry.data).leader})
+        case model.EntryKind.NO_OP | model.EntryKind.CONTROL:
+            leader = decode_no_op(entry.data).leader if entry.kind is model.EntryKind.NO_OP else None
+            value = msgspec.json.encode({"leader": leader})
             return LogEntryView(index, entry.term, EntryKind.NO_OP, log_time_ms, value)
 
 

@@ -16,6 +16,10 @@ general form, in which each id says what it is:
     no-op         = -2**31 (4 bytes) │ voters 2 │ granted 2 │ leaders 2 (0 or 1) │ id …
     id            = 1 │ integer 8      or  2 │ length 2 │ UTF-8      or  3 │ integer 8 │ length 1 │ directory
 
+A command is the application's, but for its head where the protocol has one (`Features.command_head_bytes`): what a wire
+carries with each entry, such as the id of a request, comes first in the data and is replicated with them. So
+entries need no field for it. A control record is wholly the protocol's.
+
 All integers are big-endian. A group's bytes are made once, by the leader that gives its entries their term; messages
 and Persists carry them along beside the entries (`encoded`), so that what a follower receives is what it writes, and
 no value is encoded again on the way. Where the sender's bytes are not at hand, as for entries out of several groups,

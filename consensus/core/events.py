@@ -44,12 +44,14 @@ class DeadlineReached:
 class Proposed:
     """A client wants `commands` appended, in order. `proposal_id` comes back in the one `ProposalResolved`.
 
-    With `tell_accepted` it comes back in a `ProposalAccepted` before, unless the proposal is refused.
+    With `tell_accepted` it comes back in a `ProposalAccepted` before, unless the proposal is refused. With `control`
+    they are no commands but records of the protocol's own.
     """
 
     proposal_id: int
     commands: tuple[bytes, ...]
     tell_accepted: bool = False
+    control: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ garlic-farm   replies in connection order, so any number of requests may be in f
               (`PeerExtensions`); no no-op entry, so the leader of a new term appends its configuration again; a
               submission's id is a member of the JSON document that it is
 zmq-raft      one request per follower in flight; joint configurations of voters, in which observers have no place;
-              no word for pre-vote or for a transfer; a CHECKPOINT entry is the no-op; an entry begins with its
-              submission's id
+              no word for pre-vote or for a transfer; a CHECKPOINT entry is the no-op; a command
+              begins with its submission's id of 12 bytes
 kraft         the follower fetches, one request at a time; Vote carries a pre-vote flag (KIP-996); voters come and go
               one at a time (KIP-853), and a stranger gets no vote that it could not explain; any other server that
               fetches is an observer; a leader that goes names its successors in EndQuorumEpoch; a LeaderChange control
-              record is the no-op; an id travels in a record's header
+              record is the no-op, and there are others; a record's timestamp and headers are in its own bytes
 
 A wire protocol has a fixed vocabulary; servers of our own make agree on more when they connect (`Extensions`). The core
 is told what each handshake settled and keeps to it: an extension message never goes to a peer that lacks the word, and
@@ -48,14 +48,6 @@ class Strategy(Enum):
     PULL = "pull"
 
 
-class RequestIdPlace(Enum):
-    """Where a submission's id travels, by which a repeated one is known (`sessions`)."""
-
-    COMMAND = "in the command, which the application reads"
-    ENTRY = "in the entry, beside the command"
-    RECORD_HEADER = "in a header of the entry's record"
-
-
 @dataclass(frozen=True, slots=True)
 class Features:
     """One protocol's row of the table."""
@@ -75,8 +67,10 @@ class Features:
     """Whether a configuration may name learners."""
     votes_for_members_only: bool
     """Whether a candidate outside the voter's configuration is refused, unless it may know a later configuration."""
-    request_id: RequestIdPlace
-    """Where a submission's id travels."""
+    command_head_bytes: int
+    """Bytes at the beginning of each command that are the protocol's, such as a request id (`entry_data`)."""
+    control_records: bool
+    """Whether the log may have records of the protocol's own beside configurations and no-ops."""
     max_requests_in_flight: int
     """Requests that carry or ask for entries and wait for an answer on one connection; the tuning may ask for less."""
 
@@ -90,7 +84,8 @@ GARLIC_FARM = Features(
     joint=True,
     observers_in_configuration=True,
     votes_for_members_only=False,
-    request_id=RequestIdPlace.COMMAND,
+    command_head_bytes=0,
+    control_records=False,
     max_requests_in_flight=64,
 )
 
@@ -103,7 +98,8 @@ ZMQ_RAFT = Features(
     joint=True,
     observers_in_configuration=False,
     votes_for_members_only=False,
-    request_id=RequestIdPlace.ENTRY,
+    command_head_bytes=12,
+    control_records=False,
     max_requests_in_flight=1,
 )
 
@@ -116,6 +112,7 @@ KRAFT = Features(
     joint=False,
     observers_in_configuration=False,
     votes_for_members_only=True,
-    request_id=RequestIdPlace.RECORD_HEADER,
+    command_head_bytes=0,
+    control_records=True,
     max_requests_in_flight=1,
 )

@@ -194,6 +194,8 @@ class EntryKind(IntEnum):
     """The member set from here on (`entry_data.encode_configuration`)."""
     NO_OP = 3
     """The first entry of a leader's term where the set of features has one (`entry_data.encode_no_op`)."""
+    CONTROL = 4
+    """Any other record of the protocol's own, opaque to Raft (Kafka: KRaftVersion)."""
 
 
 COMMAND: Final = EntryKind.COMMAND

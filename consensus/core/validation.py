@@ -58,15 +58,15 @@ def implausible(server_id: ServerId, sender: ServerId, message: Message, feature
         return "term out of range"
     if isinstance(message, _FOREIGN_WORDS[features.replication]):
         return "message of the other strategy"
-    return next(_faults(sender, message), None)
+    return next(_faults(sender, message, features), None)
 
 
-def _faults(sender: ServerId, message: Message) -> Iterator[str]:
+def _faults(sender: ServerId, message: Message, features: Features) -> Iterator[str]:
     match message:
         case RequestVote():
             yield from _faults_of_vote(sender, message)
         case AppendEntries():
-            yield from _faults_of_append(sender, message)
+            yield from _faults_of_append(sender, message, features)
         case InstallSnapshot():
             yield from _faults_of_snapshot(sender, message)
         case AppendReply(next_index=next_index) if not 1 <= next_index <= MAX_NUMBER:
@@ -78,15 +78,15 @@ def _faults(sender: ServerId, message: Message) -> Iterator[str]:
         case AppendReply() | SnapshotReply() | TimeoutNow() | VoteReply() | TimeoutNowReply():
             pass
         case _:
-            yield from _faults_of_pull(sender, message)
+            yield from _faults_of_pull(sender, message, features)
 
 
-def _faults_of_pull(sender: ServerId, message: PullMessage) -> Iterator[str]:
+def _faults_of_pull(sender: ServerId, message: PullMessage, features: Features) -> Iterator[str]:
     match message:
         case Fetch():
             yield from _faults_of_fetch(sender, message)
         case FetchReply():
-            yield from _faults_of_fetch_reply(message)
+            yield from _faults_of_fetch_reply(message, features)
         case FetchSnapshot() | FetchSnapshotReply():
             yield from _faults_of_pieces(sender, message)
         case BeginQuorumEpoch(leader=leader) | EndQuorumEpoch(leader=leader):
@@ -105,7 +105,7 @@ def _faults_of_vote(sender: ServerId, request: RequestVote) -> Iterator[str]:
         yield "vote request with an impossible position"
 
 
-def _faults_of_append(sender: ServerId, append: AppendEntries) -> Iterator[str]:
+def _faults_of_append(sender: ServerId, append: AppendEntries, features: Features) -> Iterator[str]:
     if append.leader != sender:
         yield "append in another's name"
     if not _possible_position(append.previous) or append.previous.index + len(append.entries) > MAX_NUMBER:
@@ -114,7 +114,7 @@ def _faults_of_append(sender: ServerId, append: AppendEntries) -> Iterator[str]:
         yield "commit index out of range"
     if append.term == 0:
         yield "append with terms out of order"
-    yield from _faults_of_entries("append", append.previous.term, append.entries, append.term)
+    yield from _faults_of_entries("append", append.previous.term, append.entries, append.term, features)
 
 
 def _faults_of_pieces(sender: ServerId, message: FetchSnapshot | FetchSnapshotReply) -> Iterator[str]:
@@ -142,7 +142,7 @@ def _faults_of_fetch(sender: ServerId, fetch: Fetch) -> Iterator[str]:
         yield "fetch with numbers out of range"
 
 
-def _faults_of_fetch_reply(reply: FetchReply) -> Iterator[str]:
+def _faults_of_fetch_reply(reply: FetchReply, features: Features) -> Iterator[str]:
     if not 0 <= reply.commit <= MAX_NUMBER:
         yield "commit index out of range"
     if reply.diverging is not None and not _possible_position(reply.diverging):
@@ -152,24 +152,30 @@ def _faults_of_fetch_reply(reply: FetchReply) -> Iterator[str]:
     said = (reply.entries != (), reply.diverging is not None, reply.snapshot is not None, reply.error is not None)
     if sum(said) > 1:
         yield "fetch reply that says two things at once"
-    yield from _faults_of_entries("fetch reply", 0, reply.entries, reply.term)
+    yield from _faults_of_entries("fetch reply", 0, reply.entries, reply.term, features)
 
 
-def _faults_of_entries(message: str, previous: Term, entries: tuple[Entry, ...], latest: Term) -> Iterator[str]:
+def _faults_of_entries(
+    message: str, previous: Term, entries: tuple[Entry, ...], latest: Term, features: Features
+) -> Iterator[str]:
     """Terms must rise from that of the entry before to the sender's, and what is not a command must be readable."""
-    earlier = previous
+    earlier, head_bytes = previous, features.command_head_bytes
     for entry in entries:
         term = entry.term
         if term < earlier or term == 0:
             yield f"{message} with terms out of order"
         earlier = term
         if entry.kind != COMMAND:
-            yield from _faults_of_data(entry)
+            yield from _faults_of_data(entry, features)
+        elif head_bytes and len(entry.data) < head_bytes:
+            yield f"{message} with a command that lacks its head"
     if earlier > latest:
         yield f"{message} with terms out of order"
 
 
-def _faults_of_data(entry: Entry) -> Iterator[str]:
+def _faults_of_data(entry: Entry, features: Features) -> Iterator[str]:
+    if entry.kind == EntryKind.CONTROL and not features.control_records:
+        yield "control record, which the protocol does not have"
     if entry.kind == EntryKind.CONFIGURATION and not _is_possible_configuration(entry.data):
         yield "append with an impossible configuration"
     if entry.kind == EntryKind.NO_OP and not _is_possible_no_op(entry.data):

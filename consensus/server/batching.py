@@ -71,7 +71,10 @@ class Proposal:
         admission: Admission,
         answered: Callable[[ProposalResolved], None],
         accepted: Callable[[LogId], None] | None = None,
+        *,
+        control: bool = False,
     ) -> None:
+        self.control = control
         self.commands = commands
         self.size_bytes = sum(map(len, commands))
         self.submitted = False
@@ -196,7 +199,8 @@ class Batches:
         if wants_accepted:
             self._unaccepted[number] = batch
         self._calls.begin(self._calls.batches, number, lambda answer: self._answered(number, batch, answer))
-        return Proposed(number, tuple(command for proposal in batch for command in proposal.commands), wants_accepted)
+        commands = tuple(command for proposal in batch for command in proposal.commands)
+        return Proposed(number, commands, wants_accepted, batch[0].control)
 
     def accepted(self, effect: ProposalAccepted) -> None:
         """The core has appended a batch: tell the clients that want to know."""
@@ -214,7 +218,8 @@ class Batches:
                 continue
             commands += len(proposal.commands)
             size_bytes += proposal.size_bytes
-            if batch and (commands > self._batch_commands or size_bytes > self._batch_bytes):
+            alike = not batch or batch[0].control == proposal.control
+            if batch and (not alike or commands > self._batch_commands or size_bytes > self._batch_bytes):
                 break
             proposal.submitted = True
             batch.append(self._take_oldest())

@@ -197,10 +197,13 @@ class ConsensusServer:
         commands: tuple[bytes, ...],
         answered: Callable[[ProposalResolved], None],
         accepted: Callable[[LogId], None] | None = None,
+        *,
+        control: bool = False,
     ) -> Proposal:
         """Submit commands; `answered` is called once, at once or later, unless the proposal is abandoned before.
 
         `accepted` is called before, when they stand in the leader's log: not committed yet, and not promised either.
+        With `control` they are records of the protocol's own, if its log has such.
         Nothing that is refused as `BUSY` or `NOT_LEADER` leaves a trace, so it may be submitted again elsewhere. Raises
         `ValueError` for commands that can never be stored.
         """
@@ -209,7 +212,7 @@ class ConsensusServer:
         largest = max(map(len, commands))
         if largest > ENTRY_LIMIT_BYTES:
             raise ValueError(f"a command has {largest} bytes; at most {ENTRY_LIMIT_BYTES} can be stored")
-        proposal = Proposal(commands, self._admission, answered, accepted)
+        proposal = Proposal(commands, self._admission, answered, accepted, control=control)
         refusal = self._refusal(proposal.size_bytes)
         if refusal is not None:
             answered(refusal)

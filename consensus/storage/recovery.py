@@ -277,7 +277,7 @@ class _Scanner:
             offset += header.size_bytes
 
     def _note_configuration(self, index: Index, kind: int, data: bytes) -> None:
-        if kind == EntryKind.NO_OP:
+        if kind in (EntryKind.NO_OP, EntryKind.CONTROL):
             return
         if kind != EntryKind.CONFIGURATION:
             raise StorageError(

@@ -180,6 +180,21 @@ async def test_the_clients_of_an_answered_batch_are_awaited_for_a_moment_so_that
     assert len(submit(batches).commands) == 4
 
 
+async def test_control_records_go_in_batches_of_their_own() -> None:
+    """A batch becomes entries of one kind."""
+    (mailbox, batches, _), admission = make(), Admission(10, 1_000)
+    for number, control in enumerate((False, False, True, True, False)):
+        proposal = Proposal((b"%d" % number,), admission, lambda _: None, control=control)
+        proposal.admit()
+        mailbox.propose(proposal)
+    found = [submit(batches) for _ in range(3)]
+    assert [(each.commands, each.control) for each in found] == [
+        ((b"0", b"1"), False),
+        ((b"2", b"3"), True),
+        ((b"4",), False),
+    ]
+
+
 async def test_a_client_alone_never_lingers(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     (mailbox, batches, calls), admission = make(100, 10_000, 500, idle_ms=100), Admission(100, 10_000)

@@ -167,7 +167,7 @@ def test_a_proposal_commits_among_servers_with_names() -> None:
     bench.expire()
     bench.grant("a")
     (append,) = bench.appends("c")
-    bench.propose(b"x")
+    bench.propose(b"request id 1: x")
     bench.matched("c", append)
     (append,) = bench.appends("c")
     bench.matched("c", append)

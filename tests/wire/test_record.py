@@ -62,6 +62,7 @@ id_lists = st.lists(ids, max_size=7).map(tuple)
 entries = st.one_of(
     st.builds(Entry.command, terms, st.binary(max_size=300)),
     st.builds(configuration_entry, terms, st.builds(Configuration, lists, st.just(()) | lists, st.just(()) | lists)),
+    st.builds(Entry, terms, st.just(EntryKind.CONTROL), st.binary(max_size=300)),
     st.builds(no_op_entry, terms, st.builds(NoOp, st.none() | ids, id_lists, id_lists)),
 )
 
@@ -119,7 +120,7 @@ def test_what_an_entry_says_comes_back_and_has_one_form(entry: Entry) -> None:
             assert configuration_entry(entry.term, decode_configuration(entry.data)) == entry
         case EntryKind.NO_OP:
             assert no_op_entry(entry.term, decode_no_op(entry.data)) == entry
-        case EntryKind.COMMAND:
+        case EntryKind.COMMAND | EntryKind.CONTROL:
             pass
 
 

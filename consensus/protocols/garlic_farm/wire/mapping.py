@@ -198,9 +198,9 @@ def entries_to_wire(
                 before = configuration_before(index) if latest is None else latest
                 converted.append(LogEntry(entry.term, configuration_to_wire(configuration, index, before)))
                 latest = index
-            case model.EntryKind.NO_OP:
+            case model.EntryKind.NO_OP | model.EntryKind.CONTROL:
                 raise GarlicFarmError(
-                    Fault.OUT_OF_TURN, f"entry {index} is a no-op, for which the protocol has no word"
+                    Fault.OUT_OF_TURN, f"entry {index} is of kind {entry.kind.name}, for which the protocol has no word"
                 )
             case _:
                 assert_never(entry.kind)
