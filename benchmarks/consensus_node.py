@@ -30,7 +30,7 @@ from consensus.core.options import lan
 from consensus.core.raft import Raft
 from consensus.net.tls import load_or_create_certificate
 from consensus.protocols.garlic_farm.node.client_requests import ClientRequests
-from consensus.protocols.garlic_farm.node.connection import ClientAnswer, GiveUp
+from consensus.protocols.garlic_farm.node.connection import Cancel, ClientAnswer
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.links import PeerLinks
 from consensus.protocols.garlic_farm.node.listener import GarlicFarmServer
@@ -119,14 +119,14 @@ class CountingMachine:
         self.entries = int(b"".join([piece async for piece in state]))
 
 
-class Door:
+class Gateway:
     """What stands behind the listener."""
 
     def __init__(self, server_id: int) -> None:
         self.server: ConsensusServer | None = None
         self._server_id = server_id
 
-    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
+    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
         """A peer's request."""
         server = self.server
         if server is None:
@@ -137,17 +137,17 @@ class Door:
             raise GarlicFarmError(Fault.BUSY, str(error)) from error
         return lambda: server.forget(request.correlation)
 
-    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
         """A client's entries; without any, only who leads."""
         return self._clients().client_request(commands, answered)
 
-    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
         """Where a linearizable read must wait."""
         return self._clients().read_index(answered)
 
     def membership_request(
         self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
-    ) -> GiveUp:
+    ) -> Cancel:
         """The members do not change in a benchmark."""
         return self._clients().membership_request(request, correlation, answered)
 
@@ -177,10 +177,10 @@ async def _run(specification: Specification) -> None:
     opened_s, opened_processor_s = time.perf_counter() - began_s, time.process_time() - processor_began_s
     identity = Identity(CLUSTER, server_id)
     credentials = Credentials(USER, specification.password)
-    door = Door(server_id)
+    gateway = Gateway(server_id)
     keys = {number: _identity_key(number) for number in range(1, specification.servers + 1)}
     group = ListedPeers(keys[server_id], {number: key.public_key().public_bytes_raw() for number, key in keys.items()})
-    gatekeeper = Authenticator(
+    authenticator = Authenticator(
         CLUSTER,
         {USER: specification.password}.get,
         NonceBook(os.urandom(32), os.urandom),
@@ -188,11 +188,11 @@ async def _run(specification: Specification) -> None:
         peers=group,
     )
     peers: dict[ServerId, PeerAddress] = {}
-    tally = Metrics()
+    metrics = Metrics()
     links = PeerLinks(
         Dialer(Caller(CLUSTER, lambda: (credentials,), lambda: identity, os.urandom, group, ConnectionRole.SERVER)),
         peers.get,
-        tally=tally,
+        metrics=metrics,
         random=Random(),
     )
     configuration = Configuration(
@@ -202,7 +202,7 @@ async def _run(specification: Specification) -> None:
     options = ServerOptions(snapshot_log_bytes=NEVER_BYTES) if specification.whole_log else ServerOptions()
     server = ConsensusServer(raft, recovery.storage, disk, links, CountingMachine(), _observe, options)
     async with trio.open_nursery() as nursery:
-        listener = GarlicFarmServer(gatekeeper, door, tally)
+        listener = GarlicFarmServer(authenticator, gateway, metrics)
         port = await nursery.start(listener.listen, LISTENS, specification.port, certificate)
         fingerprint, found = certificate.fingerprint.hex(), recovery.report.entries
         announcement = Announcement(server_id, port, fingerprint, opened_s, opened_processor_s, found)
@@ -211,7 +211,7 @@ async def _run(specification: Specification) -> None:
             told = Announcement(**line)
             peers[told.server_id] = PeerAddress(LISTENS, told.port, bytes.fromhex(told.fingerprint))
         await nursery.start(server.run)
-        door.server = server
+        gateway.server = server
         print(READY, flush=True)
         while await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
             print(json.dumps(asdict(_status(server))), flush=True)

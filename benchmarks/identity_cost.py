@@ -106,7 +106,7 @@ def handshake(*, proving: bool) -> Callable[[], None]:
         sides[CLIENT] if proving else None,
         ConnectionRole.SERVER if proving else ConnectionRole.CLIENT,
     )
-    gatekeeper = Authenticator(
+    authenticator = Authenticator(
         "farm",
         {_CREDENTIALS.user: _CREDENTIALS.password}.get,
         NonceBook(urandom(32), urandom),
@@ -118,7 +118,7 @@ def handshake(*, proving: bool) -> Callable[[], None]:
         session, outcome = Session(), None
         while not isinstance(outcome, Switched):
             client = UpgradeClient(caller, session, "127.0.0.1:7669", _NOW_MS, channel=CHANNEL, called=SERVER)
-            server = UpgradeServer(gatekeeper, CHANNEL)
+            server = UpgradeServer(authenticator, CHANNEL)
             verdict = server.receive(client.request(), _NOW_MS)
             if verdict is None:
                 raise AssertionError("the server waits for more of a whole request")

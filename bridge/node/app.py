@@ -2,7 +2,7 @@
 
     keys, identity, certificate
       │
-    Garlic Farm listener ──▶ FrontDoor                       (refuses until there is a replica)
+    Garlic Farm listener ──▶ RequestGateway                  (refuses until there is a replica)
     company (gossip) ──▶ members ──▶ Forming ──▶ founded, or admitted ──▶ Replica + Ledger ──▶ Duties, Reconciling
       ▲                             │                                    │
       └── metadata (notice, endpoint, fingerprint, Raft id) ◀────────────┘
@@ -64,7 +64,7 @@ from bridge.node.published_note import PublishedNote
 from bridge.node.raft_events import note_raft
 from bridge.node.reconciling import OwnIdentity, Reconciling, ReconcilingParts, settings_of
 from bridge.node.refused_connections import RefusedConnections
-from bridge.node.replica import RAFT_DIRECTORY, FrontDoor, Replica, ReplicaSettings, open_replica
+from bridge.node.replica import RAFT_DIRECTORY, Replica, ReplicaSettings, RequestGateway, open_replica
 from bridge.node.reported_settings import reported_settings
 from bridge.node.roster import Roster
 from bridge.node.router_choice import make_router
@@ -97,8 +97,8 @@ class Node:
         self.alarms = Alarms(self.trace)
         self.refused = RefusedConnections(self.trace, self.alarms)
         self.ineffective = IneffectiveEntries(self.alarms)
-        self.tally = Metrics(self.refused.incident, self.refused.connected)
-        self.door = FrontDoor()
+        self.metrics = Metrics(self.refused.incident, self.refused.connected)
+        self.gateway = RequestGateway()
         self.host = HostSampler()
         self.lag = LoopLag()
         self.router = make_router(configuration, self.host, self.lag, self.alarms, self.masters.keys)
@@ -106,7 +106,7 @@ class Node:
         self.leaving = False
         self._verdict = ""
         self.identities = Identities(self.farm_keys, self.trace, self.alarms, self._halt)
-        self.door.is_out = self.identities.is_out
+        self.gateway.is_out = self.identities.is_out
         self._duties: Duties | None = None
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class Node:
         formation = load_formation(settings.state_dir, identity.node_id)
         self._remember_farm(formation, identity.node_id)
         peers = FarmPeers(identity)
-        connecting = await trio.to_thread.run_sync(Connecting, settings, self.farm_keys, self.tally, peers)
+        connecting = await trio.to_thread.run_sync(Connecting, settings, self.farm_keys, self.metrics, peers)
         async with trio.open_nursery() as nursery:
             await nursery.start(self._wait_for_signals)
             if stop_with_stdin:
@@ -189,7 +189,7 @@ class Node:
             tuning=profile_of(settings.consensus.timing).formation,
         )
         sight.forming = forming
-        acquaint(agent, roster, forming, self.door, peers.is_out)
+        acquaint(agent, roster, forming, self.gateway, peers.is_out)
         port = NodePort(
             make_view=sight.picture,
             trace=self.trace,
@@ -230,19 +230,19 @@ class Node:
             self.trace.append("node-stopping", {"leaving": self.leaving})
             if self.leaving and self._duties is not None:
                 await self._duties.resign()
-            handed_over = await hand_over_before_stop(self.door.replica)
+            handed_over = await hand_over_before_stop(self.gateway.replica)
             if handed_over is not None:
                 self.trace.append("leadership-handed-over", handed_over)
             if self.leaving:
                 await agent.leave()
-                if self.door.replica is not None and await until_removed(self.door.replica, self.farm_key.expect):
+                if self.gateway.replica is not None and await until_removed(self.gateway.replica, self.farm_key.expect):
                     self.trace.append("removed-from-farm", {})
             nursery.cancel_scope.cancel()
 
     async def _listen(self, nursery: trio.Nursery, connecting: Connecting) -> None:
         bind = self.configuration.consensus.bind
         try:
-            await connecting.listen(nursery, (bind.host, bind.port), self.door, lambda: self.door.identity)
+            await connecting.listen(nursery, (bind.host, bind.port), self.gateway, lambda: self.gateway.identity)
         except OSError as error:
             raise NodeStopped(
                 f"consensus.bind = {bind.host}:{bind.port} cannot be opened ({error.strerror or error}): choose an"
@@ -319,7 +319,7 @@ class Node:
             self._observe(notice)
 
         async with (
-            open_replica(settings, ledger, self.door, self.tally, observe) as replica,
+            open_replica(settings, ledger, self.gateway, self.metrics, observe) as replica,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(rejected.run)
@@ -376,7 +376,7 @@ class Node:
 
     def _group(self) -> frozenset[int]:
         """The Raft ids of the group in effect, as far as this node's server knows."""
-        replica = self.door.replica
+        replica = self.gateway.replica
         if replica is None:
             return frozenset()
         return frozenset(map(integer_id, replica.server.describe().raft.configuration.member_ids))

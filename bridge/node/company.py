@@ -19,7 +19,7 @@ from bridge.node.forming import Forming
 from bridge.node.introductions import Introductions
 from bridge.node.presence import Presence
 from bridge.node.profile import profile_of
-from bridge.node.replica import FrontDoor
+from bridge.node.replica import RequestGateway
 from bridge.node.roster import Roster
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from gossip.core.description import MemberDescription
@@ -114,7 +114,7 @@ async def open_company(
 
 
 def acquaint(
-    company: Company, roster: Roster, forming: Forming, door: FrontDoor, is_out: Callable[[bytes], bool]
+    company: Company, roster: Roster, forming: Forming, gateway: RequestGateway, is_out: Callable[[bytes], bool]
 ) -> None:
     """Tell those who introduce themselves what the node knows by now; gossip needs to know none of it.
 
@@ -129,9 +129,9 @@ def acquaint(
         return [address for address in found if address is not None]
 
     def connected() -> set[NodeId]:
-        if door.replica is None:
+        if gateway.replica is None:
             return set()
-        servers = {link.peer for link in door.replica.links.describe() if link.connected}
+        servers = {link.peer for link in gateway.replica.links.describe() if link.connected}
         return {each.node_id for each in roster.members() if each.metadata.raft_id in servers}
 
     company.addresses, company.avoided = partial(addresses, out=False), partial(addresses, out=True)
@@ -182,7 +182,7 @@ def _introductions(
         own,
         Signer(identity.key),
         GenerationKeeper(directory, identity.node_id, generation),
-        connecting.tally,
+        connecting.metrics,
         seeds=[PeerAddress(seed.host, seed.port, None) for seed in settings.transport.seeds],
         advertised=PeerAddress(consensus.advertise.host, consensus.advertise.port, None),
         period_s=period_s,

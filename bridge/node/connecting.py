@@ -55,8 +55,10 @@ PROVEN_ENTRY_US, OPAQUE_ENTRY_US = 500, 20
 class Connecting:
     """Made before anything else of the node; raises CertificateError, UsersError and DescriptorError."""
 
-    def __init__(self, settings: NodeConfiguration, farm_keys: FarmKeys, tally: Metrics, peers: PeerDirectory) -> None:
-        self.tally = tally
+    def __init__(
+        self, settings: NodeConfiguration, farm_keys: FarmKeys, metrics: Metrics, peers: PeerDirectory
+    ) -> None:
+        self.metrics = metrics
         self._peers = peers
         self._shares = descriptor_shares()
         self._i2p_name = settings.consensus.advertise.host
@@ -106,7 +108,7 @@ class Connecting:
             role,
             login=self.users.login,
         )
-        return Dialer(caller, transport=self._transport, timeout_s=self._profile.dial_s, met=self._met)
+        return Dialer(caller, transport=self._transport, timeout_s=self._profile.dial_s, on_identity=self._on_identity)
 
     async def listen(
         self,
@@ -117,7 +119,7 @@ class Connecting:
     ) -> int:
         """Accept connections as long as the nursery lives, at this port; OSError if the address cannot be had."""
         self._own_identity = identity
-        gatekeeper = Authenticator(
+        authenticator = Authenticator(
             self._cluster,
             self.users.password_of,
             NonceBook(os.urandom(32), os.urandom),
@@ -126,11 +128,11 @@ class Connecting:
             introduced=self._introduced,
         )
         server = self._server = GarlicFarmServer(
-            gatekeeper,
+            authenticator,
             handler,
-            self.tally,
-            admission=replace(
-                self._profile.admission,
+            self.metrics,
+            connection_limits=replace(
+                self._profile.connection_limits,
                 handshakes_max=self._shares.raft_handshakes,
                 established_max=self._shares.raft_established,
             ),
@@ -138,7 +140,7 @@ class Connecting:
                 strangers_max=self._shares.raft_strangers_waiting, known_max=self._shares.raft_known_waiting
             ),
             connection=self._profile.conversation,
-            met=self._met,
+            on_identity=self._on_identity,
             quota=ClientQuota(_cost_us),
         )
         if self.certificate is None:
@@ -150,17 +152,17 @@ class Connecting:
     def end_connections(self) -> None:
         """Have everybody who is connected to this node show the credentials of now."""
         if self._server is not None:
-            self._server.admission.end_established()
+            self._server.places.end_established()
 
     def end_refused(self, refused: Callable[[ProvenPeer], bool]) -> None:
         """End the connections of those who may not speak any more."""
         if self._server is not None:
-            self._server.admission.end_proven(refused)
+            self._server.places.end_proven(refused)
 
     def _introduced(self, identity: Identity) -> Identity:
         return identity if self._introductions is None else self._introductions.introduced(identity)
 
-    def _met(self, peer: Identity) -> None:
+    def _on_identity(self, peer: Identity) -> None:
         if self._introductions is not None:
             self._introductions.met(peer)
 

@@ -27,7 +27,7 @@ from bridge.node.control_places import Place, RemotePlaces
 from bridge.node.control_routes import Answer, ControlPort, Handler, Request, Routes, refusal
 from bridge.node.control_socket import ControlSocketError, identity, listen, remove_if_ours
 from bridge.node.local_trust import is_trusted_user, peer_user_id
-from consensus.net.accepting import AcceptOptions, AcceptQueue, Unheard
+from consensus.net.accepting import AcceptOptions, AcceptQueue, DropReason
 from consensus.net.tls_stream import TlsStream
 
 RECEIVE_BYTES = 16 * 1024
@@ -140,7 +140,7 @@ class ControlServer:
         def arrived() -> None:
             self._counters["control_connections"] += 1
 
-        def dropped(_address: str, _why: Unheard) -> None:
+        def dropped(_address: str, _why: DropReason) -> None:
             self._counters["control_connections_refused"] += 1
 
         try:

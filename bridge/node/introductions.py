@@ -55,7 +55,7 @@ class Introductions:
         own: NodeInfo,
         signer: Signer,
         keeper: GenerationKeeper,
-        tally: Metrics,
+        metrics: Metrics,
         *,
         seeds: Collection[PeerAddress],
         advertised: PeerAddress,
@@ -69,7 +69,7 @@ class Introductions:
         self._signer = signer
         self._verifier = Verifier()
         self._keeper = keeper
-        self._tally = tally
+        self._metrics = metrics
         self._period_s, self._hurried_s = period_s, hurried_s
         self._events_in, self.events = trio.open_memory_channel[AgentEvent](EVENTS_LIMIT)
         self._resync_needed = False
@@ -234,9 +234,9 @@ class Introductions:
         try:
             dialed = await self._dialer.dial(address)
         except GarlicFarmError as error:
-            self._tally.incident(error.fault, str(address), f"introduction to {address}: {error}", ours=True)
+            self._metrics.incident(error.fault, str(address), f"introduction to {address}: {error}", ours=True)
         else:
-            self._tally.connected(str(address))
+            self._metrics.connected(str(address))
             with trio.move_on_after(1.0):
                 await dialed.stream.aclose()
 

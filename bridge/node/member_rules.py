@@ -93,4 +93,4 @@ def farm_member_rules(
 def member_request_tuning(profile: Profile) -> MembershipOptions:
     """How long an invitation and a farewell may take on these links."""
     reply_s = profile.links.reply_timeout_s
-    return MembershipOptions(invitation_s=5 + 5 * reply_s, farewell_s=reply_s)
+    return MembershipOptions(invitation_s=5 + 5 * reply_s, leave_s=reply_s)

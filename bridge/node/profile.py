@@ -33,7 +33,7 @@ class Profile:
     client_patience_s: float = 5.0
     submit_patience_s: float = 15.0
     apply_patience_s: float = 5.0
-    admission: ConnectionLimits = field(default_factory=ConnectionLimits)
+    connection_limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     conversation: ConnectionOptions = field(default_factory=ConnectionOptions)
     formation: FormationTuning = field(default_factory=FormationTuning)
     answered_within_ms: int = 3_000
@@ -69,7 +69,7 @@ def _i2p() -> Profile:
         client_patience_s=20.0,
         submit_patience_s=20.0,
         apply_patience_s=8.0,
-        admission=ConnectionLimits(handshake_s=45.0),
+        connection_limits=ConnectionLimits(handshake_s=45.0),
         conversation=ConnectionOptions(
             idle_s=900.0, stalled_s=60.0, request_s=120.0, least_bytes_per_s=4 * 1024, answer_s=120.0
         ),

@@ -67,7 +67,7 @@ _DO_WHERE_REFUSING = {
 
 
 class RefusedConnections:
-    """What the tally tells goes to the trace, and what an operator should act on to the alarms."""
+    """What the metrics report goes to the trace, and what an operator should act on to the alarms."""
 
     def __init__(self, trace: EventLog, alarms: Alarms) -> None:
         self._trace = trace

@@ -1,6 +1,6 @@
 """This node's Raft server with all that it needs: storage, core, transport out and in, and a client to the leader.
 
-    GarlicFarmServer (accepts) ──▶ FrontDoor ──▶ ConsensusServer ◀── PeerLinks (dials)
+    GarlicFarmServer (accepts) ──▶ RequestGateway ──▶ ConsensusServer ◀── PeerLinks (dials)
                                                     │
                                    submit ──────────┴──▶ this server, if it leads; else GarlicFarmClient to the leader
 
@@ -41,7 +41,7 @@ from consensus.core.model import Configuration, Index, Server, ServerId, integer
 from consensus.core.raft import Raft
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, read_barrier_anywhere
 from consensus.protocols.garlic_farm.node.client_requests import ClientRequests, ExecutedRequests
-from consensus.protocols.garlic_farm.node.connection import ClientAnswer, GiveUp
+from consensus.protocols.garlic_farm.node.connection import Cancel, ClientAnswer, nothing_to_cancel
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.joining import Joining
 from consensus.protocols.garlic_farm.node.links import PeerLinks
@@ -201,7 +201,7 @@ class Replica:
         return _answer_of(resolve, sent.reason)
 
 
-class FrontDoor:
+class RequestGateway:
     """What stands behind the listener: refuses until there is a replica, then asks it."""
 
     def __init__(self) -> None:
@@ -210,7 +210,7 @@ class FrontDoor:
         self.is_out: Callable[[int], bool] = lambda _: False
         """Whether the log has thrown a server out: what comes under its id is not heard."""
 
-    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
+    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
         """A peer's request."""
         if self.replica is None:
             raise GarlicFarmError(Fault.BUSY, "this node has not started its Raft server yet")
@@ -223,36 +223,32 @@ class FrontDoor:
             raise GarlicFarmError(Fault.BUSY, str(error)) from error
         return lambda: server.forget(request.correlation)
 
-    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
         """A client's entries; without any, only who leads."""
-        # Kept by name: when the node stops, the door is closed while a request is under way.
+        # Kept by name: when the node stops, the gateway loses it while a request is under way.
         replica = self.replica
         if replica is None:
             answered(ClientAnswer(accepted=False, leader=None, next_index=0, term=0))
-            return _nothing_to_give_up
+            return nothing_to_cancel
         if any(is_leaders_own(command) for command in commands):
             raise GarlicFarmError(Fault.OUT_OF_TURN, LEADERS_OWN_TEXT)
         return replica.clients.client_request(commands, answered)
 
-    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
         """Up to where a client's log must be applied for a linearizable read."""
         replica = self.replica
         if replica is None:
             answered(ClientAnswer(accepted=False, leader=None, next_index=0, term=0))
-            return _nothing_to_give_up
+            return nothing_to_cancel
         return replica.clients.read_index(answered)
 
     def membership_request(
         self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
-    ) -> GiveUp:
+    ) -> Cancel:
         """A server is to come or go."""
         if self.replica is None:
             raise GarlicFarmError(Fault.BUSY, "this node has not started its Raft server yet")
         return self.replica.members.membership_request(request, correlation, answered)
-
-
-def _nothing_to_give_up() -> None:
-    """The answer has been given."""
 
 
 def is_leaders_own(command: bytes) -> bool:
@@ -266,8 +262,8 @@ def is_leaders_own(command: bytes) -> bool:
 async def open_replica(
     settings: ReplicaSettings,
     ledger: Ledger,
-    door: FrontDoor,
-    tally: Metrics,
+    gateway: RequestGateway,
+    metrics: Metrics,
     observe: Callable[[Notice], None],
 ) -> AsyncIterator[Replica]:
     """Runs this node's Raft server while the block lasts. StorageError says why it cannot start."""
@@ -294,7 +290,7 @@ async def open_replica(
         links = PeerLinks(
             settings.dialer(lambda: identity, ConnectionRole.SERVER),
             resolve,
-            tally=tally,
+            metrics=metrics,
             random=Random(),
             configuration_before=ledger.configuration_before,
             options=profile.links,
@@ -305,7 +301,7 @@ async def open_replica(
         asking = settings.dialer(lambda: identity, ConnectionRole.CLIENT)
         client = GarlicFarmClient(asking, resolve, [server_id], random=Random(), options=profile.client)
         rules = farm_member_rules(ledger, server, resolve, founding, profile, settings.voters_max)
-        requests = MemberRequests(server, server_id, links, rules, tally, member_request_tuning(profile))
+        requests = MemberRequests(server, server_id, links, rules, metrics, member_request_tuning(profile))
         members = Members(Joining(server, server_id, _told_to_leave), requests)
         replica = Replica(
             server,
@@ -324,11 +320,11 @@ async def open_replica(
             await nursery.start(server.run)
             await nursery.start(requests.run)
             nursery.start_soon(keep_commit_note, settings.state_dir, lambda: ledger.state.applied_index)
-            door.identity, door.replica = identity, replica
+            gateway.identity, gateway.replica = identity, replica
             try:
                 yield replica
             finally:
-                door.replica = None
+                gateway.replica = None
                 nursery.cancel_scope.cancel()
     finally:
         directory.close()

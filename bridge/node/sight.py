@@ -83,7 +83,7 @@ class Sight:
                 ),
                 counters={
                     **({} if self.control is None else self.control.counters),
-                    **_named("garlic_farm", node.tally.counts),
+                    **_named("garlic_farm", node.metrics.counts),
                     "metadata_unreadable": self._roster.unreadable,
                     "foundings_ignored": 0 if self.forming is None else self.forming.ignored_count,
                 },
@@ -95,7 +95,7 @@ class Sight:
         return NodeView(
             name=configuration.name,
             node_id=self._agent.node_id.hex(),
-            raft_id=self._node.door.identity.server_id,
+            raft_id=self._node.gateway.identity.server_id,
             generation=self._agent.generation,
             pid=os.getpid(),
             version=self._version,

@@ -88,64 +88,64 @@ class _PendingStream:
     address: str
     source: str
     since_s: float
-    spoken: bool = False
+    readable: bool = False
 
 
 class _Places:
     """The waiting connections of one class, the oldest first."""
 
-    def __init__(self, guests_max: int, per_source_max: int) -> None:
-        self._guests_max = guests_max
+    def __init__(self, pending_max: int, per_source_max: int) -> None:
+        self._pending_max = pending_max
         self._per_source_max = per_source_max
         self.all: dict[_PendingStream, None] = {}
         self._by_source: dict[str, dict[_PendingStream, None]] = {}
-        self._spoken: OrderedDict[str, list[_PendingStream]] = OrderedDict()
+        self._readable: OrderedDict[str, list[_PendingStream]] = OrderedDict()
 
-    def add(self, guest: _PendingStream) -> _PendingStream | None:
+    def add(self, pending: _PendingStream) -> _PendingStream | None:
         """Who has to give way to it, if anybody."""
-        of_source = self._by_source.setdefault(guest.source, {})
-        of_source[guest] = None
-        self.all[guest] = None
+        of_source = self._by_source.setdefault(pending.source, {})
+        of_source[pending] = None
+        self.all[pending] = None
         if len(of_source) > self._per_source_max:
             return next(iter(of_source))
-        return next(iter(self.all)) if len(self.all) > self._guests_max else None
+        return next(iter(self.all)) if len(self.all) > self._pending_max else None
 
-    def discard(self, guest: _PendingStream) -> None:
-        self.all.pop(guest, None)
-        of_source = self._by_source.get(guest.source, {})
-        of_source.pop(guest, None)
+    def discard(self, pending: _PendingStream) -> None:
+        self.all.pop(pending, None)
+        of_source = self._by_source.get(pending.source, {})
+        of_source.pop(pending, None)
         if not of_source:
-            self._by_source.pop(guest.source, None)
-        spoken = self._spoken.get(guest.source)
-        if spoken and guest in spoken:
-            spoken.remove(guest)
-            if not spoken:
-                del self._spoken[guest.source]
+            self._by_source.pop(pending.source, None)
+        readable = self._readable.get(pending.source)
+        if readable and pending in readable:
+            readable.remove(pending)
+            if not readable:
+                del self._readable[pending.source]
 
-    def speak(self, guest: _PendingStream) -> None:
-        guest.spoken = True
-        self._spoken.setdefault(guest.source, []).append(guest)
+    def mark_readable(self, pending: _PendingStream) -> None:
+        pending.readable = True
+        self._readable.setdefault(pending.source, []).append(pending)
 
     def next(self) -> _PendingStream | None:
         """The newest of the source whose turn it is."""
-        if not self._spoken:
+        if not self._readable:
             return None
-        source, spoken = next(iter(self._spoken.items()))
-        guest = spoken[-1]
-        self._spoken.move_to_end(source)
-        self.discard(guest)
-        return guest
+        source, readable = next(iter(self._readable.items()))
+        pending = readable[-1]
+        self._readable.move_to_end(source)
+        self.discard(pending)
+        return pending
 
     def older_than(self, moment_s: float) -> list[_PendingStream]:
         old = []
-        for guest in self.all:
-            if guest.since_s > moment_s:
+        for pending in self.all:
+            if pending.since_s > moment_s:
                 break
-            old.append(guest)
+            old.append(pending)
         return old
 
 
-class Unheard(Enum):
+class DropReason(Enum):
     """Why a connection was closed before anybody handled it."""
 
     CROWDED = "too many wait for their turn"
@@ -165,7 +165,7 @@ class AcceptQueue:
         options: AcceptOptions | None = None,
         known: KnownSources | None = None,
         arrived: Callable[[], None] = lambda: None,
-        dropped: Callable[[str, Unheard], None] = lambda *_: None,
+        dropped: Callable[[str, DropReason], None] = lambda *_: None,
     ) -> None:
         """`arrived` hears of each connection, `dropped` of each that was closed unheard: its address, and why."""
         self.known = known or KnownSources()
@@ -175,7 +175,7 @@ class AcceptQueue:
         self._strangers = _Places(self.options.strangers_max, self.options.strangers_per_source_max)
         self._members = _Places(self.options.known_max, self.options.known_max)
         self._selector = selectors.DefaultSelector()
-        self._news = trio.Event()
+        self._changed = trio.Event()
         self._begun = self.options.begun_per_s
         self._begun_at_s = 0.0
 
@@ -205,9 +205,9 @@ class AcceptQueue:
             for each in listening:
                 each.close()
             for places in (self._strangers, self._members):
-                for guest in list(places.all):
-                    guest.connection.close()
-                    places.discard(guest)
+                for pending in list(places.all):
+                    pending.connection.close()
+                    places.discard(pending)
             self._selector.close()
 
     async def _accept(self, listening: socket.socket) -> None:
@@ -233,83 +233,83 @@ class AcceptQueue:
         return True
 
     def _arrive(self, connection: socket.socket, address: str) -> None:
-        guest = _PendingStream(connection, address, source_of(address), trio.current_time())
+        pending = _PendingStream(connection, address, source_of(address), trio.current_time())
         self._arrived()
-        places = self._places(guest)
+        places = self._places(pending)
         try:
-            self._selector.register(connection, selectors.EVENT_READ, guest)
+            self._selector.register(connection, selectors.EVENT_READ, pending)
         except (OSError, ValueError):
             connection.close()
             return
-        crowded = places.add(guest)
-        if crowded is not None:
-            self._drop(crowded, Unheard.CROWDED)
+        oldest = places.add(pending)
+        if oldest is not None:
+            self._drop(oldest, DropReason.CROWDED)
 
-    def _places(self, guest: _PendingStream) -> _Places:
-        if guest in self._members.all:
+    def _places(self, pending: _PendingStream) -> _Places:
+        if pending in self._members.all:
             return self._members
-        if guest in self._strangers.all:
+        if pending in self._strangers.all:
             return self._strangers
-        return self._members if guest.address in self.known else self._strangers
+        return self._members if pending.address in self.known else self._strangers
 
     def _drop_oldest(self) -> None:
-        for guest in self._strangers.all:
-            self._drop(guest, Unheard.EXHAUSTED)
+        for pending in self._strangers.all:
+            self._drop(pending, DropReason.EXHAUSTED)
             return
 
-    def _drop(self, guest: _PendingStream, reason: Unheard) -> None:
-        self._places(guest).discard(guest)
-        if not guest.spoken:
-            self._selector.unregister(guest.connection)
-        guest.connection.close()
-        self._dropped(guest.address, reason)
+    def _drop(self, pending: _PendingStream, reason: DropReason) -> None:
+        self._places(pending).discard(pending)
+        if not pending.readable:
+            self._selector.unregister(pending.connection)
+        pending.connection.close()
+        self._dropped(pending.address, reason)
 
     async def _listen(self) -> None:
         """Move whoever has sent something (or has hung up) to those whose turn comes."""
         while True:
             await trio.lowlevel.wait_readable(self._selector.fileno())
             for key, _ in self._selector.select(0):
-                self._hear(key.data)
-            self._news.set()
+                self._on_readable(key.data)
+            self._changed.set()
 
-    def _hear(self, guest: _PendingStream) -> None:
-        self._selector.unregister(guest.connection)
-        self._places(guest).speak(guest)
+    def _on_readable(self, pending: _PendingStream) -> None:
+        self._selector.unregister(pending.connection)
+        self._places(pending).mark_readable(pending)
         with suppress(OSError):
-            if guest.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+            if pending.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
                 return
-        self._drop(guest, Unheard.GONE)
+        self._drop(pending, DropReason.GONE)
 
     async def _begin(self, nursery: trio.Nursery, handle: Handle) -> None:
         while True:
-            self._news = trio.Event()
+            self._changed = trio.Event()
             begun = 0
-            while begun < _BEGIN_AT_ONCE and (guest := self._next()) is not None:
-                stream = trio.SocketStream(trio.socket.from_stdlib_socket(guest.connection))
-                nursery.start_soon(handle, stream, guest.address)
+            while begun < _BEGIN_AT_ONCE and (pending := self._next()) is not None:
+                stream = trio.SocketStream(trio.socket.from_stdlib_socket(pending.connection))
+                nursery.start_soon(handle, stream, pending.address)
                 begun += 1
             if begun:
                 await trio.lowlevel.checkpoint()
                 continue
             with trio.move_on_after(_PAUSE_S if self._strangers.all else float("inf")):
-                await self._news.wait()
+                await self._changed.wait()
 
     def _next(self) -> _PendingStream | None:
-        guest = self._members.next()
-        if guest is not None:
-            return guest
+        pending = self._members.next()
+        if pending is not None:
+            return pending
         now_s, rate = trio.current_time(), self.options.begun_per_s
         self._begun = min(rate, self._begun + (now_s - self._begun_at_s) * rate)
         self._begun_at_s = now_s
-        if self._begun < 1 or (guest := self._strangers.next()) is None:
+        if self._begun < 1 or (pending := self._strangers.next()) is None:
             return None
         self._begun -= 1
-        return guest
+        return pending
 
     async def _expire(self) -> None:
         while True:
             await trio.sleep(self.options.waiting_s / 10)
             oldest_s = trio.current_time() - self.options.waiting_s
             for places in (self._strangers, self._members):
-                for guest in places.older_than(oldest_s):
-                    self._drop(guest, Unheard.SILENT)
+                for pending in places.older_than(oldest_s):
+                    self._drop(pending, DropReason.SILENT)

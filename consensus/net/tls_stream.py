@@ -21,7 +21,7 @@ from contextlib import suppress
 import trio
 
 _READ_BYTES = 256 * 1024
-_GOODBYE_S = 1.0
+_CLOSE_S = 1.0
 
 
 class TlsStream(trio.abc.Stream):
@@ -68,7 +68,7 @@ class TlsStream(trio.abc.Stream):
                     await self._flush()
                 if isinstance(error, ssl.SSLCertVerificationError):
                     raise
-                raise trio.BrokenResourceError(f"TLS handshake: {_words(error)}") from error
+                raise trio.BrokenResourceError(f"TLS handshake: {_reason(error)}") from error
             else:
                 await self._flush()
                 return
@@ -110,7 +110,7 @@ class TlsStream(trio.abc.Stream):
             if not self._closed and not self._sending:
                 with suppress(ssl.SSLError, trio.BrokenResourceError, trio.ClosedResourceError):
                     self._tls.unwrap()
-                with trio.move_on_after(_GOODBYE_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                with trio.move_on_after(_CLOSE_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     await self._flush()
         finally:
             self._closed = True
@@ -122,7 +122,7 @@ class TlsStream(trio.abc.Stream):
             try:
                 self._tls.write(data)
             except ssl.SSLError as error:
-                raise trio.BrokenResourceError(f"TLS: {_words(error)}") from error
+                raise trio.BrokenResourceError(f"TLS: {_reason(error)}") from error
 
     def _decrypt(self, limit: int) -> bytes | None:
         """What has arrived, whole records only; None if more must arrive first."""
@@ -136,7 +136,7 @@ class TlsStream(trio.abc.Stream):
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 return b"".join(records)
             except ssl.SSLError as error:
-                raise trio.BrokenResourceError(f"TLS: {_words(error)}") from error
+                raise trio.BrokenResourceError(f"TLS: {_reason(error)}") from error
             if not record:
                 return b"".join(records)
             records.append(record)
@@ -184,6 +184,6 @@ class TlsStream(trio.abc.Stream):
             raise trio.ClosedResourceError("this stream is closed")
 
 
-def _words(error: ssl.SSLError) -> str:
+def _reason(error: ssl.SSLError) -> str:
     """What OpenSSL complains of, without its file and line."""
     return (error.reason or str(error)).lower().replace("_", " ")

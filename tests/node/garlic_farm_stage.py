@@ -15,7 +15,7 @@ from consensus.core import messages as core
 from consensus.core.model import ServerId
 from consensus.net.receive_budget import BudgetOptions
 from consensus.protocols.garlic_farm.node.client_quota import ClientQuota
-from consensus.protocols.garlic_farm.node.connection import ClientAnswer, ConnectionOptions, GiveUp
+from consensus.protocols.garlic_farm.node.connection import Cancel, ClientAnswer, ConnectionOptions
 from consensus.protocols.garlic_farm.node.connectors import Reached
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.listener import ConnectionLimits, GarlicFarmServer
@@ -67,7 +67,7 @@ class ScriptedHandler:
         self.delay_s: Callable[[core.Request], float] = lambda _: 0
         self.client_answer: Callable[[tuple[bytes, ...]], ClientAnswer | None] = self._append
 
-    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
+    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
         """The scripted reply, after the scripted delay."""
         self.asked.append((sender, request))
 
@@ -76,7 +76,7 @@ class ScriptedHandler:
 
         return _in_the_background(answer)
 
-    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
         """The scripted answer."""
         self.asked_by_clients.append(commands)
 
@@ -86,13 +86,13 @@ class ScriptedHandler:
 
         return _in_the_background(answer)
 
-    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
         """The end of the log, if this server leads."""
         return self.client_request((), answered)
 
     def membership_request(
         self, request: wire.MembershipRequest, _correlation: int, answered: Callable[[wire.Reply | None], None]
-    ) -> GiveUp:
+    ) -> Cancel:
         """Refused: the scripted server's members do not change."""
         self.refused += 1
         asked_by_client = isinstance(request, wire.AddServerRequest | wire.RemoveServerRequest)
@@ -127,7 +127,7 @@ class ScriptedHandler:
         return ClientAnswer(accepted=True, leader=self.own_id, next_index=len(self.log) + 1, term=self.term)
 
 
-def _in_the_background(answer: Callable[[], Awaitable[None]]) -> GiveUp:
+def _in_the_background(answer: Callable[[], Awaitable[None]]) -> Cancel:
     scope = trio.CancelScope()
 
     async def run() -> None:
@@ -151,7 +151,7 @@ class Host:
         *,
         cluster: str = "farm",
         identity: Identity | None = None,
-        admission: ConnectionLimits | None = None,
+        connection_limits: ConnectionLimits | None = None,
         connection: ConnectionOptions | None = None,
         budget: BudgetOptions | None = None,
         quota: ClientQuota | None = None,
@@ -159,11 +159,11 @@ class Host:
         self.incidents: list[Incident] = []
         self.told = trio.Event()
         """Set by the first incident."""
-        self.tally = Metrics(self._tell)
+        self.metrics = Metrics(self._tell)
         self.handler = ScriptedHandler(own_id)
         self.identity = identity or Identity("cluster-a", own_id)
         self.passwords = {CREDENTIALS.user: CREDENTIALS.password}
-        self.gatekeeper = Authenticator(
+        self.authenticator = Authenticator(
             cluster,
             lambda user: self.passwords.get(user),  # noqa: PLW0108 - a test may exchange the dictionary
             NonceBook(b"secret", Random(own_id).randbytes),
@@ -171,10 +171,10 @@ class Host:
             peers=ListedPeers(key_of(own_id), SERVER_KEYS),
         )
         self.server = GarlicFarmServer(
-            self.gatekeeper,
+            self.authenticator,
             self.handler,
-            self.tally,
-            admission=admission,
+            self.metrics,
+            connection_limits=connection_limits,
             connection=connection,
             budget=budget,
             quota=quota,

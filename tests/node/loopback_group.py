@@ -20,7 +20,7 @@ from consensus.core.raft import Raft
 from consensus.net.tls import load_or_create_certificate
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.client_requests import ClientRequests
-from consensus.protocols.garlic_farm.node.connection import GiveUp
+from consensus.protocols.garlic_farm.node.connection import Cancel
 from consensus.protocols.garlic_farm.node.connectors import Connector
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.joining import Joining
@@ -98,7 +98,7 @@ class Life:
     service: Service
     members: Members
     links: PeerLinks
-    tally: Metrics
+    metrics: Metrics
     scope: trio.CancelScope
     ended: trio.Event
 
@@ -124,7 +124,7 @@ class Machine(DedupStateMachine):
         return max((each for each in self.configurations if each < index), default=0)
 
 
-class Door(ClientRequests):
+class Gateway(ClientRequests):
     """What stands behind a listener."""
 
     def __init__(self, server: ConsensusServer, server_id: int, machine: DedupStateMachine, members: Members) -> None:
@@ -134,11 +134,11 @@ class Door(ClientRequests):
 
     def membership_request(
         self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
-    ) -> GiveUp:
+    ) -> Cancel:
         """A server is to come or go."""
         return self._members.membership_request(request, correlation, answered)
 
-    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
+    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
         """A peer's request."""
         try:
             self._server.ask(sender, request, answered)
@@ -258,7 +258,7 @@ class LoopbackGroup:
         ended = trio.Event()
         try:
             founders = tuple(Server(each, self.endpoint(each)) for each in self.ids) if server_id in self.ids else ()
-            seed, tally = Random(generation), Metrics(self.incidents.append)
+            seed, metrics = Random(generation), Metrics(self.incidents.append)
             first = Configuration(founders)
             campaigns = self._eager and generation == len(self.ids)
             waits_since = now_ms() - (self._options.election_timeout_max_ms if campaigns else 0)
@@ -270,39 +270,39 @@ class LoopbackGroup:
             links = PeerLinks(
                 PlainDialer(PlainPeers(self.plain), self._dialer(server_id)),
                 self.resolve,
-                tally=tally,
+                metrics=metrics,
                 random=seed,
                 configuration_before=machine.configuration_before,
             )
             server = ConsensusServer(raft, recovery.storage, disk, links, machine, self._observe, NOTHING_BEHIND)
-            requests = MemberRequests(server, server_id, links, self, tally)
+            requests = MemberRequests(server, server_id, links, self, metrics)
             members = Members(Joining(server, server_id), requests)
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(server.run)
                     await nursery.start(requests.run)
-                    await self._listen(nursery, server_id, Door(server, server_id, machine, members), tally)
-                    life = Life(server, machine, service, members, links, tally, scope, ended)
+                    await self._listen(nursery, server_id, Gateway(server, server_id, machine, members), metrics)
+                    life = Life(server, machine, service, members, links, metrics, scope, ended)
                     self.lives[server_id] = life
                     task_status.started(life)
         finally:
             disk.close()
             ended.set()
 
-    async def _listen(self, nursery: trio.Nursery, server_id: int, door: Door, tally: Metrics) -> None:
-        gatekeeper = Authenticator(
+    async def _listen(self, nursery: trio.Nursery, server_id: int, gateway: Gateway, metrics: Metrics) -> None:
+        authenticator = Authenticator(
             "farm",
             {CREDENTIALS.user: CREDENTIALS.password}.get,
             NonceBook(b"secret", Random(server_id).randbytes),
             lambda: Identity("loopback", server_id),
             peers=ListedPeers(key_of(server_id), SERVER_KEYS),
         )
-        listener = GarlicFarmServer(gatekeeper, door, tally)
+        listener = GarlicFarmServer(authenticator, gateway, metrics)
         certificate = load_or_create_certificate(self._directory / str(server_id))
         port = self._ports.get(server_id, 0)
         self._ports[server_id] = await nursery.start(listener.listen, "127.0.0.1", port, certificate)
         if self.plain:
-            plain = PlainListener(PlainPeers(self.plain), door, lambda: Identity("loopback", server_id), tally)
+            plain = PlainListener(PlainPeers(self.plain), gateway, lambda: Identity("loopback", server_id), metrics)
             self.plain_ports[server_id] = await nursery.start(plain.listen, "127.0.0.1", 0)
 
     def _observe(self, notice: Notice) -> None:

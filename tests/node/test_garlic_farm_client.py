@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from consensus.core.effects import Outcome
 from consensus.core.model import LogId
 from consensus.protocols.garlic_farm.node.client import ClientOptions, GarlicFarmClient
-from consensus.protocols.garlic_farm.node.connection import ClientAnswer, GiveUp
+from consensus.protocols.garlic_farm.node.connection import Cancel, ClientAnswer
 from consensus.protocols.garlic_farm.node.connectors import Reached
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
@@ -164,7 +164,7 @@ async def test_silence_beyond_the_callers_patience_is_an_unknown_outcome(
     assert "has not answered in time" in submission.reason
 
 
-def never(commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+def never(commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
     del commands, answered
     return lambda: None
 

@@ -38,11 +38,11 @@ class Sender:
         self.replies, self.kept_back = self.receiver.replies, self.receiver.kept_back
         self.extensions = self.receiver.extensions
         self.incidents: list[Incident] = []
-        self.tally = Metrics(self.incidents.append)
+        self.metrics = Metrics(self.incidents.append)
         self.links = PeerLinks(
             dialer or stage.dialer(ALICE),
             stage.resolve,
-            tally=self.tally,
+            metrics=self.metrics,
             random=Random(3),
             options=options,
         )
@@ -98,7 +98,7 @@ async def test_the_handshake_tells_whether_the_peer_understands(stage: Stage) ->
         [1, 2],
     )
     assert (plain.extensions, plain.correlations()) == ([(BOB, NO_EXTENSIONS)], [2])
-    assert plain.tally.counts["requests-dropped"] == 1
+    assert plain.metrics.counts["requests-dropped"] == 1
 
 
 async def test_a_peer_that_appears_later_gets_what_is_sent_then_and_nothing_old(
@@ -135,7 +135,7 @@ async def test_an_unreachable_peer_costs_a_bounded_queue_and_few_events(
     assert view.waiting <= LinkOptions().unsent_max
     assert view.dropped > 4000
     assert len(sender.incidents) <= 6
-    assert sender.tally.counts["unreachable"] > 20
+    assert sender.metrics.counts["unreachable"] > 20
 
 
 async def test_a_dead_peer_is_noticed_by_its_silence_and_dialed_again(stage: Stage, autojump_clock: MockClock) -> None:
@@ -189,10 +189,10 @@ async def test_forgetting_a_peer_closes_its_link(stage: Stage) -> None:
     await stage.nursery.start(sender.links.run, sender.receiver)
     sender.links.send(BOB, vote(1))
     await wait_all_tasks_blocked()
-    assert host.server.admission.established == 1
+    assert host.server.places.established == 1
     sender.links.forget(BOB)
     await wait_all_tasks_blocked()
-    assert host.server.admission.established == 0
+    assert host.server.places.established == 0
     assert sender.links.describe() == ()
 
 
@@ -205,7 +205,7 @@ async def test_a_pack_that_could_not_be_sent_leaves_no_gap_for_the_next(stage: S
     assert sender.links.invite(BOB, newcomer)
     await wait_all_tasks_blocked()
     newcomer.accepted = True
-    newcomer.greeted(wire.JoinClusterResponse(BOB, ALICE, 3, 1, accepted=True))
+    newcomer.on_join_reply(wire.JoinClusterResponse(BOB, ALICE, 3, 1, accepted=True))
     # When the first entry is one that it cannot read, and the second follows without waiting
     servers = (Server(ALICE, "tcp://a:1"),), (Server(BOB, "tcp://b:1"),)
     unreadable = (configuration_entry(3, CoreConfiguration(*servers)),)
@@ -226,8 +226,8 @@ async def test_a_leader_whose_only_peer_has_not_joined_steps_down_by_check_quoru
     stage.add(Host(BOB))
     leader, sender = Bench(1, 1, voters=2), Sender(stage, stage.dialer(ALICE, offered=()))
     await stage.nursery.start(sender.links.run, sender.receiver)
-    guest = JoiningPeer(None, lambda _: wire.JoinClusterRequest(ALICE, BOB, 3, 0, 0, 0, (LogEntry(3, ALONE),)))
-    assert sender.links.invite(BOB, guest)
+    joining_peer = JoiningPeer(None, lambda _: wire.JoinClusterRequest(ALICE, BOB, 3, 0, 0, 0, (LogEntry(3, ALONE),)))
+    assert sender.links.invite(BOB, joining_peer)
     await wait_all_tasks_blocked()
     leader.lead()
     appends, steps = leader.appends(BOB), 0
@@ -244,7 +244,7 @@ async def test_a_leader_whose_only_peer_has_not_joined_steps_down_by_check_quoru
         leader.expire()
         appends = leader.appends(BOB)
     # Then not a word of the core has left, and the leader has noticed that nobody answers
-    assert guest.accepted is False
+    assert joining_peer.accepted is False
     (view,) = sender.links.describe()
     assert (view.connected, view.sent) == (True, 1)
     assert not leader.is_(Role.LEADER)
@@ -290,8 +290,8 @@ async def test_a_heartbeat_does_not_wait_for_the_disk_that_an_append_waits_for(
     # And the append is answered when it is durable, on a connection that was never taken for dead
     await trio.sleep(1)
     assert 1 in sender.correlations()
-    assert sender.tally.counts["links-established"] == 1
-    assert sender.tally.counts["heartbeat-connections"] == 1
+    assert sender.metrics.counts["links-established"] == 1
+    assert sender.metrics.counts["heartbeat-connections"] == 1
 
 
 async def test_a_peer_that_answers_heartbeats_is_not_dead_however_long_its_disk_pauses(
@@ -304,7 +304,7 @@ async def test_a_peer_that_answers_heartbeats_is_not_dead_however_long_its_disk_
     await heartbeats_during(sender, 6)
     await trio.sleep(1)
     assert 1 in sender.correlations()
-    assert sender.tally.counts["links-established"] == 1
+    assert sender.metrics.counts["links-established"] == 1
     assert sender.incidents == []
 
 
@@ -317,7 +317,7 @@ async def test_a_heartbeat_never_overtakes_an_append_that_was_just_sent(
     host.handler.delay_s = slow_disk
     await stage.nursery.start(sender.links.run, sender.receiver)
     await heartbeats_during(sender, 1)
-    assert sender.tally.counts["heartbeat-connections"] == 1
+    assert sender.metrics.counts["heartbeat-connections"] == 1
     # When a round of reads sends a heartbeat right behind an append
     sender.links.send(BOB, append(2))
     sender.links.send(BOB, heartbeat(200))
@@ -334,7 +334,7 @@ async def test_a_server_of_another_make_has_one_connection(stage: Stage, autojum
     host.handler.delay_s = slow_disk
     await stage.nursery.start(sender.links.run, sender.receiver)
     await heartbeats_during(sender, 1)
-    assert host.server.admission.established == 1
+    assert host.server.places.established == 1
 
 
 async def test_one_link_does_not_wait_for_another(stage: Stage) -> None:
@@ -347,21 +347,21 @@ async def test_one_link_does_not_wait_for_another(stage: Stage) -> None:
     assert sender.replies == [(CAROL, core.VoteReply(3, granted=True, correlation=2))]
 
 
-async def run_quietly(pipe: ClientConnection, failures: list[GarlicFarmError]) -> None:
+async def run_quietly(connection: ClientConnection, failures: list[GarlicFarmError]) -> None:
     try:
-        await pipe.run()
+        await connection.run()
     except GarlicFarmError as error:
         failures.append(error)
 
 
-async def pipe_against(
+async def connection_against(
     nursery: trio.Nursery, failures: list[GarlicFarmError], *, window: int = 256
 ) -> tuple[ClientConnection, trio.abc.Stream]:
     ours, theirs = memory_stream_pair()
-    pipe = ClientConnection(ours, reply_timeout_s=2.0, window=window, queue_max=3)
-    nursery.start_soon(run_quietly, pipe, failures)
+    connection = ClientConnection(ours, reply_timeout_s=2.0, window=window, queue_max=3)
+    nursery.start_soon(run_quietly, connection, failures)
     await wait_all_tasks_blocked()
-    return pipe, theirs
+    return connection, theirs
 
 
 REPLY = encode_reply(wire.RequestVoteResponse(BOB, ALICE, 3, 0, accepted=True))
@@ -370,28 +370,28 @@ REPLY = encode_reply(wire.RequestVoteResponse(BOB, ALICE, 3, 0, accepted=True))
 async def test_a_reply_that_answers_nothing_ends_the_connection(stage: Stage) -> None:
     answers: list[wire.Reply | Lost] = []
     failures: list[GarlicFarmError] = []
-    pipe, theirs = await pipe_against(stage.nursery, failures)
-    assert pipe.post(b"request", answers.append)
+    connection, theirs = await connection_against(stage.nursery, failures)
+    assert connection.post(b"request", answers.append)
     await wait_all_tasks_blocked()
     await theirs.send_all(REPLY * 2)
     await wait_all_tasks_blocked()
     assert [failure.fault for failure in failures] == [Fault.OUT_OF_TURN]
     assert answers == [wire.RequestVoteResponse(BOB, ALICE, 3, 0, accepted=True)]
-    assert not pipe.open
-    assert not pipe.post(b"request", answers.append)
+    assert not connection.open
+    assert not connection.post(b"request", answers.append)
 
 
 async def test_what_was_sent_and_what_was_not_are_told_apart_when_a_connection_ends(stage: Stage) -> None:
     answers: list[tuple[int, wire.Reply | Lost]] = []
-    pipe, theirs = await pipe_against(stage.nursery, [], window=2)
+    connection, theirs = await connection_against(stage.nursery, [], window=2)
 
     def post(number: int) -> bool:
-        return pipe.post(b"request", lambda answer: answers.append((number, answer)))
+        return connection.post(b"request", lambda answer: answers.append((number, answer)))
 
     assert all([post(0), post(1)])
     await wait_all_tasks_blocked()
     assert all([post(2), post(3), post(4)])
-    assert not pipe.post(b"one too many", lambda _: None)
+    assert not connection.post(b"one too many", lambda _: None)
     await theirs.aclose()
     await wait_all_tasks_blocked()
     unanswered, unsent = Lost.UNANSWERED, Lost.UNSENT
@@ -401,8 +401,8 @@ async def test_what_was_sent_and_what_was_not_are_told_apart_when_a_connection_e
 async def test_who_waits_for_a_reply_is_told_when_the_connection_is_given_up_by_our_own_side() -> None:
     answers: list[wire.Reply | Lost] = []
     async with trio.open_nursery() as nursery:
-        pipe, _theirs = await pipe_against(nursery, [])
-        assert pipe.post(b"request", answers.append)
+        connection, _theirs = await connection_against(nursery, [])
+        assert connection.post(b"request", answers.append)
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert answers == [Lost.UNANSWERED]
@@ -437,11 +437,11 @@ async def test_a_large_request_has_time_to_get_there_before_silence_counts(
 ) -> None:
     del autojump_clock
     failures: list[GarlicFarmError] = []
-    pipe, theirs = await pipe_against(stage.nursery, failures)
+    connection, theirs = await connection_against(stage.nursery, failures)
     started = trio.current_time()
-    assert pipe.post(bytes(10_000_000), lambda _: None)
+    assert connection.post(bytes(10_000_000), lambda _: None)
     await trio.sleep(11)
-    assert pipe.open
+    assert connection.open
     await trio.sleep(2)
     assert [failure.fault for failure in failures] == [Fault.SILENT]
     assert trio.current_time() - started == pytest.approx(13)
@@ -451,12 +451,12 @@ async def test_a_large_request_has_time_to_get_there_before_silence_counts(
 async def test_a_repeated_incident_is_counted_each_time_and_told_once_in_a_while(autojump_clock: MockClock) -> None:
     del autojump_clock
     told: list[Incident] = []
-    tally = Metrics(told.append)
+    metrics = Metrics(told.append)
     for _ in range(100):
-        tally.incident(Fault.SILENT, "10.0.0.1", "no word")
-        tally.incident(Fault.SILENT, "10.0.0.2", "no word")
+        metrics.incident(Fault.SILENT, "10.0.0.1", "no word")
+        metrics.incident(Fault.SILENT, "10.0.0.2", "no word")
         await trio.sleep(0.25)
-    assert tally.counts["silent"] == 200
+    assert metrics.counts["silent"] == 200
     assert len(told) == 6
 
 
@@ -470,7 +470,7 @@ async def test_a_full_table_makes_room_for_a_new_server_by_a_link_that_nobody_us
     await stage.nursery.start(sender.links.run, sender.receiver)
     sender.links.send(BOB, vote(1))
     sender.links.send(CAROL, vote(2))
-    assert sender.tally.counts["requests-without-link"] == 1
+    assert sender.metrics.counts["requests-without-link"] == 1
     await trio.sleep(3)
     sender.links.send(CAROL, vote(3))
     await trio.sleep(1)

@@ -102,7 +102,7 @@ async def refusal(address: PeerAddress, transport: Connector) -> GarlicFarmError
 
 def nobody_was_alice(host: Host) -> bool:
     """Whether Bob heard nothing, and took nobody for Alice."""
-    return host.handler.asked == [] and host.server.admission.established == 0
+    return host.handler.asked == [] and host.server.places.established == 0
 
 
 async def test_a_member_that_relays_the_challenge_of_another_logs_nobody_in(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ async def test_a_middle_that_comes_to_the_server_as_nobody_is_nobody_to_the_clie
         failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsConnector())
         assert failure.fault is Fault.UNPROVEN
         assert "somebody in the middle relays or changes it" in str(failure)
-        assert host.tally.counts["connections-established"] == 1, "as nobody"
+        assert host.metrics.counts["connections-established"] == 1, "as nobody"
         assert host.handler.asked == []
 
 

@@ -63,7 +63,7 @@ def test_what_a_follower_is_to_write_are_the_bytes_that_the_leader_made() -> Non
     made = encode_group(entries)
     request = replace(append(9, *entries), encoded=made)
     # when they go over the wire
-    data = RequestEncoder(lambda _: 0, DEFAULT_LIMITS).of(request, FOLLOWER, frozenset())
+    data = RequestEncoder(lambda _: 0, DEFAULT_LIMITS).encode(request, FOLLOWER, frozenset())
     reader = RequestReader()
     reader.feed(data + data)
     received = reader.next()
@@ -79,7 +79,7 @@ def test_what_a_follower_is_to_write_are_the_bytes_that_the_leader_made() -> Non
 def test_of_a_log_with_a_configuration_no_bytes_are_passed_on_for_the_disk() -> None:
     """A configuration has another form on the wire than in the log, so the follower's disk makes the bytes."""
     request = append(9, command(7, b"one"), configuration_entry(7, MEMBERS))
-    data = RequestEncoder(lambda _: 4, DEFAULT_LIMITS).of(request, FOLLOWER, frozenset())
+    data = RequestEncoder(lambda _: 4, DEFAULT_LIMITS).encode(request, FOLLOWER, frozenset())
     taken = request_from_wire(decode_request(data), 1)
     assert isinstance(taken, AppendEntries)
     assert taken == request

@@ -171,7 +171,7 @@ async def test_an_unknown_outcome_closes_the_connection_after_the_replies_before
     await dialed.stream.send_all(encode_request(wire.ClientRequest(0, 0, 0, 0, 0, 0)) + encode_request(CLIENT))
     assert len(await replies(dialed, 1)) == 1
     assert await closes(dialed)
-    assert host.tally.counts["connections-hung-up"] == 1
+    assert host.metrics.counts["connections-hung-up"] == 1
 
 
 MEMBERS = LogEntry(1, Configuration(1, 0, ()))
@@ -227,7 +227,7 @@ async def test_a_peer_that_speaks_out_of_turn_is_cut_off_and_explained(
     await dialed.stream.send_all(data)
     assert await closes(dialed)
     assert host.faults == {fault}
-    assert host.tally.counts[fault.value] == 1
+    assert host.metrics.counts[fault.value] == 1
     assert host.incidents[0].text.startswith("connection from 10.0.0.9 closed: ")
     assert host.handler.asked == []
 
@@ -264,7 +264,7 @@ async def test_a_handshake_that_takes_too_long_is_cut_off_however_slowly_it_drip
         await trio.sleep(0.5)
     assert trio.current_time() - started < 6
     assert host.faults == {Fault.SILENT}
-    assert host.server.admission.shaking_hands == 0
+    assert host.server.places.handshaking == 0
 
 
 async def test_an_idle_connection_is_closed_without_alarm(stage: Stage, autojump_clock: MockClock) -> None:
@@ -273,8 +273,8 @@ async def test_an_idle_connection_is_closed_without_alarm(stage: Stage, autojump
     dialed = await dial(stage)
     assert await closes(dialed)
     assert host.incidents == []
-    assert host.tally.counts["connections-idle"] == 1
-    assert host.server.admission.established == 0
+    assert host.metrics.counts["connections-idle"] == 1
+    assert host.server.places.established == 0
 
 
 async def test_a_handler_that_never_answers_costs_the_connection(stage: Stage, autojump_clock: MockClock) -> None:
@@ -298,7 +298,7 @@ async def test_half_open_connections_stay_few_and_real_peers_get_through(
     stage: Stage, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
-    host = stage.add(Host(BOB, admission=ConnectionLimits(handshakes_max=8)))
+    host = stage.add(Host(BOB, connection_limits=ConnectionLimits(handshakes_max=8)))
     held = []
     for number in range(500):
         ours, theirs = memory_stream_pair()
@@ -306,19 +306,19 @@ async def test_half_open_connections_stay_few_and_real_peers_get_through(
         stage.nursery.start_soon(host.server.serve, theirs, "10.0.0.66", CHANNEL)
         if number % 50 == 0:
             await trio.testing.wait_all_tasks_blocked()
-            assert host.server.admission.shaking_hands <= 8
+            assert host.server.places.handshaking <= 8
             dialed = await dial(stage)
             await dialed.stream.send_all(encode_request(VOTE))
             assert len(await replies(dialed, 1)) == 1
             await dialed.stream.aclose()
     await trio.sleep(10)
-    assert host.server.admission.shaking_hands == 0
+    assert host.server.places.handshaking == 0
     assert Fault.BUSY in host.faults
     assert len(host.incidents) < 10, "a flood of connections must not become a flood of events"
 
 
 async def test_one_member_cannot_take_every_established_connection(stage: Stage) -> None:
-    host = stage.add(Host(BOB, admission=ConnectionLimits(established_per_member_max=3)))
+    host = stage.add(Host(BOB, connection_limits=ConnectionLimits(established_per_member_max=3)))
     dialed = [await dial(stage) for _ in range(3)]
     await trio.testing.wait_all_tasks_blocked()
     surplus = await dial(stage)
@@ -384,12 +384,12 @@ async def test_mutated_requests_end_in_replies_or_in_one_explained_close(
             stream[random.randrange(len(stream))] = random.randrange(256)
         await dialed.stream.send_all(bytes(stream))
         await trio.testing.wait_all_tasks_blocked()
-        before = host.server.admission.established
+        before = host.server.places.established
         await dialed.stream.aclose()
         await trio.testing.wait_all_tasks_blocked()
-        assert host.server.admission.established == 0, f"seed {seed}"
+        assert host.server.places.established == 0, f"seed {seed}"
         closed += before == 0
-    faults = sum(host.tally.counts[fault.value] for fault in Fault)
+    faults = sum(host.metrics.counts[fault.value] for fault in Fault)
     assert 50 < closed == faults, f"seed {seed}: {closed} connections were closed, {faults} faults counted"
 
 
@@ -477,13 +477,13 @@ async def test_a_connection_tells_early_whose_it_is(stage: Stage) -> None:
     """Before it takes a place among the established, so that places can be kept for servers."""
     host = stage.add(Host(BOB))
     seen: list[ProvenPeer | None] = []
-    establish = host.server.admission.establish
+    establish = host.server.places.establish
 
-    def looked_at(visit: PendingConnection) -> bool:
-        seen.append(visit.proven)
-        return establish(visit)
+    def looked_at(pending: PendingConnection) -> bool:
+        seen.append(pending.proven)
+        return establish(pending)
 
-    host.server.admission.establish = looked_at  # type: ignore[method-assign]  # to see what it sees
+    host.server.places.establish = looked_at  # type: ignore[method-assign]  # to see what it sees
     for own_id in (ALICE, None):
         await (await dial(stage, own_id)).stream.aclose()
         await trio.testing.wait_all_tasks_blocked()
@@ -492,24 +492,24 @@ async def test_a_connection_tells_early_whose_it_is(stage: Stage) -> None:
 
 async def test_a_server_behind_the_i2p_router_makes_no_stranger_behind_it_known() -> None:
     """All come from one source there: a known one would let strangers have the places that are kept for servers."""
-    admission = ConnectionPlaces(ConnectionLimits(handshakes_max=4), Metrics())
+    places = ConnectionPlaces(ConnectionLimits(handshakes_max=4), Metrics())
     for source, kept in ((I2P_ROUTER, True), ("192.0.2.1", False)):
-        server = admission.arrive(source)
+        server = places.arrive(source)
         server.proven = ProvenPeer(ConnectionRole.SERVER, SERVER_KEYS[ALICE], ALICE)
-        assert admission.establish(server)
-        strangers = [admission.arrive(source) for _ in range(4)]
-        assert admission.shaking_hands == (3 if kept else 4)
+        assert places.establish(server)
+        strangers = [places.arrive(source) for _ in range(4)]
+        assert places.handshaking == (3 if kept else 4)
         for each in (*strangers, server):
-            admission.leave(each)
+            places.leave(each)
 
 
 async def test_connections_of_who_may_speak_no_longer_are_ended_and_no_others(stage: Stage) -> None:
     host = stage.add(Host(BOB))
     alice, carol, nobody = await dial(stage, ALICE), await dial(stage, CAROL), await dial(stage, None)
     await trio.testing.wait_all_tasks_blocked()
-    host.server.admission.end_proven(lambda proven: proven.server_id == ALICE)
+    host.server.places.end_proven(lambda proven: proven.server_id == ALICE)
     assert await closes(alice)
-    assert host.server.admission.established == 2
+    assert host.server.places.established == 2
     await carol.stream.send_all(encode_request(replace(VOTE, source=CAROL)))
     assert len(await replies(carol, 1)) == 1
     await nobody.stream.send_all(encode_request(CLIENT))

@@ -68,7 +68,7 @@ class Listening:
 async def listening(tmp_path: Path) -> AsyncIterator[Listening]:
     host = Host(
         BOB,
-        admission=ConnectionLimits(handshakes_max=16, handshake_s=1.0),
+        connection_limits=ConnectionLimits(handshakes_max=16, handshake_s=1.0),
         connection=ConnectionOptions(idle_s=1.0),
     )
     certificate = load_or_create_certificate(tmp_path)
@@ -139,7 +139,7 @@ def test_only_the_pinned_certificate_is_accepted_and_only_while_it_is_valid(tmp_
 
 async def test_peers_exchange_votes_over_tls(listening: Listening) -> None:
     links, receiver = (
-        PeerLinks(dialer(), lambda _: listening.address, tally=Metrics(), random=Random(5)),
+        PeerLinks(dialer(), lambda _: listening.address, metrics=Metrics(), random=Random(5)),
         RecordedReceiver(),
     )
     async with trio.open_nursery() as nursery:
@@ -165,7 +165,7 @@ async def test_another_certificate_is_refused_before_any_credential_is_sent(list
     failure = await expect_fault(dialer(), replace(listening.address, fingerprint=bytes(32)))
     assert failure.fault is Fault.WRONG_CERTIFICATE
     await trio.testing.wait_all_tasks_blocked()
-    assert listening.host.tally.counts["challenges"] == 0
+    assert listening.host.metrics.counts["challenges"] == 0
 
 
 async def test_a_wrong_password_is_refused_over_tls(listening: Listening) -> None:
@@ -198,7 +198,7 @@ async def test_curl_gets_101_with_digest(listening: Listening) -> None:
     finished = await trio.run_process(command, capture_stdout=True, check=False)
     assert b"HTTP/1.1 401 Unauthorized" in finished.stdout
     assert b"HTTP/1.1 101 Switching Protocols" in finished.stdout
-    assert listening.host.tally.counts["connections-established"] == 1
+    assert listening.host.metrics.counts["connections-established"] == 1
 
 
 async def test_the_standard_librarys_digest_and_http_get_101(listening: Listening) -> None:
@@ -256,14 +256,14 @@ async def test_rubbish_and_half_open_connections_change_nothing(listening: Liste
         held.append(stream)
         if number % 3 == 0:
             await stream.send_all(random.randbytes(random.randrange(1, 500)))
-    assert listening.host.server.admission.shaking_hands <= 16
+    assert listening.host.server.places.handshaking <= 16
     dialed = await dialer().dial(listening.address, BOB)
     assert dialed.peer == Identity("cluster-a", BOB)
     await trio.aclose_forcefully(dialed.stream)
     with trio.fail_after(30):
         for stream in held:
             await read_to_the_end(stream)
-    assert listening.host.server.admission.shaking_hands == 0
+    assert listening.host.server.places.handshaking == 0
     assert len(listening.host.incidents) < 10
 
 
@@ -296,7 +296,7 @@ async def test_an_answered_request_is_not_waited_for_however_long_nothing_more_c
         links.send(BOB, core.RequestVote(3, ALICE, LogId(9, 2), 78))
         assert (await receiver.wait_replies(2))[1].correlation == 78
         assert host.incidents == []
-        assert host.tally.counts["connections-established"] == 1
+        assert host.metrics.counts["connections-established"] == 1
         nursery.cancel_scope.cancel()
 
 
@@ -344,7 +344,7 @@ async def test_a_window_of_one_lets_one_request_in_after_the_other(tmp_path: Pat
 
 async def linked(nursery: trio.Nursery, address: PeerAddress) -> tuple[PeerLinks, RecordedReceiver]:
     """Alice's links, connected to Bob, and what he replies."""
-    links, receiver = PeerLinks(dialer(), lambda _: address, tally=Metrics(), random=Random(5)), RecordedReceiver()
+    links, receiver = PeerLinks(dialer(), lambda _: address, metrics=Metrics(), random=Random(5)), RecordedReceiver()
     await nursery.start(links.run, receiver)
     links.connect([BOB])
     await receiver.connected.wait()

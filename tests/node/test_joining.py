@@ -111,7 +111,7 @@ async def test_a_server_that_knows_the_document_alone_joins_by_log_packs_and_is_
         await until_members(await leading(servers), 1, 2, 3)
         assert stranger.told_to_leave
         await submit(client, [b"without it"])
-        assert leader.tally.counts["servers-added"] == leader.tally.counts["servers-removed"] == 1
+        assert leader.metrics.counts["servers-added"] == leader.metrics.counts["servers-removed"] == 1
 
 
 async def test_a_server_that_knows_the_document_alone_joins_by_snapshot_where_the_log_is_gone(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_a_server_gets_the_log_without_a_vote_in_the_same_words(tmp_path: 
         await life.server.wait_applied(leader.server.commit_index)
         assert life.members.joining.packs > 0
         # when it is level, it is spoken to like any other
-        await until(lambda: not leader.links.guests)
+        await until(lambda: not leader.links.joining_peers)
         packs = life.members.joining.packs
         await submit(client, [b"end"])
         await until(lambda: life.executed[-1:] == [b"end"])
@@ -217,7 +217,7 @@ async def test_a_server_gets_the_log_without_a_vote_in_the_same_words(tmp_path: 
 
 async def until_given_up(leader: Life, newcomer: Server) -> ConfigurationResolved | None:
     impatient = MembershipOptions(invitation_s=0.3)
-    requests = MemberRequests(leader.server, 1, leader.links, AnyRules(), leader.tally, impatient)
+    requests = MemberRequests(leader.server, 1, leader.links, AnyRules(), leader.metrics, impatient)
     return await requests.add_learner(newcomer)
 
 
@@ -267,10 +267,10 @@ async def test_what_cannot_be_done_is_refused_with_a_sentence_for_the_operator(t
         assert not any(asked.begun for asked, _ in refused)
         assert [reason in text for (_, reason), text in zip(refused, texts, strict=True)] == [True] * len(refused)
         leader = servers.lives[leader_id]
-        assert leader.tally.counts[Fault.REFUSED_CHANGE.value] == len(refused)
+        assert leader.metrics.counts[Fault.REFUSED_CHANGE.value] == len(refused)
         # and one that does not take the invitation is not added: nothing was appended
         assert (await ask_to_add(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))).begun
-        await until(lambda: leader.tally.counts[Fault.REFUSED_CHANGE.value] > len(refused))
+        await until(lambda: leader.metrics.counts[Fault.REFUSED_CHANGE.value] > len(refused))
         assert leader.server.describe().raft.configuration.voter_ids == {1, 2, 3}
 
 
@@ -280,7 +280,7 @@ async def test_a_leader_that_knows_the_document_alone_brings_a_server_of_ours_up
         life = await servers.start(FOURTH)
         client = await speaker(servers, nursery, STRANGE)
         # given a newcomer that nobody has invited: a pack is out of turn, and costs the connection
-        assert await client.exchange(FOURTH, packed(0, 2, b"a")) is Lost.UNANSWERED
+        assert await client.call(FOURTH, packed(0, 2, b"a")) is Lost.UNANSWERED
         assert [each.text for each in servers.incidents if each.fault is Fault.OUT_OF_TURN] == [
             "connection from 127.0.0.1 closed: a log pack of term 5 from server 9, which has not invited this server"
         ]
@@ -326,6 +326,6 @@ def packed(after: int, commit: int, *values: Configuration | bytes) -> wire.Sync
 
 
 async def said(client: GarlicFarmClient, request: wire.Request) -> tuple[bool, int]:
-    reply = await client.exchange(request.destination, request)
+    reply = await client.call(request.destination, request)
     assert isinstance(reply, wire.ANSWERS[type(request)])
     return reply.accepted, reply.next_index

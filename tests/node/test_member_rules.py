@@ -1,11 +1,11 @@
-"""Who may come and go by the Garlic Farm protocol's own words in a farm, and what the door says before there is one."""
+"""Who may be added or removed by the Garlic Farm protocol in a farm, and what the gateway says before there is one."""
 
 from dataclasses import replace
 
 import pytest
 
 from bridge.node.member_rules import FarmMemberRules
-from bridge.node.replica import FrontDoor
+from bridge.node.replica import RequestGateway
 from consensus.core.model import Configuration, Server
 from consensus.core.replication.progress import ProgressState
 from consensus.core.status import FollowerProgress
@@ -68,5 +68,5 @@ def test_a_farm_is_not_talked_below_the_number_of_its_founders() -> None:
 def test_a_node_without_a_server_takes_no_invitation_and_says_so() -> None:
     configuration = LogEntry(1, WireConfiguration(1, 0, ()))
     with pytest.raises(GarlicFarmError, match="has not started its Raft server yet") as refused:
-        FrontDoor().membership_request(JoinClusterRequest(1, 4, 1, 0, 3, 3, (configuration,)), 7, lambda _: None)
+        RequestGateway().membership_request(JoinClusterRequest(1, 4, 1, 0, 3, 3, (configuration,)), 7, lambda _: None)
     assert refused.value.fault is Fault.BUSY

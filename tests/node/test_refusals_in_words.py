@@ -39,7 +39,7 @@ class Operator:
         trace = EventLog(name, lambda: 0, on_event=self.events.append)
         self.alarms = Alarms(trace)
         self.refused = RefusedConnections(trace, self.alarms)
-        self.tally = Metrics(self.refused.incident, self.refused.connected)
+        self.metrics = Metrics(self.refused.incident, self.refused.connected)
 
     def alarm(self, kind: str) -> AlarmView | None:
         """The alarm that stands."""
@@ -71,14 +71,14 @@ async def scene(
     certificate: NodeCertificate, caller: Caller = CALLER, *, fingerprint: bytes | None = None
 ) -> AsyncIterator[Scene]:
     alice, bob, host = Operator("alice"), Operator("bob"), Host(BOB)
-    host.server._tally = host.server.admission._tally = bob.tally
+    host.server._metrics = host.server.places._metrics = bob.metrics
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(host.server.listen, LOOPBACK, 0, certificate)
         address = PeerAddress(LOOPBACK, port, fingerprint or certificate.fingerprint)
         links = PeerLinks(
             Dialer(caller),
             lambda _: address,
-            tally=alice.tally,
+            metrics=alice.metrics,
             random=Random(5),
         )
         await nursery.start(links.run, RecordedReceiver())
@@ -171,11 +171,11 @@ async def test_whoever_is_refused_and_whoever_refuses_read_why_and_what_to_do(
         assert alice_does in ours.action
         assert bob_reads in theirs.text
         assert bob_does in theirs.action
-        assert found.alice.tally.counts[at_alice.value] >= 1
-        assert found.bob.tally.counts[at_bob.value] >= 1
+        assert found.alice.metrics.counts[at_alice.value] >= 1
+        assert found.bob.metrics.counts[at_bob.value] >= 1
         assert any(event.kind == "connection-failed" for event in found.alice.events)
         assert any(event.kind == "connection-refused" for event in found.bob.events)
-        assert found.bob.tally.counts["connections-established"] == 0
+        assert found.bob.metrics.counts["connections-established"] == 0
 
 
 @pytest.mark.parametrize("kind", ["expired", "of another farm"])
@@ -199,12 +199,12 @@ async def test_an_expired_certificate_and_one_that_was_stolen_from_another_farm_
         assert alarm is not None
         assert told in alarm.text
         assert done in alarm.action
-        assert found.alice.tally.counts[Fault.WRONG_CERTIFICATE.value] >= 1
+        assert found.alice.metrics.counts[Fault.WRONG_CERTIFICATE.value] >= 1
         # The refused side hears of it, too: nothing was sent to it, not even the first request.
         await found.until(lambda: found.bob.events)
         assert "may not accept this node's certificate" in str(found.bob.events[0].data)
-        assert found.bob.tally.counts[Fault.DISTRUSTED.value] >= 1
-        assert found.bob.tally.counts["challenges"] == 0
+        assert found.bob.metrics.counts[Fault.DISTRUSTED.value] >= 1
+        assert found.bob.metrics.counts["challenges"] == 0
         assert found.bob.alarms.standing() == ()
 
 
@@ -238,7 +238,7 @@ async def test_a_recorded_handshake_that_is_sent_again_is_refused_and_an_alarm(t
         assert alarm is not None
         assert "sent a request that was sent before" in alarm.text
         assert "recorded a handshake" in alarm.action
-        assert found.bob.tally.counts[Fault.REPLAYED.value] == 1
+        assert found.bob.metrics.counts[Fault.REPLAYED.value] == 1
 
 
 async def test_the_alarms_end_when_the_refused_side_is_let_in_at_last(tmp_path: Path) -> None:

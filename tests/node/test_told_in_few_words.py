@@ -1,4 +1,4 @@
-"""A flood is told once and then with a count: by the tally of the Raft port, in the log, and in the right words."""
+"""A flood is told once and then with a count: by the metrics of the Raft port, in the log, and in the right words."""
 
 import logging
 
@@ -18,23 +18,23 @@ async def test_a_flood_from_many_addresses_is_told_in_a_few_sentences_and_then_c
 ) -> None:
     del autojump_clock
     told: list[Incident] = []
-    tally = Metrics(told.append)
+    metrics = Metrics(told.append)
     for number in range(3_000):
-        tally.incident(Fault.SILENT, f"10.0.{number // 250}.{number % 250}", "it said nothing")
-    tally.incident(Fault.WRONG_CREDENTIALS, "10.0.0.1", "wrong password")
+        metrics.incident(Fault.SILENT, f"10.0.{number // 250}.{number % 250}", "it said nothing")
+    metrics.incident(Fault.WRONG_CREDENTIALS, "10.0.0.1", "wrong password")
     assert [incident.fault for incident in told] == [Fault.SILENT] * 5 + [Fault.WRONG_CREDENTIALS]
     await trio.sleep(11)
-    tally.incident(Fault.SILENT, "10.9.9.9", "it said nothing")
+    metrics.incident(Fault.SILENT, "10.9.9.9", "it said nothing")
     assert told[-1].text == "it said nothing (2995 more incidents of this kind were not told)"
-    assert tally.counts[Fault.SILENT.value] == 3_001
+    assert metrics.counts[Fault.SILENT.value] == 3_001
 
 
 async def test_what_this_node_itself_fails_at_is_told_for_each_server(autojump_clock: MockClock) -> None:
     del autojump_clock
     told: list[Incident] = []
-    tally = Metrics(told.append)
+    metrics = Metrics(told.append)
     for number in range(20):
-        tally.incident(Fault.UNREACHABLE, f"server {number}", "it does not answer", ours=True)
+        metrics.incident(Fault.UNREACHABLE, f"server {number}", "it does not answer", ours=True)
     assert len(told) == 20
 
 

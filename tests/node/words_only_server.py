@@ -87,7 +87,7 @@ class WordsOnlyServer:
         self.directory.mkdir(exist_ok=True)
         certificate = load_or_create_certificate(self.directory)
         context, channel = certificate.server_context(), tls_channel(certificate.fingerprint)
-        gatekeeper = Authenticator(
+        authenticator = Authenticator(
             "farm",
             {CREDENTIALS.user: CREDENTIALS.password}.get,
             NonceBook(b"theirs", Random(self.server_id).randbytes),
@@ -100,7 +100,7 @@ class WordsOnlyServer:
             stream = TlsStream(transport, context, server_side=True)
             try:
                 await stream.do_handshake()
-                await self._converse(stream, UpgradeServer(gatekeeper, channel))
+                await self._converse(stream, UpgradeServer(authenticator, channel))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass
             finally:

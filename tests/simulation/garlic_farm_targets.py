@@ -148,7 +148,7 @@ class UpgradeTarget:
         passwords = {CREDENTIALS.user: CREDENTIALS.password}
         self._word = _introduction()
         ours = Identity("cluster-a", 2, 1_000, (self._word,))
-        self._gatekeeper = Authenticator(
+        self._authenticator = Authenticator(
             "farm", passwords.get, nonces, lambda: ours, peers=ListedPeers(key_of(2), SERVER_KEYS)
         )
         theirs = Identity("cluster-a", 1, None, (self._word, self._word))
@@ -208,7 +208,7 @@ class UpgradeTarget:
         return f"{said} none"
 
     def _check_server(self, data: bytes, random: Random) -> str:
-        server = UpgradeServer(self._gatekeeper, CHANNEL)
+        server = UpgradeServer(self._authenticator, CHANNEL)
         self._now_ms += 1
         for piece in arrivals(data, random):
             verdict = server.receive(piece, self._now_ms)
@@ -256,7 +256,7 @@ class UpgradeTarget:
         client.receive(self._challenge)
 
     def _server_answer(self, request: bytes) -> bytes:
-        verdict = UpgradeServer(self._gatekeeper, CHANNEL).receive(request, self._now_ms)
+        verdict = UpgradeServer(self._authenticator, CHANNEL).receive(request, self._now_ms)
         if verdict is None:
             raise FuzzError("a whole request had no answer")
         return verdict.response

@@ -62,11 +62,11 @@ class Farm:
         self.now_ms = 1_000_000
         self.identity = identity or Identity("cluster-a", 2)
         self.nonces = NonceBook(b"secret", self.random.randbytes, capacity=capacity)
-        self.gatekeeper = Authenticator(cluster, PASSWORDS.get, self.nonces, lambda: self.identity, peers=BOB)
+        self.authenticator = Authenticator(cluster, PASSWORDS.get, self.nonces, lambda: self.identity, peers=BOB)
 
     def answer(self, data: bytes) -> Verdict:
         """The verdict on a connection that sends `data`."""
-        verdict = UpgradeServer(self.gatekeeper, CHANNEL).receive(data, self.now_ms)
+        verdict = UpgradeServer(self.authenticator, CHANNEL).receive(data, self.now_ms)
         assert verdict is not None
         return verdict
 
@@ -188,7 +188,7 @@ def test_bytes_after_the_heads_belong_to_raft_on_both_sides() -> None:
 def test_heads_may_arrive_byte_by_byte() -> None:
     farm, session = Farm(), Session()
     request = authorized(farm, session) + b"raft"
-    server = UpgradeServer(farm.gatekeeper, CHANNEL)
+    server = UpgradeServer(farm.authenticator, CHANNEL)
     verdicts = [server.receive(bytes((byte,)), farm.now_ms) for byte in request[:-4]]
     assert verdicts[:-1] == [None] * (len(request) - 5)
     assert isinstance(verdicts[-1], Upgraded)
@@ -226,7 +226,9 @@ def test_a_server_that_restarted_asks_for_a_new_nonce_and_not_for_a_password() -
     connect(first := Farm(), caller(), session)
     restarted = Farm()
     restarted.nonces = NonceBook(b"another secret", restarted.random.randbytes)
-    restarted.gatekeeper = Authenticator("farm", PASSWORDS.get, restarted.nonces, lambda: restarted.identity, peers=BOB)
+    restarted.authenticator = Authenticator(
+        "farm", PASSWORDS.get, restarted.nonces, lambda: restarted.identity, peers=BOB
+    )
     verdict = restarted.answer(authorized(first, session))
     assert isinstance(verdict, Refused)
     assert verdict.fault is None, "a restart is no incident"
@@ -449,7 +451,7 @@ def test_a_request_2_that_is_not_quite_right_is_refused(old: str, new: str, expe
 
 def test_heads_that_never_end_are_cut_off() -> None:
     farm = Farm()
-    server = UpgradeServer(farm.gatekeeper, CHANNEL)
+    server = UpgradeServer(farm.authenticator, CHANNEL)
     assert server.receive(b"GET / HTTP/1.1\r\n", farm.now_ms) is None
     for number in range(20_000):
         verdict = server.receive(b"X-%d: %d\r\n" % (number, number), farm.now_ms)
@@ -520,7 +522,7 @@ def test_mutated_handshakes_end_in_a_verdict_or_the_one_error() -> None:
         if random.random() < 0.2:
             del data[random.randrange(len(data)) :]
         try:
-            verdict = UpgradeServer(farm.gatekeeper, CHANNEL).receive(bytes(data), farm.now_ms)
+            verdict = UpgradeServer(farm.authenticator, CHANNEL).receive(bytes(data), farm.now_ms)
             upgraded += isinstance(verdict, Upgraded)
             client = UpgradeClient(caller(), session, "h", farm.now_ms, channel=CHANNEL)
             client.request()
@@ -682,7 +684,7 @@ def test_an_answer_without_the_proof_of_the_server_that_was_called_is_refused(
 
 def test_an_answer_that_another_identity_has_signed_is_refused() -> None:
     farm = Farm()
-    farm.gatekeeper.peers = MALLORY
+    farm.authenticator.peers = MALLORY
     request, client = handshake(farm, caller(peers=ALICE))
     with pytest.raises(GarlicFarmError, match="server 2 is not known by the key") as failure:
         client.receive(farm.answer(request).response)
@@ -704,7 +706,7 @@ def test_admissions_travel_in_both_directions_within_their_bounds() -> None:
             self.judged.append(claim)
 
     farm = Farm()
-    farm.gatekeeper.peers = Shown(KEYS[2], KNOWN)
+    farm.authenticator.peers = Shown(KEYS[2], KNOWN)
     request, client = handshake(farm, caller(peers=Shown(KEYS[1], KNOWN)))
     client.receive(farm.answer(request).response)
     assert [(each.server_id, each.admissions) for each in Shown.judged[-2:]] == [(1, shown), (2, shown)]

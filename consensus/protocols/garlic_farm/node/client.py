@@ -73,18 +73,18 @@ class GarlicFarmClient:
         self._random = random
         self._options = options or ClientOptions()
         self._limits = limits
-        self._pipes: dict[int, ClientConnection] = {}
+        self._connections: dict[int, ClientConnection] = {}
         self._extensions: dict[int, frozenset[Extension]] = {}
         self._locks: dict[int, trio.Lock] = {}
         self._nursery: trio.Nursery | None = None
-        self._favourite = self._random.choice(self._servers)
+        self._preferred = self._random.choice(self._servers)
 
     def servers_are(self, servers: Sequence[int]) -> None:
         """These are to be asked from now on; an empty list changes nothing, for then there is nobody better to ask."""
         if servers:
             self._servers = tuple(servers)
-            if self._favourite not in self._servers:
-                self._favourite = self._random.choice(self._servers)
+            if self._preferred not in self._servers:
+                self._preferred = self._random.choice(self._servers)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Carry connections until cancelled."""
@@ -104,7 +104,7 @@ class GarlicFarmClient:
             wire.ClientRequest(0, 0, 0, 0, 0, 0, tuple(Entry.command(0, command) for command in commands)),
             self._limits,
         )
-        return await self._pursue(data, None, patience_s, repeat_unknown=repeat_unknown)
+        return await self._submit(data, None, patience_s, repeat_unknown=repeat_unknown)
 
     async def read_index(self, *, patience_s: float = 10.0) -> Submission:
         """If committed: what has been applied up to `position` shows all that was acknowledged before this call.
@@ -112,9 +112,9 @@ class GarlicFarmClient:
         Nothing is written into the log. A server that did not agree on this extension is not asked.
         """
         data = encode_request(wire.ReadIndexRequest(0, 0, 0, 0, 0, 0), self._limits)
-        return await self._pursue(data, Extension.READ_INDEX, patience_s, repeat_unknown=True)
+        return await self._submit(data, Extension.READ_INDEX, patience_s, repeat_unknown=True)
 
-    async def exchange(self, server: int, request: wire.Request) -> wire.Reply | Lost:
+    async def call(self, server: int, request: wire.Request) -> wire.Reply | Lost:
         """Ask one server one thing, and return what it says. Raises `GarlicFarmError` if it cannot be reached."""
         done = trio.Event()
         answers: list[wire.Reply | Lost] = []
@@ -123,13 +123,13 @@ class GarlicFarmClient:
             answers.append(answer)
             done.set()
 
-        pipe = await self._pipe(server)
-        if not pipe.post(encode_request(request, self._limits), answered):
+        connection = await self._connection_to(server)
+        if not connection.post(encode_request(request, self._limits), answered):
             return Lost.UNSENT
         await done.wait()
         return answers[0]
 
-    async def _pursue(
+    async def _submit(
         self, data: bytes, needed: Extension | None, patience_s: float, *, repeat_unknown: bool
     ) -> Submission:
         attempt = _Attempt()
@@ -142,17 +142,17 @@ class GarlicFarmClient:
         return attempt.submission()
 
     async def _try(self, data: bytes, needed: Extension | None, attempt: "_Attempt") -> None:
-        server = self._favourite
+        server = self._preferred
         attempt.asked = server
         try:
-            pipe = await self._pipe(server)
+            connection = await self._connection_to(server)
         except GarlicFarmError as error:
-            attempt.turned_away(f"server {server}: {error}")
-            self._look_elsewhere(server)
+            attempt.failed(f"server {server}: {error}")
+            self._choose_another(server)
             return
         if needed is not None and needed not in self._extensions[server]:
-            attempt.turned_away(f"server {server} does not know the extension {needed.value}")
-            self._look_elsewhere(server)
+            attempt.failed(f"server {server} does not know the extension {needed.value}")
+            self._choose_another(server)
             return
         done = trio.Event()
         answers: list[wire.Reply | Lost] = []
@@ -161,53 +161,53 @@ class GarlicFarmClient:
             answers.append(answer)
             done.set()
 
-        if not pipe.post(data, answered):
-            attempt.turned_away(f"too many requests wait for server {server}", Outcome.BUSY)
+        if not connection.post(data, answered):
+            attempt.failed(f"too many requests wait for server {server}", Outcome.BUSY)
             return
         attempt.under_way = True
         await done.wait()
         attempt.under_way = False
         attempt.answered(answers[0])
         if attempt.leader is not None and attempt.leader != server:
-            self._favourite = attempt.leader
+            self._preferred = attempt.leader
         elif attempt.outcome is not Outcome.COMMITTED and attempt.outcome is not Outcome.BUSY:
-            self._look_elsewhere(server)
+            self._choose_another(server)
 
-    def _look_elsewhere(self, failed: int) -> None:
-        if self._favourite == failed:
+    def _choose_another(self, failed: int) -> None:
+        if self._preferred == failed:
             others = [server for server in self._servers if server != failed]
-            self._favourite = self._random.choice(others or [failed])
+            self._preferred = self._random.choice(others or [failed])
 
-    async def _pipe(self, server: int) -> ClientConnection:
-        pipe = self._pipes.get(server)
-        if pipe is not None and pipe.open:
-            return pipe
+    async def _connection_to(self, server: int) -> ClientConnection:
+        connection = self._connections.get(server)
+        if connection is not None and connection.open:
+            return connection
         async with self._locks.setdefault(server, trio.Lock()):
-            pipe = self._pipes.get(server)
-            if pipe is not None and pipe.open:
-                return pipe
+            connection = self._connections.get(server)
+            if connection is not None and connection.open:
+                return connection
             address = self._resolve(server)
             if address is None or self._nursery is None:
                 raise GarlicFarmError(Fault.UNREACHABLE, f"the address of server {server} is not known")
             dialed = await self._dialer.dial(address, server)
-            pipe = ClientConnection(
+            connection = ClientConnection(
                 dialed.stream,
                 dialed.trailing,
                 reply_timeout_s=self._options.reply_timeout_s,
                 window=self._options.in_flight_max,
                 queue_max=self._options.queue_max,
             )
-            if not self._carried(pipe):
+            if not self._start(connection):
                 await trio.aclose_forcefully(dialed.stream)
                 raise GarlicFarmError(Fault.UNREACHABLE, f"this client was stopped while it connected to {address}")
-            self._pipes[server], self._extensions[server] = pipe, dialed.extensions
-            return pipe
+            self._connections[server], self._extensions[server] = connection, dialed.extensions
+            return connection
 
-    def _carried(self, pipe: ClientConnection) -> bool:
+    def _start(self, connection: ClientConnection) -> bool:
         """Have the pipe run, unless `run` has ended: connecting takes a while."""
         if self._nursery is None:
             return False
-        self._nursery.start_soon(_carry, pipe)
+        self._nursery.start_soon(_carry, connection)
         return True
 
 
@@ -233,16 +233,16 @@ class _Attempt:
             return self.expired or not repeat_unknown
         return self.outcome is Outcome.COMMITTED
 
-    def turned_away(self, reason: str, outcome: Outcome = Outcome.NOT_LEADER) -> None:
+    def failed(self, reason: str, outcome: Outcome = Outcome.NOT_LEADER) -> None:
         self.outcome, self.leader, self.reason, self.pause = outcome, None, reason, True
         self.doubtful |= outcome is Outcome.UNKNOWN
 
     def answered(self, answer: wire.Reply | Lost) -> None:
         match answer:
             case Lost.UNSENT:
-                self.turned_away(f"the connection to server {self.asked} ended before the request was sent")
+                self.failed(f"the connection to server {self.asked} ended before the request was sent")
             case Lost.UNANSWERED:
-                self.turned_away(
+                self.failed(
                     f"server {self.asked} closed the connection without a reply: the entry may be committed or not",
                     Outcome.UNKNOWN,
                 )
@@ -250,19 +250,19 @@ class _Attempt:
                 self.outcome, self.leader, self.reason = Outcome.COMMITTED, answer.source, ""
                 self.position = LogId(max(0, answer.next_index - 1), answer.term)
             case wire.Reply() if answer.destination == answer.source and answer.next_index > 0:
-                self.turned_away("its session has expired: whether it was executed is not known", Outcome.UNKNOWN)
+                self.failed("its session has expired: whether it was executed is not known", Outcome.UNKNOWN)
                 self.expired = True
             case wire.Reply() if answer.destination == answer.source:
-                self.turned_away(f"server {answer.source} leads and is busy", Outcome.BUSY)
+                self.failed(f"server {answer.source} leads and is busy", Outcome.BUSY)
             case wire.Reply() if answer.destination > 0:
-                self.turned_away(f"server {answer.source} names server {answer.destination} as the leader")
+                self.failed(f"server {answer.source} names server {answer.destination} as the leader")
                 self.leader = answer.destination
                 # The first redirect of a term is followed at once: it is news, be it after a long wait for a leader.
                 # Servers that send each other's clients to and fro make them wait.
                 self.pause = answer.term <= self.redirect_term
                 self.redirect_term = max(self.redirect_term, answer.term)
             case _:
-                self.turned_away(f"server {answer.source} knows no leader")
+                self.failed(f"server {answer.source} knows no leader")
 
     def submission(self) -> Submission:
         if self.under_way:
@@ -274,9 +274,9 @@ class _Attempt:
         return Submission(self.outcome or Outcome.NOT_LEADER, self.position, self.leader, self.reason)
 
 
-async def _carry(pipe: ClientConnection) -> None:
+async def _carry(connection: ClientConnection) -> None:
     try:
-        await pipe.run()
+        await connection.run()
     except GarlicFarmError:
         return  # every submission on it has been told
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol, assert_never
 
 from consensus.core.effects import Outcome, ProposalResolved, ReadReady, ReadRefusal, ReadRefused, Role
-from consensus.protocols.garlic_farm.node.connection import ClientAnswer, GiveUp, client_answer
+from consensus.protocols.garlic_farm.node.connection import Cancel, ClientAnswer, client_answer, nothing_to_cancel
 from consensus.protocols.garlic_farm.node.membership import refuse
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
@@ -46,11 +46,11 @@ class ClientRequests:
         self._sessioned = sessioned
         self._waiting = 0
 
-    def client_request(self, commands: tuple[bytes, ...], answered: Answered) -> GiveUp:
+    def client_request(self, commands: tuple[bytes, ...], answered: Answered) -> Cancel:
         """Append `commands` (without any, only say who leads)."""
         if not commands:
             answered(self._who_leads())
-            return _nothing_to_give_up
+            return nothing_to_cancel
         server, own_id, sessioned = self._server, self._own_id, self._sessioned
         wanted = _Wanted(answered)
         try:
@@ -62,13 +62,13 @@ class ClientRequests:
         except ValueError as error:
             raise GarlicFarmError(Fault.TOO_LARGE, str(error)) from error
 
-        def give_up() -> None:
+        def cancel() -> None:
             wanted.answered = None
             proposal.abandon()
 
-        return give_up
+        return cancel
 
-    def read_index(self, answered: Answered) -> GiveUp:
+    def read_index(self, answered: Answered) -> Cancel:
         """Up to where a log must be applied to show all that was acknowledged before now."""
         server = self._server
         try:
@@ -77,17 +77,17 @@ class ClientRequests:
             role = self._server.role
             leader = self._own_id if role.role is Role.LEADER else role.leader
             answered(ClientAnswer(accepted=False, leader=leader, next_index=0, term=role.term))
-            return _nothing_to_give_up
+            return nothing_to_cancel
         except ServerStoppedError as error:
             raise GarlicFarmError(Fault.BUSY, str(error)) from error
         return lambda: server.forget(number)
 
     def membership_request(
         self, request: wire.MembershipRequest, _correlation: int, answered: Callable[[wire.Reply | None], None]
-    ) -> GiveUp:
+    ) -> Cancel:
         """Nobody comes or goes by requests, unless who stands behind the listener says otherwise (`members`)."""
         answered(refuse(request, self._server, self._own_id))
-        return _nothing_to_give_up
+        return nothing_to_cancel
 
     def _who_leads(self) -> ClientAnswer:
         role = self._server.role
@@ -147,7 +147,3 @@ class _Wanted:
     def give(self, answer: ClientAnswer | None) -> None:
         if self.answered is not None:
             self.answered(answer)
-
-
-def _nothing_to_give_up() -> None:
-    """The answer has been given."""

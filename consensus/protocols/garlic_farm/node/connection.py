@@ -93,8 +93,12 @@ def client_answer(found: ProposalResolved, role: RoleChanged, own_id: int) -> Cl
             return None
 
 
-GiveUp = Callable[[], None]
+Cancel = Callable[[], None]
 """Nobody waits for the answer any more: `answered` must not be called from now on."""
+
+
+def nothing_to_cancel() -> None:
+    """The answer has been given."""
 
 
 class RequestHandler(Protocol):
@@ -103,27 +107,27 @@ class RequestHandler(Protocol):
     A task for each request would say the same in a plainer way, and cost more than the request itself.
     """
 
-    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> GiveUp:
+    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
         """Have the core answer; None: there will be no reply. May raise `GarlicFarmError` instead.
 
         `request.correlation` is from `next_call`.
         """
         ...
 
-    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
         """Append `commands` (without any, only say who leads); None if it is unknown whether they are or will be.
 
         May raise `GarlicFarmError` instead.
         """
         ...
 
-    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> GiveUp:
+    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
         """Accepted: `next_index` is one beyond the index that a linearizable read must wait for."""
         ...
 
     def membership_request(
         self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
-    ) -> GiveUp:
+    ) -> Cancel:
         """A server is to come or go (`members`); None ends the connection. May raise `GarlicFarmError` instead."""
         ...
 
@@ -152,8 +156,8 @@ class _Slot:
     size: int
     reserved_bytes: int
     reply: wire.Reply | None = None
-    hang_up: bool = False
-    give_up: GiveUp | None = None
+    ends_connection: bool = False
+    cancel: Cancel | None = None
 
 
 class ServerConnection:
@@ -167,7 +171,7 @@ class ServerConnection:
         *,
         handler: RequestHandler,
         identity: Callable[[], Identity],
-        tally: Metrics,
+        metrics: Metrics,
         options: ConnectionOptions,
         limits: Limits = DEFAULT_LIMITS,
         budget: ReceiveBudget | None = None,
@@ -191,7 +195,7 @@ class ServerConnection:
         self._source = source
         self._handler = handler
         self._identity = identity
-        self._tally = tally
+        self._metrics = metrics
         self._options = options
         self._reader = RequestReader(limits)
         self._slots: deque[_Slot] = deque()
@@ -208,11 +212,11 @@ class ServerConnection:
                 self._reader.feed(self._upgraded.trailing)
                 await self._read()
             except GarlicFarmError as error:
-                self._tally.incident(error.fault, self._source, f"connection from {self._source} closed: {error}")
+                self._metrics.incident(error.fault, self._source, f"connection from {self._source} closed: {error}")
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                self._tally.count("connections-broken")
+                self._metrics.count("connections-broken")
             finally:
-                self._give_up()
+                self._cancel_pending()
                 self._budget.end(self._account)
                 # Now, not when the collector of cycles comes by.
                 self._reader.discard()
@@ -262,7 +266,7 @@ class ServerConnection:
                 )
             if partial:
                 raise GarlicFarmError(Fault.SILENT, f"a request stopped half way for {patience_s:g} s")
-            self._tally.count("connections-idle")
+            self._metrics.count("connections-idle")
             return False
         self._reader.feed(bytes(data))
         return bool(data)
@@ -288,7 +292,7 @@ class ServerConnection:
             f"connection from {self._source} closed: it held {self._unanswered_bytes + self._reader.buffered_bytes}"
             " bytes of requests, and all clients together more than this server keeps for them"
         )
-        self._tally.incident(Fault.BUSY, self._source, text)
+        self._metrics.incident(Fault.BUSY, self._source, text)
         self._connection.cancel()
 
     def _answered(self) -> None:
@@ -327,12 +331,12 @@ class ServerConnection:
     def _begin(self, slot: _Slot) -> None:
         """Hand a request to the handler; its answer fills the slot."""
         try:
-            slot.give_up = self._handle(slot)
+            slot.cancel = self._handle(slot)
         except GarlicFarmError as error:
-            self._tally.incident(error.fault, self._source, f"connection from {self._source} closed: {error}")
+            self._metrics.incident(error.fault, self._source, f"connection from {self._source} closed: {error}")
             self._settle(slot, None)
 
-    def _handle(self, slot: _Slot) -> GiveUp:
+    def _handle(self, slot: _Slot) -> Cancel:
         request = slot.request
         match request:
             case (
@@ -352,10 +356,10 @@ class ServerConnection:
             case wire.ClientRequest():
                 commands = commands_from_wire(request)
                 if self._quota is not None and not self._quota.take(commands, trio.current_time()):
-                    self._tally.count("client-requests-beyond-quota")
+                    self._metrics.count("client-requests-beyond-quota")
                     busy = ClientAnswer(accepted=False, leader=self._own_server_id(), next_index=0, term=0)
                     self._settle(slot, self._client_reply(wire.AppendEntriesResponse, busy))
-                    return _nothing_to_give_up
+                    return nothing_to_cancel
                 return self._handler.client_request(
                     commands,
                     lambda answer: self._settle(slot, self._client_reply(wire.AppendEntriesResponse, answer)),
@@ -382,7 +386,7 @@ class ServerConnection:
 
     def _settle(self, slot: _Slot, reply: wire.Reply | None) -> None:
         """The slot's answer is known; without a reply the connection ends when it is this slot's turn."""
-        slot.reply, slot.hang_up = reply, reply is None
+        slot.reply, slot.ends_connection = reply, reply is None
         if not self._slots or self._slots[0] is not slot:
             return
         if reply is not None and len(self._slots) == 1 and self._sent_at_once(reply):
@@ -404,10 +408,10 @@ class ServerConnection:
             self._ready.set()
         return True
 
-    def _give_up(self) -> None:
+    def _cancel_pending(self) -> None:
         for slot in self._slots:
-            if slot.give_up is not None and slot.reply is None and not slot.hang_up:
-                slot.give_up()
+            if slot.cancel is not None and slot.reply is None and not slot.ends_connection:
+                slot.cancel()
 
     def _client_reply(self, reply: type[wire.Reply], answer: ClientAnswer | None) -> wire.Reply | None:
         if answer is None or (answer.expired and Extension.SESSIONS not in self._upgraded.extensions):
@@ -426,15 +430,15 @@ class ServerConnection:
                 if not await self._send(bytes(batch)):
                     break
                 continue
-            if self._slots and self._slots[0].hang_up:
-                self._tally.count("connections-hung-up")
+            if self._slots and self._slots[0].ends_connection:
+                self._metrics.count("connections-hung-up")
                 break
             self._ready = trio.Event()
             with trio.CancelScope(deadline=self._slots[0].due_s if self._slots else inf) as self._patience:
                 await self._ready.wait()
             if self._patience.cancelled_caught:
                 text = f"a request of {self._source} had no answer after {self._options.answer_s:g} s; closed"
-                self._tally.incident(Fault.BUSY, self._source, text)
+                self._metrics.incident(Fault.BUSY, self._source, text)
                 break
         connection.cancel()
 
@@ -445,12 +449,8 @@ class ServerConnection:
                 return True
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return False
-        self._tally.incident(Fault.SILENT, self._source, f"{self._source} does not take its replies; closed")
+        self._metrics.incident(Fault.SILENT, self._source, f"{self._source} does not take its replies; closed")
         return False
-
-
-def _nothing_to_give_up() -> None:
-    """The answer has been given."""
 
 
 def _check_own_removal(request: wire.RemoveServerRequest, proven: ProvenPeer | None) -> None:

@@ -63,12 +63,12 @@ class Dialer:
         *,
         transport: Connector | None = None,
         timeout_s: float = 5.0,
-        met: Callable[[Identity], None] = lambda _: None,
+        on_identity: Callable[[Identity], None] = lambda _: None,
     ) -> None:
-        """`met` hears what each server says of itself."""
+        """`on_identity` hears what each server says of itself."""
         self._caller = caller
         self._transport = transport or TlsConnector()
-        self._met = met
+        self._on_identity = on_identity
         self._timeout_s = timeout_s
         self._sessions: dict[PeerAddress, Session] = {}
 
@@ -113,9 +113,9 @@ class Dialer:
                 called=expected,
             )
             try:
-                switched = await _shake_hands(stream, client)
+                switched = await _handshake(stream, client)
                 if switched is not None:
-                    self._met(switched.peer)
+                    self._on_identity(switched.peer)
                     return Dialed(stream, switched.trailing, switched.peer, switched.extensions, switched.proven)
             except BaseException:
                 await trio.aclose_forcefully(stream)
@@ -133,7 +133,7 @@ class Dialer:
         return session
 
 
-async def _shake_hands(stream: trio.abc.Stream, client: UpgradeClient) -> Switched | None:
+async def _handshake(stream: trio.abc.Stream, client: UpgradeClient) -> Switched | None:
     """None: the server has challenged, and wants another connection for the answer."""
     await stream.send_all(client.request())
     outcome = None

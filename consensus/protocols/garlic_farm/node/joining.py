@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from consensus.core.messages import AppendReply, Reply
 from consensus.core.model import Index, LogId, ServerId, Term
-from consensus.protocols.garlic_farm.node.connection import GiveUp
+from consensus.protocols.garlic_farm.node.connection import Cancel, nothing_to_cancel
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.joining_mapping import sync_from_wire, sync_reply_to_wire
@@ -70,7 +70,7 @@ class Joining:
         wanted = known.synced.index + 1 if accepted and known is not None else raft.last.index + 1
         return wire.JoinClusterResponse(self._own_id, leader, raft.term, wanted, accepted=accepted)
 
-    def sync(self, request: wire.SyncLogRequest, correlation: int, answered: Answered) -> GiveUp:
+    def sync(self, request: wire.SyncLogRequest, correlation: int, answered: Answered) -> Cancel:
         """A leader hands us a run of its log."""
         invitation = self._invitation
         if invitation is None or (invitation.leader, invitation.term) != (request.source, request.term):
@@ -79,7 +79,7 @@ class Joining:
         before = self._term_before(request, invitation)
         if before is None:
             answered(self._refused(request, invitation.synced.index + 1))
-            return _nothing_to_give_up
+            return nothing_to_cancel
         append = sync_from_wire(request, before, correlation)
         last = LogId(append.previous.index + len(append.entries), append.entries[-1].term if append.entries else before)
 
@@ -118,7 +118,3 @@ class Joining:
 
     def _refused(self, request: wire.SyncLogRequest, wanted: Index) -> wire.SyncLogResponse:
         return wire.SyncLogResponse(self._own_id, request.source, self._server.role.term, wanted, accepted=False)
-
-
-def _nothing_to_give_up() -> None:
-    """The answer has been given."""

@@ -77,7 +77,7 @@ class JoiningPeer:
         await self._answered.wait()
         return self.accepted is True
 
-    def greeted(self, reply: wire.Reply) -> None:
+    def on_join_reply(self, reply: wire.Reply) -> None:
         """It answered an invitation. One of another make that is catching up already refuses a second."""
         if self.accepted is None:
             self.accepted = reply.accepted

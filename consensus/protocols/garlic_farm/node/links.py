@@ -12,7 +12,7 @@ connection to the same peer while the first one owes an answer for long. It is o
 heartbeat that overtook an append would be refused, as it speaks of the entries before it; so it goes there only when
 the last request was posted a while ago, and a server of another make has no second connection.
  Newcomers are
-spoken to in other words until they are members (`garlic_farm_guests`).
+spoken to in other words until they are members (`joining_peers`).
 """
 
 from collections import deque
@@ -99,7 +99,7 @@ class PeerLinks:
         dialer: Dials,
         resolve: Resolve,
         *,
-        tally: Metrics,
+        metrics: Metrics,
         random: Random,
         configuration_before: ConfigurationBefore = lambda _: 0,
         options: LinkOptions | None = None,
@@ -107,13 +107,13 @@ class PeerLinks:
     ) -> None:
         self.dialer = dialer
         self.resolve = resolve
-        self.tally = tally
+        self.metrics = metrics
         self.random = random
         self.configuration_before = configuration_before
         self.options = options or LinkOptions()
         self.limits = limits
-        self.words = RequestEncoder(configuration_before, limits)
-        self.guests: dict[ServerId, JoiningPeer] = {}
+        self.encoder = RequestEncoder(configuration_before, limits)
+        self.joining_peers: dict[ServerId, JoiningPeer] = {}
         self._members: frozenset[ServerId] = frozenset()
         self._links: dict[ServerId, _Link] = {}
         self._running: tuple[trio.Nursery, Receiver] | None = None
@@ -132,7 +132,7 @@ class PeerLinks:
         """Send, or queue, or drop, and return at once. What is dropped is counted."""
         link = self._link_to(recipient)
         if link is None:
-            self.tally.count("requests-without-link")
+            self.metrics.count("requests-without-link")
         else:
             link.send(message)
 
@@ -144,30 +144,30 @@ class PeerLinks:
         """
         self._members = frozenset(peers)
         for peer, link in self._links.items():
-            link.kept = peer in peers or peer in self.guests
+            link.kept = peer in peers or peer in self.joining_peers
         for peer in peers:
             kept = self._link_to(peer)
             if kept is not None:
                 kept.keep()
 
-    def invite(self, peer: ServerId, guest: JoiningPeer) -> bool:
+    def invite(self, peer: ServerId, joining: JoiningPeer) -> bool:
         """Connect to a newcomer and invite it; False if there is no room for one more."""
         link = self._link_to(peer)
         if link is None:
             return False
-        self.guests[peer] = guest
-        link.greet(guest)
+        self.joining_peers[peer] = joining
+        link.begin_joining(joining)
         return True
 
-    def uninvite(self, peer: ServerId) -> None:
+    def end_joining(self, peer: ServerId) -> None:
         """It is spoken to like any other from now on; nothing happens if it was never invited."""
-        if self.guests.pop(peer, None) is not None and peer in self._links:
+        if self.joining_peers.pop(peer, None) is not None and peer in self._links:
             self._links[peer].kept = peer in self._members
 
-    def say(self, peer: ServerId, request: wire.Request, answered: Callable[[wire.Reply | Lost], None]) -> None:
+    def call(self, peer: ServerId, request: wire.Request, answered: Callable[[wire.Reply | Lost], None]) -> None:
         """Send words that the core knows nothing of, to a peer that is connected; `answered` is called once."""
         link = self._links.get(peer)
-        if link is None or not link.say(request, answered):
+        if link is None or not link.call(request, answered):
             answered(Lost.UNSENT)
 
     def _link_to(self, peer: ServerId) -> "_Link | None":
@@ -195,7 +195,7 @@ class PeerLinks:
     def reconnect(self) -> None:
         """End every connection: what is said from here on goes over new ones, with the credentials of now."""
         for link in self._links.values():
-            link.hang_up()
+            link.disconnect()
 
     def describe(self) -> tuple[LinkView, ...]:
         """Every link, for the view."""
@@ -209,7 +209,7 @@ class _Link:
         self._links = links
         self._receiver = receiver
         self._peer = peer
-        self._pipe: ClientConnection | None = None
+        self._connection: ClientConnection | None = None
         self._heartbeats: ClientConnection | None = None
         self._heartbeats_wanted = trio.Event()
         self._extensions: frozenset[Extension] = frozenset()
@@ -222,8 +222,8 @@ class _Link:
         self._backoff = Backoff(options.backoff_first_s, options.backoff_longest_s, links.random)
 
     def send(self, request: core.Request) -> None:
-        if self._pipe is not None:
-            self._post(self._pipe, request)
+        if self._connection is not None:
+            self._post(self._connection, request)
             return
         if len(self._unsent) >= self._links.options.unsent_max:
             self._unsent.popleft()
@@ -236,45 +236,45 @@ class _Link:
         self.kept = True
         self._work.set()
 
-    def greet(self, guest: JoiningPeer) -> None:
+    def begin_joining(self, joining: JoiningPeer) -> None:
         """Invite a newcomer, on every connection to it from now on."""
         self.keep()
-        if self._pipe is not None:
-            self._invite(guest)
+        if self._connection is not None:
+            self._invite(joining)
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """End the connection of now, if there is one."""
         self._connected.cancel()
 
-    def say(self, request: wire.Request, answered: Callable[[wire.Reply | Lost], None]) -> bool:
-        if self._pipe is None or not self._pipe.post(encode_request(request, self._links.limits), answered):
+    def call(self, request: wire.Request, answered: Callable[[wire.Reply | Lost], None]) -> bool:
+        if self._connection is None or not self._connection.post(encode_request(request, self._links.limits), answered):
             return False
         self._sent += 1
         return True
 
-    def _invite(self, guest: JoiningPeer) -> None:
-        guest.trusting = not self._extensions
+    def _invite(self, joining: JoiningPeer) -> None:
+        joining.trusting = not self._extensions
 
         def answered(reply: wire.Reply | Lost) -> None:
             if isinstance(reply, Lost):
-                guest.connection_lost()
+                joining.connection_lost()
                 return
             self._check_source(reply)
             if not isinstance(reply, wire.JoinClusterResponse):
                 text = f"a {type(reply).__name__} does not answer an invitation"
                 raise GarlicFarmError(Fault.OUT_OF_TURN, text)
-            guest.greeted(reply)
+            joining.on_join_reply(reply)
 
-        self.say(guest.invitation(Extension.CONFIGURATIONS in self._extensions), answered)
+        self.call(joining.invitation(Extension.CONFIGURATIONS in self._extensions), answered)
 
     @property
     def is_unused(self) -> bool:
         """Whether there is neither a connection nor anything to send."""
-        return self._pipe is None and not self._unsent and not self.kept
+        return self._connection is None and not self._unsent and not self.kept
 
     def view(self) -> LinkView:
-        waiting = len(self._unsent) + (self._pipe.waiting if self._pipe is not None else 0)
-        return LinkView(self._peer, self._pipe is not None, self._extensions, waiting, self._sent, self._dropped)
+        waiting = len(self._unsent) + (self._connection.waiting if self._connection is not None else 0)
+        return LinkView(self._peer, self._connection is not None, self._extensions, waiting, self._sent, self._dropped)
 
     async def run(self) -> None:
         with self.scope:
@@ -282,44 +282,44 @@ class _Link:
                 while not self._unsent and not self.kept:
                     self._work = trio.Event()
                     await self._work.wait()
-                if not await self._connection():
+                if not await self._connect_once():
                     await trio.sleep(self._backoff.next_s())
                 self._forget_old()
 
-    async def _connection(self) -> bool:
+    async def _connect_once(self) -> bool:
         """One connection from dial to end; whether the peer answered anything."""
-        guest = self._links.guests.get(self._peer)
-        address = guest.address if guest is not None and guest.address else self._links.resolve(self._peer)
+        joining = self._links.joining_peers.get(self._peer)
+        address = joining.address if joining is not None and joining.address else self._links.resolve(self._peer)
         if address is None:
-            self._links.tally.count("peers-without-address")
+            self._links.metrics.count("peers-without-address")
             return False
-        pipe = None
+        connection = None
         try:
             with trio.CancelScope() as self._connected:
                 dialed = await self._links.dialer.dial(address, self._peer)
-                self._links.tally.connected(str(address))
-                pipe = self._begin(dialed)
-                await self._carry(pipe, address)
+                self._links.metrics.connected(str(address))
+                connection = self._begin(dialed)
+                await self._carry(connection, address)
         except GarlicFarmError as error:
             text = f"link to server {self._peer}: {error}"
-            self._links.tally.incident(error.fault, str(address), text, ours=True)
+            self._links.metrics.incident(error.fault, str(address), text, ours=True)
         finally:
-            self._pipe = None
-            if self._peer in self._links.guests:
-                self._links.guests[self._peer].connection_lost()
-        answered = pipe is not None and pipe.replies > 0
+            self._connection = None
+            if self._peer in self._links.joining_peers:
+                self._links.joining_peers[self._peer].connection_lost()
+        answered = connection is not None and connection.replies > 0
         if answered:
             self._backoff.reset()
         return answered
 
-    async def _carry(self, pipe: ClientConnection, address: PeerAddress) -> None:
+    async def _carry(self, connection: ClientConnection, address: PeerAddress) -> None:
         """Run the connection, and one for heartbeats beside it as soon as it is wanted."""
         fault: GarlicFarmError | None = None
         async with trio.open_nursery() as nursery:
             if self._extensions:
                 nursery.start_soon(self._carry_heartbeats, address)
             try:
-                await pipe.run()
+                await connection.run()
             except GarlicFarmError as error:
                 fault = error
             nursery.cancel_scope.cancel()
@@ -334,11 +334,11 @@ class _Link:
             await self._heartbeats_wanted.wait()
             try:
                 self._heartbeats = self._opened(await links.dialer.dial(address, self._peer))
-                links.tally.count("heartbeat-connections")
+                links.metrics.count("heartbeat-connections")
                 await self._heartbeats.run()
             except GarlicFarmError as error:
                 text = f"second link to server {self._peer}, for heartbeats: {error}"
-                links.tally.incident(error.fault, str(address), text, ours=True)
+                links.metrics.incident(error.fault, str(address), text, ours=True)
             finally:
                 self._heartbeats = None
             await trio.sleep(backoff.next_s())
@@ -354,73 +354,82 @@ class _Link:
         )
 
     def _begin(self, dialed: Dialed) -> ClientConnection:
-        pipe = self._opened(dialed)
+        connection = self._opened(dialed)
         self._extensions = dialed.extensions
-        self._links.tally.count("links-established")
+        self._links.metrics.count("links-established")
         self._receiver.peer_connected(self._peer, extensions_to_core(dialed.extensions, dialed.peer.lease_ms))
         self._forget_old()
-        self._pipe = pipe
-        guest = self._links.guests.get(self._peer)
-        if guest is not None:
-            self._invite(guest)
+        self._connection = connection
+        joining = self._links.joining_peers.get(self._peer)
+        if joining is not None:
+            self._invite(joining)
         while self._unsent:
-            self._post(pipe, self._unsent.popleft()[1])
-        return pipe
+            self._post(connection, self._unsent.popleft()[1])
+        return connection
 
-    def _post(self, pipe: ClientConnection, request: core.Request) -> None:
+    def _post(self, connection: ClientConnection, request: core.Request) -> None:
         if isinstance(request, core.RequestVote) and Extension.TRANSFER not in self._extensions:
             # Without the word a candidate that was handed the leadership asks like any other.
             request = replace(request, transfer=False)
-        guest = self._links.guests.get(self._peer)
-        if guest is None:
+        joining = self._links.joining_peers.get(self._peer)
+        if joining is None:
             if isinstance(request, core.InstallSnapshot) and not self._survives(request):
                 return
-            self._post_whole(pipe, request)
+            self._post_whole(connection, request)
         elif isinstance(request, core.AppendEntries):
-            self._post_to_guest(pipe, request, guest)
-        elif isinstance(request, core.InstallSnapshot) and not guest.may_send_snapshot():
+            self._post_to_joining(connection, request, joining)
+        elif isinstance(request, core.InstallSnapshot) and not joining.may_send_snapshot():
             self._drop()
         else:
-            self._post_whole(pipe, request, guest)
+            self._post_whole(connection, request, joining)
 
-    def _post_whole(self, pipe: ClientConnection, request: core.Request, guest: JoiningPeer | None = None) -> None:
+    def _post_whole(
+        self, connection: ClientConnection, request: core.Request, joining: JoiningPeer | None = None
+    ) -> None:
         try:
-            data = self._links.words.of(request, self._peer, self._extensions)
+            data = self._links.encoder.encode(request, self._peer, self._extensions)
         except GarlicFarmError as error:
             self._not_sent(error)
             return
-        self._hand_over(self._way_of(request, pipe, guest), data, request, guest)
+        self._hand_over(self._way_of(request, connection, joining), data, request, joining)
 
-    def _way_of(self, request: core.Request, pipe: ClientConnection, guest: JoiningPeer | None) -> ClientConnection:
-        """The connection of its own for a heartbeat that would wait behind others; `pipe` for everything else."""
-        if guest is not None or not isinstance(request, core.AppendEntries) or request.entries or not self._extensions:
-            return pipe
+    def _way_of(
+        self, request: core.Request, connection: ClientConnection, joining: JoiningPeer | None
+    ) -> ClientConnection:
+        """The connection of its own for a heartbeat that would wait behind others; `connection` for everything else."""
+        if (
+            joining is not None
+            or not isinstance(request, core.AppendEntries)
+            or request.entries
+            or not self._extensions
+        ):
+            return connection
         now_s, options = trio.current_time(), self._links.options
-        if now_s < pipe.oldest_s + options.owing_s or now_s < pipe.posted_s + options.overtaking_s:
-            return pipe
+        if now_s < connection.oldest_s + options.owing_s or now_s < connection.posted_s + options.overtaking_s:
+            return connection
         self._heartbeats_wanted.set()
-        return self._heartbeats or pipe
+        return self._heartbeats or connection
 
-    def _post_to_guest(self, pipe: ClientConnection, append: core.AppendEntries, guest: JoiningPeer) -> None:
+    def _post_to_joining(self, connection: ClientConnection, append: core.AppendEntries, joining: JoiningPeer) -> None:
         """What the guest makes of an append; the core gets the answer to the last part, which speaks for all."""
-        parts = guest.parts(append)
+        parts = joining.parts(append)
         if isinstance(parts, Index):
             self._receiver.append_not_sent(self._peer, append.correlation, parts)
             return
-        words = self._links.words
+        encoder = self._links.encoder
         for part in parts:
             records_bytes = 0
             try:
                 if part.packed:
-                    data, records_bytes = words.of_pack(part.append, self._peer, self._extensions, part.offset)
+                    data, records_bytes = encoder.encode_pack(part.append, self._peer, self._extensions, part.offset)
                 else:
-                    data = words.of(part.append, self._peer, self._extensions)
+                    data = encoder.encode(part.append, self._peer, self._extensions)
             except GarlicFarmError as error:
                 self._not_sent(error)
                 return
-            if not self._hand_over(pipe, data, part.append, guest, tell=part is parts[-1]):
+            if not self._hand_over(connection, data, part.append, joining, tell=part is parts[-1]):
                 return
-            guest.sent(part, records_bytes)
+            joining.sent(part, records_bytes)
 
     def _survives(self, piece: core.InstallSnapshot) -> bool:
         """A member of another make takes a snapshot without its own name for its removal, and ends its process."""
@@ -434,15 +443,15 @@ class _Link:
         return False
 
     def _not_sent(self, error: GarlicFarmError) -> None:
-        self._links.tally.incident(error.fault, f"server {self._peer}", f"not sent: {error}")
+        self._links.metrics.incident(error.fault, f"server {self._peer}", f"not sent: {error}")
         self._drop()
 
     def _hand_over(
         self,
-        pipe: ClientConnection,
+        connection: ClientConnection,
         data: bytes,
         request: core.Request,
-        guest: JoiningPeer | None,
+        joining: JoiningPeer | None,
         *,
         tell: bool = True,
     ) -> bool:
@@ -453,15 +462,15 @@ class _Link:
                 self._drop()
                 return
             self._check_source(reply)
-            if pipe is self._heartbeats and self._pipe is not None:
-                self._pipe.prolong()
+            if connection is self._heartbeats and self._connection is not None:
+                self._connection.prolong()
             found = reply_from_wire(reply, request)
-            if guest is not None:
-                guest.replied(request, found)
+            if joining is not None:
+                joining.replied(request, found)
             if tell:
                 self._receiver.deliver_reply(self._peer, found)
 
-        if not pipe.post(data, answered):
+        if not connection.post(data, answered):
             self._drop()
             return False
         self._sent += 1
@@ -480,4 +489,4 @@ class _Link:
 
     def _drop(self) -> None:
         self._dropped += 1
-        self._links.tally.count("requests-dropped")
+        self._links.metrics.count("requests-dropped")

@@ -22,7 +22,7 @@ from typing import assert_never
 
 import trio
 
-from consensus.net.accepting import AcceptOptions, AcceptQueue, Handle, KnownSources, Unheard
+from consensus.net.accepting import AcceptOptions, AcceptQueue, DropReason, Handle, KnownSources
 from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
 from consensus.net.tls import NodeCertificate
 from consensus.net.tls_stream import TlsStream
@@ -42,7 +42,7 @@ _READ_BYTES = 16 * 1024
 _MEMBER_READ_BYTES = 256 * 1024
 I2P_ROUTER = "the I2P router"
 """The source of all connections that come through a server tunnel."""
-_GOODBYE_S = 1.0
+_CLOSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class PendingConnection:
 class ConnectionPlaces:
     """Who is in, and who has to give way."""
 
-    def __init__(self, options: ConnectionLimits, tally: Metrics, known: KnownSources | None = None) -> None:
+    def __init__(self, options: ConnectionLimits, metrics: Metrics, known: KnownSources | None = None) -> None:
         self._options = options
-        self._tally = tally
+        self._metrics = metrics
         self._known = known or KnownSources()
         self._members: Counter[bytes] = Counter()
         self._handshakes: dict[PendingConnection, None] = {}
@@ -84,72 +84,72 @@ class ConnectionPlaces:
 
     def arrive(self, source: str) -> PendingConnection:
         """A new connection begins its handshake; another may lose its place to it."""
-        visit = PendingConnection(source, source in self._known)
+        pending = PendingConnection(source, source in self._known)
         most = self._options.handshakes_max
         strangers = [each for each in self._handshakes if not each.is_known]
-        if not visit.is_known and len(strangers) >= _share_of_strangers(most):
+        if not pending.is_known and len(strangers) >= _share_of_strangers(most):
             self._give_way(strangers)
         elif len(self._handshakes) >= most:
             self._give_way(strangers or list(self._handshakes))
-        self._handshakes[visit] = None
-        return visit
+        self._handshakes[pending] = None
+        return pending
 
     def _give_way(self, crowd: list[PendingConnection]) -> None:
-        crowding, number = Counter(visit.source for visit in crowd).most_common(1)[0]
-        oldest = next(visit for visit in crowd if visit.source == crowding)
+        crowding, number = Counter(pending.source for pending in crowd).most_common(1)[0]
+        oldest = next(pending for pending in crowd if pending.source == crowding)
         del self._handshakes[oldest]
         oldest.scope.cancel()
         text = f"{len(self._handshakes) + 1} handshakes at once, {number} from {crowding}: its oldest was closed"
-        self._tally.incident(Fault.BUSY, crowding, text)
+        self._metrics.incident(Fault.BUSY, crowding, text)
 
-    def establish(self, visit: PendingConnection) -> bool:
+    def establish(self, pending: PendingConnection) -> bool:
         """The handshake is done; False if there is no room for one more."""
-        member, most = _member(visit), self._options.established_max
+        member, most = _member(pending), self._options.established_max
         if member is None:
             others = len(self._established) - self._members.total()
             full = others >= _share_of_strangers(most)
-            full |= self._per_source[visit.source] >= self._options.established_per_source_max
+            full |= self._per_source[pending.source] >= self._options.established_per_source_max
         else:
             full = self._members[member] >= self._options.established_per_member_max
         if full or len(self._established) >= most:
-            text = f"{visit.source} has too many connections, or all together have; one more was closed"
-            self._tally.incident(Fault.BUSY, visit.source, text)
+            text = f"{pending.source} has too many connections, or all together have; one more was closed"
+            self._metrics.incident(Fault.BUSY, pending.source, text)
             return False
-        self._handshakes.pop(visit, None)
-        self._established.add(visit)
+        self._handshakes.pop(pending, None)
+        self._established.add(pending)
         if member is None:
-            self._per_source[visit.source] += 1
+            self._per_source[pending.source] += 1
         else:
             self._members[member] += 1
             # Behind the router everybody has this source: known once, a stranger's handshake would count as a server's.
-            if visit.source != I2P_ROUTER:
-                self._known.add(visit.source)
+            if pending.source != I2P_ROUTER:
+                self._known.add(pending.source)
         return True
 
-    def leave(self, visit: PendingConnection) -> None:
+    def leave(self, pending: PendingConnection) -> None:
         """The connection is over."""
-        self._handshakes.pop(visit, None)
-        if visit in self._established:
-            self._established.discard(visit)
-            member = _member(visit)
+        self._handshakes.pop(pending, None)
+        if pending in self._established:
+            self._established.discard(pending)
+            member = _member(pending)
             if member is not None:
                 self._members -= Counter((member,))
             else:
-                self._per_source -= Counter((visit.source,))
+                self._per_source -= Counter((pending.source,))
 
     def end_established(self) -> None:
         """Close every connection that carries messages: whoever may still come connects again."""
-        for visit in self._established:
-            visit.scope.cancel()
+        for pending in self._established:
+            pending.scope.cancel()
 
     def end_proven(self, refused: Callable[[ProvenPeer], bool]) -> None:
         """Close the connections of those who may speak no longer."""
-        for visit in self._established:
-            if visit.proven is not None and refused(visit.proven):
-                visit.scope.cancel()
+        for pending in self._established:
+            if pending.proven is not None and refused(pending.proven):
+                pending.scope.cancel()
 
     @property
-    def shaking_hands(self) -> int:
+    def handshaking(self) -> int:
         """Connections that have not proven anything yet."""
         return len(self._handshakes)
 
@@ -164,9 +164,9 @@ def _share_of_strangers(places: int) -> int:
     return max(1, places - places // 4)
 
 
-def _member(visit: PendingConnection) -> bytes | None:
+def _member(pending: PendingConnection) -> bytes | None:
     """The key of a server, whether it speaks as one here or submits as a client; None of anybody else."""
-    proven = visit.proven
+    proven = pending.proven
     return None if proven is None or not proven.is_member else proven.public_key
 
 
@@ -178,31 +178,31 @@ class GarlicFarmServer:
 
     def __init__(
         self,
-        gatekeeper: Authenticator,
+        authenticator: Authenticator,
         handler: RequestHandler,
-        tally: Metrics,
+        metrics: Metrics,
         *,
-        admission: ConnectionLimits | None = None,
+        connection_limits: ConnectionLimits | None = None,
         connection: ConnectionOptions | None = None,
         limits: Limits = DEFAULT_LIMITS,
-        met: Callable[[Identity], None] = lambda _: None,
+        on_identity: Callable[[Identity], None] = lambda _: None,
         accepting: AcceptOptions | None = None,
         budget: BudgetOptions | None = None,
         quota: ClientQuota | None = None,
     ) -> None:
-        """`met` hears what each peer that is let in says of itself; `quota` bounds what unproven clients cost."""
+        """`on_identity` gets what each admitted peer says of itself; `quota` bounds what unproven clients cost."""
         self._quota = quota
         self._accepting = accepting or AcceptOptions()
         self._budget = ReceiveBudget(budget)
         self._known = KnownSources()
-        self._met = met
-        self._gatekeeper = gatekeeper
+        self._on_identity = on_identity
+        self._authenticator = authenticator
         self._handler = handler
-        self._tally = tally
-        self._admission_tuning = admission or ConnectionLimits()
+        self._metrics = metrics
+        self._connection_limits = connection_limits or ConnectionLimits()
         self._connection_options = connection or ConnectionOptions()
         self._limits = limits
-        self.admission = ConnectionPlaces(self._admission_tuning, tally, self._known)
+        self.places = ConnectionPlaces(self._connection_limits, metrics, self._known)
 
     async def listen(
         self,
@@ -246,7 +246,7 @@ class GarlicFarmServer:
         options = replace(
             self._accepting,
             strangers_per_source_max=self._accepting.strangers_max,
-            waiting_s=self._admission_tuning.handshake_s,
+            waiting_s=self._connection_limits.handshake_s,
         )
         await self._accept(await trio.open_tcp_listeners(port, host=host), accept, options, task_status)
 
@@ -258,64 +258,64 @@ class GarlicFarmServer:
         started: trio.TaskStatus[int],
     ) -> None:
         bound_port = int(listeners[0].socket.getsockname()[1])
-        queue = AcceptQueue(options, self._known, lambda: self._tally.count("connections-accepted"), self._dropped)
+        queue = AcceptQueue(options, self._known, lambda: self._metrics.count("connections-accepted"), self._dropped)
         async with trio.open_nursery() as nursery:
             await nursery.start(queue.serve, listeners, accept)
             started.started(bound_port)
 
-    def _dropped(self, source: str, why: Unheard) -> None:
+    def _dropped(self, source: str, why: DropReason) -> None:
         match why:
-            case Unheard.CROWDED | Unheard.EXHAUSTED:
+            case DropReason.CROWDED | DropReason.EXHAUSTED:
                 fault = Fault.BUSY
-            case Unheard.SILENT:
+            case DropReason.SILENT:
                 fault = Fault.SILENT
-            case Unheard.GONE:
+            case DropReason.GONE:
                 fault = Fault.REFUSED_UPGRADE
             case _:
                 assert_never(why)
-        self._tally.incident(fault, source, f"a connection from {source} was closed: {why.value}")
+        self._metrics.incident(fault, source, f"a connection from {source} was closed: {why.value}")
 
     async def serve(self, transport: trio.abc.Stream, source: str, channel: str, secure: Securer | None = None) -> None:
         """One connection, to its end. Without `secure` the stream must already be private.
 
         `channel` is what proofs are bound to (`consensus.protocols.garlic_farm.wire.proof`).
         """
-        visit = self.admission.arrive(source)
+        pending = self.places.arrive(source)
         try:
-            with visit.scope:
-                await self._serve(transport, visit, channel, secure)
+            with pending.scope:
+                await self._serve(transport, pending, channel, secure)
         finally:
-            self.admission.leave(visit)
+            self.places.leave(pending)
             await trio.aclose_forcefully(transport)
 
     async def _serve(
-        self, transport: trio.abc.Stream, visit: PendingConnection, channel: str, secure: Securer | None
+        self, transport: trio.abc.Stream, pending: PendingConnection, channel: str, secure: Securer | None
     ) -> None:
         upgraded, stream = None, transport
         try:
-            with trio.move_on_after(self._admission_tuning.handshake_s) as patience:
+            with trio.move_on_after(self._connection_limits.handshake_s) as patience:
                 if secure is not None:
                     stream = await secure(transport)
-                upgraded = await self._shake_hands(stream, visit.source, channel)
+                upgraded = await self._handshake(stream, pending.source, channel)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             reason = error.__cause__ or "the connection broke"
             # A TLS alert is the other side's verdict about us.
             alerted = isinstance(reason, ssl.SSLError) and "ALERT" in (reason.reason or "")
             fault = Fault.DISTRUSTED if alerted else Fault.REFUSED_UPGRADE
-            self._tally.incident(fault, visit.source, f"handshake with {visit.source}: {reason}")
+            self._metrics.incident(fault, pending.source, f"handshake with {pending.source}: {reason}")
             return
         if patience.cancelled_caught:
-            text = f"{visit.source} did not complete a handshake within {self._admission_tuning.handshake_s:g} s"
-            self._tally.incident(Fault.SILENT, visit.source, text)
+            text = f"{pending.source} did not complete a handshake within {self._connection_limits.handshake_s:g} s"
+            self._metrics.incident(Fault.SILENT, pending.source, text)
         if upgraded is None:
             return
-        visit.proven = upgraded.proven
-        if not self.admission.establish(visit):
+        pending.proven = upgraded.proven
+        if not self.places.establish(pending):
             return
-        await self._welcome(stream, visit.source, upgraded)
+        await self._serve_upgraded(stream, pending.source, upgraded)
 
-    async def _shake_hands(self, stream: trio.abc.Stream, source: str, channel: str) -> Upgraded | None:
-        upgrade = UpgradeServer(self._gatekeeper, channel)
+    async def _handshake(self, stream: trio.abc.Stream, source: str, channel: str) -> Upgraded | None:
+        upgrade = UpgradeServer(self._authenticator, channel)
         verdict, heard = None, False
         while verdict is None:
             data = bytes(await stream.receive_some(_READ_BYTES))
@@ -324,36 +324,36 @@ class GarlicFarmServer:
                     f"{source} hung up after TLS without a word: it may not accept this node's certificate; if it is "
                     "a server of the farm, its own alarms say why"
                 )
-                self._tally.incident(Fault.DISTRUSTED, source, text)
+                self._metrics.incident(Fault.DISTRUSTED, source, text)
                 return None
             heard = True
             verdict = upgrade.receive(data, now_ms())
         if isinstance(verdict, Refused):
             if verdict.fault is None:
-                self._tally.count("challenges")
+                self._metrics.count("challenges")
             else:
-                self._tally.incident(verdict.fault, source, f"handshake with {source} refused: {verdict.text}")
+                self._metrics.incident(verdict.fault, source, f"handshake with {source} refused: {verdict.text}")
             if verdict.response:
                 await stream.send_all(verdict.response)
-                await _say_goodbye(stream)
+                await _close_gracefully(stream)
             return None
         await stream.send_all(verdict.response)
         return verdict
 
-    async def _welcome(self, stream: trio.abc.Stream, source: str, upgraded: Upgraded) -> None:
-        self._tally.count("connections-established")
-        self._met(upgraded.peer)
+    async def _serve_upgraded(self, stream: trio.abc.Stream, source: str, upgraded: Upgraded) -> None:
+        self._metrics.count("connections-established")
+        self._on_identity(upgraded.peer)
         if isinstance(stream, TlsStream):
             if upgraded.proven is not None and upgraded.proven.is_server:
                 stream.read_bytes = _MEMBER_READ_BYTES
-            self._tally.connected(source)
+            self._metrics.connected(source)
         await ServerConnection(
             stream,
             upgraded,
             source,
             handler=self._handler,
-            identity=self._gatekeeper.identity,
-            tally=self._tally,
+            identity=self._authenticator.identity,
+            metrics=self._metrics,
             options=self._connection_options,
             limits=self._limits,
             budget=self._budget,
@@ -361,7 +361,7 @@ class GarlicFarmServer:
         ).run()
 
 
-async def _say_goodbye(stream: trio.abc.Stream) -> None:
+async def _close_gracefully(stream: trio.abc.Stream) -> None:
     """Close so that the response arrives: a TLS stream says that it is complete, and nobody is waited for."""
-    with trio.move_on_after(_GOODBYE_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+    with trio.move_on_after(_CLOSE_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         await stream.aclose()

@@ -32,7 +32,7 @@ import trio
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Role
 from consensus.core.model import MAX_MEMBERS, Configuration, Server, ServerId, integer_id
 from consensus.protocols.garlic_farm.node.client_connection import Lost
-from consensus.protocols.garlic_farm.node.connection import GiveUp
+from consensus.protocols.garlic_farm.node.connection import Cancel, nothing_to_cancel
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.node.joining import Joining
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
@@ -64,7 +64,7 @@ class MembershipOptions:
     """How long the words that frame a change may take."""
 
     invitation_s: float = 15.0
-    farewell_s: float = 2.0
+    leave_s: float = 2.0
 
 
 class MemberRequests:
@@ -76,14 +76,14 @@ class MemberRequests:
         own_id: int,
         links: PeerLinks,
         rules: MemberRules,
-        tally: Metrics,
+        metrics: Metrics,
         options: MembershipOptions | None = None,
     ) -> None:
         self._server = server
         self._own_id = own_id
         self._links = links
         self._rules = rules
-        self._tally = tally
+        self._metrics = metrics
         self._options = options or MembershipOptions()
         self._nursery: trio.Nursery | None = None
         self._under_way: ServerId | None = None
@@ -153,7 +153,7 @@ class MemberRequests:
         return None
 
     def _refuse(self, change: str, reason: str) -> bool:
-        self._tally.incident(Fault.REFUSED_CHANGE, change, f"{change}: refused: {reason}")
+        self._metrics.incident(Fault.REFUSED_CHANGE, change, f"{change}: refused: {reason}")
         return False
 
     def _leads(self) -> bool:
@@ -182,30 +182,30 @@ class MemberRequests:
         return True
 
     async def _add(self, newcomer: Server, address: PeerAddress) -> None:
-        guest = JoiningPeer(
+        joining_peer = JoiningPeer(
             address, lambda extended: self._invitation(integer_id(newcomer.server_id), extended=extended)
         )
         try:
-            if not self._links.invite(newcomer.server_id, guest):
+            if not self._links.invite(newcomer.server_id, joining_peer):
                 self._refuse(_adding(newcomer), "this server has links to too many already")
                 return
             joined = False
             with trio.move_on_after(self._options.invitation_s):
-                joined = await guest.answer()
+                joined = await joining_peer.answer()
             if not joined:
-                said = "did not answer the invitation" if guest.accepted is None else "refused the invitation"
+                said = "did not answer the invitation" if joining_peer.accepted is None else "refused the invitation"
                 self._refuse(_adding(newcomer), f"it {said}")
                 return
             configuration = self._server.describe().raft.configuration
             voters, learners = _without(configuration, newcomer.server_id)
             resolved = await self._server.change_configuration((*voters, newcomer), learners)
         finally:
-            self._links.uninvite(newcomer.server_id)
-            self._count(guest)
+            self._links.end_joining(newcomer.server_id)
+            self._count(joining_peer)
         self._ended(resolved, "servers-added", _adding(newcomer))
 
     async def _remove(self, leaving: int) -> None:
-        await self.farewell(leaving)
+        await self.ask_to_leave(leaving)
         voters, learners = _without(self._server.describe().raft.configuration, leaving)
         resolved = await self._server.change_configuration(voters, learners)
         self._ended(resolved, "servers-removed", _removing(leaving))
@@ -215,24 +215,26 @@ class MemberRequests:
 
         It is a member at once, and gets log packs until it is where the leader was when it came.
         """
-        guest = JoiningPeer(None, lambda extended: self._invitation(integer_id(newcomer.server_id), extended=extended))
+        joining_peer = JoiningPeer(
+            None, lambda extended: self._invitation(integer_id(newcomer.server_id), extended=extended)
+        )
         resolved, joined = None, False
         try:
-            if self._links.invite(newcomer.server_id, guest):
+            if self._links.invite(newcomer.server_id, joining_peer):
                 with trio.move_on_after(self._options.invitation_s):
-                    joined = await guest.answer()
+                    joined = await joining_peer.answer()
             if joined:
                 voters, learners = _without(self._server.describe().raft.configuration, newcomer.server_id)
                 resolved = await self._server.change_configuration(voters, (*learners, newcomer))
         finally:
             begun = resolved is not None and resolved.outcome is ChangeOutcome.COMMITTED
             if begun and self._nursery is not None:
-                self._nursery.start_soon(self._bring_up, integer_id(newcomer.server_id), guest)
+                self._nursery.start_soon(self._bring_up, integer_id(newcomer.server_id), joining_peer)
             else:
-                self._links.uninvite(newcomer.server_id)
+                self._links.end_joining(newcomer.server_id)
         return resolved
 
-    async def _bring_up(self, newcomer: int, guest: JoiningPeer) -> None:
+    async def _bring_up(self, newcomer: int, joining_peer: JoiningPeer) -> None:
         """Wait until the learner holds what the log held at the beginning, or is none any more."""
         goal = self._server.describe().raft.last.index
         try:
@@ -243,17 +245,17 @@ class MemberRequests:
                     return
                 await trio.sleep(_LOOK_S)
         finally:
-            self._links.uninvite(newcomer)
-            self._count(guest)
+            self._links.end_joining(newcomer)
+            self._count(joining_peer)
 
-    def _count(self, guest: JoiningPeer) -> None:
-        self._tally.add("log-packs-sent", guest.packs)
-        self._tally.add("snapshot-chunks-sent", guest.chunks)
+    def _count(self, joining_peer: JoiningPeer) -> None:
+        self._metrics.add("log-packs-sent", joining_peer.packs)
+        self._metrics.add("snapshot-chunks-sent", joining_peer.chunks)
 
-    async def farewell(self, leaving: int) -> None:
+    async def ask_to_leave(self, leaving: int) -> None:
         """Tell a server that it is about to be removed, if it can be reached; its answer changes nothing."""
         raft, told = self._server.describe().raft, trio.Event()
-        farewell = wire.LeaveClusterRequest(
+        ask_to_leave = wire.LeaveClusterRequest(
             self._own_id, leaving, raft.term, 0, raft.last.index, self._server.commit_index
         )
         answers: list[wire.Reply | Lost] = []
@@ -262,11 +264,11 @@ class MemberRequests:
             answers.append(reply)
             told.set()
 
-        self._links.say(leaving, farewell, answered)
-        with trio.move_on_after(self._options.farewell_s):
+        self._links.call(leaving, ask_to_leave, answered)
+        with trio.move_on_after(self._options.leave_s):
             await told.wait()
         heard = any(isinstance(each, wire.LeaveClusterResponse) for each in answers)
-        self._tally.count("farewells-answered" if heard else "farewells-unanswered")
+        self._metrics.count("farewells-answered" if heard else "farewells-unanswered")
 
     def _invitation(self, newcomer: int, *, extended: bool) -> wire.JoinClusterRequest:
         raft, before = self._server.describe().raft, self._links.configuration_before
@@ -280,7 +282,7 @@ class MemberRequests:
     def _ended(self, resolved: ConfigurationResolved, counter: str, change: str) -> None:
         match resolved.outcome:
             case ChangeOutcome.COMMITTED:
-                self._tally.count(counter)
+                self._metrics.count(counter)
             case ChangeOutcome.REFUSED:
                 reason = "refused" if resolved.refusal is None else resolved.refusal.value
                 self._refuse(change, f"{reason}; see docs/changing-servers.md, 'Outcomes'")
@@ -331,7 +333,7 @@ class Members:
 
     def membership_request(
         self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
-    ) -> GiveUp:
+    ) -> Cancel:
         """Answer, at once or, where the disk has to be waited for, later. May raise `GarlicFarmError` instead."""
         match request:
             case wire.SyncLogRequest():
@@ -346,7 +348,7 @@ class Members:
                 answered(self.requests.remove(request))
             case _:
                 assert_never(request)
-        return _nothing_to_give_up
+        return nothing_to_cancel
 
 
 def refuse(request: wire.MembershipRequest, server: ConsensusServer, own_id: int) -> wire.Reply:
@@ -356,7 +358,3 @@ def refuse(request: wire.MembershipRequest, server: ConsensusServer, own_id: int
     asked_by_client = isinstance(request, wire.AddServerRequest | wire.RemoveServerRequest)
     destination = leader if asked_by_client else request.source
     return wire.ANSWERS[type(request)](own_id, destination, role.term, last + 1, accepted=False)
-
-
-def _nothing_to_give_up() -> None:
-    """The answer has been given."""

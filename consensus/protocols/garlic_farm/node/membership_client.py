@@ -77,7 +77,7 @@ async def _ask(client: GarlicFarmClient, request: wire.Request, patience_s: floa
             if found.outcome is not Outcome.COMMITTED or found.leader is None:
                 return Asked(begun=False, leader=found.leader, reason=found.reason)
             try:
-                reply = await client.exchange(integer_id(found.leader), request)
+                reply = await client.call(integer_id(found.leader), request)
             except GarlicFarmError as error:
                 return Asked(begun=False, leader=found.leader, reason=str(error))
             if isinstance(reply, Lost):

@@ -99,7 +99,7 @@ class PlainListener:
         peers: PlainPeers,
         handler: RequestHandler,
         identity: Callable[[], Identity],
-        tally: Metrics,
+        metrics: Metrics,
         *,
         connection: ConnectionOptions | None = None,
         limits: Limits = DEFAULT_LIMITS,
@@ -108,7 +108,7 @@ class PlainListener:
         self._peers = peers
         self._handler = handler
         self._identity = identity
-        self._tally = tally
+        self._metrics = metrics
         self._connection = connection or ConnectionOptions()
         self._limits = limits
         self._budget = ReceiveBudget(budget)
@@ -129,9 +129,9 @@ class PlainListener:
             source = str(stream.socket.getpeername()[0])
             await self._serve(stream, source)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-            self._tally.count("connections-broken")
+            self._metrics.count("connections-broken")
         except GarlicFarmError as error:
-            self._tally.incident(error.fault, source, f"plain connection from {source} closed: {error}")
+            self._metrics.incident(error.fault, source, f"plain connection from {source} closed: {error}")
         finally:
             self._open -= 1
             await trio.aclose_forcefully(stream)
@@ -150,14 +150,14 @@ class PlainListener:
         if speaker and speaker not in allowed:
             text = f"it speaks as server {speaker}, which the list does not have at this address"
             raise GarlicFarmError(Fault.PLAIN_REFUSED, text)
-        self._tally.count("plain-connections")
+        self._metrics.count("plain-connections")
         await ServerConnection(
             stream,
             _upgraded(head, speaker),
             source,
             handler=self._handler,
             identity=self._identity,
-            tally=self._tally,
+            metrics=self._metrics,
             options=self._connection,
             limits=self._limits,
             budget=self._budget,

@@ -1,7 +1,7 @@
 """What a leader or a candidate sends, as bytes: the core's requests in the words that the peer knows.
 
-    of_pack   an append with entries for a newcomer ──▶ SyncLogRequest, one log pack
-    of        anything else                         ──▶ its own word (`mapping`)
+    encode_pack   an append with entries for a joining peer ──▶ SyncLogRequest, one log pack
+    encode        anything else                             ──▶ its own message (`mapping`)
 
 A group of commands goes out in the bytes that the core made of it. Of entries for which there are none, bytes are made
 here, and those of the last append are kept, since followers mostly get the same entries. Equal entries from the same
@@ -60,25 +60,25 @@ class RequestEncoder:
     def __init__(self, configuration_before: ConfigurationBefore, limits: Limits) -> None:
         self._configuration_before = configuration_before
         self._limits = limits
-        self._same_log = EncodedEntries(configuration_before, limits)
+        self._encoded_entries = EncodedEntries(configuration_before, limits)
 
-    def of(self, request: core.Request, peer: int, extensions: frozenset[Extension]) -> bytes:
+    def encode(self, request: core.Request, peer: int, extensions: frozenset[Extension]) -> bytes:
         """The bytes for `peer`; raises `GarlicFarmError` for what it or the protocol has no word for."""
         log = None
         if not isinstance(request, core.AppendEntries):
             asked = request_to_wire(request, peer, self._configuration_before)
         else:
-            entries, log = self._same_log.of(request)
+            entries, log = self._encoded_entries.of(request)
             asked = append_to_wire(request, peer, entries, b"" if LogEntry in map(type, entries) else log)
         check_agreed(asked, extensions)
         return encode_request(asked, self._limits, log)
 
-    def of_pack(
+    def encode_pack(
         self, append: core.AppendEntries, peer: int, extensions: frozenset[Extension], offset: int
     ) -> tuple[bytes, int]:
         """The bytes of an append that goes to a newcomer as a log pack, and what it adds to a data file of its records.
 
-        `offset` is the size in bytes of the newcomer's data file; raises as `of` does.
+        `offset` is the size in bytes of the newcomer's data file; raises as `encode` does.
         """
         asked = sync_to_wire(append, peer, self._configuration_before, offset)
         check_agreed(asked, extensions)

@@ -122,8 +122,8 @@ class Authenticator:
 class UpgradeServer:
     """One handshake, over the channel (see `proof`) that a client must have reached."""
 
-    def __init__(self, gatekeeper: Authenticator, channel: str) -> None:
-        self._gatekeeper = gatekeeper
+    def __init__(self, authenticator: Authenticator, channel: str) -> None:
+        self._authenticator = authenticator
         self._channel = channel
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._received_bytes = 0
@@ -149,20 +149,20 @@ class UpgradeServer:
     def _judge(self, request: h11.Request, now_ms: int) -> Verdict:
         headers = Headers(request.headers)
         target = request.target.decode("latin-1")
-        if request.method != _METHOD.encode() or path_within(target) != self._gatekeeper.path:
+        if request.method != _METHOD.encode() or path_within(target) != self._authenticator.path:
             method = request.method.decode("latin-1")
-            fault, text = _explained(method, path_within(target), self._gatekeeper.path)
+            fault, text = _explained(method, path_within(target), self._authenticator.path)
             return self._refuse(404, fault, text)
         given = headers.one("authorization")
         authorization = None if given is None else parse_authorization(given)
         if authorization is None:
             explained = "no credentials yet" if given is None else "credentials are not Digest with qop=auth"
             return self._challenge(now_ms, None if given is None else Fault.WRONG_CREDENTIALS, explained)
-        if not self._gatekeeper.knows(authorization):
+        if not self._authenticator.knows(authorization):
             text = f"wrong user or password (user {authorization.user[:64]!r})"
             return self._challenge(now_ms, Fault.WRONG_CREDENTIALS, text)
-        if not self._gatekeeper.spend(authorization, now_ms):
-            replayed = self._gatekeeper.was_sent_before(authorization, now_ms)
+        if not self._authenticator.spend(authorization, now_ms):
+            replayed = self._authenticator.was_sent_before(authorization, now_ms)
             problem = (
                 "a request that was sent before" if replayed else "a nonce that is expired, or not of this process"
             )
@@ -180,7 +180,7 @@ class UpgradeServer:
         if (key is not None and not is_websocket_key(key)) or version not in {None, _WEBSOCKET_VERSION}:
             text = "Sec-WebSocket-Key or Sec-WebSocket-Version is not what version 13 asks for"
             return self._refuse(400, Fault.MALFORMED, text, [("Sec-WebSocket-Version", _WEBSOCKET_VERSION)])
-        ours, peer = self._gatekeeper.identity(), headers.identity()
+        ours, peer = self._authenticator.identity(), headers.identity()
         if None not in {ours.cluster_id, peer.cluster_id} and ours.cluster_id != peer.cluster_id:
             text = f"a member of cluster {peer.cluster_id}, while this server belongs to {ours.cluster_id}"
             return self._refuse(409, Fault.WRONG_CLUSTER, text, ours.headers())
@@ -190,7 +190,7 @@ class UpgradeServer:
             return self._refuse(403, proven.fault, text, [(REFUSAL_HEADER, proven.fault.value)])
         if not isinstance(self._http.next_event(), h11.EndOfMessage) or self._http.next_event() is not h11.PAUSED:
             return self._refuse(400, Fault.MALFORMED, "an upgrade request with a body")
-        return self._welcome(headers, authorization, (self._gatekeeper.introduced(ours), peer), proven)
+        return self._welcome(headers, authorization, (self._authenticator.introduced(ours), peer), proven)
 
     def _proven(
         self, headers: Headers, authorization: Authorization, ours: Identity, peer: Identity
@@ -217,7 +217,7 @@ class UpgradeServer:
                 return Refusal(Fault.BUSY, f"{claimed} calls server {called}, and this server has no id yet")
             return Refusal(Fault.WRONG_SERVER, f"{claimed} calls server {called}, and this is server {ours.server_id}")
         proven = ProvenPeer(proof.role, proof.public_key, peer.server_id, headers.admissions())
-        return self._gatekeeper.peers.judge(proven.claim) or proven
+        return self._authenticator.peers.judge(proven.claim) or proven
 
     def _exchange(self, headers: Headers, authorization: Authorization) -> Exchange:
         return Exchange(authorization, self._channel, headers.offered())
@@ -234,7 +234,7 @@ class UpgradeServer:
         key = headers.one("sec-websocket-key")
         if key is not None:
             response.append(("Sec-WebSocket-Accept", accept_token(key)))
-        spoken, peers = self._gatekeeper.spoken, self._gatekeeper.peers
+        spoken, peers = self._authenticator.spoken, self._authenticator.peers
         chosen = next((name for name in headers.tokens("sec-websocket-protocol") if name in spoken), None)
         if chosen is not None:
             response.append(("Sec-WebSocket-Protocol", chosen))
@@ -250,7 +250,7 @@ class UpgradeServer:
         return Upgraded(data or b"", trailing, authorization.user, peer, extensions, proven)
 
     def _challenge(self, now_ms: int, fault: Fault | None, text: str, *, stale: bool = False) -> Refused:
-        return self._refuse(401, fault, text, self._gatekeeper.challenges(now_ms, stale=stale))
+        return self._refuse(401, fault, text, self._authenticator.challenges(now_ms, stale=stale))
 
     def _refuse(
         self, status: int, fault: Fault | None, text: str, headers: list[tuple[str, str]] | None = None

@@ -12,7 +12,7 @@ MEMBERS = Configuration((Server(LEADER, "tcp://a:1"),))
 RECORD_BYTES = 10
 
 
-def guest(*, trusting: bool = False) -> JoiningPeer:
+def joining_peer(*, trusting: bool = False) -> JoiningPeer:
     return JoiningPeer(None, lambda _: JoinClusterRequest(1, 4, 3, 0, 0, 0), trusting=trusting)
 
 
@@ -43,10 +43,10 @@ def send(newcomer: JoiningPeer, request: AppendEntries) -> tuple[Part, ...]:
 
 
 def test_a_pack_that_would_leave_a_gap_is_kept_back() -> None:
-    newcomer = guest()
+    newcomer = joining_peer()
     # before it has joined on this connection, nothing is known of its log
     assert newcomer.parts(append(5, 1)) == 1
-    newcomer.greeted(joined(next_index=3))
+    newcomer.on_join_reply(joined(next_index=3))
     assert newcomer.parts(append(5, 1)) == 3
     # where its log ends packs follow on each other without waiting
     assert send(newcomer, append(2, 4)) == pack(2, 4)
@@ -56,8 +56,8 @@ def test_a_pack_that_would_leave_a_gap_is_kept_back() -> None:
 
 
 def test_a_refusal_from_before_a_pack_was_stored_does_not_send_the_leader_back() -> None:
-    newcomer = guest()
-    newcomer.greeted(joined())
+    newcomer = joining_peer()
+    newcomer.on_join_reply(joined())
     heartbeat, first = append(9, 0), append(0, 5)
     send(newcomer, first)
     newcomer.replied(first, reply(6, success=True))
@@ -66,8 +66,8 @@ def test_a_refusal_from_before_a_pack_was_stored_does_not_send_the_leader_back()
 
 
 def test_a_refusal_that_comes_before_the_packs_own_answer_is_made_good_by_it() -> None:
-    newcomer = guest()
-    newcomer.greeted(joined())
+    newcomer = joining_peer()
+    newcomer.on_join_reply(joined())
     first = append(0, 5)
     send(newcomer, first)
     newcomer.replied(append(9, 0), reply(1, success=False))
@@ -76,13 +76,13 @@ def test_a_refusal_that_comes_before_the_packs_own_answer_is_made_good_by_it() -
 
 
 def test_after_a_snapshot_packs_follow_on_it_and_after_a_new_connection_on_what_it_says() -> None:
-    newcomer = guest()
-    newcomer.greeted(joined())
+    newcomer = joining_peer()
+    newcomer.on_join_reply(joined())
     newcomer.replied(*installed(100))
     assert newcomer.parts(append(100, 2)) == pack(100, 2)
     newcomer.connection_lost()
     assert newcomer.parts(append(102, 1)) == 1
-    newcomer.greeted(joined(next_index=101))
+    newcomer.on_join_reply(joined(next_index=101))
     assert newcomer.parts(append(102, 1)) == 101
     assert newcomer.parts(append(100, 3)) == pack(100, 3)
 
@@ -93,16 +93,16 @@ def installed(index: int) -> tuple[InstallSnapshot, SnapshotReply]:
 
 
 def test_one_of_another_make_is_told_nothing_before_it_has_accepted() -> None:
-    newcomer = guest(trusting=True)
+    newcomer = joining_peer(trusting=True)
     assert newcomer.parts(append(0, 5)) == 1
     assert newcomer.parts(append(9, 0)) == 1
     assert not newcomer.may_send_snapshot()
 
 
 def test_one_of_another_make_that_elected_itself_gets_the_log_from_index_1_before_any_heartbeat() -> None:
-    newcomer = guest(trusting=True)
+    newcomer = joining_peer(trusting=True)
     # given one whose log ends at 1, with an entry of its own
-    newcomer.greeted(joined(next_index=2))
+    newcomer.on_join_reply(joined(next_index=2))
     # then a heartbeat at that place, which it might take for equal, is kept back
     assert newcomer.parts(append(1, 0)) == 1
     assert newcomer.parts(append(1, 5)) == 1
@@ -113,8 +113,8 @@ def test_one_of_another_make_that_elected_itself_gets_the_log_from_index_1_befor
 
 
 def test_the_offsets_of_packs_for_another_make_go_on_and_begin_anew_after_a_snapshot() -> None:
-    newcomer = guest(trusting=True)
-    newcomer.greeted(joined())
+    newcomer = joining_peer(trusting=True)
+    newcomer.on_join_reply(joined())
     assert send(newcomer, append(0, 5)) == pack(0, 5)
     assert send(newcomer, append(5, 3)) == pack(5, 3, offset=5 * RECORD_BYTES)
     assert send(newcomer, append(8, 1)) == pack(8, 1, offset=8 * RECORD_BYTES)
@@ -124,8 +124,8 @@ def test_the_offsets_of_packs_for_another_make_go_on_and_begin_anew_after_a_snap
 
 
 def test_a_pack_for_another_make_holds_committed_entries_only() -> None:
-    newcomer = guest(trusting=True)
-    newcomer.greeted(joined())
+    newcomer = joining_peer(trusting=True)
+    newcomer.on_join_reply(joined())
     # given that nothing is committed: nothing can be sent that it would not execute
     assert newcomer.parts(append(0, 5, commit=0)) == 1
     # when a part is, that goes as a pack, and the rest as an append
@@ -138,28 +138,28 @@ def test_a_pack_for_another_make_holds_committed_entries_only() -> None:
 
 
 def test_after_a_number_of_entries_another_make_gets_appends() -> None:
-    newcomer = guest(trusting=True)
-    newcomer.greeted(joined())
+    newcomer = joining_peer(trusting=True)
+    newcomer.on_join_reply(joined())
     assert send(newcomer, append(0, PACKED_ENTRIES_MAX)) == pack(0, PACKED_ENTRIES_MAX)
     assert send(newcomer, append(PACKED_ENTRIES_MAX, 5)) == (Part(append(PACKED_ENTRIES_MAX, 5)),)
 
 
 def test_after_a_new_connection_another_make_compares_or_begins_anew() -> None:
-    newcomer = guest(trusting=True)
-    newcomer.greeted(joined())
+    newcomer = joining_peer(trusting=True)
+    newcomer.on_join_reply(joined())
     send(newcomer, append(0, 5))
     # given a connection that broke before the first pack was answered: what its log holds is not known
     newcomer.connection_lost()
-    newcomer.greeted(joined(next_index=2, accepted=False))
+    newcomer.on_join_reply(joined(next_index=2, accepted=False))
     assert send(newcomer, append(0, 5)) == pack(0, 5)
     newcomer.replied(append(0, 5), reply(6, success=True))
     # after an answer it is, and it refuses the second invitation with the place to go on from
     newcomer.connection_lost()
-    newcomer.greeted(joined(next_index=6, accepted=False))
+    newcomer.on_join_reply(joined(next_index=6, accepted=False))
     assert send(newcomer, append(5, 5)) == (Part(append(5, 5)),)
     # and one that has lost its log meanwhile gets all of it
     newcomer.replied(append(5, 5), reply(11, success=True))
     newcomer.connection_lost()
-    newcomer.greeted(joined(next_index=2))
+    newcomer.on_join_reply(joined(next_index=2))
     assert newcomer.parts(append(10, 1)) == 1
     assert send(newcomer, append(0, 5)) == pack(0, 5)

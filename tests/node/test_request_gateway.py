@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from bridge.core.control import SubmitOutcome
 from bridge.core.records import Admission as AdmissionRecord
 from bridge.core.records import Approval, Clock, Eviction, Level
-from bridge.node.replica import SUBMIT_PATIENCE_SECONDS, FrontDoor, Replica
+from bridge.node.replica import SUBMIT_PATIENCE_SECONDS, Replica, RequestGateway
 from bridge.wire.application import encode
 from consensus.core import messages as core
 from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
@@ -111,16 +111,16 @@ def replica(server: Server, client: Client | None = None) -> Replica:
     )
 
 
-def asked(opened: FrontDoor, commands: tuple[bytes, ...]) -> ClientAnswer | None:
-    """What the door answers at once."""
+def asked(opened: RequestGateway, commands: tuple[bytes, ...]) -> ClientAnswer | None:
+    """What the gateway answers at once."""
     answers: list[ClientAnswer | None] = []
     opened.client_request(commands, answers.append)
     (answer,) = answers
     return answer
 
 
-def door(server: Server) -> FrontDoor:
-    opened = FrontDoor()
+def gateway(server: Server) -> RequestGateway:
+    opened = RequestGateway()
     opened.replica = replica(server)
     return opened
 
@@ -143,13 +143,15 @@ def door(server: Server) -> FrontDoor:
     ids=["committed", "not leader", "no leader", "busy", "unknown: hang up"],
 )
 def test_each_outcome_has_its_answer_on_the_wire(resolve: ProposalResolved, expected: ClientAnswer | None) -> None:
-    assert asked(door(Server(resolve)), (b"{}",)) == expected
+    assert asked(gateway(Server(resolve)), (b"{}",)) == expected
 
 
 async def test_a_client_that_sends_nothing_learns_who_leads() -> None:
-    assert asked(door(Server(role=FOLLOWING)), ()) == ClientAnswer(accepted=False, leader=OTHER, next_index=0, term=7)
+    assert asked(gateway(Server(role=FOLLOWING)), ()) == ClientAnswer(
+        accepted=False, leader=OTHER, next_index=0, term=7
+    )
     stage = Stage()
-    opened = FrontDoor()
+    opened = RequestGateway()
     opened.replica = cast("Replica", stage.replica)
     assert asked(opened, ()) == ClientAnswer(accepted=True, leader=OWN, next_index=1, term=1)
 
@@ -158,17 +160,17 @@ def test_a_client_may_not_admit_anybody() -> None:
     admission = encode(AdmissionRecord(b"n" * 8, "node-4", server_id=4))
     for disguised in (admission, admission.replace(b"admission", rb"\u0061dmission")):
         with pytest.raises(GarlicFarmError, match="only the leader writes those"):
-            asked(door(Server()), (disguised,))
+            asked(gateway(Server()), (disguised,))
 
 
 def test_a_client_may_neither_approve_nor_evict_nor_raise_the_level() -> None:
     for record in (Approval(b"n" * 8, "n", b"o" * 8, server_id=4), Eviction(b"n" * 8, 1, ()), Level(2, "0.1.0")):
         with pytest.raises(GarlicFarmError, match="only the leader writes those"):
-            asked(door(Server()), (encode(record),))
+            asked(gateway(Server()), (encode(record),))
 
 
 def test_a_server_that_was_thrown_out_is_not_heard() -> None:
-    opened = door(Server())
+    opened = gateway(Server())
     opened.is_out = lambda server_id: server_id == OTHER
     request = core.RequestVote(7, OTHER, ORIGIN, 1)
     with pytest.raises(GarlicFarmError, match="server 2 was thrown out of the farm"):
@@ -178,14 +180,14 @@ def test_a_server_that_was_thrown_out_is_not_heard() -> None:
 def test_a_client_may_not_write_clock_entries_not_even_among_others() -> None:
     server = Server()
     with pytest.raises(GarlicFarmError, match="only the leader writes those") as refused:
-        asked(door(server), (b"{}", encode(Clock(NOW_MS, OWN))))
+        asked(gateway(server), (b"{}", encode(Clock(NOW_MS, OWN))))
     assert refused.value.fault is Fault.OUT_OF_TURN
     assert server.proposed == []
 
 
 def test_a_command_too_large_to_be_stored_is_a_fault_of_the_client() -> None:
     with pytest.raises(GarlicFarmError, match="at most 5 can be stored") as refused:
-        asked(door(Server(error=ValueError("a command has 9 bytes; at most 5 can be stored"))), (b"x",))
+        asked(gateway(Server(error=ValueError("a command has 9 bytes; at most 5 can be stored"))), (b"x",))
     assert refused.value.fault is Fault.TOO_LARGE
 
 
@@ -193,10 +195,10 @@ def test_a_command_too_large_to_be_stored_is_a_fault_of_the_client() -> None:
 def test_a_peer_that_comes_too_early_too_late_or_too_often_is_told_to_try_again(error: Exception) -> None:
     request = core.RequestVote(1, OTHER, ORIGIN, correlation=1)
     with pytest.raises(GarlicFarmError) as refused:
-        door(Server(error=error)).request(OTHER, request, nobody_answers)
+        gateway(Server(error=error)).request(OTHER, request, nobody_answers)
     assert refused.value.fault is Fault.BUSY
     with pytest.raises(GarlicFarmError, match="has not started its Raft server yet"):
-        FrontDoor().request(OTHER, request, nobody_answers)
+        RequestGateway().request(OTHER, request, nobody_answers)
 
 
 def nobody_answers(reply: core.Reply | None) -> None:
@@ -204,13 +206,13 @@ def nobody_answers(reply: core.Reply | None) -> None:
 
 
 def test_before_the_farm_is_founded_a_client_is_told_that_nobody_leads() -> None:
-    assert asked(FrontDoor(), (b"{}",)) == ClientAnswer(accepted=False, leader=None, next_index=0, term=0)
+    assert asked(RequestGateway(), (b"{}",)) == ClientAnswer(accepted=False, leader=None, next_index=0, term=0)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.BUSY, Outcome.NOT_LEADER])
-def test_a_door_that_closes_while_a_request_is_under_way_lets_it_end(outcome: Outcome) -> None:
+def test_a_gateway_that_loses_its_replica_while_a_request_is_under_way_lets_it_end(outcome: Outcome) -> None:
     server = Server(ProposalResolved(0, outcome), late=[])
-    opened = door(server)
+    opened = gateway(server)
     answers: list[ClientAnswer | None] = []
     opened.client_request((b"{}",), answers.append)
     assert answers == []
