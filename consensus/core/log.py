@@ -25,7 +25,17 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from consensus.core.entry_data import configuration_in, decode_configuration
-from consensus.core.model import ORIGIN, Configuration, Entry, EntryKind, Index, LogId, SnapshotDescription, Term
+from consensus.core.model import (
+    COMMAND,
+    ORIGIN,
+    Configuration,
+    Entry,
+    EntryKind,
+    Index,
+    LogId,
+    SnapshotDescription,
+    Term,
+)
 
 ENTRY_OVERHEAD_BYTES = 32
 """What an entry costs beside its data, on any wire and in memory, so that empty entries are not free."""
@@ -206,14 +216,16 @@ class Log:
         """
         term = self.last_term
         size = self._size_before(len(self._tail))
-        for index, entry in enumerate(entries, start=self.last_index + 1):
+        ends: list[int] = []
+        for entry in entries:
             if entry.term != term or not self._runs:
                 term = entry.term
-                self._runs.append(TermRun(index, term))
-            if entry.kind == EntryKind.CONFIGURATION:
-                self._configure(index, decode_configuration(entry.data))
+                self._runs.append(TermRun(self.last_index + len(ends) + 1, term))
+            if entry.kind is not COMMAND and entry.kind is EntryKind.CONFIGURATION:
+                self._configure(self.last_index + len(ends) + 1, decode_configuration(entry.data))
             size += ENTRY_OVERHEAD_BYTES + len(entry.data)
-            self._bytes_up_to.append(size)
+            ends.append(size)
+        self._bytes_up_to.extend(ends)
         self._tail.extend(entries)
         self.last_index += len(entries)
         self.last_term = term
@@ -257,8 +269,7 @@ class Log:
             return
         base = self.configuration_at(first_kept - 1)
         self.start = LogId(first_kept - 1, self.term_at(first_kept - 1) or 0)
-        while self._tail and self._tail_first < first_kept:
-            self._forget_oldest()
+        self._forget_oldest(min(len(self._tail), max(0, first_kept - self._tail_first)))
         self._tail_first = max(self._tail_first, first_kept)
         self._runs = self._runs[self._run_at(first_kept) :] if first_kept <= self.last_index else []
         if self._runs and self._runs[0].first < first_kept:
@@ -293,10 +304,15 @@ class Log:
 
     def trim(self, keep_entries: int, keep_bytes: int) -> None:
         """Forget the oldest entries beyond the limits, but none that is not durable."""
-        while (len(self._tail) > keep_entries or self.tail_bytes > keep_bytes) and (
-            self._tail and self._tail_first <= self.durable_index
-        ):
-            self._forget_oldest()
+        tail, ends = self._tail, self._bytes_up_to
+        if len(tail) <= keep_entries and self.tail_bytes <= keep_bytes:
+            return
+        last_bytes, durable = ends[-1], self.durable_index + 1 - self._tail_first
+        removable = min(durable, len(tail))
+        removed = max(0, min(removable, len(tail) - keep_entries))
+        while removed < removable and last_bytes - (ends[removed - 1] if removed else self._bytes_before) > keep_bytes:
+            removed += 1
+        self._forget_oldest(removed)
 
     def faults(self) -> Iterator[str]:
         """What is impossible about this picture of the log, for the invariants."""
@@ -307,10 +323,12 @@ class Log:
         if self.configuration != self._latest_configuration():
             yield "configuration that is not the latest"
 
-    def _forget_oldest(self) -> None:
-        self._tail.popleft()
-        self._bytes_before = self._bytes_up_to.popleft()
-        self._tail_first += 1
+    def _forget_oldest(self, count: int) -> None:
+        tail, ends = self._tail, self._bytes_up_to
+        for _ in range(count):
+            tail.popleft()
+            self._bytes_before = ends.popleft()
+        self._tail_first += count
 
     def _run_at(self, index: Index) -> int:
         return bisect_right(self._runs, index, key=_first_of) - 1
