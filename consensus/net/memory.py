@@ -1,7 +1,7 @@
 """A network in memory: a `Transport` for servers of one process, such as the tests of a service that embeds one.
 
     network = MemoryNetwork(delay_s=0.001)
-    transport = network.transport(ServerId(1))          one for each life of a server
+    transport = network.transport(1)          one for each life of a server
 
     send ─▶ queue to one peer, in order ─▶ after `delay_s` ─▶ Receiver.ask │ Receiver.deliver_reply
 

@@ -75,6 +75,7 @@ from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError
 from consensus.server.event_loop import EventLoop
 from consensus.server.executor import Executor
 from consensus.server.interfaces import ContentChecks, Core, StateMachine, Transport, next_call
+from consensus.server.log_stream import LogStream, LogStreams
 from consensus.server.mailbox import JobBlocked, JobDone, Mailbox, Urgent
 from consensus.server.options import ServerOptions
 from consensus.server.pending_calls import Awaited, PendingCalls
@@ -140,6 +141,7 @@ class ConsensusServer:
         )
         self.applying = Applying(state_machine, options.apply_queue_bytes)
         self._storage_reads = StorageReads(self._calls, self._read_storage)
+        self._streams = LogStreams(self._storage_reads, self.applying, lambda: storage.snapshot)
         self._snapshots = Snapshotting(self, storage, self.applying, options, keep_from)
         if storage.snapshot is not None:
             self.applying.push_restore(Restore(storage.snapshot))
@@ -169,6 +171,7 @@ class ConsensusServer:
                 nursery.start_soon(self._worker.run)
                 nursery.start_soon(self.applying.run, self._storage_reads.entries, self._storage_reads.state)
                 nursery.start_soon(self._snapshots.run)
+                await nursery.start(self._streams.run)
                 await nursery.start(self._transport.run, self)
                 self._connect(self._core.describe().configuration)
                 task_status.started()
@@ -318,6 +321,15 @@ class ConsensusServer:
         """
         last = min(self.applying.commit, first + limit_entries - 1)
         return await self._storage_reads.log(first, last, limit_bytes)
+
+    def committed_entries(self, first: Index, *, ahead: int = 4, batch_bytes: int = 64 * 1024) -> LogStream:
+        """A stream of what is committed from `first` on, for one consumer (`log_stream`).
+
+        `with server.committed_entries(1) as stream:` and `async for item in stream:`, an `EntryBatch` or, where the log
+        is compacted, a `SnapshotChunk`. At most `ahead` items wait for the consumer, each of about `batch_bytes` or
+        one entry. Raises `ServerStoppedError` if the server does not run.
+        """
+        return self._streams.open(first, ahead, batch_bytes)
 
     async def read_stored(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
         """Entries of this server's own log, committed or not; raises `ServerBusyError`.

@@ -35,6 +35,11 @@ class StorageReads:
             return ()
         return await self._entries(self._calls.log_reads, first, last, limit_bytes)
 
+    async def chunk(self, snapshot: SnapshotDescription, offset: int) -> bytes | None:
+        """Bytes of the stored snapshot for a reader of the log; None if it was replaced."""
+        answer = await self._ask(self._calls.log_reads, _chunk_at(snapshot, offset))
+        return answer.data if isinstance(answer, SnapshotRead) else None
+
     async def state(self, snapshot: SnapshotDescription) -> AsyncIterator[bytes]:
         """The state machine's bytes in the stored snapshot."""
         image, offset, done = ImageReader(), 0, False

@@ -1,0 +1,162 @@
+"""Committed entries as a stream, from any index on: what a consumer of the log reads, whatever the protocol.
+
+    is `first` compacted?  ──yes──▶ the stored snapshot, chunk by chunk ──▶ the entries after it
+            │ no
+            ▼
+    entries, in batches of `batch_bytes` ──▶ … ──▶ at the commit index: wait for more
+
+Each chunk tells the size of the whole snapshot, so a consumer knows it with the first. The chunks are the snapshot as
+servers exchange it. The log may be compacted while a slow consumer is behind, and a snapshot may be replaced while it
+is being sent: then the stream goes on with the newer one, from offset 0, and the consumer begins anew.
+
+The stream reads ahead of its consumer by `ahead` items and no further, so a consumer that stops costs this memory and
+one task. It holds nothing back: not compaction, and not the other readers, for it has one read under way at a time and
+waits while the server is busy.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from consensus.core.model import Entry, Index, LogId, SnapshotDescription
+from consensus.server.applying import Applying
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.storage_reads import StorageReads
+
+_BUSY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChunk:
+    """Bytes of the snapshot that stands for everything up to `last`, from `offset` on."""
+
+    last: LogId
+    total_bytes: int
+    offset: int
+    data: bytes
+
+    @property
+    def is_last(self) -> bool:
+        """Whether entries follow."""
+        return self.offset + len(self.data) == self.total_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EntryBatch:
+    """Committed entries from index `first` on; the log was committed up to `commit` when they were read."""
+
+    first: Index
+    entries: tuple[Entry, ...]
+    commit: Index
+
+
+StreamItem = SnapshotChunk | EntryBatch
+
+
+class LogStream:
+    """One consumer's stream: `with stream:` and `async for item in stream:`. Raises `ServerStoppedError` at its end."""
+
+    def __init__(self, items: trio.MemoryReceiveChannel[StreamItem], life: trio.CancelScope) -> None:
+        self._items = items
+        self._life = life
+
+    def __enter__(self) -> Self:
+        """The stream has begun already."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The consumer leaves: nothing more is read for it."""
+        self._life.cancel()
+        self._items.close()
+
+    def __aiter__(self) -> "LogStream":
+        """Items in order, for as long as the server runs."""
+        return self
+
+    async def __anext__(self) -> StreamItem:
+        """The next item, when there is one."""
+        try:
+            return await self._items.receive()
+        except trio.EndOfChannel:
+            raise ServerStoppedError("the server has stopped") from None
+
+
+class LogStreams:
+    """The streams of one server."""
+
+    def __init__(
+        self, reads: StorageReads, applying: Applying, stored_snapshot: Callable[[], SnapshotDescription | None]
+    ) -> None:
+        self._reads = reads
+        self._applying = applying
+        self._stored_snapshot = stored_snapshot
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Feed streams until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        return 0 if self._nursery is None else len(self._nursery.child_tasks)
+
+    def open(self, first: Index, ahead: int, batch_bytes: int) -> LogStream:
+        """A stream of what is committed from index `first` on; raises `ServerStoppedError`."""
+        if self._nursery is None:
+            raise ServerStoppedError("the server does not run")
+        if first < 1:
+            raise ValueError(f"the log begins at index 1, not at {first}")
+        send, receive = trio.open_memory_channel[StreamItem](ahead)
+        life = trio.CancelScope()
+        self._nursery.start_soon(self._feed, life, send, first, batch_bytes)
+        return LogStream(receive, life)
+
+    async def _feed(
+        self, life: trio.CancelScope, items: trio.MemorySendChannel[StreamItem], first: Index, batch_bytes: int
+    ) -> None:
+        with life, items:
+            following = first
+            while True:
+                try:
+                    following = await self._send_next(items, following, batch_bytes)
+                except ServerBusyError:
+                    await trio.sleep(_BUSY_S)
+                except (ServerStoppedError, trio.BrokenResourceError):
+                    return
+
+    async def _send_next(self, items: trio.MemorySendChannel[StreamItem], first: Index, batch_bytes: int) -> Index:
+        """Send a batch, or the snapshot that stands for it; returns the index of what comes next."""
+        commit = await self._applying.wait_commit(first)
+        entries = await self._reads.log(first, commit, batch_bytes)
+        if entries:
+            await items.send(EntryBatch(first, entries, commit))
+            return first + len(entries)
+        snapshot = self._stored_snapshot()
+        if snapshot is None or snapshot.last.index < first or not await self._send_snapshot(items, snapshot):
+            # What was read is being replaced just now: look again.
+            await trio.sleep(_BUSY_S)
+            return first
+        return snapshot.last.index + 1
+
+    async def _send_snapshot(self, items: trio.MemorySendChannel[StreamItem], snapshot: SnapshotDescription) -> bool:
+        """Send all chunks; False if a newer snapshot has replaced this one."""
+        offset = 0
+        while offset < snapshot.size_bytes:
+            data = await self._reads.chunk(snapshot, offset)
+            if data is None:
+                return False
+            await items.send(SnapshotChunk(snapshot.last, snapshot.size_bytes, offset, data))
+            offset += len(data)
+        return True

@@ -1,0 +1,185 @@
+"""Committed entries as a stream: from any index, the snapshot first where the log is compacted, little ahead."""
+
+import pytest
+import trio
+import trio.testing
+
+from consensus.core.model import COMMAND, Index
+from consensus.server.errors import ServerStoppedError
+from consensus.server.log_stream import EntryBatch, LogStream, SnapshotChunk, StreamItem
+from consensus.server.options import ServerOptions
+from consensus.storage.snapshot_image import ImageReader
+from tests.node.memory_server import MemoryDisk, Node, leader_alone
+
+KEEP_NOTHING = ServerOptions(retain_bytes=0)
+LARGE = 40_000
+
+
+async def fill(node: Node, *commands: bytes) -> None:
+    answer = await node.server.propose(commands)
+    assert answer.position is not None
+    await node.server.wait_applied(answer.position.index)
+
+
+async def take(stream: LogStream, until: Index) -> list[StreamItem]:
+    """Items up to the batch that has the entry at `until`."""
+    items: list[StreamItem] = []
+    with trio.fail_after(60):
+        async for item in stream:
+            items.append(item)
+            if isinstance(item, EntryBatch) and item.first + len(item.entries) > until:
+                break
+    return items
+
+
+def commands(items: list[StreamItem]) -> list[bytes]:
+    batches = [item for item in items if isinstance(item, EntryBatch)]
+    return [entry.data for batch in batches for entry in batch.entries if entry.kind == COMMAND]
+
+
+async def test_a_stream_gives_what_is_committed_and_then_waits_for_more(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk())
+        await fill(node, b"1", b"2", b"3")
+        with node.server.committed_entries(1) as stream:
+            last = node.server.commit_index
+            assert commands(await take(stream, last)) == [b"1", b"2", b"3"]
+            with trio.move_on_after(60) as patience:
+                await stream.__anext__()
+            assert patience.cancelled_caught
+            await fill(node, b"4")
+            (batch,) = await take(stream, last + 1)
+            assert isinstance(batch, EntryBatch)
+            assert (batch.first, batch.commit, commands([batch])) == (last + 1, last + 1, [b"4"])
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stream_from_an_index_that_is_not_committed_yet_begins_there(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk())
+        await fill(node, b"1")
+        with node.server.committed_entries(node.server.commit_index + 2) as stream:
+            await fill(node, b"2", b"3")
+            assert commands(await take(stream, node.server.commit_index)) == [b"3"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_where_the_log_is_compacted_the_snapshot_comes_first_and_tells_its_size(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk(), KEEP_NOTHING)
+        await fill(node, *(b"%d" % number * LARGE for number in range(20)))
+        snapshot = await node.server.take_snapshot()
+        assert snapshot is not None
+        await fill(node, b"after")
+        with node.server.committed_entries(1) as stream:
+            items = await take(stream, node.server.commit_index)
+        nursery.cancel_scope.cancel()
+    chunks = [item for item in items if isinstance(item, SnapshotChunk)]
+    assert len(chunks) > 1
+    assert {(chunk.last, chunk.total_bytes) for chunk in chunks} == {(snapshot.last, snapshot.size_bytes)}
+    assert [chunk.is_last for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    image = ImageReader()
+    for chunk in chunks:
+        list(image.feed(chunk.data))
+    assert image.finish() == snapshot
+    batch = items[len(chunks)]
+    assert isinstance(batch, EntryBatch)
+    assert (batch.first, commands(items)) == (snapshot.last.index + 1, [b"after"])
+
+
+async def test_a_snapshot_that_is_replaced_while_it_is_sent_begins_anew(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk(), KEEP_NOTHING)
+        await fill(node, *(b"%d" % number * LARGE for number in range(40)))
+        first = await node.server.take_snapshot()
+        with node.server.committed_entries(1, ahead=0) as stream:
+            begun = await stream.__anext__()
+            await fill(node, b"more")
+            second = await node.server.take_snapshot()
+            await fill(node, b"after")
+            items = await take(stream, node.server.commit_index)
+        nursery.cancel_scope.cancel()
+    assert first is not None
+    assert second is not None
+    assert isinstance(begun, SnapshotChunk)
+    assert (begun.last, begun.offset) == (first.last, 0)
+    again = next(item for item in items if isinstance(item, SnapshotChunk) and item.last == second.last)
+    assert (again.offset, again.total_bytes) == (0, second.size_bytes)
+    newer = [item for item in items if isinstance(item, SnapshotChunk) and item.last == second.last]
+    assert sum(len(chunk.data) for chunk in newer) == second.size_bytes
+    assert commands(items) == [b"after"]
+
+
+async def test_the_stream_reads_ahead_of_its_consumer_by_so_many_items_and_no_further(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk())
+        await fill(node, *(b"%d" % number for number in range(100)))
+        reads: list[Index] = []
+        read = node.server._storage_reads.log
+
+        async def counted(first: Index, last: Index, limit_bytes: int) -> object:
+            reads.append(first)
+            return await read(first, last, limit_bytes)
+
+        monkeypatch.setattr(node.server._storage_reads, "log", counted)
+        with node.server.committed_entries(1, ahead=3, batch_bytes=1) as stream:
+            await trio.sleep(60)
+            assert reads == [1, 2, 3, 4]  # three wait for the consumer, and one for room
+            await stream.__anext__()
+            await trio.sleep(60)
+            assert reads == [1, 2, 3, 4, 5]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_consumer_that_leaves_costs_nothing_more_and_others_read_on(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk())
+        await fill(node, b"1")
+        last = node.server.commit_index
+        with node.server.committed_entries(1) as stays:
+            for _ in range(10):
+                with node.server.committed_entries(1) as leaves:
+                    await take(leaves, last)
+            await trio.sleep(1)
+            assert node.server._streams.count == 1
+            assert commands(await take(stays, last)) == [b"1"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_server_that_stops_ends_its_streams(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk())
+        with node.server.committed_entries(node.server.commit_index + 1) as stream:
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True), pytest.raises(ServerStoppedError):
+                await stream.__anext__()
+    with pytest.raises(ServerStoppedError):
+        node.server.committed_entries(1)
+
+
+async def test_an_index_that_no_log_has_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk())
+        with pytest.raises(ValueError, match="begins at index 1"):
+            node.server.committed_entries(0)
+        nursery.cancel_scope.cancel()
