@@ -1,17 +1,19 @@
-"""Accepting connections so that a flood of strangers costs little and delays the farm's own servers not at all.
+"""Accepting connections so that a flood from unknown sources costs little and does not delay the farm's own servers.
 
-    kernel ─accept─▶ silent ─first byte─▶ spoken ─turn─▶ handled
+    kernel ─accept─▶ silent ─first byte─▶ readable ─turn─▶ handled
                        │                    │
-                       └── too many, or too long: the oldest of a source, then the oldest of all strangers is closed
+                       └── too many, or too long: the oldest of a source, then the oldest stranger is closed
 
-A task, a TLS session and a signature are spent only on who has sent a byte and whose turn it is; a silent connection is
-a number in a selector. So a flood is drained from the kernel's queue, where a server of the farm would wait behind it.
+A connection gets a task, a TLS session and a signature only after its first byte and when its turn has come. A silent
+connection is one descriptor in a selector. So a flood is drained from the kernel's queue, where a server of the farm
+would otherwise wait behind it.
 
-Two classes do not share their places: sources from which a server has proven its identity lately, and all others. The
-first are handled at once. Of the others so many begin in a second, source after source, each source's newest first: in
-a flood the oldest have given up. What comes from one /64 of IPv6 is one source.
+Two classes of sources do not share their places: sources from which a server has lately proven its identity, and all
+others (strangers). Connections of the first class are handled at once. Strangers begin at a limited rate, one source
+after the other, the newest connection of each source first: in a flood the oldest have given up. A /64 of IPv6 is one
+source.
 
-When the process has no descriptor left the oldest silent stranger is closed, and accepting goes on a moment later.
+When the process has no descriptor left, the oldest silent stranger is closed, and accepting continues a moment later.
 """
 
 import errno
@@ -29,7 +31,7 @@ import trio
 
 _ACCEPT_AT_ONCE: Final = 256
 _BEGIN_AT_ONCE: Final = 8
-"""Handshakes begun before other tasks have their turn: a few milliseconds of signatures."""
+"""How many handshakes begin before other tasks run: a few milliseconds of signatures."""
 _PAUSE_S: Final = 0.05
 _KNOWN_FOR_S: Final = 3600.0
 _KNOWN_MAX: Final = 1024
@@ -46,7 +48,7 @@ class AcceptOptions:
     known_max: int = 128
     waiting_s: float = 5.0
     begun_per_s: float = 200.0
-    """A handshake costs about a millisecond: so strangers have a fifth of a processor."""
+    """A handshake costs about a millisecond, so strangers get a fifth of a processor."""
 
 
 def source_of(address: str) -> str:
@@ -63,13 +65,13 @@ def source_of(address: str) -> str:
 
 
 class KnownSources:
-    """Sources from which somebody has proven lately to belong here."""
+    """Sources from which a server has lately proven its identity."""
 
     def __init__(self) -> None:
         self._proven_at: OrderedDict[str, float] = OrderedDict()
 
     def add(self, address: str) -> None:
-        """Somebody who belongs here came from this address just now."""
+        """A server has proven its identity from this address."""
         source = source_of(address)
         self._proven_at[source] = trio.current_time()
         self._proven_at.move_to_end(source)
@@ -77,7 +79,7 @@ class KnownSources:
             self._proven_at.popitem(last=False)
 
     def __contains__(self, address: object) -> bool:
-        """Whether it did within the last hour."""
+        """Whether one has within the last hour."""
         proven_at = self._proven_at.get(source_of(str(address)))
         return proven_at is not None and trio.current_time() - proven_at < _KNOWN_FOR_S
 
@@ -102,7 +104,7 @@ class _Places:
         self._readable: OrderedDict[str, list[_PendingStream]] = OrderedDict()
 
     def add(self, pending: _PendingStream) -> _PendingStream | None:
-        """Who has to give way to it, if anybody."""
+        """Add a connection; returns the one to close for it, if there are too many."""
         of_source = self._by_source.setdefault(pending.source, {})
         of_source[pending] = None
         self.all[pending] = None
@@ -127,7 +129,7 @@ class _Places:
         self._readable.setdefault(pending.source, []).append(pending)
 
     def next(self) -> _PendingStream | None:
-        """The newest of the source whose turn it is."""
+        """The newest connection of the source whose turn it is."""
         if not self._readable:
             return None
         source, readable = next(iter(self._readable.items()))
@@ -146,7 +148,7 @@ class _Places:
 
 
 class DropReason(Enum):
-    """Why a connection was closed before anybody handled it."""
+    """Why a connection was closed before it was handled."""
 
     CROWDED = "too many wait for their turn"
     SILENT = "it said nothing, or had no turn, in time"
@@ -158,7 +160,7 @@ Handle = Callable[[trio.SocketStream, str], Awaitable[None]]
 
 
 class AcceptQueue:
-    """What waits between the kernel and the handlers of one listening server."""
+    """The connections between the kernel and the handlers of one listening server."""
 
     def __init__(
         self,
@@ -167,7 +169,7 @@ class AcceptQueue:
         arrived: Callable[[], None] = lambda: None,
         dropped: Callable[[str, DropReason], None] = lambda *_: None,
     ) -> None:
-        """`arrived` hears of each connection, `dropped` of each that was closed unheard: its address, and why."""
+        """`arrived` is called for each connection, `dropped` for each closed before it was handled."""
         self.known = known or KnownSources()
         self.options = options or AcceptOptions()
         self._arrived = arrived
@@ -181,7 +183,7 @@ class AcceptQueue:
 
     @property
     def waiting(self) -> int:
-        """Connections that nobody handles yet."""
+        """How many connections wait to be handled."""
         return len(self._strangers.all) + len(self._members.all)
 
     async def serve(
@@ -214,11 +216,11 @@ class AcceptQueue:
         while True:
             await trio.lowlevel.wait_readable(listening)
             if not self._accept_some(listening):
-                # Nothing will change at once, and the kernel keeps who comes meanwhile.
+                # Descriptors do not come back at once, and the kernel queues new connections.
                 await trio.sleep(_PAUSE_S)
 
     def _accept_some(self, listening: socket.socket) -> bool:
-        """Take what the kernel has; False if this process may not open anything more now."""
+        """Accept all that the kernel has; False if this process has no descriptor left."""
         for _ in range(_ACCEPT_AT_ONCE):
             try:
                 connection, address = listening.accept()
@@ -265,7 +267,7 @@ class AcceptQueue:
         self._dropped(pending.address, reason)
 
     async def _listen(self) -> None:
-        """Move whoever has sent something (or has hung up) to those whose turn comes."""
+        """Mark connections that have sent something, or were closed by the peer, as readable."""
         while True:
             await trio.lowlevel.wait_readable(self._selector.fileno())
             for key, _ in self._selector.select(0):

@@ -1,14 +1,14 @@
 """A network in memory: a `Transport` for servers of one process, such as the tests of a service that embeds one.
 
     network = MemoryNetwork(delay_s=0.001)
-    transport = network.transport(1)          one for each life of a server
+    transport = network.transport(1)          one for each run of a server
 
     send ─▶ queue to one peer, in order ─▶ after `delay_s` ─▶ Receiver.ask │ Receiver.deliver_reply
 
 It behaves like one TCP connection for each pair of servers. Each direction keeps its order, and a reply takes its place
-in the order when it is given, not when its request came. Nothing is lost while both servers run; what is under way when
-one of them stops is lost, like whatever exceeds `queue_max`. A server that starts again is a new connection, which each
-side is told of (`peer_connected`). The time is trio's, so a test with a `MockClock` waits for nothing.
+in the order when it is given, not when its request came. Nothing is lost while both servers run. If one of them stops,
+messages under way are lost, as are messages beyond `queue_max`. A server that starts again is a new connection, and
+each side learns of it (`peer_connected`). The time is trio's, so a test with a `MockClock` waits for nothing.
 """
 
 from collections import deque

@@ -1,16 +1,16 @@
-"""Bytes of requests that are not whole or not answered yet: how many this server holds, and for whom.
+"""A limit on the bytes of requests that are incomplete or unanswered, per server and for all clients together.
 
-                       a proven server                              anybody else
-    its request        waits until there is room, then all of it    is taken in, as it comes
+                       a proven server                              any other peer
+    its request        waits until there is room, then takes it all its bytes are taken as they come
     the budget is full its connection is not read meanwhile         the source that holds most loses its oldest one
 
-Up to `FREE_BYTES` a connection holds without being counted: votes, heartbeats and ordinary submissions are smaller.
+Up to `FREE_BYTES` per connection are not counted: votes, heartbeats and ordinary submissions are smaller.
 
-A server's request gets room for all of its bytes before the first of them is read, so no two requests can each hold
-half of the budget and wait for the other half. What holds room needs nothing more than its own bytes and this server's
-disk to be answered, so room comes back. Clients have a budget of their own: their requests are answered by commitment,
-hence by the appends of a leader, and those must never wait for them. One server has at most a part of the servers'
-budget, so a hostile one that sends its bytes one by one delays nobody but itself.
+A server's request reserves room for all of its bytes before the first of them is read, so two requests cannot each hold
+half of the budget and wait for the other half. A request with room needs only its own bytes and this server's disk to
+be answered, so its room comes back. Clients have a separate budget: their requests are answered after commitment, hence
+after appends of a leader, and those must never wait for clients. One server gets at most a part of the servers' budget,
+so a hostile server that sends its bytes one by one delays only itself.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ FREE_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BudgetOptions:
-    """All together, and how much of the first one server may have. A larger request is let in when it is alone."""
+    """Limits for all servers, for one server, and for all others. A larger request is admitted when it is alone."""
 
     servers_bytes: int = 64 * 2**20
     per_server_bytes: int = 24 * 2**20
@@ -35,12 +35,12 @@ class BudgetOptions:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """What one connection holds. `owner` is a server's identity, or the address of anybody else."""
+    """The bytes of one connection. `owner` is a server's identity, or the address of any other peer."""
 
     owner: str
     is_server: bool
     close: Callable[[], None]
-    """Ends the connection, for it holds what others need."""
+    """Closes the connection, to free its bytes."""
     held_bytes: int = 0
 
 
@@ -63,12 +63,12 @@ class ReceiveBudget:
 
     @property
     def servers_bytes(self) -> int:
-        """Held for proven servers."""
+        """How many bytes are held for proven servers."""
         return self._servers.total()
 
     @property
     def others_bytes(self) -> int:
-        """Held for everybody else."""
+        """How many bytes are held for other peers."""
         return self._others_bytes
 
     def open(self, owner: str, *, is_server: bool, close: Callable[[], None]) -> Account:
@@ -80,7 +80,7 @@ class ReceiveBudget:
         if self._waiting or not self._fits(account, size):
             waiting = _Waiting(account, size)
             self._waiting.append(waiting)
-            # Others may be waiting for their own share only.
+            # The requests that wait already may have reached the limit of their own server only.
             self._admit()
             try:
                 await waiting.admitted.wait()
@@ -102,7 +102,7 @@ class ReceiveBudget:
         self._admit()
 
     def hold(self, account: Account, held_bytes: int) -> None:
-        """A connection of anybody else holds so many bytes now. Whoever has to give way is closed."""
+        """A connection of another peer holds `held_bytes` now. Beyond the limit, connections are closed."""
         counted = max(0, held_bytes - FREE_BYTES)
         self._others_bytes += counted - account.held_bytes
         account.held_bytes = counted
@@ -121,7 +121,7 @@ class ReceiveBudget:
             self.release(account, account.held_bytes)
 
     def _close_one(self) -> None:
-        """The oldest of the source that holds most: an honest request is whole within moments, a dripped one is not."""
+        """Close the oldest of the source that holds most: an honest request is complete within moments."""
         held: Counter[str] = Counter()
         for account in self._others:
             held[account.owner] += account.held_bytes
@@ -142,7 +142,7 @@ class ReceiveBudget:
         self._servers[account.owner] += size
 
     def _admit(self) -> None:
-        """Let in whoever waits and fits now, in the order of their coming."""
+        """Admit the waiting requests that fit now, in the order of their arrival."""
         for waiting in list(self._waiting):
             if self._fits(waiting.account, waiting.size):
                 self._waiting.remove(waiting)

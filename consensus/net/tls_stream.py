@@ -10,7 +10,7 @@ direction waits for the other once the handshake is done; so a send is one call 
 caller that cannot wait (the owner of a core) may send as well.
 
 Errors are trio's: BrokenResourceError for a connection that broke or a peer that speaks no TLS, ClosedResourceError
-after our own close. A peer that hangs up without TLS's goodbye ends the stream like one that says it: each protocol
+after our own close. A peer that closes without close_notify ends the stream like one that sends it: each protocol
 above knows by itself when it is complete.
 """
 
@@ -105,7 +105,7 @@ class TlsStream(trio.abc.Stream):
                 self._incoming.write_eof()
 
     async def aclose(self) -> None:
-        """Say goodbye, if the kernel takes it soon, and close. Waits for no answer."""
+        """Send close_notify, if the kernel takes it soon, and close. Does not wait for an answer."""
         try:
             if not self._closed and not self._sending:
                 with suppress(ssl.SSLError, trio.BrokenResourceError, trio.ClosedResourceError):
@@ -185,5 +185,5 @@ class TlsStream(trio.abc.Stream):
 
 
 def _reason(error: ssl.SSLError) -> str:
-    """What OpenSSL complains of, without its file and line."""
+    """The reason that OpenSSL gives, without its file and line."""
     return (error.reason or str(error)).lower().replace("_", " ")

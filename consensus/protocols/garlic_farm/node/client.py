@@ -1,20 +1,19 @@
-"""A client of the cluster: finds the leader, submits entries, and says honestly how each submission ended.
+"""A client of the cluster: finds the leader, submits entries, and reports how each submission ended.
 
     submit ─▶ ask any server ─▶ accepted: committed
-                              │ other destination: that server leads, ask it
-                              │ unknown destination, no connection: ask the next server, a little later
-                              │ own destination: the leader is busy, ask again later; with an index: the table of
-                              │   sessions has forgotten the client, and refused what it repeats for good
+                              │ another destination: that server leads, ask it
+                              │ unknown destination, or no connection: ask the next server, a little later
+                              │ its own destination: the leader is busy, ask again later; with an index: the session
+                              │   has expired, and the table of sessions refuses repetitions for good
                               │ closed without a reply: unknown, unless the request was never sent
 
-`read_index` goes the same way. Many submissions share one connection per server and travel in a pipeline. A
-submission whose outcome is unknown may have been committed; it is repeated only if the caller says that a second copy
-does no harm.
+`read_index` works the same way. Many submissions share one connection per server, in a pipeline. A submission with an
+unknown outcome may have been committed. The client repeats it only if the caller says that a second copy does no harm.
 
-`read_barrier_anywhere` makes a read linearizable at any server. One that does not lead asks the leader for its index,
-which the leader gives once a majority has confirmed that it leads, and waits until it has applied that index itself.
-Everything that was acknowledged before the read lies at or below it. The leader sends a few bytes, however large the
-answer of the read is.
+`read_barrier_anywhere` makes a read linearizable at any server. A server that does not lead asks the leader for its
+index and waits until it has applied that index. The leader gives the index after a majority has confirmed its
+leadership. Everything acknowledged before the read is at or below the index. The leader sends a few bytes, however
+large the result of the read is.
 """
 
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ from consensus.server.server import ConsensusServer
 from consensus.sessions.client import Submission
 
 ASK_PATIENCE_S = 2.0
-"""How long other servers are asked before this one looks whether it leads by now."""
+"""How long other servers are asked before this server checks whether it leads itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class GarlicFarmClient:
         self._preferred = self._random.choice(self._servers)
 
     def servers_are(self, servers: Sequence[int]) -> None:
-        """These are to be asked from now on; an empty list changes nothing, for then there is nobody better to ask."""
+        """Ask these servers from now on. An empty list changes nothing."""
         if servers:
             self._servers = tuple(servers)
             if self._preferred not in self._servers:
@@ -99,7 +98,7 @@ class GarlicFarmClient:
     async def submit(
         self, commands: Sequence[bytes], *, patience_s: float = 10.0, repeat_unknown: bool = False
     ) -> Submission:
-        """Append `commands`, in order, in one request; without any, only find out who leads."""
+        """Append `commands`, in order, in one request; without any, only find the leader."""
         data = encode_request(
             wire.ClientRequest(0, 0, 0, 0, 0, 0, tuple(Entry.command(0, command) for command in commands)),
             self._limits,
@@ -107,7 +106,7 @@ class GarlicFarmClient:
         return await self._submit(data, None, patience_s, repeat_unknown=repeat_unknown)
 
     async def read_index(self, *, patience_s: float = 10.0) -> Submission:
-        """If committed: what has been applied up to `position` shows all that was acknowledged before this call.
+        """If committed: a state applied up to `position` includes everything acknowledged before this call.
 
         Nothing is written into the log. A server that did not agree on this extension is not asked.
         """
@@ -115,7 +114,7 @@ class GarlicFarmClient:
         return await self._submit(data, Extension.READ_INDEX, patience_s, repeat_unknown=True)
 
     async def call(self, server: int, request: wire.Request) -> wire.Reply | Lost:
-        """Ask one server one thing, and return what it says. Raises `GarlicFarmError` if it cannot be reached."""
+        """Send one request to one server and return its reply. Raises `GarlicFarmError` if it cannot be reached."""
         done = trio.Event()
         answers: list[wire.Reply | Lost] = []
 
@@ -204,7 +203,7 @@ class GarlicFarmClient:
             return connection
 
     def _start(self, connection: ClientConnection) -> bool:
-        """Have the pipe run, unless `run` has ended: connecting takes a while."""
+        """Run the connection in a task; False if `run` has ended during the dial."""
         if self._nursery is None:
             return False
         self._nursery.start_soon(_carry, connection)
@@ -213,7 +212,7 @@ class GarlicFarmClient:
 
 @dataclass(slots=True)
 class _Attempt:
-    """What is known of one submission so far."""
+    """The state of one submission."""
 
     outcome: Outcome | None = None
     position: LogId | None = None
@@ -223,7 +222,7 @@ class _Attempt:
     under_way: bool = False
     pause: bool = False
     doubtful: bool = False
-    """An earlier try ended unknown: whatever is said now, its copy may be committed."""
+    """An earlier attempt ended unknown: its copy may be committed, whatever later attempts return."""
     expired: bool = False
     redirect_term: int = -1
     """The highest term in which a server named another one."""
@@ -257,8 +256,8 @@ class _Attempt:
             case wire.Reply() if answer.destination > 0:
                 self.failed(f"server {answer.source} names server {answer.destination} as the leader")
                 self.leader = answer.destination
-                # The first redirect of a term is followed at once: it is news, be it after a long wait for a leader.
-                # Servers that send each other's clients to and fro make them wait.
+                # The first redirect of a term is followed at once. Later ones wait: two servers may redirect a client
+                # to each other.
                 self.pause = answer.term <= self.redirect_term
                 self.redirect_term = max(self.redirect_term, answer.term)
             case _:
@@ -278,7 +277,7 @@ async def _carry(connection: ClientConnection) -> None:
     try:
         await connection.run()
     except GarlicFarmError:
-        return  # every submission on it has been told
+        return  # every submission on it has its answer
 
 
 async def read_barrier_anywhere(

@@ -1,11 +1,11 @@
 """The asking side of an upgraded connection: requests go out in order, replies come back in the same order.
 
-    post(request) ─▶ queue ─▶ in flight ─▶ the reply that comes next answers the oldest
+    post(request) ─▶ queue ─▶ in flight ─▶ the next reply answers the oldest request
 
-Nothing on this wire names the request that a reply belongs to, so order is all there is: one reply lost or one too many
-would shift every later answer, and the only safe reaction to any irregularity is to close. A peer that is dead without
-having said so is found by the age of the oldest unanswered request, since TCP alone may take a quarter of an hour. A
-peer that answers on another connection meanwhile is not dead (`prolong`): its disk may be slow.
+No reply names its request, so the order is all there is. One lost reply or one too many would shift every later answer;
+the only safe reaction to an irregularity is to close the connection. The age of the oldest unanswered request reveals a
+peer that died silently, since TCP alone may need a quarter of an hour. A peer that answers on another connection in the
+meantime is alive (`prolong`): its disk may be slow.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ _READ_BYTES = 65_536
 _WRITE_BYTES = 262_144
 _EAGER_BYTES = 16_384
 _SLOWEST_BYTES_PER_S = 1_000_000
-"""What a request may take to get there, before the wait for its reply begins."""
+"""The assumed rate of the network: the wait for a reply begins when the request has arrived at this rate."""
 
 
 class Lost(Enum):
@@ -95,7 +95,7 @@ class ClientConnection:
         return self._in_flight[0].sent_s if self._in_flight else inf
 
     def prolong(self) -> None:
-        """The peer answers elsewhere: silence here counts from now on."""
+        """The peer has answered on another connection: the reply timeout here starts anew."""
         self._alive_until_s = trio.current_time() + self._reply_timeout_s
         self._patience.deadline = self._deadline()
 
@@ -108,14 +108,14 @@ class ClientConnection:
                 nursery.cancel_scope.cancel()
         finally:
             self.open = False
-            # Before the stream is closed, which is not gone through with when we are cancelled.
+            # Before closing the stream, which a cancellation may interrupt.
             self._abandon()
             await trio.aclose_forcefully(self._stream)
         if self._fault is not None:
             raise self._fault
 
     def _sent_at_once(self, request: bytes, answered: Answered) -> bool:
-        """A lone request need not wait until the writer gets its turn, if the kernel has room."""
+        """Send a single request without the writer task, if the kernel has room."""
         stream = self._stream
         if not isinstance(stream, TlsStream) or stream.unsent_bytes or len(request) > _EAGER_BYTES:
             return False

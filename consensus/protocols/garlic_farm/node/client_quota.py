@@ -1,13 +1,13 @@
-"""What clients that have proven nothing may cost this server and its followers, all of them together.
+"""A limit on the processor time that all clients without a proven identity together may cost the servers.
 
     request ──▶ cost of its entries, in processor time ──▶ within the quota: handled
-                                                       ├─▶ beyond it for the moment: busy, try again
-                                                       └─▶ beyond all that is ever saved up: the connection is closed
+                                                       ├─▶ beyond it at the moment: busy, try again
+                                                       └─▶ beyond the largest possible saving: connection closed
 
-Every server pays for an entry that it applies, whoever wrote it: an entry that ends in a signature is verified on each
-of them. Without a quota a few megabytes of false signatures keep all servers busy for so long that the leader falls.
-A byte budget does not help, since such an entry is small. Members are not counted here: what they submit keeps the farm
-going, and they are known by their keys.
+Every server pays for an entry that it applies, whatever its author: each server verifies an entry that ends in a
+signature. Without a quota, a few megabytes of false signatures keep all servers busy for so long that the leader loses
+its leadership. A limit in bytes does not help, since such an entry is small. Members are exempt: the farm needs what
+they submit, and their keys are known.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from collections.abc import Callable
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 
 SHARE = 0.2
-"""Of one processor, in the long run: elections and heartbeats keep the rest."""
+"""The share of one processor in the long run; the rest is for elections and heartbeats."""
 SAVED_US = 100_000
-"""What may be saved up for a burst: far below the shortest election timeout, since nothing else runs meanwhile."""
+"""The largest burst: far below the shortest election timeout, since nothing else runs during it."""
 
 
 class ClientQuota:
-    """One server's. `cost_us` tells what an entry costs each server, in microseconds of processor time."""
+    """The quota of one server. `cost_us` gives the cost of an entry for each server, in microseconds."""
 
     def __init__(self, cost_us: Callable[[bytes], int] = lambda _: 0) -> None:
         self._cost_us = cost_us

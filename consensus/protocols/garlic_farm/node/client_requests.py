@@ -1,13 +1,13 @@
-"""What clients ask over a connection, answered by the server behind it: entries to append, and indexes to read at.
+"""Requests of clients, answered by the server behind the connection: entries to append, and indexes to read at.
 
-    entries ──▶ submit ──▶ committed ──▶ (one names a request) wait until it is applied ──▶ taken │ expired
-                       └──▶ another leads, busy, unknown
-    index   ──▶ ask the core ──▶ a majority has confirmed that we lead ──▶ the index
+    entries ──▶ submit ──▶ committed ──▶ (one belongs to a session) wait until it is applied ──▶ executed │ expired
+                       └──▶ another server leads, busy, unknown
+    index   ──▶ ask the core ──▶ a majority has confirmed that this server leads ──▶ the index
 
-An acknowledgement means *committed*, and for most entries that is all there is to say. A request of a session may yet
-be refused by the table of sessions when it is applied, because its client was pushed out of the table meanwhile; to
-call that acknowledged would be wrong, so such a client waits a moment longer, until this server has applied its entry.
-How many may wait like that is bounded; one more is told nothing, which is *unknown*.
+An acknowledgement means *committed*, and for most entries this is enough. The table of sessions may still refuse a
+request of a session when it is applied, if the session has been expired to make room. Such a request must not be
+acknowledged, so its client gets the answer after this server has applied the entry. The number of clients that wait
+like this is limited; beyond the limit the answer is *unknown*.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class ClientRequests:
         self._waiting = 0
 
     def client_request(self, commands: tuple[bytes, ...], answered: Answered) -> Cancel:
-        """Append `commands` (without any, only say who leads)."""
+        """Append `commands`; without any, the answer only names the leader."""
         if not commands:
             answered(self._who_leads())
             return nothing_to_cancel
@@ -85,7 +85,7 @@ class ClientRequests:
     def membership_request(
         self, request: wire.MembershipRequest, _correlation: int, answered: Callable[[wire.Reply | None], None]
     ) -> Cancel:
-        """Nobody comes or goes by requests, unless who stands behind the listener says otherwise (`members`)."""
+        """Refuse: the members do not change by requests here. `Members` answers them for a server where they do."""
         answered(refuse(request, self._server, self._own_id))
         return nothing_to_cancel
 
@@ -110,7 +110,7 @@ class ClientRequests:
 
         def applied() -> None:
             self._waiting -= 1
-            # What the table calls a request may depend on the entries that were applied meanwhile.
+            # The number of a request may depend on entries that have been applied in the meantime.
             requests = map(sessioned.request_of, named)
             executed = all(request is not None and sessioned.was_executed(request) for request in requests)
             wanted.give(answer if executed else self._expired(answer))
@@ -139,7 +139,7 @@ class ClientRequests:
 
 
 class _Wanted:
-    """An answer, as long as somebody waits for it."""
+    """The callback for an answer, until the request is cancelled."""
 
     def __init__(self, answered: Answered) -> None:
         self.answered: Answered | None = answered

@@ -2,27 +2,28 @@
 
     read ─▶ slot ─▶ handled concurrently, begun in order ─▶ written strictly in order
 
-Replies carry no number, so they leave in the order of the requests, whatever finishes first. Up to `window` requests
-are handled at once, otherwise one slow disk write would hold up every heartbeat behind it; beyond that the connection
-is not read, and TCP slows the sender; and after so many that were answered at once others get their turn. Each handler
-is called only after the one before it has been: appends reach the core in the order in which the leader sent them.
-Answers come back by callbacks, in any order; a task for each request would cost more than the request. A lone answer
-leaves at once, the others when the writer has its turn.
+Replies carry no number, so they leave in the order of the requests, in whatever order they are ready. Up to `window`
+requests are handled at the same time; otherwise one slow disk write would delay every heartbeat behind it. When the
+window is full, the connection is not read, and TCP slows the sender. After `window` requests that were answered at
+once, other tasks get a turn. Each handler is called after the one before it: appends reach the core in the order in
+which the leader sent them. Answers come by callback, in any order; a task for each request would cost more than the
+request. A single answer leaves at once; several leave together when the writer task runs.
 
-What a connection may make this server hold is counted (`receive_budget`): a server's connection is not read while there
-is no room for its next request, a client's is closed when all clients together hold too much. A request that has begun
-must be whole in time: a few seconds, and longer the larger it says that it is. A pause between two bytes alone is no
-measure, since somebody who sends a byte every few seconds never pauses.
+`receive_budget` counts the bytes that a connection makes this server hold. A server's connection is not read while
+there is no room for its next request. A client's connection is closed if all clients together hold too much. A request
+that has begun must be complete in time: a few seconds, and longer for a larger announced size. The pause between two
+bytes is no sufficient measure, since a peer that sends one byte every few seconds never pauses for long.
 
-As replies leave in order, only the oldest request's age matters: one deadline watches a connection, not one a request.
+Replies leave in order, so only the age of the oldest request matters: one deadline for each connection, not one for
+each request.
 
-Whoever speaks out of turn (a reply, another server's id, an extension that was not agreed) is cut off, with a sentence.
-A connection says what its proven role may say, and in its proven name. Whoever has proven nothing is a client: it asks
-for entries, reads, and to be added. A server alone votes, appends, and invites; and only a server itself asks to be
-removed.
-A client whose entry's fate is unknown is cut off too: on this wire that is the only honest answer. So is one whose
-session has expired, unless the handshake agreed on a word for it: accepted 0 in our own name, as when we are busy,
-with the next index beyond the entry that was refused.
+A peer that violates the protocol (a reply, the id of another server, an extension that was not agreed) is disconnected,
+and the incident says why. Each request must be allowed for the role that the connection has proven, and carry the
+proven id. A connection without a proven identity is a client: it may submit entries, read, and ask to be added. Only
+servers vote, append and invite. Only the server itself may ask to be removed.
+A client is also disconnected if the outcome of its entry is unknown: this protocol has no other honest answer. The same
+holds for a client whose session has expired, unless the handshake agreed on the extension that reports it: accepted 0
+with this server as the leader, as for "busy", and a next index beyond the refused entry.
 """
 
 from collections import deque
@@ -60,16 +61,16 @@ _READ_BYTES = 65_536
 _UNANSWERED_BYTES_MAX = 16 * 2**20
 """What one client may have unanswered before it is read no further: its largest request, and a batch beside it."""
 _FROM_CLIENTS = (wire.ClientRequest, wire.ReadIndexRequest, wire.AddServerRequest)
-"""Who asks these need not be a server, and need not know whom it asks."""
+"""Requests that need no server id of the sender or of the recipient."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientAnswer:
-    """What a client is told.
+    """The answer to a client.
 
     Accepted: committed, or, if it sent nothing, that this server leads; `next_index` is one beyond its last entry.
-    Not accepted: `leader` is who to ask instead; this server's own id means that it leads and is busy. `expired`: an
-    entry of it is committed, and was refused by the table of sessions.
+    Not accepted: `leader` is the server to ask instead; its own id means that it leads and is busy. `expired`: an
+    entry was committed, and the table of sessions has refused it.
     """
 
     accepted: bool
@@ -80,7 +81,7 @@ class ClientAnswer:
 
 
 def client_answer(found: ProposalResolved, role: RoleChanged, own_id: int) -> ClientAnswer | None:
-    """What a client is told of its proposal's end by server `own_id`; None: unknown, so the connection ends."""
+    """The answer of server `own_id` for the end of a proposal; None: the outcome is unknown, so the connection ends."""
     match found.outcome:
         case Outcome.COMMITTED:
             at = found.position or LogId(0, role.term)
@@ -94,17 +95,17 @@ def client_answer(found: ProposalResolved, role: RoleChanged, own_id: int) -> Cl
 
 
 Cancel = Callable[[], None]
-"""Nobody waits for the answer any more: `answered` must not be called from now on."""
+"""Cancels a request: `answered` must not be called from now on."""
 
 
 def nothing_to_cancel() -> None:
-    """The answer has been given."""
+    """The `Cancel` of a request that has its answer already."""
 
 
 class RequestHandler(Protocol):
-    """What stands behind the connections. It answers by a callback, at once or later, exactly once.
+    """Answers the requests of all connections, each by one call of a callback, at once or later.
 
-    A task for each request would say the same in a plainer way, and cost more than the request itself.
+    A task for each request would be plainer code, and would cost more than the request.
     """
 
     def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
@@ -128,7 +129,7 @@ class RequestHandler(Protocol):
     def membership_request(
         self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
     ) -> Cancel:
-        """A server is to come or go (`members`); None ends the connection. May raise `GarlicFarmError` instead."""
+        """Add, remove, invite or feed a server; None ends the connection. May raise `GarlicFarmError` instead."""
         ...
 
 
@@ -138,15 +139,15 @@ class ConnectionOptions:
 
     window: int = 64
     idle_s: float = 300.0
-    """Without any request for this long, a connection is closed: peers and clients simply come back."""
+    """A connection without a request for this long is closed; the peer connects again when it needs to."""
     stalled_s: float = 10.0
     """How long a request may stop half way, and replies may stay untaken."""
     request_s: float = 15.0
     """How long a small request may take from its first byte to its last."""
     least_bytes_per_s: int = 64 * 1024
-    """A large one may take longer: as long as its bytes take at this rate."""
+    """A large request may take longer: the time that its bytes take at this rate."""
     answer_s: float = 30.0
-    """How long a handler may take before the connection is given up."""
+    """How long a handler may take before the connection is closed."""
 
 
 @dataclass(slots=True)
@@ -183,7 +184,7 @@ class ServerConnection:
         self._quota = None if proven is not None and proven.is_member else quota
         self._budget = budget or ReceiveBudget()
         self._connection = trio.CancelScope()
-        # A plain peer (`plain_peers`) has no key: its address is who it is.
+        # A plain peer (`plain_peers`) has no key: its address identifies it.
         known = proven is not None and proven.is_member and proven.public_key
         owner = f"key {proven.public_key.hex()}" if proven is not None and known else source
         self._account = self._budget.open(owner, is_server=self._is_server, close=self._evict)
@@ -218,7 +219,7 @@ class ServerConnection:
             finally:
                 self._cancel_pending()
                 self._budget.end(self._account)
-                # Now, not when the collector of cycles comes by.
+                # Frees the buffer now instead of at the next run of the garbage collector.
                 self._reader.discard()
             nursery.cancel_scope.cancel()
 
@@ -243,7 +244,7 @@ class ServerConnection:
                 self._begin(slot)
                 handled += 1
                 if not handled % self._options.window:
-                    # What is answered at once never fills the window, and thousands may have come together.
+                    # Requests that are answered at once never fill the window; thousands may arrive together.
                     await trio.lowlevel.checkpoint()
             if not await self._receive():
                 return
@@ -279,7 +280,7 @@ class ServerConnection:
                 self._room = trio.Event()
                 await self._room.wait()
             self._budget.hold(self._account, self._unanswered_bytes + self._reader.buffered_bytes)
-            # Whoever was told to give way must not go on.
+            # `hold` may have closed this very connection.
             await trio.lowlevel.checkpoint_if_cancelled()
         elif size > FREE_BYTES and not self._reserved_bytes:
             asked_s = trio.current_time()
@@ -296,7 +297,7 @@ class ServerConnection:
         self._connection.cancel()
 
     def _answered(self) -> None:
-        """The oldest request is answered: what it held is free."""
+        """The oldest request is answered: release its bytes."""
         slot = self._slots.popleft()
         self._unanswered_bytes -= slot.size
         if slot.reserved_bytes:
@@ -385,7 +386,7 @@ class ServerConnection:
         return None if own_id is None else own_id
 
     def _settle(self, slot: _Slot, reply: wire.Reply | None) -> None:
-        """The slot's answer is known; without a reply the connection ends when it is this slot's turn."""
+        """Store the slot's reply; without one the connection ends at this slot's turn."""
         slot.reply, slot.ends_connection = reply, reply is None
         if not self._slots or self._slots[0] is not slot:
             return
@@ -396,7 +397,7 @@ class ServerConnection:
         self._ready.set()
 
     def _sent_at_once(self, reply: wire.Reply) -> bool:
-        """A lone reply need not wait until the writer gets its turn, if the kernel has room."""
+        """Send a single reply without the writer task, if the kernel has room."""
         stream = self._stream
         if not isinstance(stream, TlsStream) or stream.unsent_bytes:
             return False

@@ -1,4 +1,4 @@
-"""The ways to a server: TLS on networks, a local HTTP proxy into I2P. There is no third one.
+"""How to reach a server: TLS on networks, or a local HTTP proxy into I2P. There is no third way.
 
     TlsConnector    TCP ─▶ TLS 1.3, the certificate pinned, or signed by an authority that the operator names
     I2pConnector    TCP to the proxy ─▶ CONNECT, or the absolute URI of each request ─▶ I2P, which encrypts
@@ -8,8 +8,8 @@ nothing; anywhere else the Digest handshake alone would leave every message read
 two refuses the other's addresses, before anything is sent and before a name is looked up: a name that ends in `.i2p`
 in a question to a public DNS server tells who uses what.
 
-The way to a proxy is plain, and the proof of the handshake says nothing of the messages that follow it. Whoever stands
-between could change them, so a proxy is called on this machine's loopback addresses alone.
+The connection to a proxy is not encrypted, and the proof of the handshake does not cover the messages that follow it.
+An attacker on the path could change them, so the proxy must have a loopback address.
 """
 
 import re
@@ -70,7 +70,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A stream to a server that nobody on the way can read, and what binds a proof to it (`proof`)."""
+    """A stream to a server that only the server can read, and the channel that binds a proof to it (`proof`)."""
 
     stream: trio.abc.Stream
     channel: str
@@ -83,7 +83,7 @@ class Connector(Protocol):
         """A stream to the server, or to the proxy that leads there."""
 
     def via(self, address: PeerAddress) -> Via | None:
-        """What a request must say so that the proxy passes it on; None if the stream leads to the server itself."""
+        """What a request must carry for the proxy to forward it; None if the stream leads to the server itself."""
 
 
 class TlsConnector:
@@ -93,7 +93,7 @@ class TlsConnector:
         self._authority = authority
 
     async def connect(self, address: PeerAddress) -> Reached:
-        """TCP and TLS. The channel is the certificate that the server has shown, whoever vouches for it."""
+        """TCP and TLS. The channel is the certificate that the server has shown."""
         if is_i2p_name(address.host):
             raise GarlicFarmError(
                 Fault.PLAIN_REFUSED,

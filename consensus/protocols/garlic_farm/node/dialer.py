@@ -1,14 +1,14 @@
-"""Connecting to a server: a transport (`transports`), the handshake, and then Raft's stream.
+"""Connecting to a server: a stream (`connectors`), the handshake, and then Raft's messages.
 
     dial ─▶ request 2 if a challenge is cached, else request 1 ─▶ 401 ─▶ close, dial again with request 2 ─▶ 101
 
-Both sides prove who they are (`proof`): a dialer acts in one role, and accepts no server but the one that was called.
+Both sides prove their identity (`proof`). A dialer acts in one role and accepts no other server than the one it called.
 
-At most three connections: cached nonce, stale, fresh; a proxy that asks for a password as well may cost two more. What
-was learned of a server is kept for the next time.
+A dial takes at most three connections: cached nonce, stale nonce, fresh nonce. A proxy that asks for a password may
+cost two more. The dialer keeps each server's challenge for the next time.
 
-While passwords change, a server may know only the one before ours, or the next: refused credentials are followed by the
-second best, once. Connections that are open do not ask again.
+During a change of passwords a server may know only the previous password or only the next one. If the server refuses
+the first credentials, the dialer tries the second ones, once. Open connections are not authenticated again.
 """
 
 import os
@@ -44,7 +44,7 @@ class Dialed:
     peer: Identity
     extensions: frozenset[Extension]
     proven: ProvenPeer | None
-    """Who answers; None if this client knows no identities."""
+    """The proven identity of the server; None if this client knows no identities."""
 
 
 class Dials(Protocol):
@@ -65,7 +65,7 @@ class Dialer:
         timeout_s: float = 5.0,
         on_identity: Callable[[Identity], None] = lambda _: None,
     ) -> None:
-        """`on_identity` hears what each server says of itself."""
+        """`on_identity` gets what each server says of itself."""
         self._caller = caller
         self._transport = transport or TlsConnector()
         self._on_identity = on_identity
@@ -78,7 +78,7 @@ class Dialer:
             with trio.move_on_after(self._timeout_s):
                 return await self._dial(address, expected)
         except UnicodeError as error:
-            # Names come from other servers; some of them no resolver can be asked for.
+            # Names come from other servers; a resolver raises this for some of them.
             raise GarlicFarmError(Fault.UNREACHABLE, f"{address} is no name that can be looked up: {error}") from error
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise GarlicFarmError(Fault.UNREACHABLE, f"{address} cannot be reached: {_reason(error)}") from error
@@ -134,7 +134,7 @@ class Dialer:
 
 
 async def _handshake(stream: trio.abc.Stream, client: UpgradeClient) -> Switched | None:
-    """None: the server has challenged, and wants another connection for the answer."""
+    """None: the server has sent a challenge, and the answer needs another connection."""
     await stream.send_all(client.request())
     outcome = None
     while outcome is None:
@@ -143,7 +143,7 @@ async def _handshake(stream: trio.abc.Stream, client: UpgradeClient) -> Switched
 
 
 def _reason(error: BaseException) -> str:
-    """In the system's own words: trio tells of a failed connection as a group of attempts, one for each address."""
+    """The system's error text: trio raises a failed connection as a group of attempts, one for each address."""
     cause = error.__cause__ or error
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]

@@ -1,24 +1,24 @@
-"""A newcomer's side of the document's sequence: invited, given the log in packs, and told when it has to go.
+"""The joining server's side of the document's sequence: invited, given the log in packs, and asked to leave.
 
-    JoinClusterRequest ──▶ a voter that hears its leader? ── yes ──▶ refused
+    JoinClusterRequest ──▶ a voter that knows a leader? ── yes ──▶ refused
                                     │ no
                                     ▼
-                           invited by this leader, in this term ──▶ accepted, with the index that is wanted first
-    SyncLogRequest     ──▶ of that leader and term? ── no ──▶ out of turn: the connection is closed
+                           invited by this leader, in this term ──▶ accepted, with the index that is needed first
+    SyncLogRequest     ──▶ from that leader and term? ── no ──▶ out of turn: the connection is closed
                                     │ yes
                                     ▼
-                           an append: the core compares, stores, commits ──▶ where our log ends
-    LeaveClusterRequest ─▶ told to whoever wants to hear it
+                           an append: the core compares, stores, commits ──▶ where this server's log ends
+    LeaveClusterRequest ─▶ reported to the callback `told_to_leave`
 
-An invitation changes no term, no vote and no log: a running implementation forgets all three, and a server that was
-invited by mistake has then lost what it acknowledged. A server that was removed while it was away takes itself for a
-member and hears nobody: it may be invited again. What comes after the invitation is checked by the core like every
-append, so a pack can do no more harm than one.
+An invitation changes no term, no vote and no log. The running implementation discards all three, so a server that is
+invited by mistake loses what it has acknowledged. A server that was removed during an absence considers itself a member
+and has no leader: it may be invited again. The core checks a pack like every append, so a pack can do no more harm than
+an append.
 
-A leader of another make does not tell the term of the entry before a pack. Where it must be known is where the pack
-before ended, by the same leader in the same term, or where a snapshot ends; anywhere else such a pack is refused, and
-the reply says where to go on. Being told to leave changes nothing either: a configuration without us will follow in the
-log, or will not, if its leader falls.
+A leader of another implementation does not send the term of the entry before a pack. This server knows the term if the
+pack begins where the previous pack of that leader and term ended, or where a snapshot ends. It refuses any other such
+pack, and its reply names the index to continue from. A request to leave changes nothing: either the log brings a
+configuration without this server, or the leader loses its leadership first.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ Answered = Callable[[wire.Reply | None], None]
 
 @dataclass(slots=True)
 class _Invitation:
-    """By whom, in which term, and how far that leader's packs have brought us."""
+    """The inviting leader, its term, and the end of the last pack from it."""
 
     leader: int
     term: Term
@@ -47,7 +47,7 @@ class _Invitation:
 
 
 class Joining:
-    """Answers the three requests for one server. `told_to_leave` hears which leader said so."""
+    """Answers the three requests for one server. `told_to_leave` gets the leader that asked it to leave."""
 
     def __init__(
         self, server: ConsensusServer, own_id: int, told_to_leave: Callable[[ServerId], None] = lambda _: None
@@ -57,10 +57,10 @@ class Joining:
         self._told_to_leave = told_to_leave
         self._invitation: _Invitation | None = None
         self.packs = 0
-        """Log packs that were taken."""
+        """How many log packs were stored."""
 
     def join(self, request: wire.JoinClusterRequest) -> wire.JoinClusterResponse:
-        """A leader invites us."""
+        """A leader invites this server."""
         raft, leader = self._server.describe().raft, server_id(request.source)
         known = self._invitation
         belongs = self._own_id in raft.configuration.voter_ids and self._server.role.leader is not None
@@ -71,7 +71,7 @@ class Joining:
         return wire.JoinClusterResponse(self._own_id, leader, raft.term, wanted, accepted=accepted)
 
     def sync(self, request: wire.SyncLogRequest, correlation: int, answered: Answered) -> Cancel:
-        """A leader hands us a run of its log."""
+        """A leader sends a part of its log."""
         invitation = self._invitation
         if invitation is None or (invitation.leader, invitation.term) != (request.source, request.term):
             text = f"a log pack of term {request.term} from server {request.source}, which has not invited this server"
@@ -100,7 +100,7 @@ class Joining:
         return lambda: server.forget(append.correlation)
 
     def leave(self, request: wire.LeaveClusterRequest) -> wire.LeaveClusterResponse:
-        """A leader tells us that it is about to remove us."""
+        """A leader announces that it is about to remove this server."""
         role = self._server.role
         accepted = request.source == role.leader and request.term == role.term
         if accepted:

@@ -1,18 +1,19 @@
-"""A server's outgoing links: a connection to each peer, kept up as long as there is something to say.
+"""A server's outgoing links: one connection to each peer, kept open as long as there is something to send.
 
-    send(peer, request) ─▶ connected: into the pipe │ else: a short queue, oldest dropped ─▶ dial, with backoff
+    send(peer, request) ─▶ connected: post it │ else: a short queue, oldest dropped ─▶ dial, with backoff
 
-`send` never blocks and promises nothing: Raft sends again what matters. A request that waited too long for a connection
-is dropped rather than sent, because an old heartbeat or vote request only costs the peer time. Replies reach the core
-as answers to the request they belong to; an extension goes only to peers whose handshake agreed on it.
+`send` never blocks and guarantees nothing: Raft repeats what matters. A request that has waited too long for a
+connection is dropped, because an old heartbeat or vote request only costs the peer time. Each reply reaches the core
+with the correlation of its request. An extension goes only to peers whose handshake agreed on it.
 
-Replies leave a connection in order, so the answer to a heartbeat waits behind that to an append, which waits for the
-follower's disk: a disk that pauses for a second would cost a healthy leader its office. So heartbeats go by a second
-connection to the same peer while the first one owes an answer for long. It is opened when that happens first. A
-heartbeat that overtook an append would be refused, as it speaks of the entries before it; so it goes there only when
-the last request was posted a while ago, and a server of another make has no second connection.
- Newcomers are
-spoken to in other words until they are members (`joining_peers`).
+*Heartbeats.* Replies leave a connection in order. So the answer to a heartbeat waits behind the answer to an append,
+which waits for the follower's disk, and a pause of the disk for a second would cost a healthy leader its leadership.
+Therefore heartbeats use a second connection to the same peer while the first one has owed an answer for `owing_s`. It
+is opened when this happens for the first time. A heartbeat that overtook an append would be refused, since it names the
+entries before it; so it uses the second connection only if the last request was posted `overtaking_s` ago. A server of
+another implementation gets no second connection.
+
+*Joining.* A server that joins gets other messages until it is a member (`joining_peers`).
 """
 
 from collections import deque
@@ -53,7 +54,7 @@ class LinkOptions:
     in_flight_max: int = 256
     queue_max: int = 256
     owing_s: float = 0.05
-    """A connection that owes an answer for longer holds up the heartbeats, which then go by one of their own."""
+    """If a connection owes an answer for longer, heartbeats use a connection of their own."""
     overtaking_s: float = 0.02
     """How long a request on one connection may take longer than a heartbeat that follows it on the other."""
     peers_max: int = 64
@@ -75,13 +76,13 @@ class Backoff:
         return delay_s
 
     def reset(self) -> None:
-        """It worked: begin again with the shortest."""
+        """After a success: begin again with the shortest delay."""
         self._next_s = self._first_s
 
 
 @dataclass(frozen=True, slots=True)
 class LinkView:
-    """What an operator sees of one link."""
+    """The state of one link, for the operator."""
 
     peer: int
     connected: bool
@@ -119,7 +120,7 @@ class PeerLinks:
         self._running: tuple[trio.Nursery, Receiver] | None = None
 
     async def run(self, receiver: Receiver, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep links until cancelled; `receiver` gets what the peers answer."""
+        """Keep links until cancelled; `receiver` gets the replies of the peers."""
         async with trio.open_nursery() as nursery:
             self._running = nursery, receiver
             task_status.started()
@@ -129,7 +130,7 @@ class PeerLinks:
                 self._running = None
 
     def send(self, recipient: ServerId, message: core.Request) -> None:
-        """Send, or queue, or drop, and return at once. What is dropped is counted."""
+        """Send, queue or drop the request, and return at once. Dropped requests are counted."""
         link = self._link_to(recipient)
         if link is None:
             self.metrics.count("requests-without-link")
@@ -137,10 +138,10 @@ class PeerLinks:
             link.send(message)
 
     def connect(self, peers: Collection[ServerId]) -> None:
-        """Hold connections to these and to no others when there is nothing to say.
+        """Keep connections to these peers open even when there is nothing to send, and to no others.
 
-        Followers have nothing to say to each other until their leader is gone: an election would then begin with TCP,
-        TLS and Digest, while the clients wait.
+        Followers send each other nothing until their leader fails. Without this, an election would begin with TCP,
+        TLS and Digest while the clients wait.
         """
         self._members = frozenset(peers)
         for peer, link in self._links.items():
@@ -151,7 +152,7 @@ class PeerLinks:
                 kept.keep()
 
     def invite(self, peer: ServerId, joining: JoiningPeer) -> bool:
-        """Connect to a newcomer and invite it; False if there is no room for one more."""
+        """Connect to a joining peer and invite it; False if the table of links is full."""
         link = self._link_to(peer)
         if link is None:
             return False
@@ -160,12 +161,12 @@ class PeerLinks:
         return True
 
     def end_joining(self, peer: ServerId) -> None:
-        """It is spoken to like any other from now on; nothing happens if it was never invited."""
+        """Treat the peer as an ordinary one from now on; no effect if it was never invited."""
         if self.joining_peers.pop(peer, None) is not None and peer in self._links:
             self._links[peer].kept = peer in self._members
 
     def call(self, peer: ServerId, request: wire.Request, answered: Callable[[wire.Reply | Lost], None]) -> None:
-        """Send words that the core knows nothing of, to a peer that is connected; `answered` is called once."""
+        """Send a request that the core does not know. `answered` is called once, with `Lost` without a connection."""
         link = self._links.get(peer)
         if link is None or not link.call(request, answered):
             answered(Lost.UNSENT)
@@ -179,7 +180,7 @@ class PeerLinks:
         return link
 
     def _has_room(self) -> bool:
-        """Members come and go: in a full table a link that nobody uses, to a server that left, gives way."""
+        """Whether one more link fits. In a full table an unused link, to a server that has left, is closed."""
         if len(self._links) >= self.options.peers_max:
             unused = next((peer for peer, link in self._links.items() if link.is_unused), None)
             if unused is not None:
@@ -193,12 +194,12 @@ class PeerLinks:
             link.scope.cancel()
 
     def reconnect(self) -> None:
-        """End every connection: what is said from here on goes over new ones, with the credentials of now."""
+        """Close every connection. Later requests use new ones, with the present credentials."""
         for link in self._links.values():
             link.disconnect()
 
     def describe(self) -> tuple[LinkView, ...]:
-        """Every link, for the view."""
+        """The state of every link."""
         return tuple(link.view() for link in self._links.values())
 
 
@@ -232,18 +233,18 @@ class _Link:
         self._work.set()
 
     def keep(self) -> None:
-        """Be connected from now on."""
+        """Stay connected from now on."""
         self.kept = True
         self._work.set()
 
     def begin_joining(self, joining: JoiningPeer) -> None:
-        """Invite a newcomer, on every connection to it from now on."""
+        """Invite the peer on every connection to it from now on."""
         self.keep()
         if self._connection is not None:
             self._invite(joining)
 
     def disconnect(self) -> None:
-        """End the connection of now, if there is one."""
+        """Close the present connection, if there is one."""
         self._connected.cancel()
 
     def call(self, request: wire.Request, answered: Callable[[wire.Reply | Lost], None]) -> bool:
@@ -287,7 +288,7 @@ class _Link:
                 self._forget_old()
 
     async def _connect_once(self) -> bool:
-        """One connection from dial to end; whether the peer answered anything."""
+        """One connection from dial to end; returns whether the peer has answered anything."""
         joining = self._links.joining_peers.get(self._peer)
         address = joining.address if joining is not None and joining.address else self._links.resolve(self._peer)
         if address is None:
@@ -313,7 +314,7 @@ class _Link:
         return answered
 
     async def _carry(self, connection: ClientConnection, address: PeerAddress) -> None:
-        """Run the connection, and one for heartbeats beside it as soon as it is wanted."""
+        """Run the connection, and beside it one for heartbeats as soon as one needs it."""
         fault: GarlicFarmError | None = None
         async with trio.open_nursery() as nursery:
             if self._extensions:
@@ -369,7 +370,7 @@ class _Link:
 
     def _post(self, connection: ClientConnection, request: core.Request) -> None:
         if isinstance(request, core.RequestVote) and Extension.TRANSFER not in self._extensions:
-            # Without the word a candidate that was handed the leadership asks like any other.
+            # Without the extension a candidate in a leadership transfer sends an ordinary vote request.
             request = replace(request, transfer=False)
         joining = self._links.joining_peers.get(self._peer)
         if joining is None:
@@ -391,12 +392,12 @@ class _Link:
         except GarlicFarmError as error:
             self._not_sent(error)
             return
-        self._hand_over(self._way_of(request, connection, joining), data, request, joining)
+        self._post_bytes(self._choose_connection(request, connection, joining), data, request, joining)
 
-    def _way_of(
+    def _choose_connection(
         self, request: core.Request, connection: ClientConnection, joining: JoiningPeer | None
     ) -> ClientConnection:
-        """The connection of its own for a heartbeat that would wait behind others; `connection` for everything else."""
+        """The second connection for a heartbeat that would wait behind other requests; else `connection`."""
         if (
             joining is not None
             or not isinstance(request, core.AppendEntries)
@@ -411,7 +412,7 @@ class _Link:
         return self._heartbeats or connection
 
     def _post_to_joining(self, connection: ClientConnection, append: core.AppendEntries, joining: JoiningPeer) -> None:
-        """What the guest makes of an append; the core gets the answer to the last part, which speaks for all."""
+        """Post an append to a joining peer, in parts. The core gets the answer to the last one, which covers all."""
         parts = joining.parts(append)
         if isinstance(parts, Index):
             self._receiver.append_not_sent(self._peer, append.correlation, parts)
@@ -427,16 +428,16 @@ class _Link:
             except GarlicFarmError as error:
                 self._not_sent(error)
                 return
-            if not self._hand_over(connection, data, part.append, joining, tell=part is parts[-1]):
+            if not self._post_bytes(connection, data, part.append, joining, tell=part is parts[-1]):
                 return
             joining.sent(part, records_bytes)
 
-    def _survives(self, piece: core.InstallSnapshot) -> bool:
-        """A member of another make takes a snapshot without its own name for its removal, and ends its process."""
-        if self._extensions or self._peer in piece.configuration.member_ids:
+    def _survives(self, chunk: core.InstallSnapshot) -> bool:
+        """A member of another implementation ends its process when it gets a snapshot whose configuration lacks it."""
+        if self._extensions or self._peer in chunk.configuration.member_ids:
             return True
         text = (
-            f"a snapshot of index {piece.last.index}, from before this server joined; it would end its process. Remove"
+            f"a snapshot of index {chunk.last.index}, from before this server joined; it would end its process. Remove"
             " it from the cluster, empty its directory, and add it again"
         )
         self._not_sent(GarlicFarmError(Fault.FOREIGN_SNAPSHOT, text))
@@ -446,7 +447,7 @@ class _Link:
         self._links.metrics.incident(error.fault, f"server {self._peer}", f"not sent: {error}")
         self._drop()
 
-    def _hand_over(
+    def _post_bytes(
         self,
         connection: ClientConnection,
         data: bytes,
@@ -455,7 +456,7 @@ class _Link:
         *,
         tell: bool = True,
     ) -> bool:
-        """Post `data`, which says `request`; the core is told the answer if `tell`. False: there was no room."""
+        """Post `data`, the encoded `request`; the core gets the answer if `tell`. False: the queue is full."""
 
         def answered(reply: wire.Reply | Lost) -> None:
             if isinstance(reply, Lost):

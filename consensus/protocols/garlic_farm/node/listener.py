@@ -1,16 +1,16 @@
-"""Accepting Garlic Farm connections: admission, TLS, handshake, conversation.
+"""Accepting Garlic Farm connections: limits, TLS, handshake, and then the connection itself.
 
-    accept ─▶ handshake (few at a time, seconds) ─▶ 404 / 401: close │ 101: established (many, as long as it likes)
+    accept ─▶ handshake (few at a time, seconds) ─▶ 404 / 401: close │ 101: established (many, for any time)
 
-Before the handshake is done a connection costs us and proves nothing, so it waits for its first byte where it costs
-least (`accepting`), and handshakes are capped and short. When the cap is reached the oldest handshake of the source
-with the most of them gives way: real peers need milliseconds and get through a flood of half-open connections, whereas
-refusing newcomers would let a slow flood lock everybody out. Sources from which a server has proven itself lately keep
-a quarter of the handshakes.
+A connection that has not finished its handshake costs this server memory and proves nothing. It waits for its first
+byte where it costs least (`accepting`). The number and the duration of handshakes are limited. At the limit, the source
+with the most handshakes loses its oldest one. A real peer needs milliseconds, so it gets through a flood of half-open
+connections. Refusing new connections instead would let a slow flood lock everybody out. Sources from which a server
+has lately proven its identity keep a quarter of the handshakes.
 
-Established connections know the password; they are capped in total and per source, and the newest is refused. Which of
-them has proven to be which server stands on its `PendingConnection` before it takes a place: for those a quarter of
-the places is kept, and each of them has few.
+The other end of an established connection knows the password. Established connections are limited in total and per
+source; at the limit the newest is refused. A quarter of the places is reserved for proven servers, and each server has
+a few of them. The proven identity is stored in `PendingConnection.proven` before the connection takes a place.
 """
 
 import ssl
@@ -64,14 +64,14 @@ class PendingConnection:
 
     source: str
     is_known: bool = False
-    """Somebody has proven from there lately that it belongs here."""
+    """A server has lately proven its identity from this source."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     proven: ProvenPeer | None = None
-    """Who it is, once the handshake is done; None: so far nobody, or somebody with no more than the password."""
+    """The peer's identity after the handshake; None before it, and for a peer that has shown the password only."""
 
 
 class ConnectionPlaces:
-    """Who is in, and who has to give way."""
+    """The limits of handshakes and established connections, and which connection is closed at a limit."""
 
     def __init__(self, options: ConnectionLimits, metrics: Metrics, known: KnownSources | None = None) -> None:
         self._options = options
@@ -83,7 +83,7 @@ class ConnectionPlaces:
         self._per_source: Counter[str] = Counter()
 
     def arrive(self, source: str) -> PendingConnection:
-        """A new connection begins its handshake; another may lose its place to it."""
+        """Begin the handshake of a new connection; at the limit another one is closed for it."""
         pending = PendingConnection(source, source in self._known)
         most = self._options.handshakes_max
         strangers = [each for each in self._handshakes if not each.is_known]
@@ -103,7 +103,7 @@ class ConnectionPlaces:
         self._metrics.incident(Fault.BUSY, crowding, text)
 
     def establish(self, pending: PendingConnection) -> bool:
-        """The handshake is done; False if there is no room for one more."""
+        """The handshake is done; False if no place is left."""
         member, most = _member(pending), self._options.established_max
         if member is None:
             others = len(self._established) - self._members.total()
@@ -121,7 +121,7 @@ class ConnectionPlaces:
             self._per_source[pending.source] += 1
         else:
             self._members[member] += 1
-            # Behind the router everybody has this source: known once, a stranger's handshake would count as a server's.
+            # All connections through the router share this source: once known, every stranger would count as a server.
             if pending.source != I2P_ROUTER:
                 self._known.add(pending.source)
         return True
@@ -138,34 +138,34 @@ class ConnectionPlaces:
                 self._per_source -= Counter((pending.source,))
 
     def end_established(self) -> None:
-        """Close every connection that carries messages: whoever may still come connects again."""
+        """Close every connection that carries messages. Peers that are still permitted connect again."""
         for pending in self._established:
             pending.scope.cancel()
 
     def end_proven(self, refused: Callable[[ProvenPeer], bool]) -> None:
-        """Close the connections of those who may speak no longer."""
+        """Close the connections of peers that `refused` refuses."""
         for pending in self._established:
             if pending.proven is not None and refused(pending.proven):
                 pending.scope.cancel()
 
     @property
     def handshaking(self) -> int:
-        """Connections that have not proven anything yet."""
+        """How many connections have not finished their handshake."""
         return len(self._handshakes)
 
     @property
     def established(self) -> int:
-        """Connections that carry messages."""
+        """How many connections carry messages."""
         return len(self._established)
 
 
 def _share_of_strangers(places: int) -> int:
-    """The others are kept for those who have proven that they belong here."""
+    """Three quarters; the rest is reserved for proven servers."""
     return max(1, places - places // 4)
 
 
 def _member(pending: PendingConnection) -> bytes | None:
-    """The key of a server, whether it speaks as one here or submits as a client; None of anybody else."""
+    """The public key of a member, in the role of a server or of a client; None for any other peer."""
     proven = pending.proven
     return None if proven is None or not proven.is_member else proven.public_key
 
@@ -211,7 +211,7 @@ class GarlicFarmServer:
         certificate: NodeCertificate,
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve TLS on `host` until cancelled; tells the port, which matters when 0 asked for any."""
+        """Serve TLS on `host` until cancelled; reports the bound port, for a `port` of 0."""
         context, channel = certificate.server_context(), tls_channel(certificate.fingerprint)
 
         async def accept(transport: trio.SocketStream, source: str) -> None:
@@ -231,7 +231,7 @@ class GarlicFarmServer:
     ) -> None:
         """Serve an I2P router's server tunnel, which delivers here what I2P has decrypted. On loopback only.
 
-        `name` is the tunnel's, by which others must have called this server.
+        `name` is the tunnel's name within I2P. Peers prove that they called it.
         """
         if not is_loopback(host):
             raise GarlicFarmError(
@@ -239,10 +239,10 @@ class GarlicFarmServer:
             )
 
         async def accept(transport: trio.SocketStream, _: str) -> None:
-            # To the kernel all come from the router: what tells them apart has stayed in I2P.
+            # To the kernel all connections come from the router.
             await self.serve(transport, I2P_ROUTER, i2p_channel(name))
 
-        # Whom the router has connected may be far away: its first byte takes as long as a handshake may.
+        # The peer behind the router may be far away: its first byte may take as long as a handshake.
         options = replace(
             self._accepting,
             strangers_per_source_max=self._accepting.strangers_max,
@@ -299,7 +299,7 @@ class GarlicFarmServer:
                 upgraded = await self._handshake(stream, pending.source, channel)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             reason = error.__cause__ or "the connection broke"
-            # A TLS alert is the other side's verdict about us.
+            # A TLS alert: the peer has refused our certificate.
             alerted = isinstance(reason, ssl.SSLError) and "ALERT" in (reason.reason or "")
             fault = Fault.DISTRUSTED if alerted else Fault.REFUSED_UPGRADE
             self._metrics.incident(fault, pending.source, f"handshake with {pending.source}: {reason}")
@@ -362,6 +362,6 @@ class GarlicFarmServer:
 
 
 async def _close_gracefully(stream: trio.abc.Stream) -> None:
-    """Close so that the response arrives: a TLS stream says that it is complete, and nobody is waited for."""
+    """Close so that the response arrives: TLS sends close_notify. Does not wait for the peer."""
     with trio.move_on_after(_CLOSE_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         await stream.aclose()

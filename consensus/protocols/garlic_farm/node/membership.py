@@ -1,26 +1,26 @@
-"""The document's sequences by which servers are added and removed: the leader's side, and who answers which request.
+"""The document's sequences that add and remove servers: the leader's side, and the dispatch of the five requests.
 
-    AddServerRequest ──▶ refuse │ accept: AddServerResponse, and then, in its own time,
-        JoinClusterRequest ──accepted──▶ the core replicates to the newcomer: log packs, or the snapshot, in rounds
+    AddServerRequest ──▶ refuse │ accept: AddServerResponse, and afterwards
+        JoinClusterRequest ──accepted──▶ the core replicates to the server: log packs, or the snapshot, in rounds
                                          until it has caught up ──▶ a configuration with it ──committed──▶ done
-    RemoveServerRequest ──▶ refuse │ accept: RemoveServerResponse, and then
+    RemoveServerRequest ──▶ refuse │ accept: RemoveServerResponse, and afterwards
         LeaveClusterRequest ──answered or not──▶ a configuration without it ──committed──▶ done
 
-*Accepted means begun*, as the document has it: the answer comes before the invitation. Who asked sees the end in the
-log; asking again is safe, for what is under way or done already is accepted and changes nothing. One change at a time:
-the core would refuse a second anyway, but by then its newcomer would have been invited for nothing.
+*Accepted means begun*, as the document defines it: the answer precedes the invitation. The log shows the end. It is
+safe to ask again: a change that is under way or done is accepted and has no further effect. One change runs at a time.
+The core would refuse a second one anyway, but only after its server had been invited for nothing.
 
-A newcomer that knows the document alone gets a vote at once when it has caught up: the document has no learners. How
-far it must have come, and when it is given up, is the core's `catch_up`. A leader that falls in the midst leaves
-nothing behind unless the configuration was appended, and then the next leader completes it.
+A server that knows the document alone becomes a voter when it has caught up: the document has no learners. The core's
+`catch_up` defines how far it must have come and when the attempt ends. If the leader fails in between, nothing remains
+unless the configuration was appended; then the next leader completes the change.
 
-Who has no vote to give yet, as a farm's own newcomers, comes by `add_learner`: invited and fed in the same words.
+A server without a vote, such as a new node of a farm, joins by `add_learner`, with the same messages.
 
-Who may be added and removed is for `MemberRules` to say; what is refused is told to the operator in words, since the
-answer on the wire has only a bit for it.
+`MemberRules` decides which servers may be added and removed. The reason of a refusal goes to the operator in words,
+since the answer has only one bit for it.
 
-`Members` answers all five requests of a server: those to the leader by `MemberRequests`, those to a server that is to
-join or to leave by `Joining`. A server whose members do not change by requests answers each by `refuse`.
+`Members` answers all five requests of a server: `MemberRequests` those to a leader, `Joining` those to a server that is
+to join or to leave. A server whose members do not change by requests answers each of them by `refuse`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -50,25 +50,25 @@ _LOOK_S = 0.1
 
 
 class MemberRules(Protocol):
-    """Who may become a member, and who may be removed. A text is a refusal, for the operator."""
+    """Which servers may be added and removed. A text is a refusal, for the operator."""
 
     def may_add(self, server: Server) -> PeerAddress | str:
-        """Where the newcomer listens."""
+        """The address of the server if it may be added."""
 
     def may_remove(self, server: ServerId, configuration: Configuration) -> str | None:
-        """None if it may be."""
+        """None if it may be removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipOptions:
-    """How long the words that frame a change may take."""
+    """How long the peer may take to answer the requests before and after a change."""
 
     invitation_s: float = 15.0
     leave_s: float = 2.0
 
 
 class MemberRequests:
-    """Answers those who ask that a server be added or removed. `run` must be running."""
+    """Answers requests to add or remove a server. `run` must be running."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class MemberRequests:
         self._options = options or MembershipOptions()
         self._nursery: trio.Nursery | None = None
         self._under_way: ServerId | None = None
-        """Who is being added or removed."""
+        """The server that is being added or removed."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Carry changes out until cancelled."""
@@ -100,18 +100,18 @@ class MemberRequests:
                 self._nursery = None
 
     def add(self, request: wire.AddServerRequest) -> wire.AddServerResponse:
-        """Somebody asks that a server, mostly itself, be added."""
+        """Answer a request to add a server, mostly the asking one."""
         newcomer = _server_of(request)
         accepted = self._leads() and self._begin_to_add(newcomer)
         return wire.AddServerResponse(*self._answer(), accepted=accepted)
 
     def remove(self, request: wire.RemoveServerRequest) -> wire.RemoveServerResponse:
-        """Somebody asks that a server be removed."""
+        """Answer a request to remove a server."""
         leaving = server_id(_named(request).server_id)
         accepted = self._leads() and self._begin_to_remove(leaving)
         return wire.RemoveServerResponse(*self._answer(), accepted=accepted)
 
-    # -- whether -------------------------------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------------------------------
 
     def _begin_to_add(self, newcomer: Server) -> bool:
         configuration = self._server.describe().raft.configuration
@@ -165,7 +165,7 @@ class MemberRequests:
         leader = UNKNOWN_SERVER if role.leader is None else integer_id(role.leader)
         return self._own_id, leader, role.term, raft.last.index + 1
 
-    # -- and how -------------------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------------------
 
     def _begin(self, server: ServerId, change: Callable[[], Awaitable[None]]) -> bool:
         if self._nursery is None:
@@ -211,9 +211,9 @@ class MemberRequests:
         self._ended(resolved, "servers-removed", _removing(leaving))
 
     async def add_learner(self, newcomer: Server) -> ConfigurationResolved | None:
-        """Invite a server and let it have the log, without a vote; None: it did not take the invitation.
+        """Invite a server and replicate to it, without a vote; None: it has not accepted the invitation.
 
-        It is a member at once, and gets log packs until it is where the leader was when it came.
+        It is a member at once. It gets log packs until it holds the log as it was at its arrival.
         """
         joining_peer = JoiningPeer(
             None, lambda extended: self._invitation(integer_id(newcomer.server_id), extended=extended)
@@ -235,7 +235,7 @@ class MemberRequests:
         return resolved
 
     async def _bring_up(self, newcomer: int, joining_peer: JoiningPeer) -> None:
-        """Wait until the learner holds what the log held at the beginning, or is none any more."""
+        """Wait until the learner holds the log as it was at the beginning, or is no member any more."""
         goal = self._server.describe().raft.last.index
         try:
             while self._leads():
@@ -253,9 +253,9 @@ class MemberRequests:
         self._metrics.add("snapshot-chunks-sent", joining_peer.chunks)
 
     async def ask_to_leave(self, leaving: int) -> None:
-        """Tell a server that it is about to be removed, if it can be reached; its answer changes nothing."""
+        """Tell a server that it is about to be removed, if it can be reached. Its answer has no effect."""
         raft, told = self._server.describe().raft, trio.Event()
-        ask_to_leave = wire.LeaveClusterRequest(
+        request = wire.LeaveClusterRequest(
             self._own_id, leaving, raft.term, 0, raft.last.index, self._server.commit_index
         )
         answers: list[wire.Reply | Lost] = []
@@ -264,7 +264,7 @@ class MemberRequests:
             answers.append(reply)
             told.set()
 
-        self._links.call(leaving, ask_to_leave, answered)
+        self._links.call(leaving, request, answered)
         with trio.move_on_after(self._options.leave_s):
             await told.wait()
         heard = any(isinstance(each, wire.LeaveClusterResponse) for each in answers)
@@ -319,7 +319,7 @@ def _server_of(request: wire.AddServerRequest) -> Server:
     if named.endpoint is None:
         raise malformed(f"server {named.server_id} is to be added without an endpoint")
     if not named.endpoint.isprintable():
-        # It would stand in the log for good, and on operators' screens.
+        # It would stay in the log, and appear on operators' screens.
         raise malformed(f"the endpoint of server {named.server_id} has characters that cannot be printed")
     return Server(server_id(named.server_id), named.endpoint)
 
@@ -334,7 +334,7 @@ class Members:
     def membership_request(
         self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
     ) -> Cancel:
-        """Answer, at once or, where the disk has to be waited for, later. May raise `GarlicFarmError` instead."""
+        """Answer at once, or later if the answer waits for the disk. May raise `GarlicFarmError` instead."""
         match request:
             case wire.SyncLogRequest():
                 return self.joining.sync(request, correlation, answered)

@@ -1,10 +1,10 @@
-"""Asking a cluster to add or remove a server: the document's set-up, as seen by who asks.
+"""Asking a cluster to add or remove a server: the document's sequence, from the asking side.
 
     ClientRequest without entries ──▶ any server ──▶ names the leader ──▶ the leader itself
     AddServerRequest ────────────────────────────────────────────────────▶ accepted: begun │ refused
 
-Accepted means begun. A newcomer knows that it is a member by its own log; until then it asks again, after a while,
-since the leader that had begun may have fallen.
+Accepted means begun. The server's own log shows when it has become a member. Until then it asks again from time to
+time, since the leader that has begun the change may have failed.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What became of a request: begun, or why not, in words."""
+    """The answer to a request: begun, or the reason why not."""
 
     begun: bool
     leader: ServerId | None
@@ -36,12 +36,12 @@ class Asked:
 
 
 async def ask_to_add(client: GarlicFarmClient, server: ClusterServer, *, patience_s: float = 10.0) -> Asked:
-    """Ask whoever leads to add `server`, which must be listening at its endpoint."""
+    """Ask the leader to add `server`, which must listen at its endpoint."""
     return await _ask(client, wire.AddServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, server),)), patience_s)
 
 
 async def ask_to_remove(client: GarlicFarmClient, server: int, *, patience_s: float = 10.0) -> Asked:
-    """Ask whoever leads to remove `server`."""
+    """Ask the leader to remove `server`."""
     named = LogEntry(0, ClusterServer(server, None))
     return await _ask(client, wire.RemoveServerRequest(0, 0, 0, 0, 0, 0, (named,)), patience_s)
 
@@ -69,7 +69,7 @@ async def join(
 
 
 async def _ask(client: GarlicFarmClient, request: wire.Request, patience_s: float) -> Asked:
-    """Find the leader, ask it; follow it if it is no more."""
+    """Find the leader and ask it; if it does not lead any more, find the next one."""
     asked = Asked(begun=False, leader=None, reason=f"no leader was found within {patience_s:g} s")
     with trio.move_on_after(patience_s):
         while not asked.begun:

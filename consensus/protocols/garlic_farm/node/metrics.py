@@ -1,8 +1,9 @@
-"""What went wrong on Garlic Farm connections: counted always, told in words but not without end.
+"""Counters of Garlic Farm connections, and incidents: each is counted, and few are reported in words.
 
-Every refusal is counted under its fault. Its sentence goes to whoever shows events, at most once per period for each
-pair of fault and peer, and of those who called this server a few per fault and period: a flood must not become a flood
-of log lines, from however many addresses it comes. The next sentence says how many were left out.
+Every refusal is counted under its fault. The text of an incident goes to a callback, at most once in a period for each
+pair of fault and peer. Of incoming connections only a few incidents per fault and period are reported: a flood of
+connections must not become a flood of log lines, from however many addresses it comes. The next reported text says how
+many were left out.
 """
 
 from collections import Counter
@@ -20,7 +21,7 @@ _TOLD_PER_FAULT_MAX = 5
 
 @dataclass(slots=True)
 class _Period:
-    """What was told of one fault since `began_s`, and left out since it was last told."""
+    """How many incidents of one fault were reported since `began_s`, and left out since the last report."""
 
     began_s: float
     told: int = 0
@@ -29,13 +30,13 @@ class _Period:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One thing that an operator may want to know: what kind, with whom, and in words."""
+    """An event that an operator may want to know: its kind, the peer, and a text."""
 
     fault: Fault
     peer: str
     text: str
     ours: bool = False
-    """It was this node that connected, and was refused or refuses."""
+    """This node opened the connection."""
 
 
 class Metrics:
@@ -46,7 +47,7 @@ class Metrics:
         on_incident: Callable[[Incident], None] = lambda _: None,
         on_connected: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_connected` hears the address of each server that let this node in, and whence whoever is let in comes."""
+        """`on_connected` gets the address of each peer after a completed handshake, in either direction."""
         self.counts: Counter[str] = Counter()
         self.connected = on_connected
         self._on_incident = on_incident
@@ -54,15 +55,15 @@ class Metrics:
         self._periods: dict[Fault, _Period] = {}
 
     def count(self, name: str) -> None:
-        """Something ordinary happened."""
+        """Count an ordinary event."""
         self.counts[name] += 1
 
     def add(self, name: str, number: int) -> None:
-        """Something ordinary happened so many times."""
+        """Count `number` ordinary events."""
         self.counts[name] += number
 
     def incident(self, fault: Fault, peer: str, text: str, *, ours: bool = False) -> None:
-        """Something happened that should not; tell it unless it was told a moment ago."""
+        """Count a fault, and report it unless the same one was reported a moment ago."""
         self.counts[fault.value] += 1
         now = trio.current_time()
         told_at = self._told_at.get((fault, peer))

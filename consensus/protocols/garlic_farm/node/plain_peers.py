@@ -1,13 +1,13 @@
-"""Servers of another make that know the messages and nothing around them: no TLS, no handshake, no signature.
+"""Servers of another implementation that know the messages only: no TLS, no handshake, no signature.
 
     PlainDialer     a server of the list ──▶ TCP, and at once the messages; any other ──▶ the ordinary dialer
-    PlainListener   TCP from a listed address ──▶ the first message names a server of that address ──▶ conversation
-                                              └──▶ anything else is closed, counted and told
+    PlainListener   TCP from a listed address ──▶ the first message names a server of that address ──▶ connection
+                                              └──▶ anything else is closed, counted and reported
 
-Nothing protects such a connection: who can send from a listed address is believed to be the server listed there, and
-who is on the way reads and changes all. So it is for tests, and for moving a log to or from a running implementation.
-It is off unless a program asks for it, takes addresses and never names, and each address must be loopback or be listed.
-A farm, which acts on proven identities only, never asks for it.
+Nothing protects such a connection. Any process that can send from a listed address is taken for the server listed
+there, and any router on the path can read and change everything. So it serves tests, and moving a log to or from a
+running implementation. It is off by default, takes addresses and never names, and each address must be loopback or
+listed. A farm acts on proven identities only and never uses it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,7 +29,7 @@ from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_server import Upgraded
 
 CONNECTIONS_MAX = 64
-"""Plain connections at once: each listed server holds one or two, and a lost one lingers until it is idle for long."""
+"""How many plain connections may be open. A server holds one or two; a lost one stays until its idle timeout."""
 _FIRST_MESSAGE_S = 10.0
 _DIAL_S = 5.0
 _SOURCE = slice(1, 5)
@@ -58,7 +58,7 @@ class PlainPeers:
 
 
 def check_host(host: str) -> None:
-    """Raise ValueError unless `host` is one machine's address: a name's owner could change what it stands for."""
+    """Raise ValueError unless `host` is the address of one machine: the owner of a name can redirect it."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -92,7 +92,7 @@ class PlainDialer:
 
 
 class PlainListener:
-    """Takes connections from the servers of the list."""
+    """Accepts connections from the servers of the list."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class PlainListener:
         self._open = 0
 
     async def listen(self, host: str, port: int, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve `host` until cancelled; tells the port. Raises ValueError for a host that is no single address."""
+        """Serve `host` until cancelled; reports the port. Raises ValueError for a host that is no single address."""
         check_host(host)
         listeners = await trio.open_tcp_listeners(port, host=host)
         bound_port = int(listeners[0].socket.getsockname()[1])
@@ -165,7 +165,7 @@ class PlainListener:
 
 
 def _upgraded(head: bytes, speaker: int) -> Upgraded:
-    """In place of what a handshake proves: the sender of the first message is believed, since its address is listed."""
+    """Stands in for a handshake: the id in the first message is believed, since its address is listed."""
     believed = ProvenPeer(ConnectionRole.SERVER, b"", speaker) if speaker else None
     return Upgraded(b"", head, "", Identity(None, speaker or None), frozenset(), believed)
 
