@@ -44,8 +44,10 @@ NO_EXTENSIONS = Extensions()
 class Strategy(Enum):
     """Who moves the entries (`replication`)."""
 
-    PUSH = "push"
-    PULL = "pull"
+    APPEND = "append"
+    """The leader sends them."""
+    FETCH = "fetch"
+    """The followers fetch them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Features:
 
 GARLIC_FARM = Features(
     name="garlic-farm",
-    replication=Strategy.PUSH,
+    replication=Strategy.APPEND,
     pre_vote=True,
     transfer=True,
     no_op=False,
@@ -91,7 +93,7 @@ GARLIC_FARM = Features(
 
 ZMQ_RAFT = Features(
     name="zmq-raft",
-    replication=Strategy.PUSH,
+    replication=Strategy.APPEND,
     pre_vote=False,
     transfer=False,
     no_op=True,
@@ -105,7 +107,7 @@ ZMQ_RAFT = Features(
 
 KRAFT = Features(
     name="kraft",
-    replication=Strategy.PULL,
+    replication=Strategy.FETCH,
     pre_vote=True,
     transfer=False,
     no_op=True,

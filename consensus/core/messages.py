@@ -170,9 +170,9 @@ class EndQuorumEpochReply:
     error: RefusalReason | None = None
 
 
-PullRequest = Fetch | FetchSnapshot | BeginQuorumEpoch | EndQuorumEpoch
-PullReply = FetchReply | FetchSnapshotReply | BeginQuorumEpochReply | EndQuorumEpochReply
-PullMessage = PullRequest | PullReply
+FetchRequest = Fetch | FetchSnapshot | BeginQuorumEpoch | EndQuorumEpoch
+FetchAnswer = FetchReply | FetchSnapshotReply | BeginQuorumEpochReply | EndQuorumEpochReply
+FetchMessage = FetchRequest | FetchAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +280,8 @@ class TimeoutNowReply:
     correlation: int
 
 
-PushRequest = AppendEntries | InstallSnapshot | TimeoutNow
-PushReply = AppendReply | SnapshotReply | TimeoutNowReply
-Request = RequestVote | PushRequest | PullRequest
-Reply = VoteReply | PushReply | PullReply
+AppendRequest = AppendEntries | InstallSnapshot | TimeoutNow
+AppendAnswer = AppendReply | SnapshotReply | TimeoutNowReply
+Request = RequestVote | AppendRequest | FetchRequest
+Reply = VoteReply | AppendAnswer | FetchAnswer
 Message = Request | Reply

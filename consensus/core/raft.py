@@ -85,7 +85,7 @@ from consensus.core.messages import (
     TimeoutNowReply,
     VoteReply,
 )
-from consensus.core.model import MAX_NUMBER, Configuration, HardState, Milliseconds, ServerId
+from consensus.core.model import MAX_NUMBER, Configuration, HardState, Milliseconds, Server, ServerId
 from consensus.core.options import Options
 from consensus.core.replica import Replica
 from consensus.core.replication import fetch_follower
@@ -119,11 +119,12 @@ class Raft:
         self._role = ServerRole(replica)
         self._snapshots = SnapshotReceiver(replica)
         self._append_follower = AppendFollower(replica, self._role, self._snapshots)
-        fetches = features.replication is Strategy.PULL
+        fetches = features.replication is Strategy.FETCH
         self._fetch_follower = FetchFollower(replica, self._role, self._snapshots) if fetches else None
         self._transfers = LeadershipTransfers(replica)
         self._announced = RoleChanged(Role.FOLLOWER, hard_state.term, None)
         self._members = ConfigurationChanged(replica.log.configuration)
+        self._seen_configuration = replica.log.configuration
 
     @property
     def deadline(self) -> Milliseconds:
@@ -428,9 +429,14 @@ class Raft:
             self._replica.outbox.add(self._announced)
         current = self._role.as_leader
         newcomers = current.reconfiguration.newcomers if current is not None else ()
-        configuration, known = self._replica.log.configuration, self._members
-        if newcomers != known.newcomers or (
-            configuration is not known.configuration and configuration != known.configuration
-        ):
-            self._members = ConfigurationChanged(configuration, newcomers)
-            self._replica.outbox.add(self._members)
+        configuration = self._replica.log.configuration
+        if configuration is not self._seen_configuration or newcomers != self._members.newcomers:
+            self._announce_members(configuration, newcomers)
+
+    def _announce_members(self, configuration: Configuration, newcomers: tuple[Server, ...]) -> None:
+        """Tell the members, unless another entry has only repeated them."""
+        self._seen_configuration = configuration
+        members = ConfigurationChanged(configuration, newcomers)
+        if members != self._members:
+            self._members = members
+            self._replica.outbox.add(members)

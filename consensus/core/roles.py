@@ -174,7 +174,7 @@ class ServerRole:
                 self._become(election.begin_vote(self._replica))
             case VoteResult.WON:
                 strategy = self._replica.features.replication
-                replication = AppendLeader if strategy is Strategy.PUSH else FetchLeader
+                replication = AppendLeader if strategy is Strategy.APPEND else FetchLeader
                 self._become(Leader(self._replica, replication, role.granted_by))
             case VoteResult.LOST:
                 self.become_follower()

@@ -346,5 +346,5 @@ class SnapshotReceiver:
 
     def _answer(self, leader: ServerId, reply: SnapshotReply, after: int) -> None:
         """Tell a leader that sends; one that is fetched from learns it by the next fetch."""
-        if self._replica.features.replication is Strategy.PUSH:
+        if self._replica.features.replication is Strategy.APPEND:
             self._replica.outbox.send(leader, reply, after)

@@ -6,27 +6,26 @@ request is answered, and no leader counts that refusal towards its majority (`re
 refused here, so they are never adopted.
 """
 
-from collections.abc import Iterator
-from typing import assert_never
+from typing import assert_never, get_args
 
 from consensus.core.entry_data import EntryDataError, decode_configuration, decode_no_op
 from consensus.core.features import Features, Strategy
 from consensus.core.messages import (
+    AppendAnswer,
     AppendEntries,
     AppendReply,
+    AppendRequest,
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
     EndQuorumEpoch,
     EndQuorumEpochReply,
     Fetch,
+    FetchMessage,
     FetchReply,
     FetchSnapshot,
     FetchSnapshotReply,
     InstallSnapshot,
     Message,
-    PullMessage,
-    PushReply,
-    PushRequest,
     RequestVote,
     SnapshotReply,
     TimeoutNow,
@@ -46,7 +45,8 @@ from consensus.core.model import (
     possible_id,
 )
 
-_FOREIGN_WORDS = {Strategy.PUSH: PullMessage, Strategy.PULL: PushRequest | PushReply}
+_OF_FETCHES = frozenset(get_args(FetchMessage))
+_OF_APPENDS = frozenset(get_args(AppendRequest | AppendAnswer))
 _MAX_NAMED_SERVERS = 1024
 
 
@@ -56,141 +56,152 @@ def implausible(server_id: ServerId, sender: ServerId, message: Message, feature
         return "message in our own name"
     if not 0 <= message.term <= MAX_NUMBER:
         return "term out of range"
-    if isinstance(message, _FOREIGN_WORDS[features.replication]):
+    if type(message) in (_OF_FETCHES if features.replication is Strategy.APPEND else _OF_APPENDS):
         return "message of the other strategy"
-    return next(_faults(sender, message, features), None)
+    return _fault(sender, message, features)
 
 
-def _faults(sender: ServerId, message: Message, features: Features) -> Iterator[str]:
+def _fault(sender: ServerId, message: Message, features: Features) -> str | None:
+    fault: str | None = None
     match message:
-        case RequestVote():
-            yield from _faults_of_vote(sender, message)
+        case AppendReply(next_index=next_index):
+            fault = None if 1 <= next_index <= MAX_NUMBER else "append reply out of range"
         case AppendEntries():
-            yield from _faults_of_append(sender, message, features)
+            fault = _fault_of_append(sender, message, features)
+        case RequestVote():
+            fault = _fault_of_vote(sender, message)
         case InstallSnapshot():
-            yield from _faults_of_snapshot(sender, message)
-        case AppendReply(next_index=next_index) if not 1 <= next_index <= MAX_NUMBER:
-            yield "append reply out of range"
-        case SnapshotReply(next_offset=next_offset) if not 0 <= next_offset <= MAX_NUMBER:
-            yield "snapshot reply out of range"
-        case TimeoutNow(leader=leader) if leader != sender:
-            yield "transfer in another's name"
-        case AppendReply() | SnapshotReply() | TimeoutNow() | VoteReply() | TimeoutNowReply():
+            fault = _fault_of_snapshot(sender, message)
+        case SnapshotReply(next_offset=next_offset):
+            fault = None if 0 <= next_offset <= MAX_NUMBER else "snapshot reply out of range"
+        case TimeoutNow(leader=leader):
+            fault = None if leader == sender else "transfer in another's name"
+        case VoteReply() | TimeoutNowReply():
             pass
         case _:
-            yield from _faults_of_pull(sender, message, features)
+            fault = _fault_of_fetches(sender, message, features)
+    return fault
 
 
-def _faults_of_pull(sender: ServerId, message: PullMessage, features: Features) -> Iterator[str]:
+def _fault_of_fetches(sender: ServerId, message: FetchMessage, features: Features) -> str | None:
+    fault: str | None = None
     match message:
         case Fetch():
-            yield from _faults_of_fetch(sender, message)
+            fault = _fault_of_fetch(sender, message)
         case FetchReply():
-            yield from _faults_of_fetch_reply(message, features)
+            fault = _fault_of_fetch_reply(message, features)
         case FetchSnapshot() | FetchSnapshotReply():
-            yield from _faults_of_pieces(sender, message)
+            fault = _fault_of_chunks(sender, message)
         case BeginQuorumEpoch(leader=leader) | EndQuorumEpoch(leader=leader):
-            if leader != sender:
-                yield "announcement in another's name"
+            fault = None if leader == sender else "announcement in another's name"
         case BeginQuorumEpochReply() | EndQuorumEpochReply():
             pass
         case _:
             assert_never(message)
+    return fault
 
 
-def _faults_of_vote(sender: ServerId, request: RequestVote) -> Iterator[str]:
+def _fault_of_vote(sender: ServerId, request: RequestVote) -> str | None:
     if request.candidate != sender:
-        yield "vote request in another's name"
+        return "vote request in another's name"
     if not _possible_position(request.last) or request.last.term > request.term:
-        yield "vote request with an impossible position"
+        return "vote request with an impossible position"
+    return None
 
 
-def _faults_of_append(sender: ServerId, append: AppendEntries, features: Features) -> Iterator[str]:
+def _fault_of_append(sender: ServerId, append: AppendEntries, features: Features) -> str | None:
     if append.leader != sender:
-        yield "append in another's name"
+        return "append in another's name"
     if not _possible_position(append.previous) or append.previous.index + len(append.entries) > MAX_NUMBER:
-        yield "append at an impossible position"
+        return "append at an impossible position"
     if not 0 <= append.commit <= MAX_NUMBER:
-        yield "commit index out of range"
+        return "commit index out of range"
     if append.term == 0:
-        yield "append with terms out of order"
-    yield from _faults_of_entries("append", append.previous.term, append.entries, append.term, features)
+        return "append with terms out of order"
+    return _fault_of_entries("append", append.previous.term, append.entries, append.term, features)
 
 
-def _faults_of_pieces(sender: ServerId, message: FetchSnapshot | FetchSnapshotReply) -> Iterator[str]:
+def _fault_of_chunks(sender: ServerId, message: FetchSnapshot | FetchSnapshotReply) -> str | None:
     if not _possible_position(message.snapshot) or not 0 <= message.offset <= MAX_NUMBER:
-        yield "impossible place in a snapshot"
+        return "impossible place in a snapshot"
     match message:
         case FetchSnapshot():
             if message.replica != sender:
-                yield "fetch in another's name"
+                return "fetch in another's name"
             if not 0 < message.max_bytes <= MAX_NUMBER:
-                yield "fetch with numbers out of range"
+                return "fetch with numbers out of range"
         case FetchSnapshotReply(error=None):
             if not message.offset + len(message.data) <= message.size_bytes <= MAX_NUMBER:
-                yield "piece beyond the end of its snapshot"
+                return "chunk beyond the end of its snapshot"
         case FetchSnapshotReply():
             pass
+    return None
 
 
-def _faults_of_fetch(sender: ServerId, fetch: Fetch) -> Iterator[str]:
+def _fault_of_fetch(sender: ServerId, fetch: Fetch) -> str | None:
     if fetch.replica != sender:
-        yield "fetch in another's name"
+        return "fetch in another's name"
     if not _possible_position(fetch.position) or fetch.position.term > fetch.term:
-        yield "fetch from an impossible position"
+        return "fetch from an impossible position"
     if not all(0 <= number <= MAX_NUMBER for number in (fetch.commit, fetch.max_wait_ms, fetch.max_bytes)):
-        yield "fetch with numbers out of range"
+        return "fetch with numbers out of range"
+    return None
 
 
-def _faults_of_fetch_reply(reply: FetchReply, features: Features) -> Iterator[str]:
+def _fault_of_fetch_reply(reply: FetchReply, features: Features) -> str | None:
     if not 0 <= reply.commit <= MAX_NUMBER:
-        yield "commit index out of range"
+        return "commit index out of range"
     if reply.diverging is not None and not _possible_position(reply.diverging):
-        yield "fetch reply with an impossible divergence"
+        return "fetch reply with an impossible divergence"
     if reply.snapshot is not None and (reply.snapshot.index == 0 or not _possible_position(reply.snapshot)):
-        yield "fetch reply with an impossible snapshot"
+        return "fetch reply with an impossible snapshot"
     said = (reply.entries != (), reply.diverging is not None, reply.snapshot is not None, reply.error is not None)
     if sum(said) > 1:
-        yield "fetch reply that says two things at once"
-    yield from _faults_of_entries("fetch reply", 0, reply.entries, reply.term, features)
+        return "fetch reply that says two things at once"
+    return _fault_of_entries("fetch reply", 0, reply.entries, reply.term, features)
 
 
-def _faults_of_entries(
+def _fault_of_entries(
     message: str, previous: Term, entries: tuple[Entry, ...], latest: Term, features: Features
-) -> Iterator[str]:
+) -> str | None:
     """Terms must rise from that of the entry before to the sender's, and what is not a command must be readable."""
     earlier, head_bytes = previous, features.command_head_bytes
     for entry in entries:
         term = entry.term
         if term < earlier or term == 0:
-            yield f"{message} with terms out of order"
+            return f"{message} with terms out of order"
         earlier = term
         if entry.kind != COMMAND:
-            yield from _faults_of_data(entry, features)
+            fault = _fault_of_data(entry, features)
+            if fault is not None:
+                return fault
         elif head_bytes and len(entry.data) < head_bytes:
-            yield f"{message} with a command that lacks its head"
+            return f"{message} with a command that lacks its head"
     if earlier > latest:
-        yield f"{message} with terms out of order"
+        return f"{message} with terms out of order"
+    return None
 
 
-def _faults_of_data(entry: Entry, features: Features) -> Iterator[str]:
+def _fault_of_data(entry: Entry, features: Features) -> str | None:
     if entry.kind == EntryKind.CONTROL and not features.control_records:
-        yield "control record, which the protocol does not have"
+        return "control record, which the protocol does not have"
     if entry.kind == EntryKind.CONFIGURATION and not _is_possible_configuration(entry.data):
-        yield "append with an impossible configuration"
+        return "append with an impossible configuration"
     if entry.kind == EntryKind.NO_OP and not _is_possible_no_op(entry.data):
-        yield "entry with an impossible no-op"
+        return "entry with an impossible no-op"
+    return None
 
 
-def _faults_of_snapshot(sender: ServerId, piece: InstallSnapshot) -> Iterator[str]:
-    if piece.leader != sender:
-        yield "snapshot in another's name"
-    if not _possible_position(piece.last) or not piece.last.index or piece.last.term > piece.term:
-        yield "snapshot of an impossible position"
-    if not 0 <= piece.offset <= MAX_NUMBER - len(piece.data) or not (piece.data or piece.done):
-        yield "snapshot piece out of range"
-    if not possible_configuration(piece.configuration):
-        yield "snapshot with an impossible configuration"
+def _fault_of_snapshot(sender: ServerId, chunk: InstallSnapshot) -> str | None:
+    if chunk.leader != sender:
+        return "snapshot in another's name"
+    if not _possible_position(chunk.last) or not chunk.last.index or chunk.last.term > chunk.term:
+        return "snapshot of an impossible position"
+    if not 0 <= chunk.offset <= MAX_NUMBER - len(chunk.data) or not (chunk.data or chunk.done):
+        return "snapshot chunk out of range"
+    if not possible_configuration(chunk.configuration):
+        return "snapshot with an impossible configuration"
+    return None
 
 
 def _possible_position(position: LogId) -> bool:

@@ -9,7 +9,7 @@ messages wait until they are delivered, clocks stand until a server's timer is t
         [with leases]                     the clock bound is half a minimum election timeout
         [one entry at a time]             appends carry one entry
     log 2 terms 1 1 4 4 hard state 4 [vote 1] server 2 starts with entries of these terms, and this hard state
-        [pulling]                         the followers fetch (see `pull_words`)
+        [pulling]                         the followers fetch (see `fetch_words`)
     expire 1                              server 1's clock goes on to its deadline
     campaign 1                            … to the deadline of its election timer, whatever else was due before
     fade 1 2 3                            their clocks go on by a minimum election timeout; nobody's timer is looked at
@@ -82,13 +82,13 @@ from consensus.core.events import (
 from consensus.core.features import GARLIC_FARM, KRAFT, Extensions
 from consensus.core.log import describe_entries
 from consensus.core.messages import (
+    AppendAnswer,
     AppendEntries,
     AppendReply,
+    AppendRequest,
+    FetchMessage,
     InstallSnapshot,
     Message,
-    PullMessage,
-    PushReply,
-    PushRequest,
     RequestVote,
     SnapshotReply,
     TimeoutNow,
@@ -107,7 +107,7 @@ from consensus.core.model import (
 )
 from consensus.core.options import lan
 from consensus.core.raft import Raft
-from tests.scenarios import pull_words
+from tests.scenarios import fetch_words
 
 Link = tuple[int, int]
 DEADLINES_MAX = 10
@@ -494,10 +494,10 @@ def _persist(persist: Persist) -> str:
 
 
 def _message(message: Message) -> str:
-    return pull_words.told(message) if isinstance(message, PullMessage) else _told_of_push(message)
+    return fetch_words.told(message) if isinstance(message, FetchMessage) else _told_of_append(message)
 
 
-def _told_of_push(message: RequestVote | VoteReply | PushRequest | PushReply) -> str:  # noqa: PLR0911 - one sentence per kind of message
+def _told_of_append(message: RequestVote | VoteReply | AppendRequest | AppendAnswer) -> str:  # noqa: PLR0911 - one sentence per kind of message
     match message:
         case RequestVote(term, _, last, _, pre_vote, transfer):
             kind = "pre-vote" if pre_vote else "transfer vote" if transfer else "vote"

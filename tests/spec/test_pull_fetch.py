@@ -9,12 +9,12 @@ from consensus.core.events import DeadlineReached
 from consensus.core.messages import Fetch, FetchReply, RefusalReason
 from consensus.core.model import ORIGIN, LogId, NoOp, ServerId
 from consensus.core.options import lan
-from tests.spec.pull_bench import PullBench
+from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, suffix
 
 
-def leader(*terms: int, **options: Any) -> PullBench:
-    bench = PullBench(*terms, **options)
+def leader(*terms: int, **options: Any) -> FetchBench:
+    bench = FetchBench(*terms, **options)
     bench.lead()
     return bench
 
@@ -44,7 +44,7 @@ def test_a_fetch_with_a_larger_epoch_is_refused_and_the_leader_gives_way() -> No
 
 def test_who_does_not_lead_says_who_does() -> None:
     """A non-leader returns an error code, and encodes the currently known leader id and epoch."""
-    bench = PullBench(1)
+    bench = FetchBench(1)
     bench.follow(TWO, 3)
     (reply,) = bench.fetch(THREE, LogId(1, 1), term=3)
     assert (reply.error, reply.term, reply.leader) == (RefusalReason.NOT_LEADER, 3, TWO)
@@ -159,7 +159,7 @@ def test_the_observers_that_are_remembered_are_bounded_and_the_rest_is_served_wi
 
 
 def test_a_follower_fetches_from_the_end_of_its_log_and_takes_what_comes() -> None:
-    bench = PullBench(1)
+    bench = FetchBench(1)
     asked = bench.follow(TWO, 2)
     assert (asked.position, asked.term, asked.replica) == (LogId(1, 1), 2, ONE)
     bench.reply(asked, suffix(2, 2, 2), commit=2)
@@ -170,7 +170,7 @@ def test_a_follower_fetches_from_the_end_of_its_log_and_takes_what_comes() -> No
 
 def test_a_fetch_names_only_what_is_durable() -> None:
     """All log appends must be synced before returning: the fetch offset is the acknowledgement."""
-    bench = PullBench(1, fast=False, term=2)
+    bench = FetchBench(1, fast=False, term=2)
     asked = bench.follow(TWO, 2)
     bench.reply(asked, suffix(2, 2))
     assert bench.sent(Fetch) == []
@@ -180,7 +180,7 @@ def test_a_fetch_names_only_what_is_durable() -> None:
 
 
 def test_while_its_disk_writes_a_follower_shows_that_it_lives_by_a_fetch_from_the_durable_end() -> None:
-    bench = PullBench(1, fast=False, term=2)
+    bench = FetchBench(1, fast=False, term=2)
     asked = bench.follow(TWO, 2)
     bench.reply(asked, suffix(2, 2))
     bench.step(DeadlineReached(), after_ms=500)
@@ -199,7 +199,7 @@ def test_a_diverging_epoch_cuts_what_lies_beyond_it_and_every_later_epoch() -> N
         ((1, 3, 3), LogId(3, 2), [1]),
         ((3, 3), LogId(1, 2), []),
     ):
-        bench = PullBench(*own)
+        bench = FetchBench(*own)
         asked = bench.follow(TWO, 5)
         bench.reply(asked, diverging=told)
         assert bench.terms == left
@@ -208,7 +208,7 @@ def test_a_diverging_epoch_cuts_what_lies_beyond_it_and_every_later_epoch() -> N
 
 def test_a_late_divergence_cuts_nothing_that_came_since() -> None:
     """The asked position is no longer the log's end, so the answer says nothing about this log."""
-    bench = PullBench(1, 2, 2)
+    bench = FetchBench(1, 2, 2)
     first = bench.follow(TWO, 5)
     bench.step(DeadlineReached(), after_ms=600)  # no answer: it asks again
     second = bench.asked[TWO]
@@ -222,7 +222,7 @@ def test_a_late_divergence_cuts_nothing_that_came_since() -> None:
 
 
 def test_an_answer_that_was_never_asked_for_says_nothing() -> None:
-    bench = PullBench(1, 1)
+    bench = FetchBench(1, 1)
     asked = bench.follow(TWO, 2)
     stranger = Fetch(2, ONE, asked.position, 0, 100, 1_000, asked.correlation + 77)
     bench.reply(stranger, diverging=ORIGIN)
@@ -232,7 +232,7 @@ def test_an_answer_that_was_never_asked_for_says_nothing() -> None:
 
 
 def test_a_divergence_below_the_commit_index_is_not_believed() -> None:
-    bench = PullBench(1, 1)
+    bench = FetchBench(1, 1)
     asked = bench.follow(TWO, 2)
     bench.reply(asked, commit=2)
     bench.step(DeadlineReached(), after_ms=100)
@@ -243,7 +243,7 @@ def test_a_divergence_below_the_commit_index_is_not_believed() -> None:
 
 def test_who_is_fenced_follows_the_leader_that_the_answer_names() -> None:
     """FENCED_LEADER_EPOCH with a leader id: become a follower of that leader, and fetch from it."""
-    bench = PullBench(1)
+    bench = FetchBench(1)
     asked = bench.follow(TWO, 2)
     bench.reply(asked, error=RefusalReason.STALE_TERM, term=4, leader=THREE)
     assert (bench.about.term, bench.about.leader) == (4, THREE)
@@ -252,7 +252,7 @@ def test_who_is_fenced_follows_the_leader_that_the_answer_names() -> None:
 
 def test_who_is_fenced_without_a_leader_tries_the_voters() -> None:
     """Otherwise retry the fetch at random against one of the remaining voters."""
-    bench = PullBench(1)
+    bench = FetchBench(1)
     asked = bench.follow(TWO, 2)
     bench.reply(asked, error=RefusalReason.STALE_TERM, term=4, leader=None)
     bench.step(DeadlineReached(), after_ms=100)
@@ -260,7 +260,7 @@ def test_who_is_fenced_without_a_leader_tries_the_voters() -> None:
 
 
 def test_an_answer_that_brings_nothing_is_not_followed_by_the_next_fetch_at_once() -> None:
-    bench = PullBench(1)
+    bench = FetchBench(1)
     asked = bench.follow(TWO, 2)
     bench.reply(asked)
     assert bench.sent(Fetch) == []
@@ -269,7 +269,7 @@ def test_an_answer_that_brings_nothing_is_not_followed_by_the_next_fetch_at_once
 
 
 def test_a_server_that_pushes_does_not_speak_to_one_that_pulls() -> None:
-    bench = PullBench(1)
+    bench = FetchBench(1)
     reply = bench.append(5, LogId(1, 1))
     assert (reply.success, bench.about.term) == (False, 1)
 
@@ -302,7 +302,7 @@ def test_what_is_read_back_for_a_fetch_is_bounded_likewise() -> None:
 
 
 def test_a_follower_asks_for_as_many_bytes_as_it_takes_at_once() -> None:
-    bench = PullBench(1, options=replace(lan(), max_bytes_per_append=4_321))
+    bench = FetchBench(1, options=replace(lan(), max_bytes_per_append=4_321))
     assert bench.follow(TWO, 3).max_bytes == 4_321
 
 

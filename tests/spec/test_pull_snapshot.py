@@ -4,7 +4,7 @@ from consensus.core.effects import CheckSnapshot, Persist, ReadSnapshot, Restore
 from consensus.core.events import DeadlineReached, SnapshotChecked, SnapshotRead, SnapshotTaken, SnapshotWanted
 from consensus.core.messages import Fetch, FetchReply, FetchSnapshot, FetchSnapshotReply, RefusalReason
 from consensus.core.model import LogId, SnapshotDescription
-from tests.spec.pull_bench import PullBench
+from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import THREE, TWO, group, suffix
 
 BYTES = b"a snapshot of three parts"
@@ -14,9 +14,9 @@ def described(last: LogId) -> SnapshotDescription:
     return SnapshotDescription(last, group(3), len(BYTES), 7)
 
 
-def compacted_leader() -> PullBench:
+def compacted_leader() -> FetchBench:
     """Leads term 2; entries up to 3 of its four are gone behind a snapshot."""
-    bench = PullBench(1, 1, 1)
+    bench = FetchBench(1, 1, 1)
     bench.lead()
     bench.fetch(TWO, LogId(4, 2))
     bench.step(SnapshotWanted(3))
@@ -25,7 +25,7 @@ def compacted_leader() -> PullBench:
     return bench
 
 
-def ask_for_piece(bench: PullBench, snapshot: LogId, offset: int, max_bytes: int = 10) -> None:
+def ask_for_piece(bench: FetchBench, snapshot: LogId, offset: int, max_bytes: int = 10) -> None:
     bench.correlation += 1
     bench.receive(TWO, FetchSnapshot(2, TWO, snapshot, offset, max_bytes, bench.correlation))
 
@@ -40,7 +40,7 @@ def test_a_fetch_from_before_the_log_is_pointed_to_the_snapshot() -> None:
 
 
 def test_a_log_that_diverges_before_the_start_is_pointed_to_the_snapshot_too() -> None:
-    bench = PullBench(1, 3, 3)
+    bench = FetchBench(1, 3, 3)
     bench.lead()
     bench.fetch(TWO, LogId(4, 4))
     bench.step(SnapshotWanted(3))
@@ -77,7 +77,7 @@ def test_pieces_that_are_being_read_are_bounded_and_answered_when_leadership_end
 
 
 def test_a_snapshot_is_fetched_piece_by_piece_checked_and_installed() -> None:
-    bench = PullBench(1)
+    bench = FetchBench(1)
     asked = bench.follow(TWO, 2)
     bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
     for start in (0, 10, 20):
@@ -96,7 +96,7 @@ def test_a_snapshot_is_fetched_piece_by_piece_checked_and_installed() -> None:
 
 
 def test_the_next_piece_is_fetched_when_the_one_before_is_durable() -> None:
-    bench = PullBench(1, term=2, fast=False)
+    bench = FetchBench(1, term=2, fast=False)
     asked = bench.follow(TWO, 2)
     bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
     (fetch,) = bench.sent(FetchSnapshot, TWO)
@@ -110,7 +110,7 @@ def test_the_next_piece_is_fetched_when_the_one_before_is_durable() -> None:
 
 
 def test_a_lost_piece_is_fetched_again_from_where_the_transfer_stands() -> None:
-    bench = PullBench(1)
+    bench = FetchBench(1)
     asked = bench.follow(TWO, 2)
     bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
     give(bench, bench.sent(FetchSnapshot, TWO)[0], BYTES[:10])
@@ -124,7 +124,7 @@ def test_a_lost_piece_is_fetched_again_from_where_the_transfer_stands() -> None:
 
 
 def test_a_snapshot_that_was_replaced_meanwhile_is_begun_anew() -> None:
-    bench = PullBench(1)
+    bench = FetchBench(1)
     asked = bench.follow(TWO, 2)
     bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
     (fetch,) = bench.sent(FetchSnapshot, TWO)
@@ -137,7 +137,7 @@ def test_a_snapshot_that_was_replaced_meanwhile_is_begun_anew() -> None:
 
 
 def test_a_snapshot_of_what_is_committed_here_is_not_fetched() -> None:
-    bench = PullBench(1, 1)
+    bench = FetchBench(1, 1)
     asked = bench.follow(TWO, 2)
     bench.reply(asked, commit=2)
     bench.step(DeadlineReached(), after_ms=100)
@@ -145,7 +145,7 @@ def test_a_snapshot_of_what_is_committed_here_is_not_fetched() -> None:
     assert bench.sent(FetchSnapshot) == []
 
 
-def give(bench: PullBench, fetch: FetchSnapshot, data: bytes, error: RefusalReason | None = None) -> None:
+def give(bench: FetchBench, fetch: FetchSnapshot, data: bytes, error: RefusalReason | None = None) -> None:
     """The leader's answer to a request for a piece arrives."""
     size = 0 if error else len(BYTES)
     reply = FetchSnapshotReply(2, TWO, fetch.snapshot, fetch.offset, fetch.correlation, data, size, error)

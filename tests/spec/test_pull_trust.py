@@ -7,7 +7,7 @@ from consensus.core.events import DeadlineReached, ReadRequested, Received
 from consensus.core.messages import BeginQuorumEpoch, BeginQuorumEpochReply, Fetch, FetchReply, RefusalReason
 from consensus.core.model import ORIGIN
 from consensus.core.options import lan
-from tests.spec.pull_bench import PullBench
+from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import THREE, TWO
 
 STRANGER = 9
@@ -16,7 +16,7 @@ STRANGER = 9
 def test_a_late_word_of_a_leader_that_it_does_not_lead_takes_no_promised_lease_back() -> None:
     """(It was asked while it was still a candidate; since then it has answered a fetch, and was promised a lease.)."""
     # Given a vote for server 2, which is asked for entries twice before it answers once
-    bench = PullBench(options=replace(lan(), lease_clock_bound_ms=100), seed=3)
+    bench = FetchBench(options=replace(lan(), lease_clock_bound_ms=100), seed=3)
     bench.now = lan().election_timeout_min_ms + 1
     assert bench.ask(1, ORIGIN, TWO).granted
     fetches: list[Fetch] = []
@@ -39,7 +39,7 @@ def test_a_late_word_of_a_leader_that_it_does_not_lead_takes_no_promised_lease_b
 def test_a_late_refusal_takes_no_lease_back_from_a_leader_that_was_known_by_hearsay_first() -> None:
     """The refusal is of the time when the leader was still a candidate; the leader has announced itself since."""
     # Given a vote for server 2, which is asked for entries, and server 3, which says then that server 2 leads
-    bench = PullBench(options=replace(lan(), lease_clock_bound_ms=100), seed=3)
+    bench = FetchBench(options=replace(lan(), lease_clock_bound_ms=100), seed=3)
     bench.now = lan().election_timeout_min_ms + 1
     assert bench.ask(1, ORIGIN, TWO).granted
     bench.asked.clear()
@@ -60,7 +60,7 @@ def test_a_late_refusal_takes_no_lease_back_from_a_leader_that_was_known_by_hear
 
 def test_a_fetch_of_a_later_term_by_a_server_outside_the_configuration_deposes_nobody() -> None:
     """Server that was removed: it receives no announcements, campaigns in vain, and asks around in its own term."""
-    bench = PullBench()
+    bench = FetchBench()
     bench.lead()
     bench.receive(STRANGER, Fetch(99, STRANGER, ORIGIN, 0, 100, 1_000, 3))
     (reply,) = bench.sent(FetchReply)
@@ -69,7 +69,7 @@ def test_a_fetch_of_a_later_term_by_a_server_outside_the_configuration_deposes_n
 
 
 def test_a_fetch_of_a_later_term_by_a_voter_ends_the_leaders_term() -> None:
-    bench = PullBench()
+    bench = FetchBench()
     bench.lead()
     bench.receive(TWO, Fetch(99, TWO, ORIGIN, 0, 100, 1_000, 3))
     assert (bench.about.role, bench.about.term) == (Role.FOLLOWER, 99)
@@ -78,7 +78,7 @@ def test_a_fetch_of_a_later_term_by_a_voter_ends_the_leaders_term() -> None:
 def test_reads_do_not_keep_a_leader_in_office_from_whom_nobody_fetches() -> None:
     """The leader resigns when no majority has fetched within the timeout (KIP-595, leader progress timeout)."""
     # Given a leader whose first entry is committed
-    bench = PullBench()
+    bench = FetchBench()
     bench.lead()
     bench.fetch(TWO, bench.about.last)
     # When reads go on, whose rounds everybody confirms, and nobody fetches

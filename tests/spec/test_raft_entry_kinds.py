@@ -6,7 +6,7 @@ from consensus.core.effects import Apply, Persist
 from consensus.core.events import Proposed
 from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, Features
 from consensus.core.model import ORIGIN, Entry, EntryKind, LogId
-from tests.spec.pull_bench import PullBench
+from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import TWO, Bench
 
 RECORD = b"\x00\x05 KRaftVersion"
@@ -14,7 +14,7 @@ REQUEST_ID = b"123456789012"
 
 
 def test_a_control_record_is_replicated_and_handed_over_like_a_command() -> None:
-    bench = PullBench(1)
+    bench = FetchBench(1)
     bench.lead()
     bench.step(Proposed(1, (RECORD,), control=True))
     (reply,) = bench.fetch(TWO, LogId(2, 2))
@@ -25,7 +25,7 @@ def test_a_control_record_is_replicated_and_handed_over_like_a_command() -> None
 
 
 def test_a_follower_stores_a_control_record_as_it_came() -> None:
-    bench = PullBench(1)
+    bench = FetchBench(1)
     asked = bench.follow(TWO, 2)
     record = Entry(2, EntryKind.CONTROL, RECORD)
     bench.reply(asked, (record,))

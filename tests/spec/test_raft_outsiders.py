@@ -22,8 +22,8 @@ from consensus.core.messages import (
 )
 from consensus.core.model import MAX_NUMBER, LogId, ServerId
 from consensus.core.options import lan
+from tests.spec.fetch_bench import FetchBench
 from tests.spec.membership_bench import Group, plain
-from tests.spec.pull_bench import PullBench
 from tests.spec.raft_bench import FOUR, ONE, THREE, TWO, Bench, group, suffix
 
 AT = LogId
@@ -76,7 +76,7 @@ def test_an_append_or_snapshot_of_a_later_term_from_outside_deposes_no_leader(me
 
 @pytest.mark.parametrize("message", ANNOUNCED, ids=kind)
 def test_an_announcement_of_a_later_epoch_from_outside_takes_no_follower_from_its_leader(message: Message) -> None:
-    bench = PullBench(5)
+    bench = FetchBench(5)
     bench.follow(TWO, 5)
     bench.receive(OUTSIDER, message, after_ms=MINIMUM_MS - 1)
     assert nothing_came_of_it(bench, TWO, 5)
@@ -84,7 +84,7 @@ def test_an_announcement_of_a_later_epoch_from_outside_takes_no_follower_from_it
 
 @pytest.mark.parametrize("message", ANNOUNCED, ids=kind)
 def test_an_announcement_of_a_later_epoch_from_outside_deposes_no_leader(message: Message) -> None:
-    bench = PullBench(4)
+    bench = FetchBench(4)
     bench.lead()
     bench.receive(OUTSIDER, message)
     assert nothing_came_of_it(bench, ONE, 5)
@@ -92,7 +92,7 @@ def test_an_announcement_of_a_later_epoch_from_outside_deposes_no_leader(message
 
 
 def test_a_fetch_reply_that_names_a_leader_of_a_later_epoch_outside_changes_nothing_while_ours_is_heard() -> None:
-    bench = PullBench(5)
+    bench = FetchBench(5)
     asked = bench.follow(TWO, 5)
     bench.reply(asked, leader=OUTSIDER, term=6, error=RefusalReason.STALE_TERM)
     assert (bench.about.term, bench.about.leader) == (5, TWO)

@@ -28,7 +28,7 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.model import Configuration, LogId, ReplicaKey, Server, ServerId, possible_configuration
-from tests.spec.pull_bench import PullBench
+from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import Bench, entries_of
 
 ONE, TWO, THREE = (ReplicaKey(number, bytes([number]) * 16) for number in (1, 2, 3))
@@ -41,11 +41,11 @@ def named(*ids: ServerId) -> Configuration:
     return Configuration(tuple(Server(server_id, f"tcp://{place}") for place, server_id in enumerate(ids)))
 
 
-def replica(*terms: int, term: int | None = None) -> PullBench:
-    return PullBench(*terms, term=term, own_id=ONE, configuration=named(ONE, TWO, THREE), pre_vote=None)
+def replica(*terms: int, term: int | None = None) -> FetchBench:
+    return FetchBench(*terms, term=term, own_id=ONE, configuration=named(ONE, TWO, THREE), pre_vote=None)
 
 
-def leader(*terms: int) -> PullBench:
+def leader(*terms: int) -> FetchBench:
     """Server 1, elected by 2 and 3 as they are in the configuration."""
     bench = replica(*terms)
     bench.campaign()

@@ -12,7 +12,7 @@ from consensus.core.events import DeadlineReached, Proposed, SnapshotTaken
 from consensus.core.messages import AppendEntries, EndQuorumEpoch, FetchSnapshot
 from consensus.core.model import LogId, SnapshotDescription
 from consensus.core.options import lan
-from tests.spec.pull_bench import PullBench
+from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import TWO, Bench, group
 
 AT = LogId
@@ -22,7 +22,7 @@ STALLED_MS = lan().stalled_timeouts * lan().election_timeout_min_ms
 def leader_of(bench: Bench) -> Bench:
     """The leader of two servers, its first entry durable with both; from then on its own disk hangs."""
     appends = [send for send in bench.lead() if isinstance(send, Send) and isinstance(send.message, AppendEntries)]
-    if isinstance(bench, PullBench):
+    if isinstance(bench, FetchBench):
         bench.fetch(TWO, bench.about.last)
     for append in appends:
         assert isinstance(append.message, AppendEntries)
@@ -36,7 +36,7 @@ def live_on(bench: Bench, up_to_ms: int, *, stored: int) -> list[ProposalResolve
     """Both followers go on answering, and hold entries up to `stored`; returns what clients were told."""
     told: list[ProposalResolved] = []
     while bench.now < up_to_ms and bench.is_(Role.LEADER):
-        if isinstance(bench, PullBench):
+        if isinstance(bench, FetchBench):
             term = bench.raft._replica.log.term_at(stored)
             assert term is not None
             bench.fetch(TWO, AT(stored, term), commit=bench.about.commit_index)
@@ -48,7 +48,7 @@ def live_on(bench: Bench, up_to_ms: int, *, stored: int) -> list[ProposalResolve
     return told
 
 
-@pytest.mark.parametrize("kind", [Bench, PullBench], ids=["push", "pull"])
+@pytest.mark.parametrize("kind", [Bench, FetchBench], ids=["push", "pull"])
 def test_a_leader_that_commits_nothing_while_proposals_wait_resigns(kind: type[Bench]) -> None:
     # Given a leader of two servers whose own disk hangs
     bench = leader_of(kind(1, voters=2))
@@ -65,7 +65,7 @@ def test_a_leader_that_commits_nothing_while_proposals_wait_resigns(kind: type[B
 
 
 def test_where_followers_fetch_it_names_who_should_be_next() -> None:
-    bench = PullBench(1, voters=2)
+    bench = FetchBench(1, voters=2)
     leader_of(bench)
     stored = bench.about.last.index
     bench.propose(b"x")
@@ -75,7 +75,7 @@ def test_where_followers_fetch_it_names_who_should_be_next() -> None:
     assert end.preferred == (TWO,)
 
 
-@pytest.mark.parametrize("kind", [Bench, PullBench], ids=["push", "pull"])
+@pytest.mark.parametrize("kind", [Bench, FetchBench], ids=["push", "pull"])
 def test_a_leader_for_which_no_proposal_waits_stays_however_long_it_commits_nothing(kind: type[Bench]) -> None:
     bench = leader_of(kind(1, voters=2))
     stored = bench.about.last.index
@@ -87,7 +87,7 @@ def test_a_leader_for_which_no_proposal_waits_stays_however_long_it_commits_noth
     assert bench.is_(Role.LEADER)
 
 
-@pytest.mark.parametrize("kind", [Bench, PullBench], ids=["push", "pull"])
+@pytest.mark.parametrize("kind", [Bench, FetchBench], ids=["push", "pull"])
 def test_each_commit_gives_a_leader_five_election_timeouts_more(kind: type[Bench]) -> None:
     bench = leader_of(kind(1, voters=2))
     stored = bench.about.last.index
@@ -117,7 +117,7 @@ def compacted(bench: Bench) -> Bench:
     bench.lead()
     last = bench.about.last
     first = bench.appends(TWO)
-    if isinstance(bench, PullBench):
+    if isinstance(bench, FetchBench):
         bench.fetch(TWO, last)
     else:
         bench.matched(TWO, first[0])
@@ -128,7 +128,7 @@ def compacted(bench: Bench) -> Bench:
 
 def test_a_leader_stays_while_its_follower_takes_a_snapshot_piece_by_piece() -> None:
     # Given a follower that has lost its log, and fetches the snapshot; a proposal waits for it
-    bench = compacted(PullBench(1, voters=2))
+    bench = compacted(FetchBench(1, voters=2))
     last = bench.about.last
     bench.propose(b"x")
     # When it takes a piece every half second, for longer than a leader that commits nothing may stay

@@ -29,7 +29,7 @@ from consensus.core.messages import (
 )
 from consensus.core.model import MAX_NUMBER, ORIGIN, LogId
 from consensus.core.replica import TERM_STEP_MAX
-from tests.spec.pull_bench import PullBench
+from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import THREE, TWO, Bench, group, suffix
 
 AT = LogId
@@ -76,7 +76,7 @@ def test_a_request_of_the_highest_term_moves_a_voter_by_one_step_and_is_refused(
 
 @pytest.mark.parametrize("message", FETCHED, ids=told)
 def test_a_request_of_the_highest_epoch_moves_a_replica_that_fetches_by_one_step(message: Message) -> None:
-    bench = PullBench(5, fast=False)
+    bench = FetchBench(5, fast=False)
     bench.receive(TWO, message)
     (persist,) = bench.all(Persist)
     assert persist.hard_state is not None
@@ -116,7 +116,7 @@ def test_a_reply_of_the_highest_term_deposes_a_leader_by_one_step_and_acknowledg
 def test_a_reply_to_an_announcement_of_the_highest_epoch_deposes_a_leader_by_one_step(
     reply: type[BeginQuorumEpochReply | EndQuorumEpochReply],
 ) -> None:
-    bench = PullBench(5)
+    bench = FetchBench(5)
     bench.lead()
     bench.receive(TWO, reply(FAR, THREE, 1))
     assert (bench.about.role, bench.about.term, bench.about.leader) == (Role.FOLLOWER, 6 + TERM_STEP_MAX, None)
@@ -124,7 +124,7 @@ def test_a_reply_to_an_announcement_of_the_highest_epoch_deposes_a_leader_by_one
 
 @pytest.mark.parametrize("error", [None, RefusalReason.NOT_LEADER])
 def test_an_answer_to_a_fetch_of_the_highest_epoch_brings_nothing_but_one_step(error: RefusalReason | None) -> None:
-    bench = PullBench(5)
+    bench = FetchBench(5)
     asked = bench.follow(TWO, 5)
     bench.reply(asked, () if error else suffix(2, FAR), term=FAR, commit=2, error=error)
     assert (bench.about.term, bench.terms, bench.about.leader) == (STEP, [5], None)
@@ -160,10 +160,10 @@ def test_a_server_at_term_0_takes_the_term_of_a_leader_that_sends_a_snapshot() -
 
 
 def test_a_server_at_epoch_0_takes_the_epoch_of_a_leader_that_announces_itself_or_is_fetched_from() -> None:
-    announced = PullBench()
+    announced = FetchBench()
     assert announced.begin(TWO, 2**40).error is None
     assert announced.about.term == 2**40
-    fetching = PullBench()
+    fetching = FetchBench()
     fetching.expire()
     target, asked = next(iter(fetching.asked.items()))
     fetching.reply(asked, suffix(1, 2**40), term=2**40, sender=target, leader=target)

@@ -46,31 +46,24 @@ class AppendFollower:
 
     def receive(self, request: AppendEntries | InstallSnapshot) -> None:
         """A plausible request of a leader arrives."""
+        if not self._follow(request.term, request.leader):
+            refuse_leader(self._replica, request.leader, request)
+            return
         match request:
             case AppendEntries():
-                self._append_requested(request)
+                append(self._replica, request)
             case InstallSnapshot():
-                self._snapshot_requested(request)
+                self._snapshots.receive(request)
             case _:
                 assert_never(request)
-
-    def _append_requested(self, request: AppendEntries) -> None:
-        if self._follow(request.term, request.leader):
-            append(self._replica, request)
-        else:
-            refuse_leader(self._replica, request.leader, request)
-
-    def _snapshot_requested(self, request: InstallSnapshot) -> None:
-        if self._follow(request.term, request.leader):
-            self._snapshots.receive(request)
-        else:
-            refuse_leader(self._replica, request.leader, request)
 
     def _follow(self, term: Term, leader: ServerId) -> bool:
         """A leader's request has come: be its follower. Returns False if it is no leader of our term."""
         if term < self._replica.term:
             return False
-        if self._role.refuses_outsider(leader, term) or not self._role.check_term(term, of_a_leader=True):
+        if term > self._replica.term and (
+            self._role.refuses_outsider(leader, term) or not self._role.check_term(term, of_a_leader=True)
+        ):
             return False
         if self._role.leader not in (None, leader):
             self._replica.dropped["append from a second leader of the term"] += 1

@@ -56,12 +56,12 @@ from consensus.core.messages import (
     EndQuorumEpoch,
     EndQuorumEpochReply,
     Fetch,
+    FetchMessage,
     FetchReply,
+    FetchRequest,
     FetchSnapshot,
     FetchSnapshotReply,
     InstallSnapshot,
-    PullMessage,
-    PullRequest,
     RefusalReason,
 )
 from consensus.core.model import LogId, Milliseconds, ServerId, Term
@@ -336,7 +336,7 @@ class FetchFollower:
         if follower is not None:
             self._schedule.maybe_fetch(follower.leader)
 
-    def receive(self, sender: ServerId, message: PullMessage) -> None:
+    def receive(self, sender: ServerId, message: FetchMessage) -> None:
         """A plausible message of the strategy arrives."""
         match message:
             case Fetch() | FetchSnapshot():
@@ -352,7 +352,7 @@ class FetchFollower:
             case _:
                 assert_never(message)
 
-    def _refuse(self, sender: ServerId, request: PullRequest, error: RefusalReason) -> None:
+    def _refuse(self, sender: ServerId, request: FetchRequest, error: RefusalReason) -> None:
         refuse(self._replica, sender, request, self._role.leader, error)
 
     def _fetch_requested(self, fetch: Fetch | FetchSnapshot) -> None:
@@ -521,7 +521,7 @@ def succession_backoff_ms(replica: Replica, place: int) -> Milliseconds:
 
 
 def refuse(
-    replica: Replica, sender: ServerId, request: PullRequest, leader: ServerId | None, error: RefusalReason
+    replica: Replica, sender: ServerId, request: FetchRequest, leader: ServerId | None, error: RefusalReason
 ) -> None:
     """Answer a request that changes nothing."""
     match request:

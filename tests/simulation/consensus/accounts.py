@@ -9,16 +9,16 @@ from collections import Counter
 
 from consensus.core.effects import Answer, Effect, Send
 from consensus.core.messages import (
+    AppendRequest,
     BeginQuorumEpoch,
     EndQuorumEpoch,
     Fetch,
     FetchReply,
+    FetchRequest,
     FetchSnapshot,
     FetchSnapshotReply,
     InstallSnapshot,
     Message,
-    PullRequest,
-    PushRequest,
     RequestVote,
     SnapshotReply,
 )
@@ -46,11 +46,11 @@ class Accounts:
         kind = _WAITING.get(type(message))
         if kind is not None:
             self._owed.setdefault((server, sender, kind), Counter())[message.correlation] += 1
-        elif isinstance(message, RequestVote | PushRequest | BeginQuorumEpoch | EndQuorumEpoch):
+        elif isinstance(message, RequestVote | AppendRequest | BeginQuorumEpoch | EndQuorumEpoch):
             answers = sum(
                 isinstance(effect, Send)
                 and effect.recipient == sender
-                and not isinstance(effect.message, RequestVote | PushRequest | PullRequest)
+                and not isinstance(effect.message, RequestVote | AppendRequest | FetchRequest)
                 and effect.message.correlation == message.correlation
                 for effect in effects
             )

@@ -1,9 +1,9 @@
 """Every planted bug, of every part."""
 
 from tests.simulation.consensus.client_mutants import CLIENT_MUTANTS
+from tests.simulation.consensus.fetch_mutants import FETCH_MUTANTS
 from tests.simulation.consensus.mutants import MUTANTS
-from tests.simulation.consensus.pull_mutants import PULL_MUTANTS
 from tests.simulation.consensus.storage_mutants import STORAGE_MUTANTS
 from tests.simulation.consensus.transport_mutants import TRANSPORT_MUTANTS
 
-ALL_MUTANTS = (*MUTANTS, *PULL_MUTANTS, *CLIENT_MUTANTS, *STORAGE_MUTANTS, *TRANSPORT_MUTANTS)
+ALL_MUTANTS = (*MUTANTS, *FETCH_MUTANTS, *CLIENT_MUTANTS, *STORAGE_MUTANTS, *TRANSPORT_MUTANTS)

@@ -16,7 +16,7 @@ from consensus.core.leader import Leader
 from consensus.core.log import Log
 from consensus.core.membership import Reconfiguration
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
-from consensus.core.model import Configuration, HardState, Index, LogId, Term
+from consensus.core.model import Configuration, HardState, Index, LogId, ServerId, Term
 from consensus.core.raft import Raft
 from consensus.core.replica import Outbox, Replica
 from consensus.core.replication import append_follower
@@ -92,14 +92,13 @@ def _commit_whatever_is_there(replica: Replica, request: AppendEntries, _matched
     return min(request.commit, replica.log.last_index)
 
 
-def _accept_stale_appends(self: AppendFollower, request: AppendEntries) -> None:
-    self._role.check_term(request.term)
+def _follow_of_an_older_term(self: AppendFollower, term: Term, leader: ServerId) -> bool:
+    self._role.check_term(term)
     follower = self._role.as_follower
-    if follower is not None:
-        follower.on_leader_contact(self._replica, request.leader)
-        append_follower.append(self._replica, request)
-    else:
-        self._replica.refuse_append(request.leader, request.correlation, 1)
+    if follower is None:
+        return False
+    follower.on_leader_contact(self._replica, leader)
+    return True
 
 
 def _match_by_index_only(self: Log, position: LogId) -> bool:
@@ -257,7 +256,7 @@ MUTANTS = (
     Mutant(
         "stale-append-accepted",
         "an append of an older term is taken",
-        ((AppendFollower, "_append_requested", _accept_stale_appends),),
+        ((AppendFollower, "_follow", _follow_of_an_older_term),),
         kind=Kind.STORM,
     ),
     Mutant(

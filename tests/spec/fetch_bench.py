@@ -22,7 +22,7 @@ from tests.spec.raft_bench import TWO, Bench
 M = TypeVar("M", bound=Message)
 
 
-class PullBench(Bench):
+class FetchBench(Bench):
     """Server 1 of a group whose followers fetch."""
 
     def __init__(self, *terms: int, **options: Any) -> None:

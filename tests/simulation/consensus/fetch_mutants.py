@@ -41,7 +41,7 @@ def _last_index(self: ProgressTracker) -> Index:
     return self._replica.log.last_index
 
 
-PULL_MUTANTS = (
+FETCH_MUTANTS = (
     Mutant(
         "fetch-without-correlation",
         "any fetch reply counts as the answer to what would be asked now, so a late one cuts what came since",

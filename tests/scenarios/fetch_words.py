@@ -15,16 +15,16 @@ from consensus.core.messages import (
     EndQuorumEpoch,
     EndQuorumEpochReply,
     Fetch,
+    FetchMessage,
     FetchReply,
     FetchSnapshot,
     FetchSnapshotReply,
-    PullMessage,
     RefusalReason,
 )
 from consensus.core.model import LogId
 
 
-def told(message: PullMessage) -> str:
+def told(message: FetchMessage) -> str:
     """The message in the words of a story."""
     match message:
         case Fetch(term, _, position, commit):
