@@ -105,6 +105,24 @@ def test_entries_are_read_back_once_while_the_answer_to_those_before_them_is_owe
     assert bench.all(ReadEntries) == []
 
 
+def test_a_late_answer_brings_the_retry_of_a_later_request_forward() -> None:
+    """As long as a follower seems unreachable nothing is retried, so the deadline does not count what it owes."""
+    # Given a follower that has not answered the first append in time, and a heartbeat that is under way to it
+    bench = Bench(1, options=replace(lan(), heartbeat_ms=300, retry_ms=100))
+    bench.lead()
+    first, began_ms = bench.appends(TWO)[0], bench.now
+    while bench.now < began_ms + 300:
+        bench.expire()
+    (heartbeat,) = bench.appends(TWO)
+    assert not heartbeat.entries
+    sent_ms = bench.now
+    # When the first append is answered
+    bench.now += 50
+    bench.refused(TWO, first, hint=1)
+    # Then the leader looks after the heartbeat when its answer is overdue, not with the next heartbeat
+    assert bench.raft.deadline <= sent_ms + 100
+
+
 def test_a_read_whose_range_is_gone_or_that_nobody_waits_for_changes_nothing() -> None:
     bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=2))
     bench.lead()

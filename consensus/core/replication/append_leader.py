@@ -13,7 +13,13 @@ from consensus.core.events import EntriesRead, SnapshotRead
 from consensus.core.messages import AppendEntries, AppendReply, Message, SnapshotReply
 from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId
 from consensus.core.replica import Replica
-from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, Progress, ProgressState, ProgressTracker
+from consensus.core.replication.progress import (
+    MAX_REMEMBERED_REQUESTS,
+    Progress,
+    ProgressState,
+    ProgressTracker,
+    SentAppend,
+)
 from consensus.core.snapshots import read_next_chunk
 from consensus.core.status import FollowerProgress
 
@@ -98,16 +104,21 @@ class AppendLeader:
             return
         tracker.heard(progress)
         tracker.confirmed(progress, request.round_number)
-        if not message.success:
-            if progress.refused(request, message.next_index) or progress.next <= replica.log.start.index:
-                self._replicate(sender, progress)
-            return
-        matched = message.next_index - 1
+        was_unreachable = progress.state is ProgressState.UNREACHABLE
+        if message.success:
+            self._append_succeeded(sender, progress, request, message.next_index - 1)
+        elif progress.refused(request, message.next_index) or progress.next <= replica.log.start.index:
+            self._replicate(sender, progress)
+        if was_unreachable:
+            # The requests that it still owes an answer to count as overdue again, perhaps soon.
+            tracker.wake_by(self._due_ms(progress))
+
+    def _append_succeeded(self, sender: ServerId, progress: Progress, request: SentAppend, matched: Index) -> None:
         if matched > request.last:
-            replica.dropped["append reply beyond its request"] += 1
+            self._replica.dropped["append reply beyond its request"] += 1
             return
-        progress.succeeded(request, matched, replica.now)
-        if tracker.acknowledge(progress, matched):
+        progress.succeeded(request, matched, self._replica.now)
+        if self._tracker.acknowledge(progress, matched):
             self.committed()
         self._replicate(sender, progress)
         self._tell_commit_index(sender, progress)
@@ -122,6 +133,7 @@ class AppendLeader:
         went_back = progress.refused(request, next_index)
         if went_back or reachable_again or progress.next <= self._replica.log.start.index:
             self._replicate(peer, progress)
+            self._tracker.wake_by(self._due_ms(progress))
 
     def entries_read(self, event: EntriesRead) -> bool:
         """Storage gave back entries for a follower; send them if it still wants exactly these."""
