@@ -14,13 +14,16 @@ import trio
 
 from benchmarks.closed_loop import measured
 from benchmarks.load import Load, Result
-from consensus.core.effects import Outcome
-from consensus.core.model import integer_id
-from consensus.protocols.garlic_farm.node.client import ClientOptions, GarlicFarmClient
-from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
-from consensus.protocols.garlic_farm.wire.digest import Credentials
-from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus import Outcome, integer_id
+from consensus.protocols.garlic_farm import (
+    Caller,
+    ClientOptions,
+    Credentials,
+    Dialer,
+    GarlicFarmClient,
+    Identity,
+    PeerAddress,
+)
 
 
 @dataclass(frozen=True, slots=True)

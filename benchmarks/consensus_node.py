@@ -22,35 +22,50 @@ from random import Random
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from consensus.core import messages as core
-from consensus.core.effects import Role
-from consensus.core.features import GARLIC_FARM
-from consensus.core.model import Configuration, Entry, Index, LogId, Server, ServerId, integer_id
-from consensus.core.options import lan
-from consensus.core.raft import Raft
-from consensus.net.tls import load_or_create_certificate
-from consensus.protocols.garlic_farm.node.client_requests import ClientRequests
-from consensus.protocols.garlic_farm.node.connection import Cancel, ClientAnswer
-from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
-from consensus.protocols.garlic_farm.node.links import PeerLinks
-from consensus.protocols.garlic_farm.node.listener import GarlicFarmServer
-from consensus.protocols.garlic_farm.node.metrics import Metrics
-from consensus.protocols.garlic_farm.wire import messages as wire
-from consensus.protocols.garlic_farm.wire.digest import Credentials
-from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
-from consensus.protocols.garlic_farm.wire.nonces import NonceBook
-from consensus.protocols.garlic_farm.wire.peers import ListedPeers
-from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
-from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
-from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator
-from consensus.server.errors import ServerBusyError, ServerStoppedError
-from consensus.server.event_loop import now_ms
-from consensus.server.options import ServerOptions
-from consensus.server.server import ConsensusServer
-from consensus.server.status import Notice
-from consensus.storage.directory import open_storage
-from consensus.storage.planner import StorageOptions
+from consensus import (
+    GARLIC_FARM,
+    Configuration,
+    ConsensusServer,
+    Entry,
+    Index,
+    LogId,
+    Notice,
+    Raft,
+    Reply,
+    Request,
+    Role,
+    Server,
+    ServerBusyError,
+    ServerId,
+    ServerOptions,
+    ServerStoppedError,
+    integer_id,
+    lan,
+    now_ms,
+)
+from consensus.net import load_or_create_certificate
+from consensus.protocols.garlic_farm import (
+    Authenticator,
+    Caller,
+    Cancel,
+    ClientAnswer,
+    ClientRequests,
+    ConnectionRole,
+    Credentials,
+    Dialer,
+    Fault,
+    GarlicFarmError,
+    GarlicFarmServer,
+    Identity,
+    ListedPeers,
+    MembershipRequest,
+    Metrics,
+    NonceBook,
+    PeerAddress,
+    PeerLinks,
+)
+from consensus.protocols.garlic_farm import Reply as WireReply
+from consensus.storage import StorageOptions, open_storage
 
 READY = "ready"
 CLUSTER = "benchmark"
@@ -126,7 +141,7 @@ class Gateway:
         self.server: ConsensusServer | None = None
         self._server_id = server_id
 
-    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
+    def request(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> Cancel:
         """A peer's request."""
         server = self.server
         if server is None:
@@ -146,7 +161,7 @@ class Gateway:
         return self._clients().read_index(answered)
 
     def membership_request(
-        self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
+        self, request: MembershipRequest, correlation: int, answered: Callable[[WireReply | None], None]
     ) -> Cancel:
         """The members do not change in a benchmark."""
         return self._clients().membership_request(request, correlation, answered)

@@ -21,7 +21,7 @@ from bridge.node.control_socket import SOCKET_NAME
 from bridge.node.local_farm import REPORTING_PERIOD_MS
 from bridge.wire.meta_lease_set import STRUCTURE_LIMIT_BYTES, LeaseSetError, decode, verify
 from bridge.wire.view_json import ViewError
-from consensus.core.effects import Outcome
+from consensus import Outcome
 
 LEADER_GOAL_S = 2.0
 PUBLISHER_GOAL_PERIODS = 3

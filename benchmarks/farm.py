@@ -28,7 +28,7 @@ from bridge.node.control_socket import SOCKET_NAME
 from bridge.node.key_files import load_farm_key
 from bridge.node.local_farm import LOOPBACK, LocalFarm, LocalNode, prepare
 from bridge.wire.view_json import ViewError
-from consensus.net.tls import load_or_create_certificate
+from consensus.net import load_or_create_certificate
 
 SERVERS = 3
 START_TIMEOUT_S = 30.0

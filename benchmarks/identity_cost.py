@@ -18,14 +18,25 @@ from benchmarks.figures import Figure
 from bridge.core.records import LeafStatus, MetaStatus, PublishConfig, Report, RouterStatus
 from bridge.wire.application import encode
 from bridge.wire.entry_proof import proven, sign_entry
-from consensus.net.tls import client_context, load_or_create_certificate
-from consensus.protocols.garlic_farm.wire.digest import Credentials
-from consensus.protocols.garlic_farm.wire.nonces import NonceBook
-from consensus.protocols.garlic_farm.wire.peers import Claim, ListedPeers, PeerDirectory
-from consensus.protocols.garlic_farm.wire.proof import SIGNATURE_BYTES, ConnectionRole, tls_channel
-from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller, Session, Switched, UpgradeClient
-from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Upgraded, UpgradeServer
+from consensus.net import client_context, load_or_create_certificate
+from consensus.protocols.garlic_farm import (
+    SIGNATURE_BYTES,
+    Authenticator,
+    Caller,
+    Claim,
+    ConnectionRole,
+    Credentials,
+    Identity,
+    ListedPeers,
+    NonceBook,
+    PeerDirectory,
+    Session,
+    Switched,
+    UpgradeClient,
+    Upgraded,
+    UpgradeServer,
+    tls_channel,
+)
 
 CLUSTER_ID = bytes(range(16))
 CHANNEL = tls_channel(bytes(32))

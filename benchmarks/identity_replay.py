@@ -27,7 +27,7 @@ from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger
 from bridge.wire.application import EntryReader, decode
 from bridge.wire.entry_proof import sign_entry
-from consensus.core.model import Entry
+from consensus import Entry
 from gossip.wire.identity import node_id_of
 
 CHUNK = 6_000  # a multiple of the servers, so that each chunk begins with the first

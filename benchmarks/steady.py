@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import trio
 
 from benchmarks.client import ClusterTarget, ServerTarget, connect, entry
-from consensus.core.effects import Outcome
-from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
+from consensus import Outcome
+from consensus.protocols.garlic_farm import GarlicFarmClient
 
 PERIOD_S = 0.02
 ATTEMPT_S = 10.0

@@ -20,10 +20,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from benchmarks.figures import Figure
-from consensus.core.effects import Persist
-from consensus.core.model import Entry, HardState
-from consensus.storage.directory import open_directory
-from consensus.storage.planner import StorageOptions
+from consensus import Entry, HardState, Persist
+from consensus.storage import StorageOptions, open_directory
 
 BATCHES = (1, 16, 256)
 ENTRY = bytes(range(256))

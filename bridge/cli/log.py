@@ -21,7 +21,7 @@ from bridge.node.submitting import sealed
 from bridge.tui.words import clock_text
 from bridge.wire.control_json import log_page_document, submit_document
 from bridge.wire.entry_proof import MEMBER, sign_entry
-from consensus.sessions.table import RequestId, parse_request_id
+from consensus.sessions import RequestId, parse_request_id
 
 FOLLOW_WAIT_MS = 10_000
 

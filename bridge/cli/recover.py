@@ -25,7 +25,7 @@ from bridge.node.ledger import clock_ms
 from bridge.node.recovering import RecoveryError, RecoveryPlan, carry_out, plan_recovery, plan_recovery_of_backup
 from bridge.node.state_reading import Cut
 from bridge.tui.words import clock_text
-from consensus.core.model import MAX_NUMBER
+from consensus import MAX_NUMBER
 
 AHEAD_MS = 3_600_000
 """A log time or a second that is so far ahead of this machine's clock is doubted: no clock of a farm drifts so much."""

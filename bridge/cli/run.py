@@ -25,8 +25,8 @@ from bridge.node.masters import MasterError
 from bridge.node.router import RouterError
 from bridge.node.stopped import NodeStopped
 from bridge.node.users import UsersError
-from consensus.net.tls import CertificateError
-from consensus.storage.disk import StorageError
+from consensus.net import CertificateError
+from consensus.storage import StorageError
 from gossip.node.config import ConfigError
 from gossip.node.identity import StateError
 

@@ -100,8 +100,8 @@ from bridge.core.records import (
 from bridge.core.voter_clocks import VoterClocks
 from bridge.core.weights import fading
 from bridge.core.wishes import WishChange, apply_wish
-from consensus.core.model import LogId
-from consensus.sessions.table import RequestId, RequestStatus, SessionTable, parse_request_id
+from consensus import LogId
+from consensus.sessions import RequestId, RequestStatus, SessionTable, parse_request_id
 
 _NUMBER_BYTES = 8
 """The result of a request is index and term of the entry that was applied, so long each."""

@@ -21,7 +21,7 @@ from bridge.core.hashes import hash_of
 from bridge.core.records import LeafStatus, Publication, Report
 from bridge.core.voter_clocks import VoterClocks
 from bridge.core.weights import Weights
-from consensus.sessions.table import SessionLimits
+from consensus.sessions import SessionLimits
 
 SERVERS_MAX = 64
 MASTERS_MAX = 8

@@ -39,8 +39,8 @@ from bridge.core.view import (
     WeightsView,
     counters,
 )
-from consensus.core.model import Configuration, ServerId, integer_id
-from consensus.core.status import Description as RaftDescription
+from consensus import Configuration, ServerId, integer_id
+from consensus import Description as RaftDescription
 from gossip.core.description import Description as GossipDescription
 from gossip.core.description import MemberDescription
 from gossip.core.member import Address

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 
 from bridge.core.admission import ADMITTED_MAX, Admitted, Standing, holder_of, raft_id_of, refusal
 from bridge.core.view import MemberStatus
-from consensus.core.model import MAX_MEMBERS
+from consensus import MAX_MEMBERS
 
 VOTERS_MAX_DEFAULT = 5
 GRACE_DEFAULT_MS = 600_000

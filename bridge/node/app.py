@@ -71,14 +71,9 @@ from bridge.node.router_choice import make_router
 from bridge.node.sight import Sight
 from bridge.node.stopped import NodeStopped
 from bridge.wire.trace import event_text
-from consensus.core.effects import RoleChanged
-from consensus.core.model import integer_id
-from consensus.protocols.garlic_farm.node.dialer import PeerAddress
-from consensus.protocols.garlic_farm.node.metrics import Metrics
-from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
-from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.server.status import ContentRejected, Notice
-from consensus.storage.directory import check_place
+from consensus import ContentRejected, Notice, RoleChanged, integer_id
+from consensus.protocols.garlic_farm import ConnectionRole, Identity, Metrics, PeerAddress
+from consensus.storage import check_place
 from gossip.node.identity import load_identity
 
 LOG = logging.getLogger("garlicfarm")

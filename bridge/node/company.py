@@ -21,7 +21,7 @@ from bridge.node.presence import Presence
 from bridge.node.profile import profile_of
 from bridge.node.replica import RequestGateway
 from bridge.node.roster import Roster
-from consensus.protocols.garlic_farm.node.dialer import PeerAddress
+from consensus.protocols.garlic_farm import PeerAddress
 from gossip.core.description import MemberDescription
 from gossip.core.keychain import KeyChain
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status

@@ -26,27 +26,27 @@ from bridge.node.transport_checks import watch_certificate
 from bridge.node.transport_settings import ProxySettings
 from bridge.node.users import Users, read_password
 from bridge.wire.entry_proof import ends_like_proof
-from consensus.net.accepting import AcceptOptions
-from consensus.net.tls import NodeCertificate, load_or_create_certificate, operators_certificate
-from consensus.protocols.garlic_farm.node.client_quota import ClientQuota
-from consensus.protocols.garlic_farm.node.connection import RequestHandler
-from consensus.protocols.garlic_farm.node.connectors import (
+from consensus.net import AcceptOptions, NodeCertificate, load_or_create_certificate, operators_certificate
+from consensus.protocols.garlic_farm import (
+    Authenticator,
+    Caller,
+    ClientQuota,
+    ConnectionRole,
     Connector,
+    Credentials,
+    Dialer,
+    GarlicFarmServer,
     HttpProxy,
     I2pConnector,
+    Identity,
+    Metrics,
+    NonceBook,
+    PeerDirectory,
+    ProvenPeer,
+    RequestHandler,
     TlsConnector,
     authority_context,
 )
-from consensus.protocols.garlic_farm.node.dialer import Dialer
-from consensus.protocols.garlic_farm.node.listener import GarlicFarmServer
-from consensus.protocols.garlic_farm.node.metrics import Metrics
-from consensus.protocols.garlic_farm.wire.digest import Credentials
-from consensus.protocols.garlic_farm.wire.nonces import NonceBook
-from consensus.protocols.garlic_farm.wire.peers import PeerDirectory, ProvenPeer
-from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
-from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
-from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator
 
 PROVEN_ENTRY_US, OPAQUE_ENTRY_US = 500, 20
 """Processor time, twice what `python -m benchmarks identity-cost` and the state machine show for one."""

@@ -27,8 +27,7 @@ from bridge.node.control_places import Place, RemotePlaces
 from bridge.node.control_routes import Answer, ControlPort, Handler, Request, Routes, refusal
 from bridge.node.control_socket import ControlSocketError, identity, listen, remove_if_ours
 from bridge.node.local_trust import is_trusted_user, peer_user_id
-from consensus.net.accepting import AcceptOptions, AcceptQueue, DropReason
-from consensus.net.tls_stream import TlsStream
+from consensus.net import AcceptOptions, AcceptQueue, DropReason, TlsStream
 
 RECEIVE_BYTES = 16 * 1024
 

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from bridge.node.control_socket import ControlSocketError
 from bridge.node.durable_file import OWNER_ONLY, READABLE, replace_file
-from consensus.net.tls import NodeCertificate, load_or_create_certificate
+from consensus.net import NodeCertificate, load_or_create_certificate
 from gossip.core.member import Address
 
 READ_TOKEN_FILE = "control.read.token"  # noqa: S105 - the name of the file that holds it

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from consensus.net.accepting import KnownSources, source_of
+from consensus.net import KnownSources, source_of
 
 
 @dataclass(slots=True, eq=False)

@@ -51,7 +51,7 @@ from bridge.wire.control_json import (
     submit_document,
 )
 from bridge.wire.view_json import document, encode_view
-from consensus.sessions.table import RequestId, parse_request_id
+from consensus.sessions import RequestId, parse_request_id
 
 LOG = logging.getLogger(__name__)
 

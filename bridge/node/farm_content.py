@@ -21,10 +21,8 @@ from bridge.node.alarms import Alarms
 from bridge.wire.application import decode
 from bridge.wire.entry_proof import ends_like_proof
 from bridge.wire.farm_snapshot import FarmSnapshotError, decode_farm_at_once
-from consensus.core.model import COMMAND, Entry, integer_id
-from consensus.server.interfaces import ContentChecks
-from consensus.server.status import ContentRejected
-from consensus.sessions.table import SessionTableError
+from consensus import COMMAND, ContentChecks, ContentRejected, Entry, integer_id
+from consensus.sessions import SessionTableError
 
 ALARM = "content-rejected"
 ACTION = (

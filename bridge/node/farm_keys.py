@@ -18,7 +18,7 @@ import trio
 from bridge.node.alarms import Alarms
 from bridge.node.key_files import KeyFileError, load_farm_key
 from bridge.wire.farm_key import FarmKey
-from consensus.protocols.garlic_farm.wire.digest import Credentials
+from consensus.protocols.garlic_farm import Credentials
 from gossip.core.keychain import KeyChain
 
 if TYPE_CHECKING:

@@ -33,9 +33,7 @@ from bridge.core.founding import Founding
 from bridge.node.admissions import AdmissionNotes
 from bridge.node.ledger import Ledger
 from bridge.wire.admission_chain import flaw_of
-from consensus.protocols.garlic_farm.wire.errors import Fault
-from consensus.protocols.garlic_farm.wire.peers import Claim, ProvenPeer, Refusal
-from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
+from consensus.protocols.garlic_farm import Claim, ConnectionRole, Fault, ProvenPeer, Refusal
 from gossip.node.identity import Identity
 from gossip.wire.identity import node_id_of
 

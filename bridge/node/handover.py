@@ -12,9 +12,7 @@ from bridge.core.control import Scalar
 from bridge.core.view import VoterView
 from bridge.node.control_routes import Refused
 from bridge.node.replica import Replica
-from consensus.core.effects import TransferOutcome
-from consensus.core.model import ServerId, integer_id
-from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus import ServerBusyError, ServerId, ServerStoppedError, TransferOutcome, integer_id
 
 STOP_PATIENCE_SECONDS = 2.0
 """A stop waits no longer than this for a successor: without one the others elect one by themselves."""

@@ -39,7 +39,7 @@ from bridge.node.replica import Replica
 from bridge.node.roster import Roster
 from bridge.wire.application import encode
 from bridge.wire.key_box import EraKey, KeyBoxError, open_key, read_offer, seal_key, sign_offer
-from consensus.core.model import integer_id
+from consensus import integer_id
 from gossip.core.effects import AlarmKind, KeyOffered
 from gossip.core.keychain import KeyChain
 from gossip.node.agent import Agent

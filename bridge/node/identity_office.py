@@ -38,9 +38,16 @@ from bridge.node.replica import Replica
 from bridge.node.roster import Listed, Roster
 from bridge.wire.application import encode
 from bridge.wire.backup import Backup, BackupHead, encode_backup
-from consensus.core.effects import ChangeOutcome, ChangeRefusal, Outcome
-from consensus.core.model import Configuration, LogId, integer_id
-from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus import (
+    ChangeOutcome,
+    ChangeRefusal,
+    Configuration,
+    LogId,
+    Outcome,
+    ServerBusyError,
+    ServerStoppedError,
+    integer_id,
+)
 
 BACKUP_TYPE = "application/octet-stream"
 APPLY_PATIENCE_S = 10.0

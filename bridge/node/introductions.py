@@ -22,11 +22,8 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.core.acquaintances import Acquaintances, Consequence
-from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
-from consensus.protocols.garlic_farm.node.metrics import Metrics
-from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError
-from consensus.protocols.garlic_farm.wire.upgrade import INTRODUCTIONS_MAX, Identity
-from consensus.server.event_loop import now_ms
+from consensus import now_ms
+from consensus.protocols.garlic_farm import INTRODUCTIONS_MAX, Dialer, GarlicFarmError, Identity, Metrics, PeerAddress
 from gossip.core.description import Description, MemberDescription
 from gossip.core.effects import AdoptGeneration, Alarm, MembershipChanged
 from gossip.core.keychain import KeyChain

@@ -76,10 +76,8 @@ from bridge.core.without_quorum import QuorumWatch
 from bridge.node.event_log import EventLog
 from bridge.wire.application import EntryReader, decode
 from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
-from consensus.core.entry_data import decode_configuration
-from consensus.core.model import Configuration, Entry, EntryKind, Index, LogId, integer_id
-from consensus.server.event_loop import now_ms
-from consensus.sessions.table import RequestId, parse_request_id
+from consensus import Configuration, Entry, EntryKind, Index, LogId, decode_configuration, integer_id, now_ms
+from consensus.sessions import RequestId, parse_request_id
 
 MOMENTS_MAX = 500_000
 CONFIGURATIONS_MAX = 4096

@@ -16,11 +16,8 @@ from dataclasses import dataclass
 from bridge.core.founding import Founding
 from bridge.node.ledger import Ledger
 from bridge.node.profile import Profile
-from consensus.core.model import Configuration, Server, ServerId
-from consensus.core.status import Description
-from consensus.protocols.garlic_farm.node.dialer import PeerAddress
-from consensus.protocols.garlic_farm.node.membership import MembershipOptions
-from consensus.server.server import ConsensusServer
+from consensus import Configuration, ConsensusServer, Description, Server, ServerId
+from consensus.protocols.garlic_farm import MembershipOptions, PeerAddress
 
 
 @dataclass(frozen=True, slots=True)

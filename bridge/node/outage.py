@@ -22,10 +22,7 @@ from bridge.core.records import Report
 from bridge.core.without_quorum import Surroundings
 from bridge.node.farm_member import Member
 from bridge.node.ledger import majorities_of
-from consensus.core.entry_data import decode_configuration
-from consensus.core.model import EntryKind, integer_id
-from consensus.server.errors import ServerBusyError
-from consensus.server.event_loop import now_ms
+from consensus import EntryKind, ServerBusyError, decode_configuration, integer_id, now_ms
 
 QUORUM_ALARM = "no-quorum"
 LOOK_INTERVAL_S = 1.0

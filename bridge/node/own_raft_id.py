@@ -24,8 +24,7 @@ from bridge.core.founding import Founding
 from bridge.node.admissions import AdmissionNotes
 from bridge.node.ledger import Ledger
 from bridge.node.roster import Listed, Roster
-from consensus.protocols.garlic_farm.node.dialer import Dialed, PeerAddress
-from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError
+from consensus.protocols.garlic_farm import Dialed, GarlicFarmError, PeerAddress
 from gossip.wire.identity import node_id_of
 
 RETRY_S = 5.0

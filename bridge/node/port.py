@@ -32,9 +32,8 @@ from bridge.node.submitting import Submitting
 from bridge.node.wishing import Wishing
 from bridge.wire.application import ENTRY_LIMIT_BYTES, decode
 from bridge.wire.control_json import log_entry
-from consensus.core.model import Entry
-from consensus.server.errors import NotLeaderError, ServerBusyError, ServerStoppedError
-from consensus.sessions.table import RequestId
+from consensus import Entry, NotLeaderError, ServerBusyError, ServerStoppedError
+from consensus.sessions import RequestId
 
 PAGE_LIMIT_BYTES = 4 * 1024 * 1024
 

@@ -10,11 +10,8 @@ from dataclasses import dataclass, field
 
 from bridge.core.formation import FormationTuning
 from bridge.node.configuration import Timing
-from consensus.core.options import Options, i2p, lan, local
-from consensus.protocols.garlic_farm.node.client import ClientOptions
-from consensus.protocols.garlic_farm.node.connection import ConnectionOptions
-from consensus.protocols.garlic_farm.node.links import LinkOptions
-from consensus.protocols.garlic_farm.node.listener import ConnectionLimits
+from consensus import Options, i2p, lan, local
+from consensus.protocols.garlic_farm import ClientOptions, ConnectionLimits, ConnectionOptions, LinkOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

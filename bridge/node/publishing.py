@@ -30,7 +30,7 @@ from bridge.node.signing_keys import HeldKey, judge_key, key_alarm
 from bridge.wire.application import encode
 from bridge.wire.i2p import I2pError, base64_encode
 from bridge.wire.meta_lease_set import LeaseSetError
-from consensus.server.event_loop import now_ms as monotonic_ms
+from consensus import now_ms as monotonic_ms
 
 UNFENCED_ALARM = "publishing-without-quorum"
 PLAN_INTERVAL_SECONDS = 1.0

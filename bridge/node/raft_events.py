@@ -2,9 +2,7 @@
 
 from bridge.node.alarms import Alarms
 from bridge.node.event_log import EventLog
-from consensus.core.effects import ConfigurationChanged, Role, RoleChanged
-from consensus.core.model import integer_id
-from consensus.server.status import ContentRejected, DiskFull, Notice
+from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, Role, RoleChanged, integer_id
 
 
 def note_raft(notice: Notice, trace: EventLog, alarms: Alarms) -> None:

@@ -40,11 +40,18 @@ from bridge.node.replica import UNKNOWN_ENDPOINT, Replica
 from bridge.node.roster import Listed, Roster
 from bridge.wire.application import encode
 from bridge.wire.metadata import ADMISSIONS_LIMIT, RoleHint
-from consensus.core.effects import ChangeOutcome, ChangeRefusal, Outcome, TransferOutcome
-from consensus.core.model import Server, integer_id
-from consensus.core.status import Description
-from consensus.server.errors import ServerBusyError, ServerStoppedError
-from consensus.server.event_loop import now_ms
+from consensus import (
+    ChangeOutcome,
+    ChangeRefusal,
+    Description,
+    Outcome,
+    Server,
+    ServerBusyError,
+    ServerStoppedError,
+    TransferOutcome,
+    integer_id,
+    now_ms,
+)
 
 ALARM = "admission"
 ASKING_ALARM = "waiting-for-approval"

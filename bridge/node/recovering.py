@@ -60,14 +60,22 @@ from bridge.node.state_reading import (
 )
 from bridge.wire.farm_snapshot import decode_farm, encode_farm
 from bridge.wire.formation_state import encode_formation_state
-from consensus.core.effects import Install, Persist, SnapshotChange, StoreChunk
-from consensus.core.model import MAX_NUMBER, Configuration, HardState, Index, LogId, Server, integer_id
-from consensus.core.replica import TERM_STEP_MAX
-from consensus.sessions.table import SessionTable
-from consensus.storage.directory import Directory, OutOfSpaceError, open_directory
-from consensus.storage.disk import StorageError
-from consensus.storage.planner import StorageOptions
-from consensus.storage.snapshot_image import ImageWriter
+from consensus import (
+    MAX_NUMBER,
+    TERM_STEP_MAX,
+    Configuration,
+    HardState,
+    Index,
+    Install,
+    LogId,
+    Persist,
+    Server,
+    SnapshotChange,
+    StoreChunk,
+    integer_id,
+)
+from consensus.sessions import SessionTable
+from consensus.storage import Directory, ImageWriter, OutOfSpaceError, StorageError, StorageOptions, open_directory
 from gossip.node.identity import Identity, StateError, keep_generation, save_identity
 
 MAKING = f"{RAFT_DIRECTORY}.recovering"

@@ -15,8 +15,7 @@ import trio
 
 from bridge.node.alarms import Alarms
 from bridge.node.event_log import EventLog
-from consensus.protocols.garlic_farm.node.metrics import Incident
-from consensus.protocols.garlic_farm.wire.errors import Fault
+from consensus.protocols.garlic_farm import Fault, Incident
 
 REFUSED_BY_PEERS = "refused-by-peers"
 PEERS_REFUSED = "peers-refused"

@@ -34,31 +34,50 @@ from bridge.node.ledger import Ledger
 from bridge.node.member_rules import farm_member_rules, member_request_tuning
 from bridge.node.profile import Profile
 from bridge.wire.application import decode
-from consensus.core import messages as core
-from consensus.core.effects import ConfigurationChanged, Outcome, ProposalResolved, Role
-from consensus.core.features import GARLIC_FARM
-from consensus.core.model import Configuration, Index, Server, ServerId, integer_id
-from consensus.core.raft import Raft
-from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, read_barrier_anywhere
-from consensus.protocols.garlic_farm.node.client_requests import ClientRequests, ExecutedRequests
-from consensus.protocols.garlic_farm.node.connection import Cancel, ClientAnswer, nothing_to_cancel
-from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
-from consensus.protocols.garlic_farm.node.joining import Joining
-from consensus.protocols.garlic_farm.node.links import PeerLinks
-from consensus.protocols.garlic_farm.node.membership import MemberRequests, Members
-from consensus.protocols.garlic_farm.node.metrics import Metrics
-from consensus.protocols.garlic_farm.wire import messages as wire
-from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
-from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
-from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.server.errors import ServerBusyError, ServerStoppedError
-from consensus.server.event_loop import now_ms
-from consensus.server.server import ConsensusServer
-from consensus.server.status import Notice
-from consensus.storage.directory import ThreadedDisk, open_storage
-from consensus.storage.disk import StorageError
-from consensus.storage.hard_state import FILE as BALLOT_FILE
-from consensus.storage.planner import Recovery, StorageOptions
+from consensus import (
+    GARLIC_FARM,
+    Configuration,
+    ConfigurationChanged,
+    ConsensusServer,
+    Index,
+    Notice,
+    Outcome,
+    ProposalResolved,
+    Raft,
+    Reply,
+    Request,
+    Role,
+    Server,
+    ServerBusyError,
+    ServerId,
+    ServerStoppedError,
+    integer_id,
+    now_ms,
+)
+from consensus.protocols.garlic_farm import (
+    Cancel,
+    ClientAnswer,
+    ClientRequests,
+    ConnectionRole,
+    Dialer,
+    ExecutedRequests,
+    Fault,
+    GarlicFarmClient,
+    GarlicFarmError,
+    Identity,
+    Joining,
+    MemberRequests,
+    Members,
+    MembershipRequest,
+    Metrics,
+    PeerAddress,
+    PeerLinks,
+    nothing_to_cancel,
+    read_barrier_anywhere,
+)
+from consensus.protocols.garlic_farm import Reply as WireReply
+from consensus.storage import STATE_FILE as BALLOT_FILE
+from consensus.storage import Recovery, StorageError, StorageOptions, ThreadedDisk, open_storage
 
 LOG = logging.getLogger(__name__)
 RAFT_DIRECTORY = "raft"
@@ -210,7 +229,7 @@ class RequestGateway:
         self.is_out: Callable[[int], bool] = lambda _: False
         """Whether the log has thrown a server out: what comes under its id is not heard."""
 
-    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
+    def request(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> Cancel:
         """A peer's request."""
         if self.replica is None:
             raise GarlicFarmError(Fault.BUSY, "this node has not started its Raft server yet")
@@ -243,7 +262,7 @@ class RequestGateway:
         return replica.clients.read_index(answered)
 
     def membership_request(
-        self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
+        self, request: MembershipRequest, correlation: int, answered: Callable[[WireReply | None], None]
     ) -> Cancel:
         """A server is to come or go."""
         if self.replica is None:

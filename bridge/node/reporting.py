@@ -22,8 +22,8 @@ from bridge.node.report_news import ReportNews, gist_of
 from bridge.node.router import RouterError
 from bridge.wire.application import encode
 from bridge.wire.i2p import destination_from_base64
-from consensus.core.model import Index
-from consensus.sessions.table import RequestId
+from consensus import Index
+from consensus.sessions import RequestId
 
 LAST_WORD_PATIENCE_S = 2.0
 WITNESS_LAG_MS = 20_000

@@ -14,7 +14,7 @@ import trio
 from bridge.core.formation_messages import Member as FormationMember
 from bridge.core.picture import Facts
 from bridge.wire.metadata import MetadataError, NodeMetadata, RoleHint, decode_metadata
-from consensus.protocols.garlic_farm.node.dialer import PeerAddress
+from consensus.protocols.garlic_farm import PeerAddress
 from gossip.core.member import NodeId, NodeInfo, Status
 from gossip.wire.identity import PUBLIC_KEY_BYTES
 

@@ -20,8 +20,7 @@ from bridge.node.roster import Roster
 from bridge.node.router_choice import structure_files
 from bridge.wire.i2p import I2pError, destination_from_base64
 from bridge.wire.trace import event_text
-from consensus.core.model import integer_id
-from consensus.server.event_loop import now_ms
+from consensus import integer_id, now_ms
 
 if TYPE_CHECKING:
     from bridge.node.app import Node

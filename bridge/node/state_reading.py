@@ -37,16 +37,22 @@ from bridge.wire.application import decode
 from bridge.wire.backup import BACKUP_LIMIT_BYTES, Backup, BackupError, BackupHead, decode_backup
 from bridge.wire.farm_snapshot import FarmSnapshotError, decode_farm
 from bridge.wire.formation_state import FORMATION_STATE_LIMIT_BYTES, FormationStateError, decode_formation_state
-from consensus.core.effects import ReadEntries, ReadSnapshot
-from consensus.core.model import COMMAND, ORIGIN, Configuration, Entry, Index, LogId, Server
-from consensus.sessions.table import SessionTableError
-from consensus.storage.directory import Directory
-from consensus.storage.disk import StorageError, StorageInUseError
-from consensus.storage.hard_state import FILE as BALLOT_FILE
-from consensus.storage.hard_state import HardStateFile
-from consensus.storage.planner import Owner, Recovery, StorageOptions, read_extents, recover
-from consensus.storage.records import RecordError
-from consensus.storage.snapshot_image import ImageReader
+from consensus import COMMAND, ORIGIN, Configuration, Entry, Index, LogId, ReadEntries, ReadSnapshot, Server
+from consensus.sessions import SessionTableError
+from consensus.storage import STATE_FILE as BALLOT_FILE
+from consensus.storage import (
+    Directory,
+    HardStateFile,
+    ImageReader,
+    Owner,
+    RecordError,
+    Recovery,
+    StorageError,
+    StorageInUseError,
+    StorageOptions,
+    read_extents,
+    recover,
+)
 
 _PIECE_BYTES = 4 * 1024 * 1024
 

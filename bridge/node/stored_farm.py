@@ -35,11 +35,18 @@ from bridge.wire.application import decode, encode
 from bridge.wire.control_json import log_entry
 from bridge.wire.farm_snapshot import FarmSnapshot, FarmSnapshotError, decode_farm
 from bridge.wire.formation_state import FORMATION_STATE_LIMIT_BYTES, FormationStateError, decode_formation_state
-from consensus.core.model import COMMAND, Entry, Index
-from consensus.core.model import EntryKind as EntryKindInLog
-from consensus.storage.disk import StorageError
-from consensus.storage.records import SEGMENT_HEADER_BYTES, RecordError
-from consensus.storage.stored_log import Place, StoredEntry, StoredLog, StoredSegment, open_stored_log
+from consensus import COMMAND, Entry, Index
+from consensus import EntryKind as EntryKindInLog
+from consensus.storage import (
+    SEGMENT_HEADER_BYTES,
+    Place,
+    RecordError,
+    StorageError,
+    StoredEntry,
+    StoredLog,
+    StoredSegment,
+    open_stored_log,
+)
 
 RAFT_DIRECTORY = "raft"
 _CLOCK_KEY = b'"clock"'

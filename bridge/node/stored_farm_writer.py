@@ -14,12 +14,8 @@ from bridge.node.durable_file import replace_file
 from bridge.node.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.stored_farm import RAFT_DIRECTORY, StoredFarmError
 from bridge.wire.formation_state import encode_formation_state
-from consensus.core.effects import Persist
-from consensus.core.entry_data import configuration_entry
-from consensus.core.model import Configuration, Entry, HardState, Server
-from consensus.storage.directory import OutOfSpaceError, open_directory
-from consensus.storage.disk import StorageError
-from consensus.storage.planner import StorageOptions
+from consensus import Configuration, Entry, HardState, Persist, Server, configuration_entry
+from consensus.storage import OutOfSpaceError, StorageError, StorageOptions, open_directory
 
 GROUP_ENTRIES = 4096
 

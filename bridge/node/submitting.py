@@ -26,9 +26,8 @@ from bridge.node.entry_signer import EntrySigner
 from bridge.node.ledger import Ledger
 from bridge.node.replica import LEADERS_OWN_TEXT, Replica, is_leaders_own
 from bridge.wire.entry_proof import ends_like_proof
-from consensus.core.model import Index
-from consensus.sessions.request_numbers import RequestNumbers
-from consensus.sessions.table import RequestId
+from consensus import Index
+from consensus.sessions import RequestId, RequestNumbers
 
 EXPIRED = (
     "the farm has forgotten this request: whether it was applied before is not known, and now it was not. Look at the"

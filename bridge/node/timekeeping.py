@@ -18,8 +18,7 @@ from bridge.core.records import Clock
 from bridge.core.voter_clocks import VoterClocks
 from bridge.node.farm_member import Member
 from bridge.wire.application import encode
-from consensus.core.effects import Outcome
-from consensus.server.event_loop import now_ms
+from consensus import Outcome, now_ms
 
 CLOCK_ALARM = "clock"
 OTHER_CLOCKS_ALARM = "other-clocks"

@@ -15,7 +15,7 @@ from bridge.node.check import Check, Result
 from bridge.node.configuration import NodeConfiguration
 from bridge.node.transport_settings import ProxySettings
 from bridge.node.users import UsersError, read_files, read_password
-from consensus.net.tls import FILE_NAME, CertificateError, NodeCertificate, operators_certificate
+from consensus.net import CERTIFICATE_FILE, CertificateError, NodeCertificate, operators_certificate
 from gossip.node.endpoints import endpoint
 
 ALARM = "certificate"
@@ -69,8 +69,8 @@ def _certificate_checks(configuration: NodeConfiguration) -> Iterator[Check]:
             yield judged(operators_certificate(transport.certificate), now, signed=True)
         except CertificateError as error:
             yield Check("certificate", Result.PROBLEM, str(error), RENEW_SIGNED)
-    elif transport.proxy is None and (configuration.state_dir / FILE_NAME).exists():
-        yield judged(NodeCertificate(configuration.state_dir / FILE_NAME, b""), now, signed=False)
+    elif transport.proxy is None and (configuration.state_dir / CERTIFICATE_FILE).exists():
+        yield judged(NodeCertificate(configuration.state_dir / CERTIFICATE_FILE, b""), now, signed=False)
 
 
 def _users_checks(configuration: NodeConfiguration) -> Iterator[Check]:

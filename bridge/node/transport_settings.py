@@ -17,8 +17,7 @@ from enum import Enum
 from pathlib import Path
 
 from bridge.node.settings_reader import Section
-from consensus.protocols.garlic_farm.node.connectors import is_i2p_name, is_loopback
-from consensus.protocols.garlic_farm.wire.proxy import ProxyMode
+from consensus.protocols.garlic_farm import ProxyMode, is_i2p_name, is_loopback
 from gossip.core.member import Address
 from gossip.node.endpoints import endpoint, parse_endpoint
 

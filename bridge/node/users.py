@@ -19,8 +19,7 @@ import trio
 from bridge.node.alarms import Alarms
 from bridge.node.farm_keys import FarmKeys
 from bridge.node.transport_settings import UserSettings
-from consensus.protocols.garlic_farm.wire.digest import Credentials
-from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError
+from consensus.protocols.garlic_farm import Credentials, GarlicFarmError
 
 ALARM = "users"
 LOOK_EVERY_S = 5.0

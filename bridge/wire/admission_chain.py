@@ -16,7 +16,7 @@ from bridge.core.admission import Admitted, raft_id_of
 from bridge.core.records import Admission, Approval
 from bridge.wire.application import decode
 from bridge.wire.entry_proof import proven
-from consensus.protocols.garlic_farm.wire.upgrade import ADMISSIONS_MAX
+from consensus.protocols.garlic_farm import ADMISSIONS_MAX
 
 LINKS_MAX = ADMISSIONS_MAX
 """What a handshake carries. A longer chain is cut, and then shows nothing; it grows by a link where a server leads that

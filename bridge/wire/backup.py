@@ -25,8 +25,7 @@ from msgspec import Meta
 
 from bridge.core.founding import CLUSTER_ID_BYTES, NODE_ID_BYTES, Founding
 from bridge.wire.formation_state import FoundingJson, read_founding, written_founding
-from consensus.core.entry_data import decode_configuration, encode_configuration
-from consensus.core.model import Configuration, LogId
+from consensus import Configuration, LogId, decode_configuration, encode_configuration
 
 BACKUP_LIMIT_BYTES: Final = 512 * 1024 * 1024
 _MAGIC: Final = b"garlicfarm backup 2\n"

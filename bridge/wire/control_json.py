@@ -23,17 +23,16 @@ from bridge.core.control import (
 )
 from bridge.wire.trace import event_document, event_from
 from bridge.wire.view_json import SCHEMA, ViewError, checked, document, from_document
-from consensus.core import model
-from consensus.core.entry_data import decode_configuration, decode_no_op
-from consensus.core.model import Entry
+from consensus import Entry, decode_configuration, decode_no_op
+from consensus import EntryKind as CoreEntryKind
 
 
 def log_entry(index: int, entry: Entry, log_time_ms: int | None) -> LogEntryView:
     """A Raft entry as its reader sees it; a configuration becomes JSON text."""
     match entry.kind:
-        case model.EntryKind.COMMAND:
+        case CoreEntryKind.COMMAND:
             return LogEntryView(index, entry.term, EntryKind.APPLICATION, log_time_ms, entry.data)
-        case model.EntryKind.CONFIGURATION:
+        case CoreEntryKind.CONFIGURATION:
             members = decode_configuration(entry.data)
             listed = {"voters": members.voters, "oldVoters": members.old_voters, "learners": members.learners}
             value = msgspec.json.encode(
@@ -44,8 +43,8 @@ def log_entry(index: int, entry: Entry, log_time_ms: int | None) -> LogEntryView
                 }
             )
             return LogEntryView(index, entry.term, EntryKind.CONFIGURATION, log_time_ms, value)
-        case model.EntryKind.NO_OP | model.EntryKind.CONTROL:
-            leader = decode_no_op(entry.data).leader if entry.kind is model.EntryKind.NO_OP else None
+        case CoreEntryKind.NO_OP | CoreEntryKind.CONTROL:
+            leader = decode_no_op(entry.data).leader if entry.kind is CoreEntryKind.NO_OP else None
             value = msgspec.json.encode({"leader": leader})
             return LogEntryView(index, entry.term, EntryKind.NO_OP, log_time_ms, value)
 

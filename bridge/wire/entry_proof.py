@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from bridge.core.founding import CLUSTER_ID_BYTES
 from bridge.wire.entry_fields import BRACKETS_LIMIT, ENTRY_LIMIT_BYTES
-from consensus.protocols.garlic_farm.wire.proof import is_of_small_order
+from consensus.protocols.garlic_farm import is_of_small_order
 from gossip.core.member import NodeId
 from gossip.wire.identity import node_id_of
 

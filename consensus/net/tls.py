@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from consensus.net.tls_stream import TlsStream
 
-FILE_NAME = "tls.pem"
+CERTIFICATE_FILE = "tls.pem"
 _COMMON_NAME = "localhost"
 _LIFETIME = timedelta(days=3650)
 # A peer's clock may be behind ours when it checks a certificate that we have just made.
@@ -65,7 +65,7 @@ class NodeCertificate:
 
 def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
     """The node's certificate, made on the first start and when the old one has run out."""
-    path = state_dir / FILE_NAME
+    path = state_dir / CERTIFICATE_FILE
     try:
         pem = path.read_bytes()
     except FileNotFoundError:

@@ -1,1 +1,83 @@
-"""What a server keeps on its disk: log, hard state, snapshots, and how they are read after a crash."""
+"""What a server stores, for programs that open, read, verify or rebuild it while no server runs.
+
+A server itself opens its storage by `consensus.open_server`. What is named here is fetched when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from consensus.storage.directory import (
+        Directory,
+        OutOfSpaceError,
+        ThreadedDisk,
+        check_place,
+        open_directory,
+        open_storage,
+    )
+    from consensus.storage.disk import DamagedStorageError, ForeignStorageError, StorageError, StorageInUseError
+    from consensus.storage.hard_state import STATE_FILE, HardStateFile
+    from consensus.storage.planner import Owner, Recovery, StorageOptions, read_extents, recover
+    from consensus.storage.records import SEGMENT_HEADER_BYTES, RecordError
+    from consensus.storage.snapshot_image import ImageReader, ImageWriter
+    from consensus.storage.stored_log import Place, StoredEntry, StoredLog, StoredSegment, open_stored_log
+    from consensus.storage.verification import StorageVerdict, Verification, verify_storage
+
+__all__ = [
+    "SEGMENT_HEADER_BYTES",
+    "STATE_FILE",
+    "DamagedStorageError",
+    "Directory",
+    "ForeignStorageError",
+    "HardStateFile",
+    "ImageReader",
+    "ImageWriter",
+    "OutOfSpaceError",
+    "Owner",
+    "Place",
+    "RecordError",
+    "Recovery",
+    "StorageError",
+    "StorageInUseError",
+    "StorageOptions",
+    "StorageVerdict",
+    "StoredEntry",
+    "StoredLog",
+    "StoredSegment",
+    "ThreadedDisk",
+    "Verification",
+    "check_place",
+    "open_directory",
+    "open_storage",
+    "open_stored_log",
+    "read_extents",
+    "recover",
+    "verify_storage",
+]
+
+_HOMES: Final = {
+    "consensus.storage.directory": (
+        "Directory",
+        "OutOfSpaceError",
+        "ThreadedDisk",
+        "check_place",
+        "open_directory",
+        "open_storage",
+    ),
+    "consensus.storage.disk": ("DamagedStorageError", "ForeignStorageError", "StorageError", "StorageInUseError"),
+    "consensus.storage.hard_state": ("HardStateFile", "STATE_FILE"),
+    "consensus.storage.planner": ("Owner", "Recovery", "StorageOptions", "read_extents", "recover"),
+    "consensus.storage.records": ("RecordError", "SEGMENT_HEADER_BYTES"),
+    "consensus.storage.snapshot_image": ("ImageReader", "ImageWriter"),
+    "consensus.storage.stored_log": ("Place", "StoredEntry", "StoredLog", "StoredSegment", "open_stored_log"),
+    "consensus.storage.verification": ("StorageVerdict", "Verification", "verify_storage"),
+}
+
+if not TYPE_CHECKING:  # mypy would take any name for one of the face
+
+    def __getattr__(name: str) -> Any:
+        """Fetch a public name from its home."""
+        for home, names in _HOMES.items():
+            if name in names:
+                return getattr(import_module(home), name)
+        raise AttributeError(f"module 'consensus.storage' has no attribute {name!r}")

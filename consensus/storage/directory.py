@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar, assert_never
 
+import trio
+
 from consensus.storage.disk import (
     CreateFile,
     DiskOperation,
@@ -28,8 +30,7 @@ from consensus.storage.disk import (
     WriteBytes,
 )
 from consensus.storage.disk_thread import DiskThread
-from consensus.storage.hard_state import FILE as BALLOT_FILE
-from consensus.storage.hard_state import HardStateFile
+from consensus.storage.hard_state import STATE_FILE, HardStateFile
 from consensus.storage.planner import Owner, Recovery, StorageOptions, check_owner, recover, verify
 from consensus.storage.recovery_report import RecoveryReport
 
@@ -225,13 +226,40 @@ class ThreadedDisk:
         self._directory.close()
 
 
-def open_directory(path: Path, node_id: bytes, generation: int, options: StorageOptions) -> tuple[Directory, Recovery]:
+class InlineDisk:
+    """A `Directory` used in trio's own thread, which it blocks: for tests, whose clock stands still meanwhile."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
+        """Carry out operations."""
+        await trio.lowlevel.checkpoint()
+        self._directory.perform_all(operations, start)
+
+    async def ask(self, question: Callable[[DiskReader], Answer]) -> Answer:
+        """Have a question answered."""
+        await trio.lowlevel.checkpoint()
+        return question(self._directory)
+
+    def close(self) -> None:
+        """Close all files and give up the lock."""
+        self._directory.close()
+
+
+def open_directory(
+    path: Path, node_id: bytes, generation: int | None, options: StorageOptions
+) -> tuple[Directory, Recovery]:
     """Lock, read, check and repair the directory, or make a new storage in an empty one. Blocks.
 
-    `generation` is the node's restart epoch, raised before each start. Raises `StorageError` with what to do.
+    `generation` is the node's restart epoch, raised before each start; None: the storage counts its starts itself, and
+    cannot tell that the node's own state is older than it. Raises `StorageError` with what to do.
     """
     directory = Directory(path)
     try:
+        if generation is None:
+            known = STATE_FILE in directory.files()
+            generation = HardStateFile.read(directory)[0].state.generation + 1 if known else 1
         owner = Owner(node_id, generation, directory.place)
         recovery = recover(directory, owner, os.urandom(STORAGE_ID_BYTES), options)
         directory.perform_all(recovery.operations)
@@ -243,7 +271,9 @@ def open_directory(path: Path, node_id: bytes, generation: int, options: Storage
     return directory, recovery
 
 
-def open_storage(path: Path, node_id: bytes, generation: int, options: StorageOptions) -> tuple[ThreadedDisk, Recovery]:
+def open_storage(
+    path: Path, node_id: bytes, generation: int | None, options: StorageOptions
+) -> tuple[ThreadedDisk, Recovery]:
     """Like `open_directory`, with the disk as a server wants it. Blocks: call it before trio runs, or in a thread."""
     directory, recovery = open_directory(path, node_id, generation, options)
     return ThreadedDisk(directory), recovery
@@ -251,7 +281,7 @@ def open_storage(path: Path, node_id: bytes, generation: int, options: StorageOp
 
 def check_place(path: Path) -> None:
     """Raise `StorageError` if there is a storage and it was made in another place: with a copy nobody is to begin."""
-    if not (path / BALLOT_FILE).is_file():
+    if not (path / STATE_FILE).is_file():
         return
     try:
         directory = Directory(path)

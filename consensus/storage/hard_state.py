@@ -35,7 +35,7 @@ from consensus.storage.disk import (
 )
 from consensus.storage.records import Binding
 
-FILE = "ballot"
+STATE_FILE = "ballot"
 _NEW_FILE = "ballot.new"
 _SLOT_BYTES = 4096
 _SLOTS = 2
@@ -96,7 +96,7 @@ def _decode(slot: bytes) -> tuple[int, StoredState] | None:
         return None
     if magic != _MAGIC or version not in (_VERSION, _VERSION_OF_LONG_VOTE):
         raise StorageError(
-            f"the file '{FILE}' was written by another version of this program (format {version}, this one reads "
+            f"the file '{STATE_FILE}' was written by another version of this program (format {version}, this one reads "
             f"{_VERSION} and {_VERSION_OF_LONG_VOTE}); start the version that wrote it"
         )
     voted_for = decode_id(long_vote)[0] if long_vote else vote
@@ -130,18 +130,18 @@ class HardStateFile:
         slot = _encode(1, state)
         operations: list[DiskOperation] = [CreateFile(_NEW_FILE, _SLOTS * _SLOT_BYTES)]
         operations += [WriteBytes(_NEW_FILE, number * _SLOT_BYTES, slot) for number in range(_SLOTS)]
-        operations += [SyncFile(_NEW_FILE), RenameFile(_NEW_FILE, FILE), SyncDirectory()]
+        operations += [SyncFile(_NEW_FILE), RenameFile(_NEW_FILE, STATE_FILE), SyncDirectory()]
         return cls(state, 1, 0), operations
 
     @classmethod
     def read(cls, reader: DiskReader) -> tuple["HardStateFile", bool]:
         """What the file holds, and whether both slots agree; raises `StorageError` if neither can be read."""
-        slots = [_decode(reader.read(FILE, number * _SLOT_BYTES, _SLOT_BYTES)) for number in range(_SLOTS)]
+        slots = [_decode(reader.read(STATE_FILE, number * _SLOT_BYTES, _SLOT_BYTES)) for number in range(_SLOTS)]
         readable = [(slot[0], number, slot[1]) for number, slot in enumerate(slots) if slot is not None]
         if not readable:
             raise DamagedStorageError(
-                f"both slots of the file '{FILE}' are damaged, so this server no longer knows for whom it voted; it "
-                "must not guess. Move the directory away and let the node join again as a new server"
+                f"both slots of the file '{STATE_FILE}' are damaged, so this server no longer knows for whom it voted; "
+                "it must not guess. Move the directory away and let the node join again as a new server"
             )
         counter, number, state = max(readable, key=lambda slot: slot[0])
         # The update begins with the slot that is not the newest, so that one readable slot remains at every moment.
@@ -154,7 +154,7 @@ class HardStateFile:
         slot = _encode(self._counter, state)
         operations: list[DiskOperation] = []
         for number in (self._first_slot, 1 - self._first_slot):
-            operations += [WriteBytes(FILE, number * _SLOT_BYTES, slot), SyncFile(FILE)]
+            operations += [WriteBytes(STATE_FILE, number * _SLOT_BYTES, slot), SyncFile(STATE_FILE)]
         return operations
 
     def plan_hard_state(self, hard_state: HardState, durable: Index, truncating_from: Index = 0) -> list[DiskOperation]:

@@ -34,7 +34,7 @@ from consensus.storage.disk import (
     SyncFile,
     WriteBytes,
 )
-from consensus.storage.hard_state import FILE, HardStateFile, StoredState
+from consensus.storage.hard_state import STATE_FILE, HardStateFile, StoredState
 from consensus.storage.journal import NEW_SUFFIX, SEGMENT_SUFFIX, Extent, Journal
 from consensus.storage.records import Binding
 from consensus.storage.recovery import decode_extent, recovered_log, scan_segments
@@ -246,7 +246,7 @@ class Storage:
 
 def writes_hard_state(operations: Iterable[DiskOperation]) -> bool:
     """Whether one of the operations writes the file of the hard state."""
-    return any(isinstance(operation, WriteBytes) and operation.file == FILE for operation in operations)
+    return any(isinstance(operation, WriteBytes) and operation.file == STATE_FILE for operation in operations)
 
 
 def _later(one: HardState, other: HardState) -> HardState:
@@ -283,7 +283,7 @@ def recover(reader: DiskReader, owner: Owner, new_storage_id: bytes, options: St
     `new_storage_id` (16 random bytes) is used only for a new storage.
     """
     files = reader.files()
-    if FILE not in files:
+    if STATE_FILE not in files:
         return _create(files, owner, new_storage_id, options)
     stored_state, slots_agree = HardStateFile.read(reader)
     state = stored_state.state
@@ -293,7 +293,7 @@ def recover(reader: DiskReader, owner: Owner, new_storage_id: bytes, options: St
     journal = Journal(state.binding, options.segment_bytes)
     journal.restore(scan.start, scan.segments, scan.runs)
     # A slot that a dead process wrote may be in the cache only; with the other being written, a crash could tear both.
-    operations: list[DiskOperation] = [SyncFile(FILE), *scan.repairs, *plan_removal(outdated)]
+    operations: list[DiskOperation] = [SyncFile(STATE_FILE), *scan.repairs, *plan_removal(outdated)]
     if scan.replaced:
         operations += _plan_giving_up(reader, stored_state, scan.start.index)
     operations += stored_state.plan(
@@ -318,9 +318,9 @@ def recover(reader: DiskReader, owner: Owner, new_storage_id: bytes, options: St
 
 def verify(reader: DiskReader) -> RecoveryReport:
     """Check everything without changing anything; raises `StorageError` with what is wrong."""
-    if FILE not in reader.files():
+    if STATE_FILE not in reader.files():
         raise DamagedStorageError(
-            f"there is no file '{FILE}': this directory holds no server's log, or lost its ballot"
+            f"there is no file '{STATE_FILE}': this directory holds no server's log, or lost its ballot"
         )
     stored_state, _ = HardStateFile.read(reader)
     state = stored_state.state
@@ -332,9 +332,9 @@ def _create(files: Sequence[str], owner: Owner, storage_id: bytes, options: Stor
     segments = sorted(file for file in files if file.endswith(SEGMENT_SUFFIX))
     if segments:
         raise DamagedStorageError(
-            f"the directory holds log segments ('{segments[0]}' …) but no file '{FILE}', so it is no longer known "
-            "for whom this server voted. Put the file back if it was moved; otherwise move the directory away and let "
-            "the node join again as a new server"
+            f"the directory holds log segments ('{segments[0]}' …) but no file '{STATE_FILE}', so it is no longer "
+            "known for whom this server voted. Put the file back if it was moved; otherwise move the directory away "
+            "and let the node join again as a new server"
         )
     binding = Binding(owner.node_id, storage_id)
     state = StoredState(binding, owner.place, owner.generation, HardState(0))

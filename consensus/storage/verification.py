@@ -16,7 +16,7 @@ from pathlib import Path
 
 from consensus.storage.directory import LOCK_FILE
 from consensus.storage.disk import StorageError
-from consensus.storage.hard_state import FILE, HardStateFile, StoredState
+from consensus.storage.hard_state import STATE_FILE, HardStateFile, StoredState
 from consensus.storage.journal import NEW_SUFFIX, SEGMENT_SUFFIX, SPARE
 from consensus.storage.recovery import Scan, scan_segments
 from consensus.storage.snapshots import SNAPSHOT_SUFFIX, stored_snapshot
@@ -75,7 +75,9 @@ def verify_storage(path: Path) -> Verification:
     live = _is_live(path)
     reader = ReadOnlyDirectory(path)
     files = sorted(reader.files())
-    known = [file for file in files if file == FILE or file.endswith((SEGMENT_SUFFIX, SNAPSHOT_SUFFIX, NEW_SUFFIX))]
+    known = [
+        file for file in files if file == STATE_FILE or file.endswith((SEGMENT_SUFFIX, SNAPSHOT_SUFFIX, NEW_SUFFIX))
+    ]
     if not files:
         return Verification(StorageVerdict.EMPTY, live, ["the directory is empty: a server would make a new log in it"])
     if not known:
@@ -118,9 +120,9 @@ def _is_live(path: Path) -> bool:
 
 
 def _check_hard_state(reader: ReadOnlyDirectory, result: Verification) -> StoredState | None:
-    if FILE not in reader.files():
+    if STATE_FILE not in reader.files():
         result.faults.append(
-            f"there is no file '{FILE}': it is not known for whom this server voted. Put the file back if it was "
+            f"there is no file '{STATE_FILE}': it is not known for whom this server voted. Put the file back if it was "
             "moved; otherwise move the directory away and let the node join again as a new server"
         )
         return None

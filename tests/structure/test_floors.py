@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,24 @@ def test_a_core_imports_only_what_is_pure(path: Path) -> None:
         assert top in PURE or top in PACKAGES, f"{module} is not known to be pure"
         if top == "random":
             assert names == ["Random"], "a core is given its Random; the module's own functions are global state"
+
+
+PURE_BY_FACE = {
+    "consensus": ("consensus.core.",),
+    "consensus.sessions": ("consensus.sessions.table",),
+    "consensus.protocols.garlic_farm": ("consensus.protocols.garlic_farm.wire.",),
+}
+"""Which homes of a face's names a core or a wire may use; the wire alone uses the last."""
+PURE_MODULES = [path for floor in ("core", "wire") for path in sorted((ROOT / "bridge" / floor).rglob("*.py"))]
+
+
+@pytest.mark.parametrize("path", PURE_MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_cores_and_wires_take_of_a_face_only_what_needs_no_io(path: Path) -> None:
+    for module, names in _imports(path):
+        if module in PURE_BY_FACE:
+            homes = import_module(module)._HOMES
+            impure = [n for n in names if not any(n in homes[h] for h in homes if h.startswith(PURE_BY_FACE[module]))]
+            assert not impure, f"{path} imports {impure} from {module}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))

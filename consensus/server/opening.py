@@ -1,0 +1,149 @@
+"""Opens a server: storage in a directory, recovery, core, and the running server around them, as one context manager.
+
+    directory ──▶ lock, read, check, repair ──▶ what was stored ──▶ Raft ──▶ ConsensusServer, running ──▶ closed again
+
+The order matters: nothing is sent before recovery has made durable what it found, and the lock is given up only when
+the server has stopped.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+
+import trio
+
+from consensus.core.features import Features
+from consensus.core.model import Configuration, Index, ServerId
+from consensus.core.options import Options, lan
+from consensus.core.raft import Raft
+from consensus.server.event_loop import now_ms
+from consensus.server.interfaces import ContentChecks, StateMachine, Transport
+from consensus.server.options import ServerOptions
+from consensus.server.server import ConsensusServer
+from consensus.server.status import Notice
+from consensus.storage.directory import InlineDisk, ThreadedDisk, open_directory
+from consensus.storage.planner import StorageOptions
+
+_NODE_ID_BYTES = 8
+
+
+def _ignore(_notice: Notice) -> None:
+    """Nobody watches."""
+
+
+@asynccontextmanager
+async def open_server(
+    path: Path,
+    server_id: ServerId,
+    configuration: Configuration,
+    transport: Transport,
+    state_machine: StateMachine,
+    *,
+    features: Features,
+    options: Options | None = None,
+    server_options: ServerOptions | None = None,
+    storage_options: StorageOptions | None = None,
+    cluster_id: str | None = None,
+    node_id: bytes | None = None,
+    generation: int | None = None,
+    observe: Callable[[Notice], None] = _ignore,
+    checks: ContentChecks | None = None,
+    keep_from: Callable[[], Index] = lambda: 0,
+    random: Random | None = None,
+    disk_thread: bool = True,
+) -> AsyncIterator[ConsensusServer]:
+    """Run one server of a Raft group while the block lasts, with what the directory `path` holds of it.
+
+    Three servers in one process, over a network in memory:
+
+        import trio
+        from pathlib import Path
+        from tempfile import TemporaryDirectory
+        from consensus import COMMAND, KRAFT, Configuration, Role, Server, local, open_server
+        from consensus.net import MemoryNetwork
+
+        GROUP = Configuration(tuple(Server(number, f"memory:{number}") for number in (1, 2, 3)))
+
+        class Words:
+            words = ()
+
+            async def apply(self, first, entries):
+                self.words += tuple(entry.data for entry in entries if entry.kind == COMMAND)
+
+            def snapshot(self):
+                return iter((b" ".join(self.words),))
+
+            async def restore(self, last, state):
+                self.words = tuple(b"".join([chunk async for chunk in state]).split())
+
+        async def serve(path, number, network, servers):
+            transport = network.transport(number)
+            async with open_server(
+                path / str(number), number, GROUP, transport, Words(), features=KRAFT, options=local()
+            ) as server:
+                servers.append(server)
+                await trio.sleep_forever()
+
+        async def main(path):
+            network, servers = MemoryNetwork(), []
+            async with trio.open_nursery() as nursery:
+                for number in (1, 2, 3):
+                    nursery.start_soon(serve, path, number, network, servers)
+                while not any(server.role.role is Role.LEADER for server in servers):
+                    await trio.sleep(0.01)
+                leader = next(server for server in servers if server.role.role is Role.LEADER)
+                print((await leader.propose((b"hello",))).outcome)
+                nursery.cancel_scope.cancel()
+
+        with TemporaryDirectory() as directory:
+            trio.run(main, Path(directory))
+
+    `configuration` counts as long as the log has none; a server that is to be added later starts with an empty one.
+    `features` are those of the protocol that `transport` speaks; they choose the strategy of replication. `options` are
+    the core's times and limits (`lan` by default); the other two are those of the server and of its storage.
+
+    *Identity.* The directory belongs to one server: it is refused to another `node_id` (8 bytes, by default made of
+    `server_id`), to a second process, and as a copy in another place. `generation` is a number that the caller keeps
+    elsewhere and raises before each start; a storage that a later one has opened is refused, since the caller's state
+    was put back to an older one. None: the storage counts by itself.
+
+    `observe` hears role changes, changes of the configuration and alarms, and must return at once. `checks` may refuse
+    what other servers send; `keep_from` tells the first entry that is still of use behind a snapshot. With
+    `disk_thread=False` the disk is used in trio's own thread: for tests with a `MockClock`, whose time would run while
+    another thread works.
+
+    Raises `StorageError` with what to do, if the directory cannot be used. An error of the disk, of the state machine
+    or of the core ends the server and the block, as an `ExceptionGroup`.
+    """
+    owner = node_id or sha256(repr(server_id).encode()).digest()[:_NODE_ID_BYTES]
+    opening = (path, owner, generation, storage_options or StorageOptions())
+    if disk_thread:
+        directory, recovery = await trio.to_thread.run_sync(open_directory, *opening)
+    else:
+        directory, recovery = open_directory(*opening)
+    disk = ThreadedDisk(directory) if disk_thread else InlineDisk(directory)
+    try:
+        core = Raft(
+            server_id,
+            configuration,
+            recovery.hard_state,
+            recovery.log,
+            options or lan(),
+            features,
+            random or Random(),
+            now_ms(),
+            cluster_id,
+        )
+        server = ConsensusServer(
+            core, recovery.storage, disk, transport, state_machine, observe, server_options, keep_from, checks
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.run)
+            try:
+                yield server
+            finally:
+                nursery.cancel_scope.cancel()
+    finally:
+        disk.close()

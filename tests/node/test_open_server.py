@@ -1,0 +1,252 @@
+"""`open_server` over a network in memory and real directories, with both strategies of replication.
+
+Time is a `MockClock`'s, and nobody sleeps: each story waits for events of the servers themselves.
+"""
+
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from inspect import getdoc
+from pathlib import Path
+from random import Random
+from textwrap import dedent
+
+import pytest
+import trio
+import trio.testing
+
+import consensus
+from consensus import GARLIC_FARM, KRAFT, Configuration, Features, Notice, Outcome, Role, RoleChanged, Server
+from consensus.net import MemoryNetwork
+from tests.node.kept_entries import KeptEntries
+
+GROUP = Configuration(tuple(Server(number, f"memory:{number}") for number in (1, 2, 3)))
+STRATEGIES = pytest.mark.parametrize("features", [GARLIC_FARM, KRAFT], ids=lambda features: features.replication.name)
+DELAY_S = 0.001
+
+
+@dataclass
+class Life:
+    """One server from its start to its end."""
+
+    server: consensus.ConsensusServer
+    machine: KeptEntries
+    scope: trio.CancelScope
+    ended: trio.Event = field(default_factory=trio.Event)
+
+
+class Group:
+    """Three servers in directories of their own, each of which can be stopped and started."""
+
+    def __init__(self, path: Path, features: Features, nursery: trio.Nursery, *, retain_bytes: int = 2**40) -> None:
+        self.network = MemoryNetwork(DELAY_S)
+        self.lives: dict[int, Life] = {}
+        self._path = path
+        self._features = features
+        self._nursery = nursery
+        self._options = consensus.ServerOptions(retain_bytes=retain_bytes)
+        self._changed = trio.Event()
+
+    async def start(self, *numbers: int) -> None:
+        """Open servers on what their directories hold."""
+        for number in numbers:
+            self.lives[number] = await self._nursery.start(self._live, number)
+
+    async def stop(self, number: int) -> Life:
+        """End a server and wait until its directory is closed."""
+        life = self.lives.pop(number)
+        life.scope.cancel()
+        await life.ended.wait()
+        return life
+
+    async def leader(self) -> int:
+        """The server that leads a majority: its followers know it too."""
+        while True:
+            for number, life in self.lives.items():
+                followers = [each for each in self.lives.values() if each.server.role.leader == number]
+                if life.server.role.role is Role.LEADER and len(followers) == len(self.lives):
+                    return number
+            await self._changed.wait()
+
+    async def commit(self, *commands: bytes) -> None:
+        """Have the leader commit commands, and every server that runs apply them."""
+        answer = await self.lives[await self.leader()].server.propose(commands)
+        assert answer.outcome is Outcome.COMMITTED
+        assert answer.position is not None
+        for life in self.lives.values():
+            await life.server.wait_applied(answer.position.index)
+
+    def commands(self) -> set[tuple[bytes, ...]]:
+        """What the state machines hold: one element if all agree."""
+        return {
+            tuple(e.data for e in life.machine.entries if e.kind == consensus.COMMAND) for life in self.lives.values()
+        }
+
+    async def _live(self, number: int, task_status: trio.TaskStatus[Life] = trio.TASK_STATUS_IGNORED) -> None:
+        machine = KeptEntries()
+        with trio.CancelScope() as scope:
+            async with consensus.open_server(
+                self._path / str(number),
+                number,
+                GROUP,
+                self.network.transport(number),
+                machine,
+                features=self._features,
+                options=consensus.lan(),
+                server_options=self._options,
+                storage_options=consensus.StorageOptions(segment_bytes=64 * 1024, tail_entries=8),
+                observe=self._observe,
+                random=Random(number),
+                disk_thread=False,
+            ) as server:
+                life = Life(server, machine, scope)
+                task_status.started(life)
+                await trio.sleep_forever()
+        life.ended.set()
+
+    def _observe(self, notice: Notice) -> None:
+        if isinstance(notice, RoleChanged):
+            self._changed.set()
+            self._changed = trio.Event()
+
+
+async def played(
+    path: Path, features: Features, story: Callable[[Group], Awaitable[None]], *, retain_bytes: int = 2**40
+) -> None:
+    """Run a story, in at most ten minutes of simulated time."""
+    with trio.fail_after(600):
+        async with trio.open_nursery() as nursery:
+            group = Group(path, features, nursery, retain_bytes=retain_bytes)
+            await group.start(1, 2, 3)
+            await story(group)
+            nursery.cancel_scope.cancel()
+
+
+@STRATEGIES
+@pytest.mark.usefixtures("autojump_clock")
+async def test_three_servers_elect_a_leader_and_commit(features: Features, tmp_path: Path) -> None:
+    async def story(group: Group) -> None:
+        await group.commit(b"first", b"second")
+        await group.commit(b"third")
+        assert group.commands() == {(b"first", b"second", b"third")}
+
+    await played(tmp_path, features, story)
+
+
+@STRATEGIES
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_follower_that_was_stopped_catches_up_from_its_directory(features: Features, tmp_path: Path) -> None:
+    async def story(group: Group) -> None:
+        await group.commit(b"before")
+        leader = await group.leader()
+        stopped = next(number for number in group.lives if number != leader)
+        await group.stop(stopped)
+        for number in range(50):
+            await group.commit(b"meanwhile %d" % number * 100)
+        await group.start(stopped)
+        await group.commit(b"after")
+        (commands,) = group.commands()
+        assert (commands[0], len(commands), commands[-1]) == (b"before", 52, b"after")
+
+    await played(tmp_path, features, story)
+
+
+@STRATEGIES
+@pytest.mark.usefixtures("autojump_clock")
+async def test_when_the_leader_is_killed_another_takes_over_and_the_old_one_follows_it(
+    features: Features, tmp_path: Path
+) -> None:
+    async def story(group: Group) -> None:
+        await group.commit(b"acknowledged")
+        old = await group.leader()
+        await group.stop(old)
+        new = await group.leader()
+        assert new != old
+        await group.commit(b"by the next leader")
+        await group.start(old)
+        await group.commit(b"by all three")
+        assert group.commands() == {(b"acknowledged", b"by the next leader", b"by all three")}
+
+    await played(tmp_path, features, story)
+
+
+@STRATEGIES
+@pytest.mark.usefixtures("autojump_clock")
+async def test_when_all_servers_were_stopped_what_was_acknowledged_is_in_their_directories(
+    features: Features, tmp_path: Path
+) -> None:
+    async def story(group: Group) -> None:
+        await group.commit(b"acknowledged")
+        for number in (1, 2, 3):
+            await group.stop(number)
+        await group.start(1, 2, 3)
+        await group.commit(b"after the restart")
+        assert group.commands() == {(b"acknowledged", b"after the restart")}
+
+    await played(tmp_path, features, story)
+
+
+@STRATEGIES
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_follower_that_lags_behind_the_leaders_snapshot_is_sent_the_snapshot(
+    features: Features, tmp_path: Path
+) -> None:
+    async def story(group: Group) -> None:
+        await group.commit(b"before")
+        leader = await group.leader()
+        stopped = next(number for number in group.lives if number != leader)
+        await group.stop(stopped)
+        for number in range(100):
+            await group.commit(b"%04d" % number * 1_000)
+        for number in group.lives:
+            assert await group.lives[number].server.take_snapshot() is not None
+        await group.start(stopped)
+        await group.commit(b"after")
+        assert group.lives[stopped].machine.restored
+        (commands,) = group.commands()
+        assert (commands[0], len(commands), commands[-1]) == (b"before", 102, b"after")
+
+    await played(tmp_path, features, story, retain_bytes=0)
+
+
+@STRATEGIES
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_leader_hands_over_and_reads_are_linearizable_before_and_after(
+    features: Features, tmp_path: Path
+) -> None:
+    async def story(group: Group) -> None:
+        await group.commit(b"one")
+        old = await group.leader()
+        await group.lives[old].server.read_barrier()
+        target = next(number for number in group.lives if number != old)
+        ended = await group.lives[old].server.transfer_leadership(target)
+        assert (ended.outcome, ended.leader) == (consensus.TransferOutcome.DONE, target)
+        assert await group.leader() == target
+        await group.lives[target].server.read_barrier()
+        with pytest.raises(consensus.NotLeaderError):
+            await group.lives[old].server.read_barrier()
+
+    await played(tmp_path, features, story)
+
+
+async def test_a_directory_serves_one_server_at_a_time_and_no_other(tmp_path: Path) -> None:
+    async def open_as(number: int) -> None:
+        transport = MemoryNetwork().transport(number)
+        async with consensus.open_server(tmp_path, number, GROUP, transport, KeptEntries(), features=KRAFT):
+            with pytest.raises(consensus.StorageError, match="another process has the directory"):
+                async with consensus.open_server(tmp_path, number, GROUP, transport, KeptEntries(), features=KRAFT):
+                    pytest.fail("opened twice")
+
+    await open_as(1)
+    await open_as(1)
+    with pytest.raises(consensus.StorageError, match="belongs to node"):
+        await open_as(2)
+
+
+def test_the_example_in_the_docstring_runs_as_it_stands_there() -> None:
+    text = getdoc(consensus.open_server) or ""
+    example = dedent(text.partition("a network in memory:\n\n")[2].partition("\n`configuration`")[0])
+    command = [sys.executable, "-W", "error", "-c", example]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.stdout, result.stderr) == ("Outcome.COMMITTED\n", "")
