@@ -237,7 +237,7 @@ def test_a_gap_of_two_to_the_thirtieth_between_terms_converges_by_retries(featur
     servers = Group(features, logs)
     servers.run(120_000)
     (leader,) = servers.leaders()
-    servers.step(leader, Proposed(1, (b"x",)))
+    servers.step(leader, Proposed(1, (b"a whole command",)))
     servers.run(1_000)
     (term,) = {raft.describe().term for raft in servers.rafts.values()}
     assert term > gap
@@ -251,7 +251,7 @@ def test_a_majority_that_is_far_ahead_takes_a_straggler_along(features: Features
     servers = Group(features, {**logs, 3: (entries_of(1), HardState(1))})
     servers.run(120_000)
     (leader,) = servers.leaders()
-    servers.step(leader, Proposed(1, (b"x",)))
+    servers.step(leader, Proposed(1, (b"a whole command",)))
     servers.run(1_000)
     about = [raft.describe() for raft in servers.rafts.values()]
     assert {one.leader for one in about} == {leader}

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from consensus.core.effects import Effect, Persist, Role, Send
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
-from consensus.core.features import GARLIC_FARM, Extensions, Features
+from consensus.core.features import GARLIC_FARM, KRAFT, ZMQ_RAFT, Extensions, Features
 from consensus.core.log import describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, VoteReply
 from consensus.core.model import ORIGIN, Configuration, Entry, HardState, LogId, Server, ServerId
@@ -18,6 +18,8 @@ from consensus.core.status import Description
 T = TypeVar("T")
 
 DEADLINES_MAX = 10
+HEAD_BYTES = max(row.command_head_bytes for row in (GARLIC_FARM, ZMQ_RAFT, KRAFT))
+"""So long is a command in the tests, which any protocol's log takes."""
 
 ONE, TWO, THREE, FOUR, FIVE = (number for number in range(1, 6))
 
@@ -29,12 +31,17 @@ def group(size: int) -> Configuration:
 
 def entries_of(*terms: int) -> tuple[Entry, ...]:
     """Entries with these terms; what is at an index depends on index and term only, as in any real history."""
-    return tuple(Entry.command(term, f"{index}.{term}".encode()) for index, term in enumerate(terms, start=1))
+    return tuple(
+        Entry.command(term, f"{index}.{term}".encode().ljust(HEAD_BYTES)) for index, term in enumerate(terms, start=1)
+    )
 
 
 def suffix(start: int, *terms: int) -> tuple[Entry, ...]:
     """Entries with these terms, the first of them at index `start`."""
-    return tuple(Entry.command(term, f"{index}.{term}".encode()) for index, term in enumerate(terms, start=start))
+    return tuple(
+        Entry.command(term, f"{index}.{term}".encode().ljust(HEAD_BYTES))
+        for index, term in enumerate(terms, start=start)
+    )
 
 
 class Bench:
