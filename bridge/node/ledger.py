@@ -218,7 +218,7 @@ class Ledger:
 
     def request_of(self, command: bytes) -> RequestId | None:
         """The request that an entry names, as the table of sessions calls it: those of each author are its own."""
-        return self._farm.session_of(self.entries.read(command)) if _may_name_request(command) else None
+        return self._farm.session_of(self.entries.read_submitted(command)) if _may_name_request(command) else None
 
     def request_named_in(self, command: bytes) -> RequestId | None:
         """The request as the entry itself names it, whoever wrote it."""

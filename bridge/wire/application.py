@@ -73,6 +73,9 @@ from bridge.wire.wish_json import (
 
 VERIFIED_LIMIT: Final = 1024
 """Proofs that a reader remembers, some 200 bytes each: more than are under way between submission and application."""
+SUBMITTED_LIMIT: Final = 1024
+SUBMITTED_LIMIT_BYTES: Final = 4096
+"""Submitted entries that a reader keeps read, and how large one may be: about 4 MiB of them in all."""
 _REASON_LIMIT: Final = 200
 _WISHES: Final[dict[str, msgspec.json.Decoder[WishEntry]]] = {
     "exclusion": msgspec.json.Decoder(ExclusionEntry),
@@ -141,17 +144,33 @@ class EntryReader:
 
     A verification takes about 0.1 ms, and an entry is read when it is submitted and again when it is applied, so what
     was found true is remembered, within a bound. What was found false is not: its forms are endless.
+
+    An entry that was submitted here is asked for three times: when it is committed, when it is applied, and when its
+    client is answered. `read_submitted` keeps what it found for the other two, so that its JSON is parsed once.
     """
 
     def __init__(self, cluster_id: bytes) -> None:
         self.cluster_id = cluster_id
         self._verified: OrderedDict[bytes, Proof] = OrderedDict()
+        self._submitted: OrderedDict[bytes, ProvenRecord] = OrderedDict()
 
     def read(self, data: bytes) -> ProvenRecord:
         """The record in an application entry, and its author if its proof holds for this farm. Never raises.
 
         The author does not depend on the kind: a version that does not know a kind yet must find the same one.
         """
+        return self._submitted.get(data) or self._read(data)
+
+    def read_submitted(self, data: bytes) -> ProvenRecord:
+        """The same of an entry that a client of this server waits for; the newest small ones are kept."""
+        found = self.read(data)
+        if len(data) <= SUBMITTED_LIMIT_BYTES:
+            self._submitted[data] = found
+            if len(self._submitted) > SUBMITTED_LIMIT:
+                self._submitted.popitem(last=False)
+        return found
+
+    def _read(self, data: bytes) -> ProvenRecord:
         record = decode(data)
         if not ends_like_proof(data):
             return ProvenRecord(record, data=data)

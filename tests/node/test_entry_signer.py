@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from bridge.core.feature_level import SUPPORTED_LEVEL
-from bridge.core.records import Author, Clock, CostFactor, Exclusion, Factors
+from bridge.core.records import Author, Clock, CostFactor, Exclusion, Factors, Record
 from bridge.node.entry_signer import EntrySigner
 from bridge.node.event_log import EventLog
 from bridge.node.ledger import Ledger
 from bridge.wire import application
-from bridge.wire.application import EntryReader, encode
+from bridge.wire.application import EntryReader, decode, encode
 from bridge.wire.entry_fields import ENTRY_LIMIT_BYTES
 from bridge.wire.entry_proof import Proof, ends_like_proof, proven
 from consensus.core.model import Entry
@@ -113,3 +113,27 @@ def test_what_a_reader_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     entries = [signed(WISH) for _ in range(10)]
     assert all(reader.read(entry).author for entry in (*entries, *entries))
     assert len(reader._verified) == 4
+
+
+def test_the_json_of_a_submitted_entry_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for when it is committed, when it is applied, and when its client is answered."""
+    parsed: list[bytes] = []
+
+    def counted(data: bytes) -> Record:
+        parsed.append(data)
+        return decode(data)
+
+    monkeypatch.setattr(application, "decode", counted)
+    reader, entry = EntryReader(CLUSTER_ID), signed(WISH)
+    committed = reader.read_submitted(entry)
+    assert reader.read(bytes(bytearray(entry))) == reader.read_submitted(entry) == committed
+    assert parsed == [entry]
+
+
+def test_submitted_entries_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "SUBMITTED_LIMIT", 3)
+    reader = EntryReader(CLUSTER_ID)
+    entries = [b'{"request":"%d"}' % number for number in range(10)]
+    for entry in [*entries, b'{"request":"' + b"x" * application.SUBMITTED_LIMIT_BYTES + b'"}']:
+        reader.read_submitted(entry)
+    assert list(reader._submitted) == entries[-3:]

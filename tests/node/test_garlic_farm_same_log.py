@@ -1,5 +1,7 @@
 """The entries of an append are turned into bytes once for all followers, and never stand for other entries."""
 
+import gc
+import tracemalloc
 from dataclasses import replace
 
 from consensus.core.entry_data import configuration_entry, encode_group
@@ -84,3 +86,28 @@ def test_of_a_log_with_a_configuration_no_bytes_are_passed_on_for_the_disk() -> 
     assert isinstance(taken, AppendEntries)
     assert taken == request
     assert taken.encoded == b""
+
+
+def test_what_is_kept_of_an_append_is_at_most_twice_its_payload() -> None:
+    """Its bytes for the disk and its entries, not the buffer into which it was received with others."""
+    size = 4_096
+    stream = b"".join(
+        encode_request(append_to_wire(append(9, *entries), FOLLOWER, entries))
+        for entries in ((command(7, bytes([number]) * size),) for number in range(15))
+    )
+    tracemalloc.start()
+    try:
+        reader = RequestReader()
+        before = tracemalloc.get_traced_memory()[0]
+        reader.feed(bytes(bytearray(stream)))
+        kept = reader.next()
+        while (latest := reader.next()) is not None:
+            kept = latest
+        reader.discard()
+        del latest
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - before < 2 * size + 2_000
+    finally:
+        tracemalloc.stop()
+    assert kept is not None
+    assert kept.entries == (command(7, bytes([14]) * size),)
