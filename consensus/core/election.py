@@ -25,7 +25,6 @@ The vote itself is durable before its answer leaves: otherwise a crash and resta
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from consensus.core import quorum
 from consensus.core.messages import RefusalReason, RequestVote, VoteReply
@@ -91,7 +90,11 @@ class Candidate:
     """The leader handed over: voters are to listen although they hear from it."""
     asked: dict[ServerId, int] = field(default_factory=dict)
     votes: dict[ServerId, bool] = field(default_factory=dict)
-    leader: ClassVar[None] = None
+
+    @property
+    def leader(self) -> ServerId | None:
+        """None: a server that campaigns knows of no leader."""
+        return None
 
     def receive(self, replica: Replica, sender: ServerId, reply: VoteReply) -> None:
         """Count an answer to this round's question, once per voter."""
