@@ -24,7 +24,7 @@ from consensus.core.model import (
 
 @dataclass(frozen=True, slots=True)
 class StoreChunk:
-    """Keep a received piece of the leader's snapshot of `last`; offset 0 begins anew and forgets what was kept."""
+    """Keep a received chunk of the leader's snapshot of `last`; offset 0 begins anew and forgets what was kept."""
 
     last: LogId
     offset: int
@@ -33,7 +33,7 @@ class StoreChunk:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """The pieces that were kept and checked become the snapshot; the whole log is discarded and begins after it."""
+    """The chunks that were kept and checked become the snapshot; the whole log is discarded and begins after it."""
 
     snapshot: SnapshotDescription
 
@@ -106,7 +106,7 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ReadSnapshot:
-    """Read a piece of the stored snapshot of `last` (at most `limit_bytes`) and answer with `SnapshotRead`."""
+    """Read a chunk of the stored snapshot of `last` (at most `limit_bytes`) and answer with `SnapshotRead`."""
 
     request_id: int
     last: LogId
@@ -116,7 +116,7 @@ class ReadSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class CheckSnapshot:
-    """Read back all received pieces of the snapshot of `last`, check them, and answer with `SnapshotChecked`."""
+    """Read back all received chunks of the snapshot of `last`, check them, and answer with `SnapshotChecked`."""
 
     request_id: int
     last: LogId
@@ -140,7 +140,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProposalResolved:
-    """The answer to one `Proposed`. `position` is that of its last entry when committed; `leader` is who leads now."""
+    """The answer to one `Proposed`. `position` is that of its last entry when committed; `leader` leads now."""
 
     proposal_id: int
     outcome: Outcome
@@ -209,7 +209,7 @@ class ConfigurationResolved:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationChanged:
-    """For the view, the transports and whoever must know addresses: who is a member now, and who is about to be."""
+    """For the view and the transports, which need addresses: the members now, and those about to join."""
 
     configuration: Configuration
     newcomers: tuple[Server, ...] = ()
@@ -232,7 +232,7 @@ class ReadRefusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadRefused:
-    """The read is not answered here; `leader` is whom to ask, as far as known."""
+    """The read is not answered here; `leader` is the server to ask, as far as known."""
 
     read_id: int
     reason: ReadRefusal
@@ -261,7 +261,7 @@ class TransferOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransferEnded:
-    """The answer to one `TransferLeadership`; `leader` is who leads now, as far as known."""
+    """The answer to one `TransferLeadership`; `leader` is the server that leads now, as far as known."""
 
     transfer_id: int
     outcome: TransferOutcome
@@ -278,7 +278,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged:
-    """For the trace, the view and whoever must act on leadership: role, term or known leader changed."""
+    """For the trace, the view, and what depends on leadership: role, term or known leader changed."""
 
     role: Role
     term: Term

@@ -117,7 +117,7 @@ class Candidate:
 
     @property
     def granted_by(self) -> tuple[ServerId, ...]:
-        """Who granted, in order."""
+        """The servers that granted, in order."""
         return tuple(sorted(voter for voter, granted in self.votes.items() if granted))
 
     def verdict(self, replica: Replica) -> VoteResult:

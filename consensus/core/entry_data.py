@@ -27,7 +27,7 @@ no value is encoded again on the way. Where the sender's bytes are not at hand, 
 
 Configurations and no-ops have one form each: equal configurations have equal bytes, and bytes of any other form are
 refused. The log keeps configurations
-decoded beside its entries; whoever else needs one decodes it where it stands.
+decoded beside its entries; any other part that needs one decodes it there.
 
 Decoders raise `EntryDataError` and nothing else.
 """

@@ -114,7 +114,7 @@ class SnapshotRead:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChecked:
-    """The answer to `CheckSnapshot`: what the received pieces are together; None if they are damaged."""
+    """The answer to `CheckSnapshot`: what the received chunks are together; None if they are damaged."""
 
     request_id: int
     snapshot: SnapshotDescription | None
@@ -138,7 +138,7 @@ class ReadRequested:
 
 @dataclass(frozen=True, slots=True)
 class TransferLeadership:
-    """Hand leadership to `target` (None: whoever is caught up best); answered by one `TransferEnded`."""
+    """Hand leadership to `target` (None: the voter with the longest log); answered by one `TransferEnded`."""
 
     transfer_id: int
     target: ServerId | None = None

@@ -42,7 +42,7 @@ NO_EXTENSIONS = Extensions()
 
 
 class Strategy(Enum):
-    """Who moves the entries (`replication`)."""
+    """Whether the leader sends entries, or the followers fetch them (`replication`)."""
 
     APPEND = "append"
     """The leader sends them."""
@@ -56,7 +56,7 @@ class Features:
 
     name: str
     replication: Strategy
-    """Who moves the entries."""
+    """Whether the leader sends entries, or the followers fetch them."""
     pre_vote: bool
     """Whether servers may negotiate pre-vote at all."""
     transfer: bool

@@ -60,7 +60,7 @@ class RefusalReason(Enum):
     OFFSET_OUT_OF_RANGE = "offset-out-of-range"
     """The snapshot ends before the byte that is asked for."""
     BUSY = "busy"
-    """Too many pieces of the snapshot are being read already."""
+    """Too many chunks of the snapshot are being read already."""
     IMPLAUSIBLE = "implausible"
     """No correct server sends this."""
 
@@ -151,7 +151,7 @@ class BeginQuorumEpochReply:
 
 @dataclass(frozen=True, slots=True)
 class EndQuorumEpoch:
-    """A leader resigns; who holds the most of its log stands first among `preferred` and campaigns at once."""
+    """A leader resigns; the server with the most of its log stands first in `preferred` and campaigns at once."""
 
     term: Term
     leader: ServerId
@@ -234,7 +234,7 @@ class AppendReply:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """InstallSnapshot RPC (Raft section 7): a piece of the leader's snapshot of everything up to `last`."""
+    """InstallSnapshot RPC (Raft section 7): a chunk of the leader's snapshot of everything up to `last`."""
 
     term: Term
     leader: ServerId
@@ -243,7 +243,7 @@ class InstallSnapshot:
     offset: int
     data: bytes
     done: bool
-    """Nothing follows this piece."""
+    """Nothing follows this chunk."""
     correlation: int
 
 
@@ -251,7 +251,7 @@ class InstallSnapshot:
 class SnapshotReply:
     """Answer to InstallSnapshot.
 
-    Accepted: everything before `next_offset` is durable. Refused: nothing changed, and `next_offset` is the piece that
+    Accepted: everything before `next_offset` is durable. Refused: nothing changed, and `next_offset` is the chunk that
     is wanted. `installed`: the sender holds everything up to the snapshot's last entry durably, and wants no more.
     """
 

@@ -136,7 +136,7 @@ class Configuration:
 
     @property
     def member_ids(self) -> frozenset[ServerId]:
-        """Everybody who gets the log."""
+        """The servers that get the log."""
         return self.voter_ids | _ids(self.learners)
 
     @property
@@ -222,7 +222,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class NoOp:
-    """What a no-op says: in Kafka's words a LeaderChange, who leads and by whose votes; other protocols' are empty."""
+    """What a no-op says: in Kafka's words a LeaderChange, the leader and by whose votes; other protocols' are empty."""
 
     leader: ServerId | None = None
     voters: tuple[ServerId, ...] = ()

@@ -1,8 +1,9 @@
 """The knobs of one replica: times, batch sizes and the limits that bound its memory.
 
 Raft needs broadcastTime << electionTimeout << MTBF (Raft section 5.6). Followers draw their timeout from
-[`election_timeout_min_ms`, `election_timeout_max_ms`]; the minimum is also how long a word from the leader makes them
-deaf to candidates (section 6) and how long a leader goes on without hearing a majority (check-quorum).
+[`election_timeout_min_ms`, `election_timeout_max_ms`]; the minimum is also how long a contact of the leader makes them
+refuse candidates (leader stickiness, section 6), and how long a leader stays one without hearing a majority
+(check-quorum).
 """
 
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Options:
     """Entries kept in memory; older ones are read back from storage. What is not durable yet always stays."""
     tail_bytes: int = 8 * 1024 * 1024
     snapshot_chunk_bytes: int = 256 * 1024
-    """A piece of a snapshot; one is under way to a follower at a time, so a slow follower sets the pace."""
+    """A chunk of a snapshot; one is under way to a follower at a time, so a slow follower sets the pace."""
     max_snapshot_bytes: int = 4 * 1024 * 1024 * 1024
     """The largest snapshot that a follower takes from its leader."""
     catch_up_rounds: int = 10

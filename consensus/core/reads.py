@@ -13,7 +13,7 @@ of its own term; until then reads wait.
 One round serves all reads that wait when it begins, so many readers cost as many messages as one. Requests that are
 lost need no repetition here: whatever the strategy sends later counts for the round as well.
 
-*Lease* (a switch, off by default). Whoever answered a request sent at t refuses every other candidate until it has
+*Lease* (a switch, off by default). A voter that answered a request sent at t refuses every other candidate until it has
 measured a minimum election timeout since; no other leader can be elected, nor anything be committed behind our back,
 before t + that timeout by the slowest such measurement. With clocks whose elapsed times differ by less than a stated
 bound over this span, a leader may answer from its own memory until t + timeout - bound. The assumption is about the

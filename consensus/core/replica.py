@@ -195,7 +195,7 @@ TERM_STEP_MAX = 2**24
 """How far one message moves our term at most: otherwise a single message of the highest term would end all elections.
 
 An honest server gets as far ahead only by losing 16 million elections (half a year at one in a second), and then 64
-messages bridge 2**30 terms. Whoever forges messages needs 2**39 of them to use the terms up.
+messages bridge 2**30 terms. A forger of messages needs 2**39 of them to use the terms up.
 """
 _MAX_KNOWN_PEERS = 256
 

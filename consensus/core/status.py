@@ -68,7 +68,7 @@ class Description:
     disk_full: bool
     pending_reads: int
     transfer_target: ServerId | None
-    """To whom leadership is being handed."""
+    """The server to which leadership is being handed."""
     extensions: tuple[tuple[ServerId, Extensions], ...]
     """What the handshakes settled: what each peer understands beyond the protocol."""
     dropped: tuple[tuple[str, int], ...]

@@ -13,7 +13,7 @@ listen although they hear from a leader. A peer that lacks the word cannot be to
 becomes a follower, and does not campaign itself for two election timeouts. Another server may then win; that outcome
 is told as what it is.
 
-The outcome is known when somebody leads. So a transfer outlives the leader's office, until its deadline.
+The outcome is known when a server leads. So a transfer outlives the leader's term, until its deadline.
 """
 
 from dataclasses import dataclass, field
@@ -58,7 +58,7 @@ class LeadershipTransfers:
 
     @property
     def target(self) -> ServerId | None:
-        """To whom leadership is being handed."""
+        """The server to which leadership is being handed."""
         return None if self._transfer is None else self._transfer.target
 
     @property
@@ -135,7 +135,7 @@ class LeadershipTransfers:
         return False
 
     def abstain_until(self) -> Milliseconds:
-        """Who abdicates in favour of another does not campaign before this."""
+        """A leader that abdicates in favour of another does not campaign before this."""
         return self._replica.now + ABSTENTION_TIMEOUTS * self._replica.options.election_timeout_max_ms
 
     def _refusal(
@@ -174,7 +174,7 @@ class LeadershipTransfers:
             leader.propose(proposed)
 
     def _follow_up(self, transfer: LeadershipTransfer, known_leader: ServerId | None) -> None:
-        """We do not lead that term any more: whoever leads now, or the deadline, tells the outcome."""
+        """We do not lead that term any more: the new leader, or the deadline, tells the outcome."""
         replica = self._replica
         for proposed in transfer.held:
             replica.outbox.add(ProposalResolved(proposed.proposal_id, Outcome.NOT_LEADER, leader=known_leader))

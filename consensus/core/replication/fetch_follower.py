@@ -118,7 +118,7 @@ class FetchSchedule:
         return len(self._asked)
 
     def maybe_fetch(self, leader: ServerId | None) -> None:
-        """Ask what is to be asked now, given who leads."""
+        """Ask what is to be asked now, given the leader."""
         replica, waiting = self._replica, self._waiting
         if waiting is not None:
             redirected = leader not in (None, waiting.target) or waiting.term != replica.term
@@ -126,7 +126,7 @@ class FetchSchedule:
                 return
             self._waiting = None
             if redirected:
-                # Whoever leads a new term will announce itself to the voters soon; others must ask around.
+                # The leader of a new term announces itself to the voters soon; others must ask around.
                 self._rest_until_ms = replica.now if leader is not None else replica.now + replica.options.heartbeat_ms
         if replica.now < self._rest_until_ms or (self._is_busy and replica.now < self._sign_of_life_ms):
             return
@@ -483,7 +483,7 @@ class FetchFollower:
         self._role.follow(leader)
 
     def _turned_away(self, sender: ServerId, reply: FetchReply | FetchSnapshotReply) -> None:
-        """Who was asked does not lead: go to whom it names, else try the next. A leader lacks what was asked for."""
+        """The server asked does not lead: ask the one it names, else the next. A leader lacks what was asked for."""
         if reply.leader == sender:
             self._follow(sender)
             if reply.error is not RefusalReason.BUSY:

@@ -76,7 +76,7 @@ class FetchLeader:
         return min(due, default=None)
 
     def begin(self) -> None:
-        """Tell the voters who leads this term."""
+        """Tell the voters which server leads this term."""
         for voter in self._replica.others:
             self._announce(voter, self._followers[voter])
 
@@ -94,7 +94,7 @@ class FetchLeader:
                 self._ask_again(peer, progress)
 
     def appended(self) -> None:
-        """Whoever waited for entries gets them."""
+        """Answer those that waited for entries."""
         for peer, parked in list(self._parked.items()):
             if parked.read_id is None and parked.fetch.position.index < self._replica.log.last_index:
                 self._serve(self._parked.pop(peer).fetch)
@@ -107,7 +107,7 @@ class FetchLeader:
                 self._announce(peer, progress)
 
     def committed(self) -> None:
-        """Whoever waits and does not know the new commit index hears of it."""
+        """Answer those that wait and do not know the new commit index."""
         for peer, parked in list(self._parked.items()):
             if parked.read_id is None and parked.fetch.commit < self._replica.applier.commit:
                 self._reply(self._parked.pop(peer).fetch)
@@ -131,7 +131,7 @@ class FetchLeader:
         """Entries leave with the answer to a fetch only, which says where the log of the peer ends."""
 
     def entries_read(self, event: EntriesRead) -> bool:
-        """Storage gave back entries for somebody who fetches."""
+        """Storage gave back entries for a server that fetches."""
         for peer, parked in self._parked.items():
             if parked.read_id == event.request_id:
                 del self._parked[peer]
@@ -141,11 +141,11 @@ class FetchLeader:
         return False
 
     def snapshot_read(self, event: SnapshotRead) -> bool:
-        """Storage gave back a chunk of the snapshot for somebody who fetches it."""
+        """Storage gave back a chunk of the snapshot for a server that fetches it."""
         return self._chunks.read(event)
 
     def confirm(self, round_number: int) -> None:
-        """Announce ourselves again, until it is answered: whoever does has not seen a later term before it was sent.
+        """Announce ourselves again, until it is answered: a voter that does had seen no later term when it was sent.
 
         A fetch says nothing about the round: it may have been sent long ago.
         """
@@ -322,7 +322,7 @@ class FetchLeader:
         self._tracker.confirmed(progress, round_number)
 
     def _successors(self, chosen: ServerId | None) -> tuple[ServerId, ...]:
-        """The other voters: who is chosen, then the fullest log first."""
+        """The other voters: the chosen one, then the fullest log first."""
         matches = {peer: progress.match for peer, progress in self._followers.items()}
         return tuple(sorted(self._replica.others, key=lambda voter: (voter != chosen, -matches.get(voter, 0), voter)))
 
