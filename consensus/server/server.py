@@ -24,7 +24,7 @@ tried again every `full_disk_retry_ms`, and a `DiskFull` notice tells when it be
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import assert_never
+from typing import TypeGuard, assert_never, get_args
 
 import trio
 
@@ -67,7 +67,7 @@ from consensus.core.events import (
     TransferLeadership,
 )
 from consensus.core.features import Extensions
-from consensus.core.messages import AppendEntries, FetchReply, Reply, Request
+from consensus.core.messages import AppendEntries, FetchReply, Message, Reply, Request
 from consensus.core.model import Configuration, Entry, Index, LogId, Server, ServerId, SnapshotDescription
 from consensus.server.applying import Applying
 from consensus.server.batching import Admission, Batches, Proposal
@@ -96,6 +96,13 @@ from consensus.storage.jobs import (
 )
 from consensus.storage.planner import Storage
 from consensus.storage.records import ENTRY_LIMIT_BYTES
+
+_REQUESTS = frozenset(get_args(Request))
+
+
+def _is_request(message: Message) -> TypeGuard[Request]:
+    """By its type: an `isinstance` of the union takes four times as long, for each message."""
+    return type(message) in _REQUESTS
 
 
 class ConsensusServer:
@@ -423,7 +430,7 @@ class ConsensusServer:
 
     def _send(self, send: Send) -> None:
         message = send.message
-        if isinstance(message, Request):
+        if _is_request(message):
             self._transport.send(send.recipient, message)
         else:
             self._calls.answer(message.correlation, message)
