@@ -35,10 +35,8 @@ from consensus import (
     Request,
     Role,
     Server,
-    ServerBusyError,
     ServerId,
     ServerOptions,
-    ServerStoppedError,
     integer_id,
     lan,
     now_ms,
@@ -63,6 +61,7 @@ from consensus.protocols.garlic_farm import (
     NonceBook,
     PeerAddress,
     PeerLinks,
+    ask_server,
 )
 from consensus.protocols.garlic_farm import Reply as WireReply
 from consensus.storage import StorageOptions, open_storage
@@ -143,14 +142,9 @@ class Gateway:
 
     def request(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> Cancel:
         """A peer's request."""
-        server = self.server
-        if server is None:
+        if self.server is None:
             raise GarlicFarmError(Fault.BUSY, "not started")
-        try:
-            server.ask(sender, request, answered)
-        except (ServerBusyError, ServerStoppedError) as error:
-            raise GarlicFarmError(Fault.BUSY, str(error)) from error
-        return lambda: server.forget(request.correlation)
+        return ask_server(self.server, sender, request, answered)
 
     def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
         """A client's entries; without any, only who leads."""
@@ -160,11 +154,9 @@ class Gateway:
         """Where a linearizable read must wait."""
         return self._clients().read_index(answered)
 
-    def membership_request(
-        self, request: MembershipRequest, correlation: int, answered: Callable[[WireReply | None], None]
-    ) -> Cancel:
+    def membership_request(self, request: MembershipRequest, answered: Callable[[WireReply | None], None]) -> Cancel:
         """The members do not change in a benchmark."""
-        return self._clients().membership_request(request, correlation, answered)
+        return self._clients().membership_request(request, answered)
 
     def _clients(self) -> ClientRequests:
         if self.server is None:

@@ -48,9 +48,7 @@ from consensus import (
     Request,
     Role,
     Server,
-    ServerBusyError,
     ServerId,
-    ServerStoppedError,
     integer_id,
     now_ms,
 )
@@ -72,6 +70,7 @@ from consensus.protocols.garlic_farm import (
     Metrics,
     PeerAddress,
     PeerLinks,
+    ask_server,
     nothing_to_cancel,
     read_barrier_anywhere,
 )
@@ -235,12 +234,7 @@ class RequestGateway:
             raise GarlicFarmError(Fault.BUSY, "this node has not started its Raft server yet")
         if self.is_out(integer_id(sender)):
             raise GarlicFarmError(Fault.WRONG_SERVER, f"server {sender} was thrown out of the farm, and is not heard")
-        server = self.replica.server
-        try:
-            server.ask(sender, request, answered)
-        except (ServerBusyError, ServerStoppedError) as error:
-            raise GarlicFarmError(Fault.BUSY, str(error)) from error
-        return lambda: server.forget(request.correlation)
+        return ask_server(self.replica.server, sender, request, answered)
 
     def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
         """A client's entries; without any, only who leads."""
@@ -261,13 +255,11 @@ class RequestGateway:
             return nothing_to_cancel
         return replica.clients.read_index(answered)
 
-    def membership_request(
-        self, request: MembershipRequest, correlation: int, answered: Callable[[WireReply | None], None]
-    ) -> Cancel:
+    def membership_request(self, request: MembershipRequest, answered: Callable[[WireReply | None], None]) -> Cancel:
         """A server is to come or go."""
         if self.replica is None:
             raise GarlicFarmError(Fault.BUSY, "this node has not started its Raft server yet")
-        return self.replica.members.membership_request(request, correlation, answered)
+        return self.replica.members.membership_request(request, answered)
 
 
 def is_leaders_own(command: bytes) -> bool:

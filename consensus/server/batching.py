@@ -37,7 +37,7 @@ _LINGER_MIN_PROPOSALS = 4
 
 
 @dataclass(slots=True)
-class Admission:
+class ProposalLimit:
     """Counts what is submitted and unanswered."""
 
     max_proposals: int
@@ -68,7 +68,7 @@ class Proposal:
     def __init__(
         self,
         commands: tuple[bytes, ...],
-        admission: Admission,
+        limit: ProposalLimit,
         answered: Callable[[ProposalResolved], None],
         accepted: Callable[[LogId], None] | None = None,
         *,
@@ -79,7 +79,7 @@ class Proposal:
         self.size_bytes = sum(map(len, commands))
         self.submitted = False
         self.abandoned = False
-        self._admission = admission
+        self._limit = limit
         self._admitted = False
         self._answered: Callable[[ProposalResolved], None] | None = answered
         self._accepted = accepted
@@ -97,7 +97,7 @@ class Proposal:
     def admit(self) -> None:
         """It counts from now on until it is answered, or abandoned before the core has it."""
         self._admitted = True
-        self._admission.enter(self.size_bytes)
+        self._limit.enter(self.size_bytes)
 
     def resolve(self, answer: ProposalResolved) -> None:
         """Answer the client, if it still waits."""
@@ -116,7 +116,7 @@ class Proposal:
     def _leave(self) -> None:
         if self._admitted:
             self._admitted = False
-            self._admission.leave(self.size_bytes)
+            self._limit.leave(self.size_bytes)
 
 
 class Batches:

@@ -70,7 +70,7 @@ from consensus.core.features import Extensions
 from consensus.core.messages import AppendEntries, FetchReply, Message, Reply, Request
 from consensus.core.model import Configuration, Entry, Index, LogId, Server, ServerId, SnapshotDescription
 from consensus.server.applying import Applying
-from consensus.server.batching import Admission, Batches, Proposal
+from consensus.server.batching import Batches, Proposal, ProposalLimit
 from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.server.event_loop import EventLoop
 from consensus.server.executor import Executor
@@ -135,7 +135,7 @@ class ConsensusServer:
         self._checks = checks or ContentChecks()
         self._calls = PendingCalls(options)
         self._executor = Executor(storage, options.group_bytes, self._checks.snapshot)
-        self._admission = Admission(options.max_proposals, options.max_proposal_bytes)
+        self._proposal_limit = ProposalLimit(options.max_proposals, options.max_proposal_bytes)
         self._batches = Batches(self._calls, options)
         self._mailbox = Mailbox(options.max_urgent, self._batches)
         self._event_loop = EventLoop(
@@ -222,7 +222,7 @@ class ConsensusServer:
         largest = max(map(len, commands))
         if largest > ENTRY_LIMIT_BYTES:
             raise ValueError(f"a command has {largest} bytes; at most {ENTRY_LIMIT_BYTES} can be stored")
-        proposal = Proposal(commands, self._admission, answered, accepted, control=control)
+        proposal = Proposal(commands, self._proposal_limit, answered, accepted, control=control)
         refusal = self._refusal(proposal.size_bytes)
         if refusal is not None:
             answered(refusal)
@@ -367,7 +367,7 @@ class ConsensusServer:
             segments=self._storage.segment_count,
             backlog_bytes=self._executor.backlog_bytes,
             disk_full=self._disk_full,
-            proposals_in_flight=self._admission.proposals,
+            proposals_in_flight=self._proposal_limit.proposals,
             requests_in_flight=self._calls.requests.waiting,
             groups=self._executor.groups,
             persists=self._executor.persists,
@@ -450,7 +450,7 @@ class ConsensusServer:
         role, overloaded = self._role, self._is_overloaded()
         if overloaded and role.role is not Role.LEADER:
             return ProposalResolved(0, Outcome.NOT_LEADER, leader=role.leader)
-        if overloaded or not self._admission.allows(size_bytes):
+        if overloaded or not self._proposal_limit.allows(size_bytes):
             self._dropped["proposal refused as busy"] += 1
             return ProposalResolved(0, Outcome.BUSY, leader=role.leader)
         return None

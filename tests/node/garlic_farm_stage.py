@@ -91,7 +91,7 @@ class ScriptedHandler:
         return self.client_request((), answered)
 
     def membership_request(
-        self, request: wire.MembershipRequest, _correlation: int, answered: Callable[[wire.Reply | None], None]
+        self, request: wire.MembershipRequest, answered: Callable[[wire.Reply | None], None]
     ) -> Cancel:
         """Refused: the scripted server's members do not change."""
         self.refused += 1

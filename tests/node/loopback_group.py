@@ -20,7 +20,7 @@ from consensus.core.raft import Raft
 from consensus.net.tls import load_or_create_certificate
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.client_requests import ClientRequests
-from consensus.protocols.garlic_farm.node.connection import Cancel
+from consensus.protocols.garlic_farm.node.connection import Cancel, ask_server
 from consensus.protocols.garlic_farm.node.connectors import Connector
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.joining import Joining
@@ -30,14 +30,12 @@ from consensus.protocols.garlic_farm.node.membership import MemberRequests, Memb
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
 from consensus.protocols.garlic_farm.node.plain_peers import PlainDialer, PlainListener, PlainPeers
 from consensus.protocols.garlic_farm.wire import messages as wire
-from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.nonces import NonceBook
 from consensus.protocols.garlic_farm.wire.peers import ListedPeers
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import EXTENSION_SETS, Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator
-from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.event_loop import now_ms
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
@@ -133,18 +131,14 @@ class Gateway(ClientRequests):
         self._members = members
 
     def membership_request(
-        self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
+        self, request: wire.MembershipRequest, answered: Callable[[wire.Reply | None], None]
     ) -> Cancel:
         """A server is to come or go."""
-        return self._members.membership_request(request, correlation, answered)
+        return self._members.membership_request(request, answered)
 
     def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
         """A peer's request."""
-        try:
-            self._server.ask(sender, request, answered)
-        except (ServerBusyError, ServerStoppedError) as error:
-            raise GarlicFarmError(Fault.BUSY, str(error)) from error
-        return lambda: self._server.forget(request.correlation)
+        return ask_server(self._server, sender, request, answered)
 
 
 class LoopbackGroup:

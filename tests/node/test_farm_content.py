@@ -106,7 +106,7 @@ async def test_a_log_pack_with_a_level_that_this_server_lacks_is_refused() -> No
         assert joining.join(configuration).accepted
         pack = LogPack(0, (Entry.command(1, TOO_HIGH.data),))
         answers: list[wire.Reply | None] = []
-        joining.sync(wire.SyncLogRequest(TWO, ONE, 1, 0, 0, 1, (LogEntry(1, pack),)), 8, answers.append)
+        joining.sync(wire.SyncLogRequest(TWO, ONE, 1, 0, 0, 1, (LogEntry(1, pack),)), answers.append)
         await until(lambda: bool(answers))
         (answer,) = answers
         assert isinstance(answer, wire.SyncLogResponse)

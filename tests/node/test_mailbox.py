@@ -7,7 +7,7 @@ import trio.testing
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Outcome, ProposalResolved
 from consensus.core.events import DiskSpace, PeerExtensions, Proposed
 from consensus.core.features import NO_EXTENSIONS
-from consensus.server.batching import Admission, Batches, Proposal
+from consensus.server.batching import Batches, Proposal, ProposalLimit
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.interfaces import next_call
 from consensus.server.mailbox import Mailbox
@@ -110,23 +110,23 @@ async def test_when_the_server_stops_whoever_waits_is_told_and_whoever_asks_agai
 
 
 async def test_a_proposal_given_up_before_the_core_has_it_never_takes_effect() -> None:
-    (mailbox, batches, _), admission = make(), Admission(10, 1_000)
-    proposal = admitted(b"never", admission)
+    (mailbox, batches, _), limit = make(), ProposalLimit(10, 1_000)
+    proposal = admitted(b"never", limit)
     mailbox.propose(proposal)
     proposal.abandon()
     assert batches.submit() is None
-    assert admission == Admission(10, 1_000)
+    assert limit == ProposalLimit(10, 1_000)
 
 
 async def test_proposals_linger_while_a_batch_is_in_flight_until_they_fill_one_or_their_time_is_up(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
-    (mailbox, batches, _), admission = make(3, 100, in_flight_ms=500), Admission(10, 1_000)
-    mailbox.propose(admitted(b"first", admission))
+    (mailbox, batches, _), limit = make(3, 100, in_flight_ms=500), ProposalLimit(10, 1_000)
+    mailbox.propose(admitted(b"first", limit))
     assert batches.is_due, "nothing is in flight, so it waits for nobody"
     submit(batches)
-    mailbox.propose(admitted(b"second", admission))
+    mailbox.propose(admitted(b"second", limit))
     assert not batches.is_due
     began = trio.current_time()
     await mailbox.wait(began + 60)
@@ -135,16 +135,16 @@ async def test_proposals_linger_while_a_batch_is_in_flight_until_they_fill_one_o
     assert len(submit(batches).commands) == 1
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(propose_later, mailbox, admission, 0.1)
-        nursery.start_soon(propose_later, mailbox, admission, 0.2)
-        nursery.start_soon(propose_later, mailbox, admission, 0.3)
+        nursery.start_soon(propose_later, mailbox, limit, 0.1)
+        nursery.start_soon(propose_later, mailbox, limit, 0.2)
+        nursery.start_soon(propose_later, mailbox, limit, 0.3)
         began = trio.current_time()
         while not batches.is_due:
             await mailbox.wait(began + 60)
     assert trio.current_time() == pytest.approx(began + 0.3), "a full batch need not wait"
     assert len(submit(batches).commands) == 3
 
-    mailbox.propose(admitted(b"x" * 100, admission))
+    mailbox.propose(admitted(b"x" * 100, limit))
     assert batches.in_flight
     assert batches.is_due, "full by its bytes"
 
@@ -153,15 +153,15 @@ async def test_the_clients_of_an_answered_batch_are_awaited_for_a_moment_so_that
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
-    (mailbox, batches, calls), admission = make(100, 10_000, 500, idle_ms=100), Admission(100, 10_000)
+    (mailbox, batches, calls), limit = make(100, 10_000, 500, idle_ms=100), ProposalLimit(100, 10_000)
     # given a batch of five that was answered
     for _ in range(5):
-        mailbox.propose(admitted(b"x", admission))
+        mailbox.propose(admitted(b"x", limit))
     commit(calls, submit(batches))
     # when its clients come back one after the other, then nothing is due until the last of them is there
     async with trio.open_nursery() as nursery:
         for number in range(5):
-            nursery.start_soon(propose_later, mailbox, admission, 0.01 * (number + 1))
+            nursery.start_soon(propose_later, mailbox, limit, 0.01 * (number + 1))
         began = trio.current_time()
         while not batches.is_due:
             await mailbox.wait(began + 60)
@@ -172,7 +172,7 @@ async def test_the_clients_of_an_answered_batch_are_awaited_for_a_moment_so_that
     # and when one stays away, the others wait for the time of a pause and no longer
     commit(calls, again)
     for _ in range(4):
-        mailbox.propose(admitted(b"x", admission))
+        mailbox.propose(admitted(b"x", limit))
     began = trio.current_time()
     while not batches.is_due:
         await mailbox.wait(began + 60)
@@ -182,9 +182,9 @@ async def test_the_clients_of_an_answered_batch_are_awaited_for_a_moment_so_that
 
 async def test_control_records_go_in_batches_of_their_own() -> None:
     """A batch becomes entries of one kind."""
-    (mailbox, batches, _), admission = make(), Admission(10, 1_000)
+    (mailbox, batches, _), limit = make(), ProposalLimit(10, 1_000)
     for number, control in enumerate((False, False, True, True, False)):
-        proposal = Proposal((b"%d" % number,), admission, lambda _: None, control=control)
+        proposal = Proposal((b"%d" % number,), limit, lambda _: None, control=control)
         proposal.admit()
         mailbox.propose(proposal)
     found = [submit(batches) for _ in range(3)]
@@ -197,19 +197,19 @@ async def test_control_records_go_in_batches_of_their_own() -> None:
 
 async def test_a_client_alone_never_lingers(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
-    (mailbox, batches, calls), admission = make(100, 10_000, 500, idle_ms=100), Admission(100, 10_000)
+    (mailbox, batches, calls), limit = make(100, 10_000, 500, idle_ms=100), ProposalLimit(100, 10_000)
     for _ in range(3):
-        mailbox.propose(admitted(b"x", admission))
+        mailbox.propose(admitted(b"x", limit))
         assert batches.is_due
         commit(calls, submit(batches))
 
 
-def admitted(command: bytes, admission: Admission) -> Proposal:
-    proposal = Proposal((command,), admission, lambda _: None)
+def admitted(command: bytes, limit: ProposalLimit) -> Proposal:
+    proposal = Proposal((command,), limit, lambda _: None)
     proposal.admit()
     return proposal
 
 
-async def propose_later(mailbox: Mailbox, admission: Admission, delay_s: float) -> None:
+async def propose_later(mailbox: Mailbox, limit: ProposalLimit, delay_s: float) -> None:
     await trio.sleep(delay_s)
-    mailbox.propose(admitted(b"later", admission))
+    mailbox.propose(admitted(b"later", limit))

@@ -23,7 +23,7 @@ from consensus.protocols.garlic_farm.node.connection import ClientAnswer
 from consensus.protocols.garlic_farm.node.links import PeerLinks
 from consensus.protocols.garlic_farm.node.membership import Members
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
-from consensus.server.batching import Admission, Proposal
+from consensus.server.batching import Proposal, ProposalLimit
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.server import ConsensusServer
 from consensus.sessions.client import Submission
@@ -52,7 +52,7 @@ class Server:
             answered(self.answer)
         else:
             self.late.append(answered)
-        return Proposal(commands, Admission(1, 1), answered)
+        return Proposal(commands, ProposalLimit(1, 1), answered)
 
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
         """As decided; never, if the answer comes late."""

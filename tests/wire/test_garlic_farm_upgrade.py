@@ -41,7 +41,13 @@ from consensus.protocols.garlic_farm.wire.upgrade_client import (
     Switched,
     UpgradeClient,
 )
-from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Refused, Upgraded, UpgradeServer, Verdict
+from consensus.protocols.garlic_farm.wire.upgrade_server import (
+    Authenticator,
+    Refused,
+    Upgraded,
+    UpgradeResult,
+    UpgradeServer,
+)
 
 PASSWORDS = {"router": "correct horse"}
 HOUR_MS = 3_600_000
@@ -64,7 +70,7 @@ class Farm:
         self.nonces = NonceBook(b"secret", self.random.randbytes, capacity=capacity)
         self.authenticator = Authenticator(cluster, PASSWORDS.get, self.nonces, lambda: self.identity, peers=BOB)
 
-    def answer(self, data: bytes) -> Verdict:
+    def answer(self, data: bytes) -> UpgradeResult:
         """The verdict on a connection that sends `data`."""
         verdict = UpgradeServer(self.authenticator, CHANNEL).receive(data, self.now_ms)
         assert verdict is not None
@@ -105,7 +111,7 @@ def connect(farm: Farm, who: Caller, session: Session, more: bytes = b"") -> Cha
     return outcome
 
 
-def status(verdict: Verdict) -> int:
+def status(verdict: UpgradeResult) -> int:
     return int(verdict.response.split(b" ", 2)[1])
 
 

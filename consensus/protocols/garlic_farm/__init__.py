@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ClientAnswer,
         ConnectionOptions,
         RequestHandler,
+        ask_server,
         nothing_to_cancel,
     )
     from consensus.protocols.garlic_farm.node.connectors import (
@@ -102,6 +103,7 @@ __all__ = [
     "UpgradeClient",
     "UpgradeServer",
     "Upgraded",
+    "ask_server",
     "authority_context",
     "is_i2p_name",
     "is_loopback",
@@ -120,6 +122,7 @@ _HOMES: Final = {
         "ClientAnswer",
         "ConnectionOptions",
         "RequestHandler",
+        "ask_server",
         "nothing_to_cancel",
     ),
     "consensus.protocols.garlic_farm.node.connectors": (

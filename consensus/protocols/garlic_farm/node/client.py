@@ -115,18 +115,8 @@ class GarlicFarmClient:
 
     async def call(self, server: int, request: wire.Request) -> wire.Reply | Lost:
         """Send one request to one server and return its reply. Raises `GarlicFarmError` if it cannot be reached."""
-        done = trio.Event()
-        answers: list[wire.Reply | Lost] = []
-
-        def answered(answer: wire.Reply | Lost) -> None:
-            answers.append(answer)
-            done.set()
-
         connection = await self._connection_to(server)
-        if not connection.post(encode_request(request, self._limits), answered):
-            return Lost.UNSENT
-        await done.wait()
-        return answers[0]
+        return await connection.call(encode_request(request, self._limits))
 
     async def _submit(
         self, data: bytes, needed: Extension | None, patience_s: float, *, repeat_unknown: bool
@@ -153,20 +143,10 @@ class GarlicFarmClient:
             attempt.failed(f"server {server} does not know the extension {needed.value}")
             self._choose_another(server)
             return
-        done = trio.Event()
-        answers: list[wire.Reply | Lost] = []
-
-        def answered(answer: wire.Reply | Lost) -> None:
-            answers.append(answer)
-            done.set()
-
-        if not connection.post(data, answered):
-            attempt.failed(f"too many requests wait for server {server}", Outcome.BUSY)
-            return
         attempt.under_way = True
-        await done.wait()
+        answer = await connection.call(data)
         attempt.under_way = False
-        attempt.answered(answers[0])
+        attempt.answered(answer)
         if attempt.leader is not None and attempt.leader != server:
             self._preferred = attempt.leader
         elif attempt.outcome is not Outcome.COMMITTED and attempt.outcome is not Outcome.BUSY:
@@ -238,6 +218,8 @@ class _Attempt:
 
     def answered(self, answer: wire.Reply | Lost) -> None:
         match answer:
+            case Lost.QUEUE_FULL:
+                self.failed(f"too many requests wait for server {self.asked}", Outcome.BUSY)
             case Lost.UNSENT:
                 self.failed(f"the connection to server {self.asked} ended before the request was sent")
             case Lost.UNANSWERED:

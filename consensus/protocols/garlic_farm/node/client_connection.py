@@ -31,6 +31,7 @@ _SLOWEST_BYTES_PER_S = 1_000_000
 class Lost(Enum):
     """Why there will be no reply."""
 
+    QUEUE_FULL = "queue full"
     UNSENT = "unsent"
     UNANSWERED = "unanswered"
 
@@ -83,6 +84,20 @@ class ClientConnection:
         self._queue.append((request, answered))
         self._work.set()
         return True
+
+    async def call(self, request: bytes) -> Reply | Lost:
+        """Post a request and wait for its reply. A caller that is cancelled does not take the request back."""
+        answer: Reply | Lost = Lost.QUEUE_FULL
+        done = trio.Event()
+
+        def answered(reply: Reply | Lost) -> None:
+            nonlocal answer
+            answer = reply
+            done.set()
+
+        if self.post(request, answered):
+            await done.wait()
+        return answer
 
     @property
     def waiting(self) -> int:

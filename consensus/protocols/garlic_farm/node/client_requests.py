@@ -83,7 +83,7 @@ class ClientRequests:
         return lambda: server.forget(number)
 
     def membership_request(
-        self, request: wire.MembershipRequest, _correlation: int, answered: Callable[[wire.Reply | None], None]
+        self, request: wire.MembershipRequest, answered: Callable[[wire.Reply | None], None]
     ) -> Cancel:
         """Refuse: the members do not change by requests here. `Members` answers them for a server where they do."""
         answered(refuse(request, self._server, self._own_id))

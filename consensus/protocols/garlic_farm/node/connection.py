@@ -55,7 +55,8 @@ from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
 from consensus.protocols.garlic_farm.wire.upgrade import Extension, Identity
 from consensus.protocols.garlic_farm.wire.upgrade_server import Upgraded
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry
-from consensus.server.interfaces import next_call
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.interfaces import Receiver, next_call
 
 _READ_BYTES = 65_536
 _UNANSWERED_BYTES_MAX = 16 * 2**20
@@ -102,6 +103,17 @@ def nothing_to_cancel() -> None:
     """The `Cancel` of a request that has its answer already."""
 
 
+def ask_server(
+    server: Receiver, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]
+) -> Cancel:
+    """Have `server` answer a peer's request; `GarlicFarmError` if it is busy or has stopped."""
+    try:
+        server.ask(sender, request, answered)
+    except (ServerBusyError, ServerStoppedError) as error:
+        raise GarlicFarmError(Fault.BUSY, str(error)) from error
+    return lambda: server.forget(request.correlation)
+
+
 class RequestHandler(Protocol):
     """Answers the requests of all connections, each by one call of a callback, at once or later.
 
@@ -127,7 +139,7 @@ class RequestHandler(Protocol):
         ...
 
     def membership_request(
-        self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
+        self, request: wire.MembershipRequest, answered: Callable[[wire.Reply | None], None]
     ) -> Cancel:
         """Add, remove, invite or feed a server; None ends the connection. May raise `GarlicFarmError` instead."""
         ...
@@ -376,7 +388,7 @@ class ServerConnection:
                 | wire.SyncLogRequest()
                 | wire.LeaveClusterRequest()
             ):
-                return self._handler.membership_request(request, next_call(), lambda reply: self._settle(slot, reply))
+                return self._handler.membership_request(request, lambda reply: self._settle(slot, reply))
             case _:
                 text = f"a {type(request).__name__}, which this server does not answer"
                 raise GarlicFarmError(Fault.OUT_OF_TURN, text)

@@ -26,12 +26,12 @@ from dataclasses import dataclass, field
 
 from consensus.core.messages import AppendReply, Reply
 from consensus.core.model import Index, LogId, ServerId, Term
-from consensus.protocols.garlic_farm.node.connection import Cancel, nothing_to_cancel
+from consensus.protocols.garlic_farm.node.connection import Cancel, ask_server, nothing_to_cancel
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.joining_mapping import sync_from_wire, sync_reply_to_wire
 from consensus.protocols.garlic_farm.wire.mapping import server_id
-from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.interfaces import next_call
 from consensus.server.server import ConsensusServer
 
 Answered = Callable[[wire.Reply | None], None]
@@ -70,7 +70,7 @@ class Joining:
         wanted = known.synced.index + 1 if accepted and known is not None else raft.last.index + 1
         return wire.JoinClusterResponse(self._own_id, leader, raft.term, wanted, accepted=accepted)
 
-    def sync(self, request: wire.SyncLogRequest, correlation: int, answered: Answered) -> Cancel:
+    def sync(self, request: wire.SyncLogRequest, answered: Answered) -> Cancel:
         """A leader sends a part of its log."""
         invitation = self._invitation
         if invitation is None or (invitation.leader, invitation.term) != (request.source, request.term):
@@ -80,7 +80,7 @@ class Joining:
         if before is None:
             answered(self._refused(request, invitation.synced.index + 1))
             return nothing_to_cancel
-        append = sync_from_wire(request, before, correlation)
+        append = sync_from_wire(request, before, next_call())
         last = LogId(append.previous.index + len(append.entries), append.entries[-1].term if append.entries else before)
 
         def stored(reply: Reply | None) -> None:
@@ -92,12 +92,7 @@ class Joining:
                 invitation.synced = max(invitation.synced, last, key=lambda position: position.index)
             answered(sync_reply_to_wire(reply, request))
 
-        server = self._server
-        try:
-            server.ask(invitation.leader, append, stored)
-        except (ServerBusyError, ServerStoppedError) as error:
-            raise GarlicFarmError(Fault.BUSY, str(error)) from error
-        return lambda: server.forget(append.correlation)
+        return ask_server(self._server, invitation.leader, append, stored)
 
     def leave(self, request: wire.LeaveClusterRequest) -> wire.LeaveClusterResponse:
         """A leader announces that it is about to remove this server."""

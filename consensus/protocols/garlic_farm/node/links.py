@@ -165,11 +165,10 @@ class PeerLinks:
         if self.joining_peers.pop(peer, None) is not None and peer in self._links:
             self._links[peer].kept = peer in self._members
 
-    def call(self, peer: ServerId, request: wire.Request, answered: Callable[[wire.Reply | Lost], None]) -> None:
-        """Send a request that the core does not know. `answered` is called once, with `Lost` without a connection."""
+    async def call(self, peer: ServerId, request: wire.Request) -> wire.Reply | Lost:
+        """Send a request that the core does not know, and wait for the reply; `Lost` without a connection."""
         link = self._links.get(peer)
-        if link is None or not link.call(request, answered):
-            answered(Lost.UNSENT)
+        return Lost.UNSENT if link is None else await link.call(request)
 
     def _link_to(self, peer: ServerId) -> "_Link | None":
         link = self._links.get(peer)
@@ -241,19 +240,19 @@ class _Link:
         """Invite the peer on every connection to it from now on."""
         self.keep()
         if self._connection is not None:
-            self._invite(joining)
+            self._invite(self._connection, joining)
 
     def disconnect(self) -> None:
         """Close the present connection, if there is one."""
         self._connected.cancel()
 
-    def call(self, request: wire.Request, answered: Callable[[wire.Reply | Lost], None]) -> bool:
-        if self._connection is None or not self._connection.post(encode_request(request, self._links.limits), answered):
-            return False
+    async def call(self, request: wire.Request) -> wire.Reply | Lost:
+        if self._connection is None:
+            return Lost.UNSENT
         self._sent += 1
-        return True
+        return await self._connection.call(encode_request(request, self._links.limits))
 
-    def _invite(self, joining: JoiningPeer) -> None:
+    def _invite(self, connection: ClientConnection, joining: JoiningPeer) -> None:
         joining.trusting = not self._extensions
 
         def answered(reply: wire.Reply | Lost) -> None:
@@ -266,7 +265,8 @@ class _Link:
                 raise GarlicFarmError(Fault.OUT_OF_TURN, text)
             joining.on_join_reply(reply)
 
-        self.call(joining.invitation(Extension.CONFIGURATIONS in self._extensions), answered)
+        invitation = joining.invitation(Extension.CONFIGURATIONS in self._extensions)
+        self._sent += connection.post(encode_request(invitation, self._links.limits), answered)
 
     @property
     def is_unused(self) -> bool:
@@ -363,7 +363,7 @@ class _Link:
         self._connection = connection
         joining = self._links.joining_peers.get(self._peer)
         if joining is not None:
-            self._invite(joining)
+            self._invite(connection, joining)
         while self._unsent:
             self._post(connection, self._unsent.popleft()[1])
         return connection

@@ -182,27 +182,30 @@ class MemberRequests:
         return True
 
     async def _add(self, newcomer: Server, address: PeerAddress) -> None:
-        joining_peer = JoiningPeer(
-            address, lambda extended: self._invitation(integer_id(newcomer.server_id), extended=extended)
-        )
+        joining_peer = self._joining_peer(newcomer, address)
         try:
-            if not self._links.invite(newcomer.server_id, joining_peer):
-                self._refuse(_adding(newcomer), "this server has links to too many already")
+            refusal = await self._invite(newcomer.server_id, joining_peer)
+            if refusal is not None:
+                self._refuse(_adding(newcomer), refusal)
                 return
-            joined = False
-            with trio.move_on_after(self._options.invitation_s):
-                joined = await joining_peer.answer()
-            if not joined:
-                said = "did not answer the invitation" if joining_peer.accepted is None else "refused the invitation"
-                self._refuse(_adding(newcomer), f"it {said}")
-                return
-            configuration = self._server.describe().raft.configuration
-            voters, learners = _without(configuration, newcomer.server_id)
+            voters, learners = _without(self._server.describe().raft.configuration, newcomer.server_id)
             resolved = await self._server.change_configuration((*voters, newcomer), learners)
         finally:
             self._links.end_joining(newcomer.server_id)
             self._count(joining_peer)
         self._ended(resolved, "servers-added", _adding(newcomer))
+
+    def _joining_peer(self, newcomer: Server, address: PeerAddress | None) -> JoiningPeer:
+        server = integer_id(newcomer.server_id)
+        return JoiningPeer(address, lambda extended: self._invitation(server, extended=extended))
+
+    async def _invite(self, newcomer: ServerId, joining_peer: JoiningPeer) -> str | None:
+        """Why the server has not joined, or None if it has accepted the invitation."""
+        if not self._links.invite(newcomer, joining_peer):
+            return "this server has links to too many already"
+        with trio.move_on_after(self._options.invitation_s):
+            return None if await joining_peer.answer() else "it refused the invitation"
+        return "it did not answer the invitation"
 
     async def _remove(self, leaving: int) -> None:
         await self.ask_to_leave(leaving)
@@ -215,15 +218,9 @@ class MemberRequests:
 
         It is a member at once. It gets log packs until it holds the log as it was at its arrival.
         """
-        joining_peer = JoiningPeer(
-            None, lambda extended: self._invitation(integer_id(newcomer.server_id), extended=extended)
-        )
-        resolved, joined = None, False
+        joining_peer, resolved = self._joining_peer(newcomer, None), None
         try:
-            if self._links.invite(newcomer.server_id, joining_peer):
-                with trio.move_on_after(self._options.invitation_s):
-                    joined = await joining_peer.answer()
-            if joined:
+            if await self._invite(newcomer.server_id, joining_peer) is None:
                 voters, learners = _without(self._server.describe().raft.configuration, newcomer.server_id)
                 resolved = await self._server.change_configuration(voters, (*learners, newcomer))
         finally:
@@ -254,21 +251,15 @@ class MemberRequests:
 
     async def ask_to_leave(self, leaving: int) -> None:
         """Tell a server that it is about to be removed, if it can be reached. Its answer has no effect."""
-        raft, told = self._server.describe().raft, trio.Event()
+        raft = self._server.describe().raft
         request = wire.LeaveClusterRequest(
             self._own_id, leaving, raft.term, 0, raft.last.index, self._server.commit_index
         )
-        answers: list[wire.Reply | Lost] = []
-
-        def answered(reply: wire.Reply | Lost) -> None:
-            answers.append(reply)
-            told.set()
-
-        self._links.call(leaving, request, answered)
+        reply: wire.Reply | Lost = Lost.UNANSWERED
         with trio.move_on_after(self._options.leave_s):
-            await told.wait()
-        heard = any(isinstance(each, wire.LeaveClusterResponse) for each in answers)
-        self._metrics.count("farewells-answered" if heard else "farewells-unanswered")
+            reply = await self._links.call(leaving, request)
+        answered = isinstance(reply, wire.LeaveClusterResponse)
+        self._metrics.count("farewells-answered" if answered else "farewells-unanswered")
 
     def _invitation(self, newcomer: int, *, extended: bool) -> wire.JoinClusterRequest:
         raft, before = self._server.describe().raft, self._links.configuration_before
@@ -332,12 +323,12 @@ class Members:
         self.requests = requests
 
     def membership_request(
-        self, request: wire.MembershipRequest, correlation: int, answered: Callable[[wire.Reply | None], None]
+        self, request: wire.MembershipRequest, answered: Callable[[wire.Reply | None], None]
     ) -> Cancel:
         """Answer at once, or later if the answer waits for the disk. May raise `GarlicFarmError` instead."""
         match request:
             case wire.SyncLogRequest():
-                return self.joining.sync(request, correlation, answered)
+                return self.joining.sync(request, answered)
             case wire.JoinClusterRequest():
                 answered(self.joining.join(request))
             case wire.LeaveClusterRequest():

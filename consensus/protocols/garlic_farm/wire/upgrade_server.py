@@ -68,7 +68,7 @@ class Upgraded:
     """Who it is; None: it has proven no more than the password."""
 
 
-Verdict = Refused | Upgraded
+UpgradeResult = Refused | Upgraded
 
 
 class Authenticator:
@@ -128,7 +128,7 @@ class UpgradeServer:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._received_bytes = 0
 
-    def receive(self, data: bytes, now_ms: int) -> Verdict | None:
+    def receive(self, data: bytes, now_ms: int) -> UpgradeResult | None:
         """Take bytes; answer once the head of the request is whole. `now_ms` must not go back."""
         self._received_bytes += len(data)
         try:
@@ -140,13 +140,13 @@ class UpgradeServer:
                 return Refused(b"", Fault.MALFORMED, "the connection ended before a whole request")
             if self._received_bytes - len(self._http.trailing_data[0]) > HEAD_BYTES_MAX:
                 return self._refuse(431, Fault.TOO_LARGE, f"a request head of more than {HEAD_BYTES_MAX} bytes")
-            return self._judge(event, now_ms)
+            return self._decide(event, now_ms)
         except h11.RemoteProtocolError as error:
             return self._refuse(error.error_status_hint or 400, Fault.MALFORMED, f"not an HTTP request: {error}")
         except GarlicFarmError as error:
             return self._refuse(400, error.fault, str(error))
 
-    def _judge(self, request: h11.Request, now_ms: int) -> Verdict:
+    def _decide(self, request: h11.Request, now_ms: int) -> UpgradeResult:
         headers = Headers(request.headers)
         target = request.target.decode("latin-1")
         if request.method != _METHOD.encode() or path_within(target) != self._authenticator.path:
@@ -172,7 +172,7 @@ class UpgradeServer:
             return self._refuse(400, Fault.MALFORMED, "an upgrade request in an old version of HTTP")
         return self._switch(headers, authorization)
 
-    def _switch(self, headers: Headers, authorization: Authorization) -> Verdict:
+    def _switch(self, headers: Headers, authorization: Authorization) -> UpgradeResult:
         if not headers.names_token("connection", "upgrade") or not headers.names_token("upgrade", "websocket"):
             text = "an authenticated request without `Connection: Upgrade` and `Upgrade: websocket`"
             return self._refuse(426, Fault.REFUSED_UPGRADE, text, [("Upgrade", "websocket")])
@@ -190,7 +190,7 @@ class UpgradeServer:
             return self._refuse(403, proven.fault, text, [(REFUSAL_HEADER, proven.fault.value)])
         if not isinstance(self._http.next_event(), h11.EndOfMessage) or self._http.next_event() is not h11.PAUSED:
             return self._refuse(400, Fault.MALFORMED, "an upgrade request with a body")
-        return self._welcome(headers, authorization, (self._authenticator.introduced(ours), peer), proven)
+        return self._accept(headers, authorization, (self._authenticator.introduced(ours), peer), proven)
 
     def _proven(
         self, headers: Headers, authorization: Authorization, ours: Identity, peer: Identity
@@ -222,13 +222,13 @@ class UpgradeServer:
     def _exchange(self, headers: Headers, authorization: Authorization) -> Exchange:
         return Exchange(authorization, self._channel, headers.offered())
 
-    def _welcome(
+    def _accept(
         self,
         headers: Headers,
         authorization: Authorization,
         sides: tuple[Identity, Identity],
         proven: ProvenPeer | None,
-    ) -> Verdict:
+    ) -> UpgradeResult:
         ours, peer = sides
         response = [("Connection", "Upgrade"), ("Upgrade", "websocket"), *ours.headers()]
         key = headers.one("sec-websocket-key")
