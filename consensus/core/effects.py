@@ -116,10 +116,14 @@ class ReadSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class CheckSnapshot:
-    """Read back all received chunks of the snapshot of `last`, check them, and answer with `SnapshotChecked`."""
+    """Read back all received chunks of the snapshot of `last`, check them, and answer with `SnapshotChecked`.
+
+    `configuration` is what the leader's message said of it, which counts where the snapshot itself does not tell.
+    """
 
     request_id: int
     last: LogId
+    configuration: Configuration
 
 
 @dataclass(frozen=True, slots=True)

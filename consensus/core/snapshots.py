@@ -322,7 +322,7 @@ class SnapshotReceiver:
         incoming.received += len(request.data)
         if request.done:
             incoming.check_id, incoming.correlation = replica.applier.next_read_id(), request.correlation
-            replica.outbox.add(CheckSnapshot(incoming.check_id, request.last))
+            replica.outbox.add(CheckSnapshot(incoming.check_id, request.last, request.configuration))
             return
         reply = SnapshotReply(
             replica.term,

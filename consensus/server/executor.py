@@ -231,7 +231,7 @@ class Executor:
             case ReadSnapshot():
                 return ReadJob(wanted, storage.binding, piece=storage.piece(wanted))
             case CheckSnapshot():
-                return ReadJob(wanted, storage.binding, check_state=self._check_state)
+                return ReadJob(wanted, storage.binding, check_state=self._check_state, form=storage.snapshot_form)
             case _:
                 assert_never(wanted)
 

@@ -147,7 +147,7 @@ class ConsensusServer:
             start_job=self._start_job,
         )
         self.applying = Applying(state_machine, options.apply_queue_bytes)
-        self._storage_reads = StorageReads(self._calls, self._read_storage)
+        self._storage_reads = StorageReads(self._calls, self._read_storage, storage.snapshot_form)
         self._streams = LogStreams(self._storage_reads, self.applying, lambda: storage.snapshot)
         self._snapshots = Snapshotting(self, storage, self.applying, options, keep_from)
         if storage.snapshot is not None:

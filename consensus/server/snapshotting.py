@@ -107,7 +107,7 @@ class Snapshotting:
         if granted is None:
             return None
         self._taken_ms = now_ms()
-        writer = SnapshotWriter(granted.last, granted.configuration)
+        writer = SnapshotWriter(granted.last, granted.configuration, self._storage.snapshot_form)
         operations, pending = writer.plan_begin(), bytearray()
         for piece in state:
             pending += piece

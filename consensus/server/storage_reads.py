@@ -14,15 +14,16 @@ from consensus.server.pending_calls import CallKind, PendingCalls
 from consensus.storage.disk import DamagedStorageError
 from consensus.storage.jobs import StorageRead, StorageReadResult
 from consensus.storage.records import RecordError
-from consensus.storage.snapshot_image import ImageReader
+from consensus.storage.snapshot_form import IMAGE, SnapshotForm
 from consensus.storage.snapshots import PIECE_BYTES
 
 
 class StorageReads:
     """Reads that are not the core's. `put` hands one to the executor."""
 
-    def __init__(self, calls: PendingCalls, put: Callable[[StorageRead], None]) -> None:
+    def __init__(self, calls: PendingCalls, put: Callable[[StorageRead], None], form: SnapshotForm = IMAGE) -> None:
         self._calls = calls
+        self._form = form
         self._put = put
 
     async def entries(self, first: Index, last: Index, limit_bytes: int) -> tuple[Entry, ...]:
@@ -42,7 +43,8 @@ class StorageReads:
 
     async def state(self, snapshot: SnapshotDescription) -> AsyncIterator[bytes]:
         """The state machine's bytes in the stored snapshot."""
-        image, offset, done = ImageReader(), 0, False
+        offset, done = 0, False
+        image = self._form.reading(snapshot.last, snapshot.configuration)
         try:
             while not done:
                 answer = await self._ask(self._calls.own_reads, _chunk_at(snapshot, offset))
@@ -51,7 +53,8 @@ class StorageReads:
                 for data in image.feed(answer.data):
                     yield data
                 offset, done = offset + len(answer.data), answer.done
-            image.finish()
+            if image.finish() != snapshot:
+                raise RecordError("its bytes are not those that were stored")  # noqa: TRY301 - told like any damage
         except RecordError as error:
             raise DamagedStorageError(
                 f"the snapshot of index {snapshot.last.index} was damaged while this server ran: {error}. Move the "

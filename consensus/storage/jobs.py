@@ -19,6 +19,7 @@ from consensus.storage.disk import DiskOperation, DiskReader
 from consensus.storage.journal import SPARE, Extent
 from consensus.storage.planner import read_extents
 from consensus.storage.records import Binding
+from consensus.storage.snapshot_form import IMAGE, SnapshotForm
 from consensus.storage.snapshots import Piece, received_snapshot, received_state
 
 StorageRead = ReadEntries | ReadSnapshot | CheckSnapshot
@@ -43,6 +44,7 @@ class ReadJob:
     piece: Piece | None = None
     check_state: Callable[[Iterator[bytes]], str | None] = lambda _: None
     """Says what the state machine objects to in a received snapshot, or None."""
+    form: SnapshotForm = IMAGE
 
     def answer(self, reader: DiskReader) -> StorageReadResult:
         """Read; raises `StorageError` or `OSError`."""
@@ -55,9 +57,10 @@ class ReadJob:
                     return SnapshotRead(request_id, last, offset, None, done=False)
                 data = reader.read(self.piece.file, self.piece.offset_bytes, self.piece.length_bytes)
                 return SnapshotRead(request_id, last, offset, data, self.piece.done)
-            case CheckSnapshot(request_id):
-                snapshot = received_snapshot(reader)
-                objection = None if snapshot is None else self.check_state(received_state(reader))
+            case CheckSnapshot(request_id, last, configuration):
+                snapshot = received_snapshot(reader, self.form.reading(last, configuration))
+                state = received_state(reader, self.form.reading(last, configuration))
+                objection = None if snapshot is None else self.check_state(state)
                 return SnapshotChecked(request_id, snapshot, objection)
             case _:
                 assert_never(self.request)

@@ -39,6 +39,7 @@ from consensus.storage.journal import NEW_SUFFIX, SEGMENT_SUFFIX, Extent, Journa
 from consensus.storage.records import Binding
 from consensus.storage.recovery import decode_extent, recovered_log, scan_segments
 from consensus.storage.recovery_report import RecoveryReport
+from consensus.storage.snapshot_form import IMAGE, SnapshotForm
 from consensus.storage.snapshots import (
     INCOMING,
     Piece,
@@ -67,6 +68,8 @@ class StorageOptions:
     tail_entries: int = 8192
     tail_bytes: int = 8 * 1024 * 1024
     """The newest entries that recovery hands to the core, which keeps them in memory."""
+    snapshot_form: SnapshotForm = IMAGE
+    """The form of the group's snapshots, which its protocol chooses."""
 
     def __post_init__(self) -> None:
         """Refuse sizes with which nothing could be stored."""
@@ -217,6 +220,11 @@ class Storage:
         return self._stored_state.plan(replace(state, durable=self._journal.durable))
 
     @property
+    def snapshot_form(self) -> SnapshotForm:
+        """The form of the snapshots."""
+        return self._snapshots.form
+
+    @property
     def snapshot(self) -> SnapshotDescription | None:
         """The stored snapshot, planned or durable."""
         return self._snapshots.stored
@@ -288,7 +296,7 @@ def recover(reader: DiskReader, owner: Owner, new_storage_id: bytes, options: St
     stored_state, slots_agree = HardStateFile.read(reader)
     state = stored_state.state
     check_owner(state, owner)
-    snapshot, outdated = stored_snapshot(reader, state.binding)
+    snapshot, outdated = stored_snapshot(reader, state.binding, options.snapshot_form)
     scan = scan_segments(reader, state, snapshot)
     journal = Journal(state.binding, options.segment_bytes)
     journal.restore(scan.start, scan.segments, scan.runs)
@@ -312,7 +320,7 @@ def recover(reader: DiskReader, owner: Owner, new_storage_id: bytes, options: St
         install_finished=scan.replaced,
     )
     log = recovered_log(reader, journal, scan, snapshot, options.tail_entries, options.tail_bytes)
-    storage = Storage(stored_state, journal, SnapshotFiles(state.binding, snapshot))
+    storage = Storage(stored_state, journal, SnapshotFiles(state.binding, snapshot, options.snapshot_form))
     return Recovery(storage, state.hard_state, log, report, tuple(operations))
 
 
@@ -341,7 +349,9 @@ def _create(files: Sequence[str], owner: Owner, storage_id: bytes, options: Stor
     stored_state, operations = HardStateFile.plan_creation(state)
     leftovers: list[DiskOperation] = [RemoveFile(file) for file in files if file.endswith(NEW_SUFFIX)]
     report = RecoveryReport(0, 0, LogId(0, 0), created=True)
-    storage = Storage(stored_state, Journal(binding, options.segment_bytes), SnapshotFiles(binding, None))
+    storage = Storage(
+        stored_state, Journal(binding, options.segment_bytes), SnapshotFiles(binding, None, options.snapshot_form)
+    )
     return Recovery(storage, HardState(0), RecoveredLog(), report, (*leftovers, *operations))
 
 

@@ -5,7 +5,7 @@
     either       plan_adopt(snapshot, file)               ──▶  header, sync, rename, directory sync: it is stored
 
 A snapshot's file is a header block, which says whose it is and what it should hold, and the image
-(`consensus.storage.snapshot_image`). The header is written last. A file gets its name only when everything in it is
+(`consensus.storage.snapshot_form`). The header is written last. A file gets its name only when everything in it is
 durable, so whatever is wrong with a named file has rotted, and is refused. The one before is removed afterwards; if a
 crash comes first, the next start finds both and keeps the newer. Unfinished files are removed at the next start.
 """
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from consensus.core.effects import StoreChunk
+from consensus.core.entry_data import EntryDataError, decode_configuration, encode_configuration
 from consensus.core.model import Configuration, LogId, SnapshotDescription
 from consensus.storage.disk import (
     CreateFile,
@@ -31,7 +32,8 @@ from consensus.storage.disk import (
 )
 from consensus.storage.journal import NEW_SUFFIX
 from consensus.storage.records import Binding, RecordError
-from consensus.storage.snapshot_image import ImageReader, ImageWriter
+from consensus.storage.snapshot_form import IMAGE, PLAIN, SnapshotForm, SnapshotReading
+from consensus.storage.snapshot_image import ImageReader
 
 SNAPSHOT_SUFFIX = ".snapshot"
 INCOMING = "received" + SNAPSHOT_SUFFIX + NEW_SUFFIX
@@ -40,7 +42,10 @@ PIECE_BYTES = 256 * 1024
 
 _MAGIC = b"GFSNAPFL"
 _VERSION = 1
+_VERSION_PLAIN = 2
+"""The bytes are plain: behind them lies the configuration, whose length and checksum follow in the header."""
 _HEADER = struct.Struct(">8sH8s16sQQQI")
+_CONFIGURATION = struct.Struct(">II")
 _CHECKSUM = struct.Struct(">I")
 
 
@@ -57,9 +62,9 @@ def taking_file(last: LogId) -> str:
 class SnapshotWriter:
     """Plans how the state machine's bytes become a file, as much at a time as the caller likes."""
 
-    def __init__(self, last: LogId, configuration: Configuration) -> None:
+    def __init__(self, last: LogId, configuration: Configuration, form: SnapshotForm = IMAGE) -> None:
         self.file = taking_file(last)
-        self._image = ImageWriter(last, configuration)
+        self._image = form.writing(last, configuration)
         self._end_bytes = HEADER_BYTES
 
     @property
@@ -97,8 +102,9 @@ class Piece:
 class SnapshotFiles:
     """The stored snapshot, if there is one."""
 
-    def __init__(self, binding: Binding, stored: SnapshotDescription | None) -> None:
+    def __init__(self, binding: Binding, stored: SnapshotDescription | None, form: SnapshotForm = IMAGE) -> None:
         self._binding = binding
+        self.form = form
         self.stored = stored
 
     def plan_chunk(self, chunk: StoreChunk) -> list[DiskOperation]:
@@ -108,10 +114,11 @@ class SnapshotFiles:
 
     def plan_adopt(self, snapshot: SnapshotDescription, file: str) -> list[DiskOperation]:
         """What `file` holds becomes the stored snapshot."""
-        header = _encode_header(self._binding, snapshot)
+        beside = encode_configuration(snapshot.configuration) if self.form is PLAIN else None
         self.stored = snapshot
         return [
-            WriteBytes(file, 0, header),
+            *([] if beside is None else [WriteBytes(file, HEADER_BYTES + snapshot.size_bytes, beside)]),
+            WriteBytes(file, 0, _encode_header(self._binding, snapshot, beside)),
             SyncFile(file),
             RenameFile(file, snapshot_file(snapshot.last)),
             SyncDirectory(),
@@ -126,38 +133,43 @@ class SnapshotFiles:
         return Piece(snapshot_file(last), HEADER_BYTES + offset, length_bytes, done)
 
 
-def received_snapshot(reader: DiskReader) -> SnapshotDescription | None:
+def received_snapshot(reader: DiskReader, reading: SnapshotReading) -> SnapshotDescription | None:
     """What the received pieces are together; None if they are damaged or no snapshot."""
     if INCOMING not in reader.files():
         return None
     try:
-        return _read_image(reader, INCOMING)
+        return _read_image(reader, INCOMING, reading, reader.size(INCOMING))
     except RecordError:
         return None
 
 
-def received_state(reader: DiskReader) -> Iterator[bytes]:
+def received_state(reader: DiskReader, reading: SnapshotReading) -> Iterator[bytes]:
     """The state machine's bytes in the received pieces, which `received_snapshot` has found to be whole."""
-    image = ImageReader()
-    for piece in _pieces(reader, INCOMING):
-        yield from image.feed(piece)
+    for piece in _pieces(reader, INCOMING, reader.size(INCOMING)):
+        yield from reading.feed(piece)
 
 
-def stored_snapshot(reader: DiskReader, binding: Binding) -> tuple[SnapshotDescription | None, list[str]]:
-    """The newest snapshot, checked whole, and the names of older ones; raises `DamagedStorageError`."""
+def stored_snapshot(
+    reader: DiskReader, binding: Binding, form: SnapshotForm | None = None
+) -> tuple[SnapshotDescription | None, list[str]]:
+    """The newest snapshot, checked whole, and the names of older ones; raises `DamagedStorageError`.
+
+    With `form` it must be of that one.
+    """
     files = sorted(file for file in reader.files() if file.endswith(SNAPSHOT_SUFFIX))
     if not files:
         return None, []
-    return _check_file(reader, files[-1], binding), files[:-1]
+    return _check_file(reader, files[-1], binding, form), files[:-1]
 
 
-def _check_file(reader: DiskReader, file: str, binding: Binding) -> SnapshotDescription:
+def _check_file(reader: DiskReader, file: str, binding: Binding, form: SnapshotForm | None) -> SnapshotDescription:
     again = (
         "Stop here is on purpose: the entries that it stands for are gone from this server's log. Move the directory "
         "away and let the node join again as a new server; the other servers give it what it lacks"
     )
     try:
-        owner, last, size_bytes, checksum = _decode_header(reader.read(file, 0, HEADER_BYTES))
+        block = reader.read(file, 0, HEADER_BYTES)
+        owner, last, size_bytes, checksum, is_plain = _decode_header(block)
     except RecordError as error:
         raise DamagedStorageError(f"the snapshot '{file}' cannot be read: {error}. {again}") from error
     if owner != binding:
@@ -166,8 +178,10 @@ def _check_file(reader: DiskReader, file: str, binding: Binding) -> SnapshotDesc
             f"{owner.storage_id.hex()}): files of two directories were mixed. Put the right files back, or move the "
             "directory away and let the node join again as a new server"
         )
+    if form is not None and is_plain is not (form is PLAIN):
+        raise DamagedStorageError(f"the snapshot '{file}' was written by a server of another protocol. {again}")
     try:
-        found = _read_image(reader, file)
+        found = _read_plain(reader, file, block, last, size_bytes) if is_plain else _read_self_describing(reader, file)
     except RecordError as error:
         raise DamagedStorageError(f"the snapshot '{file}' has rotted: {error}. {again}") from error
     if (found.last, found.size_bytes, found.checksum) != (last, size_bytes, checksum) or snapshot_file(last) != file:
@@ -178,34 +192,55 @@ def _check_file(reader: DiskReader, file: str, binding: Binding) -> SnapshotDesc
     return found
 
 
-def _read_image(reader: DiskReader, file: str) -> SnapshotDescription:
-    image = ImageReader()
-    for piece in _pieces(reader, file):
-        for _ in image.feed(piece):
+def _read_self_describing(reader: DiskReader, file: str) -> SnapshotDescription:
+    return _read_image(reader, file, ImageReader(), reader.size(file))
+
+
+def _read_plain(reader: DiskReader, file: str, block: bytes, last: LogId, size_bytes: int) -> SnapshotDescription:
+    length, checksum = _CONFIGURATION.unpack_from(block, _CHECKSUM.size + _HEADER.size)
+    end_bytes = HEADER_BYTES + size_bytes
+    if reader.size(file) != end_bytes + length:
+        raise RecordError("the file has another size than its header says")
+    beside = reader.read(file, end_bytes, length)
+    if crc32c(beside) != checksum:
+        raise RecordError("the checksum of the configuration does not match")
+    try:
+        configuration = decode_configuration(beside)
+    except EntryDataError as error:
+        raise RecordError(str(error)) from error
+    return _read_image(reader, file, PLAIN.reading(last, configuration), end_bytes)
+
+
+def _read_image(reader: DiskReader, file: str, reading: SnapshotReading, end_bytes: int) -> SnapshotDescription:
+    for piece in _pieces(reader, file, end_bytes):
+        for _ in reading.feed(piece):
             pass
-    return image.finish()
+    return reading.finish()
 
 
-def _pieces(reader: DiskReader, file: str) -> Iterator[bytes]:
-    for offset_bytes in range(HEADER_BYTES, reader.size(file), PIECE_BYTES):
-        yield reader.read(file, offset_bytes, PIECE_BYTES)
+def _pieces(reader: DiskReader, file: str, end_bytes: int) -> Iterator[bytes]:
+    for offset_bytes in range(HEADER_BYTES, end_bytes, PIECE_BYTES):
+        yield reader.read(file, offset_bytes, min(PIECE_BYTES, end_bytes - offset_bytes))
 
 
-def _encode_header(binding: Binding, snapshot: SnapshotDescription) -> bytes:
+def _encode_header(binding: Binding, snapshot: SnapshotDescription, beside: bytes | None) -> bytes:
     body = _HEADER.pack(
         _MAGIC,
-        _VERSION,
+        _VERSION if beside is None else _VERSION_PLAIN,
         binding.node_id,
         binding.storage_id,
         snapshot.last.index,
         snapshot.last.term,
         snapshot.size_bytes,
         snapshot.checksum,
-    ).ljust(HEADER_BYTES - _CHECKSUM.size, b"\0")
+    )
+    if beside is not None:
+        body += _CONFIGURATION.pack(len(beside), crc32c(beside))
+    body = body.ljust(HEADER_BYTES - _CHECKSUM.size, b"\0")
     return _CHECKSUM.pack(crc32c(body)) + body
 
 
-def _decode_header(block: bytes) -> tuple[Binding, LogId, int, int]:
+def _decode_header(block: bytes) -> tuple[Binding, LogId, int, int, bool]:
     if len(block) != HEADER_BYTES:
         raise RecordError(f"the header block has {len(block)} bytes instead of {HEADER_BYTES}")
     if crc32c(block[_CHECKSUM.size :]) != _CHECKSUM.unpack_from(block)[0]:
@@ -213,9 +248,10 @@ def _decode_header(block: bytes) -> tuple[Binding, LogId, int, int]:
     magic, version, node_id, storage_id, index, term, size_bytes, checksum = _HEADER.unpack_from(block, _CHECKSUM.size)
     if magic != _MAGIC:
         raise RecordError("not a snapshot")
-    if version != _VERSION:
+    if version not in (_VERSION, _VERSION_PLAIN):
         raise RecordError(f"written by another version of this program (format {version}, not {_VERSION})")
-    return Binding(node_id, storage_id), LogId(index, term), size_bytes, checksum
+    is_plain = version == _VERSION_PLAIN
+    return Binding(node_id, storage_id), LogId(index, term), size_bytes, checksum, is_plain
 
 
 def snapshot_owner(reader: DiskReader, file: str) -> Binding:

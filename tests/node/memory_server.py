@@ -83,8 +83,9 @@ def build(
     options: ServerOptions | None = None,
     configuration: Configuration | None = None,
     checks: ContentChecks | None = None,
+    storage: StorageOptions = SMALL,
 ) -> Node:
-    recovery = recover(disk, Owner(b"node-%03d" % server_id, 1, 1), bytes(16), SMALL)
+    recovery = recover(disk, Owner(b"node-%03d" % server_id, 1, 1), bytes(16), storage)
     disk.run(recovery.operations)
     known = voters(count) if configuration is None else configuration
     checked = replace(lan(), check_invariants=True)

@@ -179,7 +179,7 @@ class Story:
         installing = self.persist(Persist(0, snapshot=Install(writer.description)))
 
         def install(storage: Storage) -> list[DiskOperation]:
-            assert received_snapshot(self.disk) == writer.description
+            assert received_snapshot(self.disk, ImageReader()) == writer.description
             return storage.plan([installing])
 
         return [*pieces, install], State(writer.description, data, [self.term] * index)

@@ -1,0 +1,122 @@
+"""Both forms of snapshots: what lies on disk and travels, and servers at work with the plain one."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+
+from consensus.core.effects import Compact, Persist
+from consensus.core.model import Configuration, Entry, HardState, LogId, ReplicaKey, Server, SnapshotDescription
+from consensus.net.memory import MemoryNetwork
+from consensus.server.log_stream import EntryBatch, SnapshotChunk
+from consensus.server.options import ServerOptions
+from consensus.storage.disk import DamagedStorageError, WriteBytes
+from consensus.storage.planner import Owner, Recovery, StorageOptions, recover
+from consensus.storage.snapshot_form import IMAGE, PLAIN, SnapshotForm
+from consensus.storage.snapshots import HEADER_BYTES, SnapshotWriter, snapshot_file
+from tests.node.crash_disk import CrashDisk
+from tests.node.memory_server import SMALL, MemoryDisk, build, data, until
+
+FORMS = pytest.mark.parametrize("form", [IMAGE, PLAIN], ids=["image", "plain"])
+LAST = LogId(3, 1)
+STATE = (b"a" * 300_000, b"b" * 5)
+CONFIGURATION = Configuration((Server(ReplicaKey(1, bytes(16)), "tcp://one", (("CONTROLLER", "one:9093"),)),))
+PLAIN_STORAGE = replace(SMALL, snapshot_form=PLAIN)
+
+
+def options(form: SnapshotForm) -> StorageOptions:
+    return replace(SMALL, snapshot_form=form)
+
+
+def open_(disk: CrashDisk, form: SnapshotForm) -> Recovery:
+    recovery = recover(disk, Owner(b"node-one", 1, 1), bytes(16), options(form))
+    disk.run(recovery.operations)
+    return recovery
+
+
+def take(disk: CrashDisk, form: SnapshotForm) -> SnapshotDescription:
+    """A storage with a log of three entries, which the snapshot covers."""
+    storage = open_(disk, form).storage
+    writer = SnapshotWriter(LAST, CONFIGURATION, form)
+    disk.run(writer.plan_begin())
+    for part in STATE:
+        disk.run(writer.plan(part))
+    disk.run(writer.plan_end())
+    entries = tuple(Entry.command(1, b"%d" % number) for number in range(3))
+    for persist in (Persist(1, HardState(1), None, 1, entries), Persist(2, snapshot=Compact(writer.description, 4))):
+        disk.run(storage.plan([persist]))
+        storage.done()
+    return writer.description
+
+
+@FORMS
+def test_a_snapshot_of_either_form_is_found_again_with_all_that_is_said_of_it(form: SnapshotForm) -> None:
+    disk = CrashDisk()
+    taken = take(disk, form)
+    found = open_(disk.crash(Random(1)), form).storage.snapshot
+    assert found == taken
+    assert (found.last, found.configuration) == (LAST, CONFIGURATION)
+
+
+def test_a_plain_snapshot_is_the_bytes_of_the_state_machine_and_nothing_else() -> None:
+    disk = CrashDisk()
+    taken = take(disk, PLAIN)
+    assert taken.size_bytes == sum(map(len, STATE))
+    assert disk.read(snapshot_file(LAST), HEADER_BYTES, taken.size_bytes) == b"".join(STATE)
+
+
+@FORMS
+@pytest.mark.parametrize("place", [20, HEADER_BYTES + 7, HEADER_BYTES + 300_004, -3])
+def test_rot_in_a_stored_snapshot_of_either_form_is_found(form: SnapshotForm, place: int) -> None:
+    disk = CrashDisk()
+    take(disk, form)
+    file = snapshot_file(LAST)
+    at = place if place >= 0 else disk.size(file) + place
+    disk.run([WriteBytes(file, at, bytes([disk.read(file, at, 1)[0] ^ 1]))])
+    with pytest.raises(DamagedStorageError):
+        open_(disk, form)
+
+
+@FORMS
+def test_a_snapshot_of_the_other_form_is_refused(form: SnapshotForm) -> None:
+    disk = CrashDisk()
+    take(disk, form)
+    with pytest.raises(DamagedStorageError, match="another protocol"):
+        open_(disk, PLAIN if form is IMAGE else IMAGE)
+
+
+async def test_servers_send_restore_and_stream_plain_snapshots(autojump_clock: trio.testing.MockClock) -> None:
+    """A server that joins late gets the plain snapshot of the leader, restores it, and serves it to readers."""
+    del autojump_clock
+    network, keep_nothing = MemoryNetwork(delay_s=0.001), ServerOptions(retain_bytes=0)
+    disks = {number: MemoryDisk() for number in (1, 2, 3)}
+    async with trio.open_nursery() as nursery:
+        nodes = {n: build(n, network, disks[n], 3, keep_nothing, storage=PLAIN_STORAGE) for n in (1, 2)}
+        for node in nodes.values():
+            await nursery.start(node.server.run)
+        await until(lambda: any(node.server.role.leader for node in nodes.values()))
+        await until(lambda: nodes[1].server.role.leader is not None)
+        leader = nodes[1 if nodes[1].server.role.leader == 1 else 2]
+        await leader.server.propose(tuple(b"%d" % number * 30_000 for number in range(20)))
+        await leader.server.wait_applied(leader.server.commit_index)
+        taken = await leader.server.take_snapshot()
+        assert taken is not None
+        late = build(3, network, disks[3], 3, keep_nothing, storage=PLAIN_STORAGE)
+        await nursery.start(late.server.run)
+        await until(lambda: data(late) == data(leader))
+        with late.server.committed_entries(1) as stream:
+            received = b""
+            async for item in stream:
+                if isinstance(item, EntryBatch):
+                    break
+                assert isinstance(item, SnapshotChunk)
+                received += item.data
+                if item.is_last:
+                    break
+        assert received == b"".join(leader.machine.snapshot())
+        nursery.cancel_scope.cancel()
+    assert len(received) == taken.size_bytes
+    again = recover(disks[3].crash(Random(2)), Owner(b"node-003", 2, 1), bytes(16), PLAIN_STORAGE)
+    assert again.storage.snapshot == taken
