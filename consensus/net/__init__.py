@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from consensus.net.accepting import AcceptOptions, AcceptQueue, DropReason, KnownSources, source_of
-    from consensus.net.memory import ALL_EXTENSIONS, MemoryNetwork, MemoryTransport
+    from consensus.net.memory import ALL_EXTENSIONS, MEMORY, MemoryNetwork, MemoryTransport
     from consensus.net.tls import (
         CERTIFICATE_FILE,
         CertificateError,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALL_EXTENSIONS",
     "CERTIFICATE_FILE",
+    "MEMORY",
     "AcceptOptions",
     "AcceptQueue",
     "CertificateError",
@@ -39,7 +40,7 @@ __all__ = [
 
 _HOMES: Final = {
     "consensus.net.accepting": ("AcceptOptions", "AcceptQueue", "DropReason", "KnownSources", "source_of"),
-    "consensus.net.memory": ("ALL_EXTENSIONS", "MemoryNetwork", "MemoryTransport"),
+    "consensus.net.memory": ("ALL_EXTENSIONS", "MEMORY", "MemoryNetwork", "MemoryTransport"),
     "consensus.net.tls": (
         "CERTIFICATE_FILE",
         "CertificateError",

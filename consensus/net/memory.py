@@ -18,11 +18,26 @@ from dataclasses import replace
 
 import trio
 
-from consensus.core.features import Extensions
+from consensus.core.features import Extensions, Features, Strategy
 from consensus.core.messages import Reply, Request
 from consensus.core.model import ServerId
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.interfaces import Receiver, next_call
+
+MEMORY = Features(
+    name="memory",
+    replication=Strategy.APPEND,
+    pre_vote=True,
+    transfer=True,
+    no_op=True,
+    joint=True,
+    observers_in_configuration=True,
+    votes_for_members_only=False,
+    command_head_bytes=0,
+    control_records=False,
+    max_requests_in_flight=64,
+)
+"""What this network permits: everything that the leader can append. It carries any other row of the table as well."""
 
 ALL_EXTENSIONS = Extensions(pre_vote=True, transfer=True, configurations=True)
 

@@ -61,8 +61,8 @@ async def open_server(
         import trio
         from pathlib import Path
         from tempfile import TemporaryDirectory
-        from consensus import COMMAND, KRAFT, Configuration, Role, Server, local, open_server
-        from consensus.net import MemoryNetwork
+        from consensus import COMMAND, Configuration, Role, Server, local, open_server
+        from consensus.net import MEMORY, MemoryNetwork
 
         GROUP = Configuration(tuple(Server(number, f"memory:{number}") for number in (1, 2, 3)))
 
@@ -81,7 +81,7 @@ async def open_server(
         async def serve(path, number, network, servers):
             transport = network.transport(number)
             async with open_server(
-                path / str(number), number, GROUP, transport, Words(), features=KRAFT, options=local()
+                path / str(number), number, GROUP, transport, Words(), features=MEMORY, options=local()
             ) as server:
                 servers.append(server)
                 await trio.sleep_forever()

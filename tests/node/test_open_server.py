@@ -17,12 +17,12 @@ import trio
 import trio.testing
 
 import consensus
-from consensus import GARLIC_FARM, KRAFT, Configuration, Features, Notice, Outcome, Role, RoleChanged, Server
-from consensus.net import MemoryNetwork
+from consensus import KRAFT, Configuration, Features, Notice, Outcome, Role, RoleChanged, Server
+from consensus.net import MEMORY, MemoryNetwork
 from tests.node.kept_entries import KeptEntries
 
 GROUP = Configuration(tuple(Server(number, f"memory:{number}") for number in (1, 2, 3)))
-STRATEGIES = pytest.mark.parametrize("features", [GARLIC_FARM, KRAFT], ids=lambda features: features.replication.name)
+STRATEGIES = pytest.mark.parametrize("features", [MEMORY, KRAFT], ids=lambda features: features.replication.name)
 DELAY_S = 0.001
 
 

@@ -1,6 +1,7 @@
 """The house keeps its shape: floors import one way, cores are pure, every module explains itself."""
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -68,6 +69,12 @@ def test_cores_and_wires_take_of_a_face_only_what_needs_no_io(path: Path) -> Non
             homes = import_module(module)._HOMES
             impure = [n for n in names if not any(n in homes[h] for h in homes if h.startswith(PURE_BY_FACE[module]))]
             assert not impure, f"{path} imports {impure} from {module}"
+
+
+def test_the_server_names_no_protocol_no_tls_and_no_wire() -> None:
+    for path in sorted((ROOT / "consensus" / "server").glob("*.py")):
+        found = re.findall(r"(?i)garlic|zmq|kraft|kafka|\btls\b|\bssl\b|\bwires?\b", path.read_text(encoding="utf-8"))
+        assert not found, f"{path.name} says {found}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
