@@ -322,6 +322,11 @@ class Log:
             yield "last term that is not that of the newest run"
         if self.configuration != self._latest_configuration():
             yield "configuration that is not the latest"
+        place = self._configurations[-1][0] if self._configurations else 0
+        if place > self.last_index or (
+            place >= self._tail_first and self._tail[place - self._tail_first].kind is not EntryKind.CONFIGURATION
+        ):
+            yield "configuration of an entry that is not in the log"
 
     def _forget_oldest(self, count: int) -> None:
         tail, ends = self._tail, self._bytes_up_to

@@ -336,6 +336,8 @@ MUTANTS = (
         "configuration-outlives-its-entry",
         "a truncated configuration stays in effect",
         ((Log, "truncate_from", _keep_truncated_configuration),),
+        # Where the leader pushes its first entry is its configuration, which hides the bug as soon as it arrives.
+        "pull",
         kind=Kind.MEMBERSHIP,
     ),
     Mutant(
