@@ -20,8 +20,11 @@ what the extension would have done is done by slower means. A peer that no hands
 each extension says what is assumed of it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+from consensus.core.model import COMMAND, EntryKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,16 @@ class Features:
     """Whether the log may have records of the protocol's own beside configurations and no-ops."""
     max_requests_in_flight: int
     """Requests that carry or ask for entries and wait for an answer on one connection; the tuning may ask for less."""
+
+    def kind_of(self, commands: Sequence[bytes], *, control: bool) -> EntryKind:
+        """The kind of entry that a proposal becomes; raises `ValueError` if the protocol's log cannot have it."""
+        if control:
+            if not self.control_records:
+                raise ValueError(f"{self.name} has no control records, so none can be proposed")
+            return EntryKind.CONTROL
+        if self.command_head_bytes and min(map(len, commands), default=0) < self.command_head_bytes:
+            raise ValueError(f"a command of {self.name} begins with {self.command_head_bytes} bytes of its own")
+        return COMMAND
 
 
 GARLIC_FARM = Features(

@@ -31,11 +31,10 @@ from consensus.core.effects import (
 )
 from consensus.core.entry_data import configuration_entry, encode_group, no_op_entry
 from consensus.core.events import Proposed
-from consensus.core.features import Features
 from consensus.core.log import ENTRY_OVERHEAD_BYTES
 from consensus.core.membership import Reconfiguration
 from consensus.core.messages import Message
-from consensus.core.model import COMMAND, MAX_NUMBER, Entry, EntryKind, Index, LogId, Milliseconds, NoOp, ServerId
+from consensus.core.model import MAX_NUMBER, Entry, Index, LogId, Milliseconds, NoOp, ServerId
 from consensus.core.reads import Lease, Reads
 from consensus.core.replica import Replica
 from consensus.core.replication.port import Replication
@@ -110,7 +109,7 @@ class Leader:
             replica.outbox.add(ProposalResolved(proposed.proposal_id, Outcome.BUSY, leader=replica.server_id))
             return
         if commands:
-            term, kind = replica.term, _kind_of(proposed, replica.features)
+            term, kind = replica.term, replica.features.kind_of(commands, control=proposed.control)
             entries = tuple([Entry(term, kind, data) for data in commands])
             replica.append(entries, encoded=encode_group(entries))
         if not self._pending:
@@ -245,14 +244,3 @@ def _first_entries(replica: Replica, granted_by: tuple[ServerId, ...]) -> tuple[
         return (configuration,)
     no_op = no_op_entry(replica.term, NoOp(replica.server_id, tuple(sorted(replica.voters)), granted_by))
     return (no_op,) if replica.log.last_index else (configuration, no_op)
-
-
-def _kind_of(proposed: Proposed, features: Features) -> EntryKind:
-    """Which entries the proposal becomes; raises `ValueError` for one that the protocol's log cannot have."""
-    if proposed.control:
-        if not features.control_records:
-            raise ValueError(f"{features.name} has no control records, so none can be proposed")
-        return EntryKind.CONTROL
-    if features.command_head_bytes and min(map(len, proposed.commands), default=0) < features.command_head_bytes:
-        raise ValueError(f"a command of {features.name} begins with {features.command_head_bytes} bytes of its own")
-    return COMMAND

@@ -133,6 +133,11 @@ class Raft:
         others = (fetch_ms, self._transfers.deadline)
         return min([self._role.current.deadline, *(due for due in others if due is not None)])
 
+    @property
+    def features(self) -> Features:
+        """What the protocol permits."""
+        return self._replica.features
+
     def step(self, event: Event, now: Milliseconds) -> list[Effect]:
         """Take one event; returns what is to be done, in order. A clock that goes back is taken to stand still."""
         replica = self._replica

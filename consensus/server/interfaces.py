@@ -19,7 +19,7 @@ import trio
 
 from consensus.core.effects import Effect
 from consensus.core.events import Event
-from consensus.core.features import Extensions
+from consensus.core.features import Extensions, Features
 from consensus.core.messages import Reply, Request
 from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId
 from consensus.core.status import Description
@@ -38,6 +38,10 @@ class Core(Protocol):
     @property
     def deadline(self) -> Milliseconds:
         """When `DeadlineReached` is due."""
+
+    @property
+    def features(self) -> Features:
+        """What the protocol permits."""
 
     def step(self, event: Event, now: Milliseconds) -> list[Effect]:
         """Take one event."""

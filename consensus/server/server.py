@@ -222,6 +222,8 @@ class ConsensusServer:
         largest = max(map(len, commands))
         if largest > ENTRY_LIMIT_BYTES:
             raise ValueError(f"a command has {largest} bytes; at most {ENTRY_LIMIT_BYTES} can be stored")
+        # Here, for within a turn the error would end this server.
+        self._core.features.kind_of(commands, control=control)
         proposal = Proposal(commands, self._proposal_limit, answered, accepted, control=control)
         refusal = self._refusal(proposal.size_bytes)
         if refusal is not None:

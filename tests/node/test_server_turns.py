@@ -9,7 +9,7 @@ import trio.testing
 
 from consensus.core.effects import Effect, Outcome, ProposalResolved, ReadReady, ReadRefused, Role
 from consensus.core.events import DeadlineReached, Event, Received, SnapshotWanted
-from consensus.core.features import GARLIC_FARM
+from consensus.core.features import GARLIC_FARM, Features
 from consensus.core.messages import Reply, RequestVote, VoteReply
 from consensus.core.model import LogId
 from consensus.core.options import lan
@@ -43,6 +43,11 @@ class WatchedCore:
     def deadline(self) -> int:
         """As it is."""
         return self.core.deadline
+
+    @property
+    def features(self) -> Features:
+        """As it is."""
+        return self.core.features
 
     def step(self, event: Event, now: int) -> list[Effect]:
         """Take one event, or break."""
@@ -86,6 +91,22 @@ async def test_a_request_is_answered_within_the_call_that_brought_it(autojump_cl
         assert [type(answer) for answer in answers] == [VoteReply], "nobody had to wake up for it"
         assert answers[0] is not None
         assert answers[0].correlation == OUT_OF_DATE.correlation
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_record_that_the_log_cannot_have_is_refused_where_it_is_submitted_and_the_server_goes_on(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    server, _ = make_server()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        await until(lambda: server.role.role is Role.LEADER)
+        ends: list[ProposalResolved] = []
+        with pytest.raises(ValueError, match="no control records"):
+            server.submit((b"record",), ends.append, control=True)
+        assert ends == []
+        assert (await server.propose((b"command",))).outcome is Outcome.COMMITTED
         nursery.cancel_scope.cancel()
 
 
