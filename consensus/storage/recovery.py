@@ -327,7 +327,7 @@ class _Scanner:
         """Write behind the last group where it ends."""
         last = self.scan.last
         record = encode_cut(self._seed, last.index + 1, last.term, self._durable)
-        self.scan.repairs.append(WriteBytes(segment.file, segment.end_bytes, record))
+        self.scan.repairs += [WriteBytes(segment.file, segment.end_bytes, record), SyncFile(segment.file)]
         segment.end_bytes += len(record)
 
     def _erase(self, segment: Segment, end_bytes: int) -> None:

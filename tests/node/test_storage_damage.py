@@ -245,6 +245,26 @@ def test_a_truncation_within_a_group_keeps_its_earlier_entries_whenever_the_proc
         assert recover(crashed, OWNER, STORAGE_ID, SMALL).log == recovery.log, f"seed {seed}"
 
 
+def test_a_truncation_that_recovery_finishes_stays_where_its_cut_ends_with_the_segment() -> None:
+    """Behind such a cut nothing is erased, and nothing else would sync it."""
+    for seed in range(20):
+        # given a segment in which the room behind the last group is that of a cut
+        disk = CrashDisk()
+        storage = started(disk)
+        for size in (*([3765] * 7), 4063):
+            append(disk, storage, Entry.command(1, bytes(size)), Entry.command(1, bytes(size)))
+        assert disk.size(FIRST) - storage.extents(ReadEntries(0, 16, 16, 1))[0].length_bytes - RECORD_HEADER_BYTES == (
+            SEGMENT_HEADER_BYTES + 7 * (RECORD_HEADER_BYTES + 2 * (ENTRY_HEAD.size + 3765))
+        )
+        # when a truncation within that group was noted and no more, and recovery finishes it
+        operations = storage.plan([Persist(2, HardState(2), 16, 16, ())])
+        first_other = next(n for n, each in enumerate(operations) if getattr(each, "file", "") == FIRST)
+        disk.run(operations[:first_other])
+        started(disk)
+        # then the next crash does not bring back what it removed
+        assert len(recover(disk.crash(Random(seed)), OWNER, STORAGE_ID, SMALL).log.tail) == 15, f"seed {seed}"
+
+
 @pytest.mark.parametrize("again", [6, 7, 8, 9])
 def test_a_group_may_be_cut_again_and_gone_on_from_each_time(again: int) -> None:
     disk = log_of(10, per_group=5)
