@@ -66,7 +66,7 @@ from consensus.core.events import (
     SnapshotChecked,
     TransferLeadership,
 )
-from consensus.core.features import Extensions
+from consensus.core.features import Extensions, Strategy
 from consensus.core.messages import AppendEntries, FetchReply, Message, Reply, Request
 from consensus.core.model import Configuration, Entry, Index, LogId, Server, ServerId, SnapshotDescription
 from consensus.server.applying import Applying
@@ -96,6 +96,7 @@ from consensus.storage.jobs import (
 )
 from consensus.storage.planner import Storage
 from consensus.storage.records import ENTRY_LIMIT_BYTES
+from consensus.storage.snapshot_form import PLAIN
 
 _REQUESTS = frozenset(get_args(Request))
 
@@ -125,6 +126,11 @@ class ConsensusServer:
         keep_from: Callable[[], Index] = lambda: 0,
         checks: ContentChecks | None = None,
     ) -> None:
+        if core.features.replication is Strategy.FETCH and storage.snapshot_form is PLAIN:
+            raise ValueError(
+                f"the followers of {core.features.name} fetch snapshots, and no chunk of theirs says which "
+                "configuration was in force: choose a snapshot_form that says it, such as IMAGE"
+            )
         options = options or ServerOptions()
         self._core = core
         self._storage = storage

@@ -3,6 +3,7 @@
     IMAGE   checks itself, and says which position it is of and which configuration was in force (`snapshot_image`)
     PLAIN   the state machine's own bytes and nothing else, for protocols whose snapshots are such: what IMAGE says of
             itself comes in the protocol's message with each chunk, and lies in the file beside the bytes on disk
+            (InstallSnapshot has it; a chunk that is fetched has not, so followers that fetch cannot use this form)
 
 A protocol chooses one for its group (`StorageOptions.snapshot_form`). The offsets and the size that servers tell each
 other are those of the form. A plain snapshot that was damaged on its way is not noticed by the form: its protocol, or

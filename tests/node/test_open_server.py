@@ -19,6 +19,7 @@ import trio.testing
 import consensus
 from consensus import KRAFT, Configuration, Features, Notice, Outcome, Role, RoleChanged, Server
 from consensus.net import MEMORY, MemoryNetwork
+from consensus.storage.snapshot_form import PLAIN
 from tests.node.kept_entries import KeptEntries
 
 GROUP = Configuration(tuple(Server(number, f"memory:{number}") for number in (1, 2, 3)))
@@ -242,6 +243,17 @@ async def test_a_directory_serves_one_server_at_a_time_and_no_other(tmp_path: Pa
     await open_as(1)
     with pytest.raises(consensus.StorageError, match="belongs to node"):
         await open_as(2)
+
+
+async def test_followers_that_fetch_are_refused_snapshots_that_say_no_configuration(tmp_path: Path) -> None:
+    """They would install one under the configuration that they had before, and count majorities of it."""
+    plain = consensus.StorageOptions(snapshot_form=PLAIN)
+    transport = MemoryNetwork().transport(1)
+    with pytest.raises(ValueError, match="which configuration was in force"):
+        async with consensus.open_server(
+            tmp_path, 1, GROUP, transport, KeptEntries(), features=KRAFT, storage_options=plain
+        ):
+            pytest.fail("opened")
 
 
 def test_the_example_in_the_docstring_runs_as_it_stands_there() -> None:
