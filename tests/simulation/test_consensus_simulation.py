@@ -67,6 +67,12 @@ def test_a_planted_bug_is_found(mutant: Mutant) -> None:
     assert seed is not None, f"{mutant.name} ({mutant.story}) survived: the simulator is blind to it"
 
 
+@pytest.mark.parametrize("mutant", ALL_MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_planted_bug_replaces_something_that_exists(mutant: Mutant) -> None:
+    with mutant.planted():
+        assert all(getattr(owner, attribute) is not None for owner, attribute, _ in mutant.changes)
+
+
 def test_every_planted_bug_has_a_name_of_its_own() -> None:
     names = [mutant.name for mutant in ALL_MUTANTS]
     assert len(names) == len(set(names))

@@ -50,7 +50,7 @@ STORAGE_MUTANTS = (
     Mutant(
         "ballot-without-sync",
         "a vote counts as durable although it was not synced",
-        ((HardStateFile, "plan_ballot", _hard_state_without_sync),),
+        ((HardStateFile, "plan_hard_state", _hard_state_without_sync),),
     ),
     Mutant(
         "snapshot-without-directory-sync",
