@@ -37,14 +37,11 @@ def imported(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 submodule = f"{node.module}.{alias.name}"
-                yield from (name for name in (submodule, node.module) if name in MODULES)
+                yield from [name for name in (submodule, node.module) if name in MODULES][:1]
 
 
-GRAPH = {
-    name: {other for other in imported(path) if other != name and not name.startswith(f"{other}.")}
-    for name, path in MODULES.items()
-}
-"""Module → what it imports. A package that a module lies in is not counted: importing it is how Python gets there."""
+GRAPH = {name: {other for other in imported(path) if other != name} for name, path in MODULES.items()}
+"""Module → what it imports. A package counts if a name of its own is imported, such as one of a face."""
 
 
 def floor_of(module: str) -> int:
