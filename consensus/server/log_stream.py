@@ -11,13 +11,13 @@ is being sent: then the stream goes on with the newer one, from offset 0, and th
 
 The stream reads ahead of its consumer by `ahead` items and no further, so a consumer that stops costs this memory and
 one task. It holds nothing back: not compaction, and not the other readers, for it has one read under way at a time and
-waits while the server is busy.
+waits while the server is busy. The number of streams, `ahead` and `batch_bytes` are bounded, and a stream that
+is never entered costs nothing: the reading begins with the `with`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 import trio
 
@@ -26,6 +26,8 @@ from consensus.server.applying import Applying
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.storage_reads import StorageReads
 
+MAX_AHEAD_ITEMS = 16
+MAX_BATCH_BYTES = 1024 * 1024
 _BUSY_S = 0.05
 
 
@@ -57,22 +59,10 @@ StreamItem = SnapshotChunk | EntryBatch
 
 
 class LogStream:
-    """One consumer's stream: `with stream:` and `async for item in stream:`. Raises `ServerStoppedError` at its end."""
+    """One consumer's stream, for `async for item in stream:`. Raises `ServerStoppedError` at its end."""
 
-    def __init__(self, items: trio.MemoryReceiveChannel[StreamItem], life: trio.CancelScope) -> None:
+    def __init__(self, items: trio.MemoryReceiveChannel[StreamItem]) -> None:
         self._items = items
-        self._life = life
-
-    def __enter__(self) -> Self:
-        """The stream has begun already."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """The consumer leaves: nothing more is read for it."""
-        self._life.cancel()
-        self._items.close()
 
     def __aiter__(self) -> "LogStream":
         """Items in order, for as long as the server runs."""
@@ -87,14 +77,19 @@ class LogStream:
 
 
 class LogStreams:
-    """The streams of one server."""
+    """The streams of one server, at most `limit` at once."""
 
     def __init__(
-        self, reads: StorageReads, applying: Applying, stored_snapshot: Callable[[], SnapshotDescription | None]
+        self,
+        reads: StorageReads,
+        applying: Applying,
+        stored_snapshot: Callable[[], SnapshotDescription | None],
+        limit: int,
     ) -> None:
         self._reads = reads
         self._applying = applying
         self._stored_snapshot = stored_snapshot
+        self._limit = limit
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -109,19 +104,33 @@ class LogStreams:
 
     @property
     def count(self) -> int:
-        """How many are open."""
+        """How many are open. One that was just left counts until its task has ended."""
         return 0 if self._nursery is None else len(self._nursery.child_tasks)
 
-    def open(self, first: Index, ahead: int, batch_bytes: int) -> LogStream:
-        """A stream of what is committed from index `first` on; raises `ServerStoppedError`."""
-        if self._nursery is None:
-            raise ServerStoppedError("the server does not run")
+    @contextmanager
+    def open(self, first: Index, ahead: int, batch_bytes: int) -> Iterator[LogStream]:
+        """A stream of what is committed from index `first` on. It begins with the `with`, and ends with it.
+
+        Raises `ValueError` for figures out of bounds, `ServerStoppedError`, or `ServerBusyError` if `limit` are open.
+        """
         if first < 1:
             raise ValueError(f"the log begins at index 1, not at {first}")
+        if not 0 <= ahead <= MAX_AHEAD_ITEMS:
+            raise ValueError(f"a stream reads 0 to {MAX_AHEAD_ITEMS} items ahead, not {ahead}")
+        if not 1 <= batch_bytes <= MAX_BATCH_BYTES:
+            raise ValueError(f"a batch of a stream has 1 to {MAX_BATCH_BYTES} bytes, not {batch_bytes}")
+        if self._nursery is None:
+            raise ServerStoppedError("the server does not run")
+        if self.count >= self._limit:
+            raise ServerBusyError(f"{self.count} streams of the log are open, and no more are permitted")
         send, receive = trio.open_memory_channel[StreamItem](ahead)
         life = trio.CancelScope()
         self._nursery.start_soon(self._feed, life, send, first, batch_bytes)
-        return LogStream(receive, life)
+        try:
+            yield LogStream(receive)
+        finally:
+            life.cancel()
+            receive.close()
 
     async def _feed(
         self, life: trio.CancelScope, items: trio.MemorySendChannel[StreamItem], first: Index, batch_bytes: int

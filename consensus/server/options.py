@@ -24,6 +24,9 @@ class ServerOptions:
     group_bytes: int = 4 * 1024 * 1024
     apply_queue_bytes: int = 4 * 1024 * 1024
     max_reads: int = 16
+    max_log_streams: int = 64
+    """Open streams of committed entries (`log_stream`): each is a task that keeps items for its consumer, 320 KiB
+    with the defaults, and all of them share the `max_reads` reads that may wait for the disk."""
     full_disk_retry_ms: int = 1_000
     snapshot_log_bytes: int = 64 * 1024 * 1024
     """A snapshot is taken when the log behind the last one has grown to this; well above the size of a snapshot."""

@@ -23,7 +23,7 @@ tried again every `full_disk_retry_ms`, and a `DiskFull` notice tells when it be
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TypeGuard, assert_never, get_args
 
 import trio
@@ -154,7 +154,9 @@ class ConsensusServer:
         )
         self.applying = Applying(state_machine, options.apply_queue_bytes)
         self._storage_reads = StorageReads(self._calls, self._read_storage, storage.snapshot_form)
-        self._streams = LogStreams(self._storage_reads, self.applying, lambda: storage.snapshot)
+        self._streams = LogStreams(
+            self._storage_reads, self.applying, lambda: storage.snapshot, options.max_log_streams
+        )
         self._snapshots = Snapshotting(self, storage, self.applying, options, keep_from)
         if storage.snapshot is not None:
             self.applying.push_restore(Restore(storage.snapshot))
@@ -337,12 +339,15 @@ class ConsensusServer:
         last = min(self.applying.commit, first + limit_entries - 1)
         return await self._storage_reads.log(first, last, limit_bytes)
 
-    def committed_entries(self, first: Index, *, ahead: int = 4, batch_bytes: int = 64 * 1024) -> LogStream:
+    def committed_entries(
+        self, first: Index, *, ahead: int = 4, batch_bytes: int = 64 * 1024
+    ) -> AbstractContextManager[LogStream]:
         """A stream of what is committed from `first` on, for one consumer (`log_stream`).
 
         `with server.committed_entries(1) as stream:` and `async for item in stream:`, an `EntryBatch` or, where the log
         is compacted, a `SnapshotChunk`. At most `ahead` items wait for the consumer, each of about `batch_bytes` or
-        one entry. Raises `ServerStoppedError` if the server does not run.
+        one entry. The `with` raises `ValueError` for figures out of bounds, `ServerStoppedError` if the server does not
+        run, or `ServerBusyError` if `max_log_streams` are open.
         """
         return self._streams.open(first, ahead, batch_bytes)
 

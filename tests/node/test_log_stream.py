@@ -5,7 +5,7 @@ import trio
 import trio.testing
 
 from consensus.core.model import COMMAND, Index
-from consensus.server.errors import ServerStoppedError
+from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.log_stream import EntryBatch, LogStream, SnapshotChunk, StreamItem
 from consensus.server.options import ServerOptions
 from consensus.storage.snapshot_image import ImageReader
@@ -172,14 +172,59 @@ async def test_a_server_that_stops_ends_its_streams(autojump_clock: trio.testing
             nursery.cancel_scope.cancel()
             with trio.CancelScope(shield=True), pytest.raises(ServerStoppedError):
                 await stream.__anext__()
-    with pytest.raises(ServerStoppedError):
-        node.server.committed_entries(1)
+    with pytest.raises(ServerStoppedError), node.server.committed_entries(1):
+        pass
 
 
-async def test_an_index_that_no_log_has_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+async def test_no_more_streams_are_open_at_once_than_permitted_and_one_that_is_left_makes_room(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk(), ServerOptions(max_log_streams=2))
+        await fill(node, b"1")
+        last = node.server.commit_index
+        with node.server.committed_entries(1) as stays:
+            with node.server.committed_entries(1) as leaves:
+                with pytest.raises(ServerBusyError, match="2 streams of the log are open"):
+                    node.server.committed_entries(1).__enter__()
+                assert commands(await take(leaves, last)) == [b"1"]
+            await trio.sleep(1)
+            with node.server.committed_entries(1) as follows:
+                assert commands(await take(follows, last)) == commands(await take(stays, last)) == [b"1"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stream_that_is_never_entered_takes_no_place(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk(), ServerOptions(max_log_streams=1))
+        await fill(node, b"1")
+        never = [node.server.committed_entries(1) for _ in range(10)]
+        await trio.sleep(1)
+        assert (len(never), node.server._streams.count) == (10, 0)
+        with node.server.committed_entries(1) as stream:
+            assert commands(await take(stream, node.server.commit_index)) == [b"1"]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("first", "ahead", "batch_bytes", "reason"),
+    [
+        (0, 4, 1, "begins at index 1, not at 0"),
+        (1, -1, 1, "0 to 16 items ahead, not -1"),
+        (1, 17, 1, "0 to 16 items ahead, not 17"),
+        (1, 4, 0, "1 to 1048576 bytes, not 0"),
+        (1, 4, 2**20 + 1, "1 to 1048576 bytes, not 1048577"),
+    ],
+)
+async def test_figures_out_of_bounds_are_refused_with_the_bound(
+    first: int, ahead: int, batch_bytes: int, reason: str, autojump_clock: trio.testing.MockClock
+) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
-        with pytest.raises(ValueError, match="begins at index 1"):
-            node.server.committed_entries(0)
+        with pytest.raises(ValueError, match=reason):
+            node.server.committed_entries(first, ahead=ahead, batch_bytes=batch_bytes).__enter__()
+        assert node.server._streams.count == 0
         nursery.cancel_scope.cancel()
