@@ -141,7 +141,7 @@ LOGS: dict[str, Design] = {
     "a growing file, bare": _growing,
     "SQLite, WAL, FULL": _sqlite,
 }
-BALLOTS: dict[str, Design] = {
+HARD_STATES: dict[str, Design] = {
     "two slots of ours": _two_slots,
     "in place, bare": _in_place,
     "aside and renamed, bare": _aside,
@@ -156,7 +156,7 @@ def measure(directory: Path, runs: int, seconds: float) -> list[Figure]:
             for entries in BATCHES:
                 rate = _rate(design, directory / f"{run}-{entries}-{design.__name__}", entries, seconds)
                 rates.setdefault((_group(entries), name), []).append(rate)
-        for name, design in BALLOTS.items():
+        for name, design in HARD_STATES.items():
             rate = _rate(design, directory / f"{run}-{design.__name__}", 1, seconds)
             rates.setdefault(("durable changes of term and vote per second", name), []).append(rate)
     ordered = sorted(rates.items(), key=lambda item: _order(item[0][0]))

@@ -1,8 +1,8 @@
 """`garlicfarm backup` and `restore`: what the farm agreed on, in a file, and a state directory made of it.
 
-A backup holds no ballot, no identity and no key (`bridge.wire.backup`). So a router that is restored from one is a new
-router: a new identity, hence a new Raft id and an empty storage, which the farm fills. What the file gives it is the
-knowledge which farm it belongs to, so that it waits to be admitted and never founds another one.
+A backup holds no hard state, no identity and no key (`bridge.wire.backup`). So a router that is restored from one is a
+new router: a new identity, hence a new Raft id and an empty storage, which the farm fills. The file tells it which farm
+it belongs to, so that it waits to be admitted and never founds another one.
 """
 
 from pathlib import Path
@@ -39,7 +39,7 @@ SUFFIX = ".backup"
 def backup(target: Path, source: Path | None, node: str | None, *, as_json: bool) -> None:
     """Write down what the farm agreed on, mode 0600. FILE must not exist; in a DIR the file gets a name.
 
-    There is no ballot, identity or key in it: the farm key file and the master key are kept by themselves.
+    There is no hard state, identity or key in it: the farm key file and the master key are kept by themselves.
     """
     content = ask_node(node, ControlClient.backup) if source is None else _of_directory(source)
     with failures(BackupError):

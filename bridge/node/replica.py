@@ -75,7 +75,7 @@ from consensus.protocols.garlic_farm import (
     read_barrier_anywhere,
 )
 from consensus.protocols.garlic_farm import Reply as WireReply
-from consensus.storage import STATE_FILE as BALLOT_FILE
+from consensus.storage import STATE_FILE as HARD_STATE_FILE
 from consensus.storage import Recovery, StorageError, StorageOptions, ThreadedDisk, open_storage
 
 LOG = logging.getLogger(__name__)
@@ -377,7 +377,7 @@ def _told_to_leave(leader: ServerId) -> None:
 
 def _open_storage(settings: ReplicaSettings) -> tuple[ThreadedDisk, Recovery]:
     storage, note = settings.state_dir / RAFT_DIRECTORY, settings.state_dir / STORAGE_NOTE
-    if (settings.had_storage or note.exists()) and not (storage / BALLOT_FILE).exists():
+    if (settings.had_storage or note.exists()) and not (storage / HARD_STATE_FILE).exists():
         raise StorageError(
             f"{storage} is gone, and with it what this server voted and acknowledged: as the same server it could undo"
             " both. Put the directory back as it was, or give this node a new state directory and another name: it then"

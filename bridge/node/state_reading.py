@@ -39,7 +39,7 @@ from bridge.wire.farm_snapshot import FarmSnapshotError, decode_farm
 from bridge.wire.formation_state import FORMATION_STATE_LIMIT_BYTES, FormationStateError, decode_formation_state
 from consensus import COMMAND, ORIGIN, Configuration, Entry, Index, LogId, ReadEntries, ReadSnapshot, Server
 from consensus.sessions import SessionTableError
-from consensus.storage import STATE_FILE as BALLOT_FILE
+from consensus.storage import STATE_FILE as HARD_STATE_FILE
 from consensus.storage import (
     Directory,
     HardStateFile,
@@ -183,7 +183,7 @@ def _read_formation(path: Path) -> FormationState:
 
 
 def _open(path: Path) -> Directory:
-    if not (path / BALLOT_FILE).is_file():
+    if not (path / HARD_STATE_FILE).is_file():
         raise StateReadingError(f"{path} holds no server's log: this node has never got the farm's log")
     try:
         return Directory(path)

@@ -1,4 +1,4 @@
-"""What a server must never forget between two lives, in one small file that is updated in place.
+"""The hard state: what a server must never forget across a restart, in one small file that is updated in place.
 
 Raft asks for the current term and the vote in it (figure 2). Beside them lies what recovery needs to judge the log:
 
@@ -13,6 +13,9 @@ it to the other and syncs again; only then is it durable. Why both: with alterna
 would silently bring back the older vote. This way any one damaged slot leaves the other, which is at most one update
 behind, and only if that update was never acknowledged. Both damaged is refused. Writing aside and renaming would cost
 a directory sync and a new inode each time: measured four times slower.
+
+The file is named `ballot` and its slots begin with `GFBALLOT`. Both belong to the format on disk. Directories of
+earlier versions have them, and a start that does not find the file refuses the directory, so the names stay.
 """
 
 import struct

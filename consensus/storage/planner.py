@@ -315,7 +315,7 @@ def recover(reader: DiskReader, owner: Owner, new_storage_id: bytes, options: St
         torn_at=scan.torn_at,
         rewritten_bytes=scan.rewritten_bytes,
         truncation_finished=state.truncating_from,
-        ballot_slot_repaired=not slots_agree,
+        hard_state_slot_repaired=not slots_agree,
         snapshot=snapshot,
         install_finished=scan.replaced,
     )
@@ -328,7 +328,7 @@ def verify(reader: DiskReader) -> RecoveryReport:
     """Check everything without changing anything; raises `StorageError` with what is wrong."""
     if STATE_FILE not in reader.files():
         raise DamagedStorageError(
-            f"there is no file '{STATE_FILE}': this directory holds no server's log, or lost its ballot"
+            f"there is no file '{STATE_FILE}': this directory holds no server's log, or lost its hard state"
         )
     stored_state, _ = HardStateFile.read(reader)
     state = stored_state.state

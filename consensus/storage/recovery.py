@@ -146,7 +146,7 @@ class _Scanner:
                 self._judge_rest(segment, later)
         if self.scan.last.index < self._durable:
             raise DamagedStorageError(
-                f"the log ends at index {self.scan.last.index}, but the ballot file knows that it was durable up to "
+                f"the log ends at index {self.scan.last.index}, but the hard state proves that it was durable up to "
                 f"index {self._durable}: a segment is missing. {_REBUILD}"
             )
         if self.scan.holds(covered):
@@ -300,7 +300,7 @@ class _Scanner:
         proof = ""
         torn_end = segment.end_bytes
         if missing <= self._durable:
-            proof = "the ballot file"
+            proof = "the hard state"
         elif later is not None:
             proof = f"the segment '{later.file}'"
         else:

@@ -17,7 +17,7 @@ class RecoveryReport:
     torn_at: str = ""
     rewritten_bytes: int = 0
     truncation_finished: Index = 0
-    ballot_slot_repaired: bool = False
+    hard_state_slot_repaired: bool = False
     created: bool = False
     snapshot: SnapshotDescription | None = None
     install_finished: bool = False
@@ -38,6 +38,6 @@ class RecoveryReport:
             said.append(f"an unfinished write of {self.torn_bytes} bytes was cut at {self.torn_at}: never acknowledged")
         if self.truncation_finished:
             said.append(f"a truncation from index {self.truncation_finished} on, interrupted by a stop, was finished")
-        if self.ballot_slot_repaired:
-            said.append("one of the ballot's two slots was unfinished or damaged and was copied from the other")
+        if self.hard_state_slot_repaired:
+            said.append("one of the hard state's two slots was unfinished or damaged and was copied from the other")
         return said

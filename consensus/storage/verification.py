@@ -134,12 +134,12 @@ def _check_hard_state(reader: ReadOnlyDirectory, result: Verification) -> Stored
     state = stored_state.state
     vote = "no vote in it" if state.hard_state.voted_for is None else f"vote for server {state.hard_state.voted_for}"
     result.found.append(
-        f"ballot: term {state.hard_state.term}, {vote}; made for node {state.binding.node_id.hex()}, last opened by "
-        f"its generation {state.generation}; both slots {'agree' if slots_agree else 'were read, and differ'}"
+        f"hard state: term {state.hard_state.term}, {vote}; made for node {state.binding.node_id.hex()}, last opened "
+        f"by its generation {state.generation}; both slots {'agree' if slots_agree else 'were read, and differ'}"
     )
     if not slots_agree:
         result.repairs.append(
-            "one of the ballot's two slots is unfinished or damaged; a start copies it from the other"
+            "one of the hard state's two slots is unfinished or damaged; a start copies it from the other"
         )
     return state
 

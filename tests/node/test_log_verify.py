@@ -143,12 +143,12 @@ def test_a_lost_snapshot_is_damage(tmp_path: Path) -> None:
     assert look(path)[0] == 1
 
 
-def test_both_slots_of_the_ballot_rotten_are_damage_and_one_is_repairable(tmp_path: Path) -> None:
+def test_both_slots_of_the_hard_state_rotten_are_damage_and_one_is_repairable(tmp_path: Path) -> None:
     path = made(tmp_path / "raft", count=3)
     flip(path / "ballot", 20)
     code, said = look(path)
     assert code == 0
-    assert "to be repaired: one of the ballot's two slots" in said
+    assert "to be repaired: one of the hard state's two slots" in said
     flip(path / "ballot", 4096 + 20)
     assert look(path)[0] == 1
 

@@ -321,7 +321,7 @@ async def test_after_a_clean_stop_rot_in_the_last_entry_is_recognised(autojump_c
     name = next(file for file in disk.files() if file.endswith(".segment"))
     place = disk.names[name].now.rfind(b"last")
     disk.names[name].now[place] ^= 1
-    with pytest.raises(Exception, match="ballot file proves"):
+    with pytest.raises(Exception, match="hard state proves"):
         recover(disk, Owner(b"node-001", 2, 1), bytes(16), SMALL)
     assert (await node.server.propose((b"x",))).outcome is Outcome.NOT_LEADER
     with pytest.raises(ServerStoppedError):

@@ -110,7 +110,7 @@ async def test_reading_changes_nothing_and_works_on_a_copy(tmp_path: Path) -> No
     assert {path.name: path.read_bytes() for path in (copy / RAFT_DIRECTORY).iterdir()} == before
 
 
-async def test_a_backup_says_what_the_directory_said_and_holds_no_ballot(tmp_path: Path) -> None:
+async def test_a_backup_says_what_the_directory_said_and_holds_no_hard_state(tmp_path: Path) -> None:
     read = await read_state(node_directory(tmp_path / "node"))
     content = encode_backup(read.backup)
     (tmp_path / "farm.backup").write_bytes(content)

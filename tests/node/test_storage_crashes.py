@@ -183,8 +183,8 @@ MUTANTS = {
     "erased suffix not synced": (Journal, "plan_truncate", without(SyncFile)),
     "removed segments not synced": (Journal, "plan_truncate", without(SyncDirectory)),
     "truncation not noted": (HardStateFile, "plan_hard_state", truncation_not_noted),
-    "ballot not synced": (HardStateFile, "plan", without(SyncFile)),
-    "ballot slots synced together": (HardStateFile, "plan", slots_synced_together),
+    "hard state not synced": (HardStateFile, "plan", without(SyncFile)),
+    "hard state slots synced together": (HardStateFile, "plan", slots_synced_together),
     "newest records not written again": (recovery._Scanner, "_rewrite_newest", nothing),
 }
 

@@ -96,7 +96,7 @@ def test_the_same_damage_is_refused_once_a_restart_has_seen_the_group() -> None:
     disk = log_of(8, per_group=4)
     started(disk)
     flip(disk, FIRST, record_at(5, per_group=4) + 260)
-    assert "the ballot file proves" in refused(disk)
+    assert "the hard state proves" in refused(disk)
 
 
 def test_the_same_damage_is_refused_after_a_clean_stop() -> None:
@@ -105,7 +105,7 @@ def test_the_same_damage_is_refused_after_a_clean_stop() -> None:
     append(disk, storage, *(command(n) for n in range(1, 5)))
     disk.run(storage.plan_close())
     flip(disk, FIRST, record_at(1) + 60)
-    assert "the ballot file proves" in refused(disk)
+    assert "the hard state proves" in refused(disk)
 
 
 def test_a_vote_after_the_entries_makes_their_damage_known() -> None:
@@ -114,7 +114,7 @@ def test_a_vote_after_the_entries_makes_their_damage_known() -> None:
     append(disk, storage, *(command(n) for n in range(1, 5)))
     disk.run(storage.plan([Persist(2, HardState(2, 1))]))
     flip(disk, FIRST, record_at(1) + 60)
-    assert "the ballot file proves" in refused(disk)
+    assert "the hard state proves" in refused(disk)
 
 
 def test_damage_before_a_later_segment_is_refused() -> None:
@@ -174,19 +174,19 @@ def test_a_command_that_looks_like_a_later_record_does_not_make_a_torn_tail_look
 
 
 @pytest.mark.parametrize("slot", [0, 1])
-def test_one_damaged_ballot_slot_is_repaired_from_the_other(slot: int) -> None:
+def test_one_damaged_hard_state_slot_is_repaired_from_the_other(slot: int) -> None:
     disk = CrashDisk()
     storage = started(disk)
     disk.run(storage.plan([Persist(1, HardState(7, 3))]))
     flip(disk, "ballot", slot * 4096 + 30)
     recovery = recover(disk, OWNER, STORAGE_ID, SMALL)
     assert recovery.hard_state == HardState(7, 3)
-    assert recovery.report.ballot_slot_repaired
+    assert recovery.report.hard_state_slot_repaired
     disk.run(recovery.operations)
-    assert not recover(disk, OWNER, STORAGE_ID, SMALL).report.ballot_slot_repaired
+    assert not recover(disk, OWNER, STORAGE_ID, SMALL).report.hard_state_slot_repaired
 
 
-def test_two_damaged_ballot_slots_are_refused() -> None:
+def test_two_damaged_hard_state_slots_are_refused() -> None:
     disk = CrashDisk()
     started(disk)
     flip(disk, "ballot", 30)
@@ -195,7 +195,7 @@ def test_two_damaged_ballot_slots_are_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_torn_ballot_update_leaves_the_old_vote_or_the_new_one(seed: int) -> None:
+def test_a_torn_hard_state_update_leaves_the_old_vote_or_the_new_one(seed: int) -> None:
     random = Random(seed)
     disk = CrashDisk()
     storage = started(disk)

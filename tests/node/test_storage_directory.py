@@ -36,7 +36,7 @@ def write(directory: Directory, recovery: Recovery, *persists: Persist) -> None:
     recovery.storage.done()
 
 
-def test_a_restart_finds_ballot_and_entries_over_several_segments(tmp_path: Path) -> None:
+def test_a_restart_finds_hard_state_and_entries_over_several_segments(tmp_path: Path) -> None:
     directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     entries = commands(200)
     write(directory, recovery, Persist(1, HardState(1, 2), None, 1, entries))
@@ -104,21 +104,21 @@ def test_another_nodes_directory_is_refused(tmp_path: Path) -> None:
         open_directory(tmp_path / "raft", b"node-two", 2, SMALL)
 
 
-def test_a_generation_older_than_the_ballots_is_refused(tmp_path: Path) -> None:
+def test_a_generation_older_than_the_hard_states_is_refused(tmp_path: Path) -> None:
     directory, _ = open_directory(tmp_path / "raft", NODE, 7, SMALL)
     directory.close()
     with pytest.raises(ForeignStorageError, match="generation 7"):
         open_directory(tmp_path / "raft", NODE, 6, SMALL)
 
 
-def test_a_lost_ballot_file_is_refused_even_with_a_whole_log(tmp_path: Path) -> None:
+def test_a_lost_hard_state_file_is_refused_even_with_a_whole_log(tmp_path: Path) -> None:
     directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     write(directory, recovery, Persist(1, HardState(1), None, 1, commands(1)))
     directory.close()
     (tmp_path / "raft" / "ballot").unlink()
     with pytest.raises(DamagedStorageError, match="for whom this server voted"):
         open_directory(tmp_path / "raft", NODE, 2, SMALL)
-    with pytest.raises(DamagedStorageError, match="ballot"):
+    with pytest.raises(DamagedStorageError, match="lost its hard state"):
         verify_directory(tmp_path / "raft")
 
 

@@ -235,7 +235,7 @@ def test_a_clock_entry_that_is_not_committed_yet_is_nothing_to_go_by(tmp_path: P
     assert log.place(5).index == 4
 
 
-def test_a_copy_without_the_ballot_is_read_as_well(tmp_path: Path) -> None:
+def test_a_copy_without_the_hard_state_is_read_as_well(tmp_path: Path) -> None:
     entries = small_farm(tmp_path / "farm")
     shutil.copytree(tmp_path / "farm", tmp_path / "copy")
     (tmp_path / "copy" / "raft" / "ballot").unlink()

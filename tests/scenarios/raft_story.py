@@ -8,7 +8,8 @@ messages wait until they are delivered, clocks stand until a server's timer is t
         [without transfer]                and that nobody understands TimeoutNow
         [with leases]                     the clock bound is half a minimum election timeout
         [one entry at a time]             appends carry one entry
-    log 2 terms 1 1 4 4 hard state 4 [vote 1] server 2 starts with entries of these terms, and this hard state
+    log 2 terms 1 1 4 4 current-term 4 [vote 1]
+                                          server 2 starts with entries of these terms, and this hard state
         [pulling]                         the followers fetch (see `fetch_words`)
     expire 1                              server 1's clock goes on to its deadline
     campaign 1                            … to the deadline of its election timer, whatever else was due before
@@ -177,10 +178,10 @@ class Story:
 
     def _do_log(self, words: list[str]) -> None:
         number, rest = int(words[0]), words[2:]
-        terms = [int(word) for word in rest[: rest.index("ballot")]]
+        terms = [int(word) for word in rest[: rest.index("current-term")]]
         vote = int(rest[rest.index("vote") + 1]) if "vote" in rest else None
         entries = [Entry.command(term, f"{index}.{term}".encode()) for index, term in enumerate(terms, start=1)]
-        self._start(number, entries, HardState(int(rest[rest.index("ballot") + 1]), vote))
+        self._start(number, entries, HardState(int(rest[rest.index("current-term") + 1]), vote))
 
     def _do_expire(self, words: list[str]) -> None:
         """The clock goes on until the deadline brings something; a leader's may come before anything is due."""

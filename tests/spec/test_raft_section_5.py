@@ -286,7 +286,7 @@ def test_a_single_server_elects_itself_and_commits_when_its_disk_has_written() -
     assert bench.all(ProposalResolved) == [ProposalResolved(9, Outcome.COMMITTED, AT(2, 1), ONE)]
 
 
-def test_the_ballot_after_a_vote_survives_and_the_same_candidate_is_granted_again() -> None:
+def test_the_hard_state_after_a_vote_survives_and_the_same_candidate_is_granted_again() -> None:
     """(One vote per term; the same candidate asking again is granted again, also after a restart.)."""
     bench = Bench(1)
     assert bench.ask(term=2, last=AT(1, 1)).granted

@@ -67,7 +67,7 @@ COMMON = (
     "transfer done",
     "transfer aborted",
     "torn tail cut",
-    "slot of the ballot repaired",
+    "slot of the hard state repaired",
     "truncation finished by recovery",
     "installation finished by recovery",
     "crash in the midst of recovery",
@@ -171,7 +171,7 @@ class Marks:
         """A server has started."""
         for seen, mark in (
             (report.torn_bytes, "torn tail cut"),
-            (report.ballot_slot_repaired, "slot of the ballot repaired"),
+            (report.hard_state_slot_repaired, "slot of the hard state repaired"),
             (report.truncation_finished, "truncation finished by recovery"),
             (report.install_finished, "installation finished by recovery"),
         ):

@@ -48,7 +48,7 @@ STORAGE_MUTANTS = (
         ((Journal, "plan_append", _append_without_sync),),
     ),
     Mutant(
-        "ballot-without-sync",
+        "hard-state-without-sync",
         "a vote counts as durable although it was not synced",
         ((HardStateFile, "plan_hard_state", _hard_state_without_sync),),
     ),
