@@ -19,6 +19,7 @@ by itself, since no gossip carries keys: there an eviction ends them.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -39,7 +40,7 @@ from bridge.node.replica import Replica
 from bridge.node.roster import Roster
 from bridge.wire.application import encode
 from bridge.wire.key_box import EraKey, KeyBoxError, open_key, read_offer, seal_key, sign_offer
-from consensus import integer_id
+from consensus import ServerStoppedError, integer_id
 from gossip.core.effects import AlarmKind, KeyOffered
 from gossip.core.keychain import KeyChain
 from gossip.node.agent import Agent
@@ -247,7 +248,8 @@ class Identities:
             if level is not None:
                 answer = await replica.server.propose((signer.sign(encode(level)),))
                 if answer.position is not None:
-                    await replica.server.wait_applied(answer.position.index)
+                    with suppress(ServerStoppedError):
+                        await replica.server.wait_applied(answer.position.index)
 
 
 async def _after_a_moment(end_connections: Callable[[], None]) -> None:

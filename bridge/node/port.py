@@ -6,6 +6,7 @@ question out of what the cores say at that moment; the same view feeds the termi
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 import trio
 
@@ -101,7 +102,7 @@ class NodePort:
         start = max(first, 1)
         if linearizable:
             await self._catch_up()
-        with trio.move_on_after(wait_ms / 1000):
+        with trio.move_on_after(wait_ms / 1000), suppress(ServerStoppedError):
             await self._has_log.wait()
             if self._replica is not None:
                 await self._replica.server.wait_applied(start)

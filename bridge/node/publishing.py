@@ -11,6 +11,7 @@ therefore compares what it handed over in this life with what was accepted last,
 """
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
@@ -30,6 +31,7 @@ from bridge.node.signing_keys import HeldKey, judge_key, key_alarm
 from bridge.wire.application import encode
 from bridge.wire.i2p import I2pError, base64_encode
 from bridge.wire.meta_lease_set import LeaseSetError
+from consensus import ServerStoppedError
 from consensus import now_ms as monotonic_ms
 
 UNFENCED_ALARM = "publishing-without-quorum"
@@ -194,7 +196,7 @@ class PublishingDuty:
         self._proposed = plan
         answer = await self._member.replica.submit(entry)
         if answer.outcome is SubmitOutcome.COMMITTED:
-            with trio.move_on_after(self._member.period_s):
+            with trio.move_on_after(self._member.period_s), suppress(ServerStoppedError):
                 await self._member.replica.server.wait_applied(answer.index or 0)
         # Of unknown fate: should it be committed after all, it is simply not handed over, and planned again.
         self._proposed = None

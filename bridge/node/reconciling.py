@@ -9,6 +9,7 @@ flaps is only known by those who watch it. Every term that this node leads begin
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import trio
@@ -208,7 +209,8 @@ class Reconciling:
                 entry = self._parts.signer.sign(encode(Admission(node_id, name, key, server_id)))
                 answer = await server.propose((entry,))
                 if answer.outcome is Outcome.COMMITTED and answer.position is not None:
-                    await server.wait_applied(answer.position.index)
+                    with suppress(ServerStoppedError):
+                        await server.wait_applied(answer.position.index)
                 return None
             case HandOver():
                 try:

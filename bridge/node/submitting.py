@@ -16,6 +16,7 @@ no number can be put (it is too large, or nested beyond what the farm reads) is 
 """
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import trio
@@ -26,7 +27,7 @@ from bridge.node.entry_signer import EntrySigner
 from bridge.node.ledger import Ledger
 from bridge.node.replica import LEADERS_OWN_TEXT, Replica, is_leaders_own
 from bridge.wire.entry_proof import ends_like_proof
-from consensus import Index
+from consensus import Index, ServerStoppedError
 from consensus.sessions import RequestId, RequestNumbers
 
 EXPIRED = (
@@ -90,7 +91,7 @@ class Submitting:
         answer = replace(await self._replica.submit(entry, repeat_unknown=True), request=str(request))
         if answer.outcome is not SubmitOutcome.COMMITTED or answer.index is None:
             return answer
-        with trio.move_on_after(self._replica.apply_patience_s):
+        with trio.move_on_after(self._replica.apply_patience_s), suppress(ServerStoppedError):
             await self._replica.server.wait_applied(answer.index)
             session = self._ledger.request_of(entry)
             first = None if session is None else self._ledger.farm.position_of(session)
@@ -105,7 +106,7 @@ class Submitting:
         """What names no request is not repeated; if it would act on the farm, the answer says whether it did."""
         answer = await self._replica.submit(entry)
         if answer.outcome is SubmitOutcome.COMMITTED and answer.index is not None and ends_like_proof(entry):
-            with trio.move_on_after(self._replica.apply_patience_s):
+            with trio.move_on_after(self._replica.apply_patience_s), suppress(ServerStoppedError):
                 await self._replica.server.wait_applied(answer.index)
             return replace(answer, reason=self._ledger.refusal_of(answer.index) or "")
         return answer

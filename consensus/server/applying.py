@@ -18,6 +18,7 @@ import trio
 
 from consensus.core.effects import Apply, Restore
 from consensus.core.model import Entry, Index, SnapshotDescription
+from consensus.server.errors import ServerStoppedError
 from consensus.server.interfaces import StateMachine
 
 Reader = Callable[[Index, Index, int], Awaitable[tuple[Entry, ...]]]
@@ -40,6 +41,7 @@ class Applying:
         self._queue: deque[Apply] = deque()
         self._size_bytes = 0
         self._changed = trio.Event()
+        self._ended = False
         self._restore: SnapshotDescription | None = None
         self._watchers: list[tuple[Index, int, Callable[[], None]]] = []
         self._watched = 0
@@ -68,15 +70,18 @@ class Applying:
         self._wake()
 
     async def wait_commit(self, index: Index) -> Index:
-        """Return the commit index when it has reached `index`."""
+        """Return the commit index when it has reached `index`; raises `ServerStoppedError` if it will not."""
         while self.commit < index:
-            await self._changed.wait()
+            await self._wait_change()
         return self.commit
 
     async def wait_applied(self, index: Index) -> Index:
-        """Return the applied index when the state machine has taken the entry at `index`."""
+        """Return the applied index when the state machine has taken the entry at `index`.
+
+        Raises `ServerStoppedError` if the server stops before.
+        """
         while self.applied < index:
-            await self._changed.wait()
+            await self._wait_change()
         return self.applied
 
     def when_applied(self, index: Index, tell: Callable[[], None]) -> None:
@@ -97,6 +102,11 @@ class Applying:
         if captured is None:
             raise RuntimeError("two callers captured the state machine at once")
         return captured
+
+    def end(self) -> None:
+        """The server stops: nothing more is committed or applied here, and who waits for it is told."""
+        self._ended = True
+        self._wake()
 
     async def run(self, read: Reader, read_state: StateReader) -> None:
         """Feed the state machine for ever."""
@@ -142,6 +152,11 @@ class Applying:
             raise RuntimeError(f"entry {first} is committed, but storage does not have it")
         await self._state_machine.apply(first, entries)
         self.applied += len(entries)
+
+    async def _wait_change(self) -> None:
+        if self._ended:
+            raise ServerStoppedError("the server has stopped")
+        await self._changed.wait()
 
     def _wake(self) -> None:
         while self._watchers and self._watchers[0][0] <= self.applied:

@@ -364,11 +364,17 @@ class ConsensusServer:
         return await self._snapshots.take()
 
     async def wait_commit(self, index: Index) -> Index:
-        """Wait until the entry at `index` is committed; returns the commit index."""
+        """Wait until the entry at `index` is committed; returns the commit index.
+
+        Raises `ServerStoppedError` if this server stops before.
+        """
         return await self.applying.wait_commit(index)
 
     async def wait_applied(self, index: Index) -> Index:
-        """Wait until the state machine has taken the entry at `index`; returns the applied index."""
+        """Wait until the state machine has taken the entry at `index`; returns the applied index.
+
+        Raises `ServerStoppedError` if this server stops before.
+        """
         return await self.applying.wait_applied(index)
 
     def describe(self) -> ServerDescription:
@@ -538,6 +544,7 @@ class ConsensusServer:
     def _stop(self) -> None:
         self._calls.end()
         self._batches.end()
+        self.applying.end()
         self._snapshots.end()
 
     async def _note_clean_stop(self) -> None:

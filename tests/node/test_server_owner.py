@@ -1,5 +1,6 @@
 """The owner task with a real Raft: one voter alone, and three over links in memory; MockClock throughout."""
 
+from collections.abc import Awaitable
 from random import Random
 
 import pytest
@@ -8,7 +9,7 @@ import trio.testing
 
 from consensus.core.effects import Outcome, ProposalResolved, Role
 from consensus.core.messages import RequestVote, VoteReply
-from consensus.core.model import LogId, ServerId
+from consensus.core.model import Entry, Index, LogId, ServerId
 from consensus.net.memory import MemoryNetwork
 from consensus.server.errors import ServerStoppedError
 from consensus.server.options import ServerOptions
@@ -174,6 +175,67 @@ async def test_committed_entries_are_read_in_ranges_and_waited_for(autojump_cloc
         await node.server.propose((b"more",))
         assert await node.server.wait_commit(commit + 1) == commit + 1
         nursery.cancel_scope.cancel()
+
+
+async def test_who_waits_for_an_entry_is_told_when_the_server_stops(autojump_clock: trio.testing.MockClock) -> None:
+    """Also who asks only then; what was reached before the stop is still answered."""
+    del autojump_clock
+    told: list[str] = []
+
+    async def wait(name: str, reached: Awaitable[Index]) -> None:
+        with pytest.raises(ServerStoppedError):
+            await reached
+        told.append(name)
+
+    async with trio.open_nursery() as callers:
+        async with trio.open_nursery() as nursery:
+            server = (await leader_alone(nursery, MemoryDisk())).server
+            await server.propose((b"last",))
+            last = await server.wait_applied(server.commit_index)
+            callers.start_soon(wait, "commit", server.wait_commit(last + 1))
+            callers.start_soon(wait, "applied", server.wait_applied(last + 1))
+            await trio.sleep(1)
+            assert told == []
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(5):
+            await wait("late commit", server.wait_commit(last + 1))
+            await wait("late applied", server.wait_applied(last + 1))
+            assert (await server.wait_commit(last), await server.wait_applied(last)) == (last, last)
+        callers.cancel_scope.deadline = trio.current_time() + 5
+    assert sorted(told) == ["applied", "commit", "late applied", "late commit"]
+
+
+async def test_a_confirmed_read_is_told_when_the_state_machine_fails(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del autojump_clock
+    told: list[str] = []
+    broken = trio.Event()
+
+    async def fail(_first: Index, _entries: tuple[Entry, ...]) -> None:
+        await broken.wait()
+        raise OSError("the state machine's own disk is broken")
+
+    async with trio.open_nursery() as callers:
+        with pytest.RaisesGroup(OSError, flatten_subgroups=True):
+            async with trio.open_nursery() as nursery:
+                node = await leader_alone(nursery, MemoryDisk())
+                await node.server.wait_applied(node.server.commit_index)
+                monkeypatch.setattr(node.machine, "apply", fail)
+                await node.server.propose((b"committed, not applied",))
+
+                async def read() -> None:
+                    with pytest.raises(ServerStoppedError):
+                        await node.server.read_barrier()
+                    told.append("read")
+
+                callers.start_soon(read)
+                await trio.sleep(1)
+                assert node.server._calls.reads.waiting == 0, "the majority has confirmed the read"
+                assert told == []
+                broken.set()
+        callers.cancel_scope.deadline = trio.current_time() + 5
+    assert told == ["read"]
 
 
 async def test_a_leader_whose_disk_is_full_says_so_and_resigns_and_does_not_campaign_until_there_is_space(
