@@ -40,11 +40,6 @@ class SnapshotChunk:
     offset: int
     data: bytes
 
-    @property
-    def is_last(self) -> bool:
-        """Whether entries follow."""
-        return self.offset + len(self.data) == self.total_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class EntryBatch:

@@ -31,8 +31,7 @@ from consensus.storage.disk import (
 )
 from consensus.storage.disk_thread import DiskThread
 from consensus.storage.hard_state import STATE_FILE, HardStateFile
-from consensus.storage.planner import Owner, Recovery, StorageOptions, check_owner, recover, verify
-from consensus.storage.recovery_report import RecoveryReport
+from consensus.storage.planner import Owner, Recovery, StorageOptions, check_owner, recover
 
 Answer = TypeVar("Answer")
 
@@ -292,18 +291,5 @@ def check_place(path: Path) -> None:
         check_owner(state, Owner(state.binding.node_id, state.generation, directory.place))
     except (StorageError, OSError) as error:
         raise (type(error) if isinstance(error, StorageError) else StorageError)(f"{path}: {error}") from error
-    finally:
-        directory.close()
-
-
-def verify_directory(path: Path) -> RecoveryReport:
-    """Check a directory that no process has open, changing nothing; raises `StorageError` with what is wrong."""
-    if not path.is_dir():
-        raise StorageError(f"there is no directory '{path}'")
-    directory = Directory(path)
-    try:
-        return verify(directory)
-    except OSError as error:
-        raise StorageError(f"'{path}' cannot be read: {error}") from error
     finally:
         directory.close()

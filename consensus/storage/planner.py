@@ -38,7 +38,6 @@ from consensus.storage.hard_state import STATE_FILE, HardStateFile, StoredState
 from consensus.storage.journal import NEW_SUFFIX, SEGMENT_SUFFIX, Extent, Journal
 from consensus.storage.records import Binding
 from consensus.storage.recovery import decode_extent, recovered_log, scan_segments
-from consensus.storage.recovery_report import RecoveryReport
 from consensus.storage.snapshot_form import IMAGE, SnapshotForm
 from consensus.storage.snapshots import (
     INCOMING,
@@ -275,6 +274,44 @@ def read_extents(
 
 
 @dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What a start found on the disk and had to repair, in words for the operator."""
+
+    entries: int
+    segments: int
+    last: LogId
+    torn_bytes: int = 0
+    """Bytes of an unfinished write that were cut; nothing in them had been acknowledged."""
+    torn_at: str = ""
+    rewritten_bytes: int = 0
+    truncation_finished: Index = 0
+    hard_state_slot_repaired: bool = False
+    created: bool = False
+    snapshot: SnapshotDescription | None = None
+    install_finished: bool = False
+
+    def lines(self) -> list[str]:
+        """For an operator: one sentence each."""
+        if self.created:
+            return ["a new, empty storage was made"]
+        found = f"{self.entries} entries in {self.segments} segments, the last at index {self.last.index}"
+        said = [f"{found} of term {self.last.term}; every checksum matches"]
+        if self.snapshot is not None:
+            last, size_bytes = self.snapshot.last, self.snapshot.size_bytes
+            text = f"a snapshot of {size_bytes} bytes covers the log up to index {last.index} of term {last.term}"
+            said.append(f"{text}; all its checksums match")
+        if self.install_finished:
+            said.append("the leader's snapshot, whose installation was interrupted by a stop, has replaced the log")
+        if self.torn_bytes:
+            said.append(f"an unfinished write of {self.torn_bytes} bytes was cut at {self.torn_at}: never acknowledged")
+        if self.truncation_finished:
+            said.append(f"a truncation from index {self.truncation_finished} on, interrupted by a stop, was finished")
+        if self.hard_state_slot_repaired:
+            said.append("one of the hard state's two slots was unfinished or damaged and was copied from the other")
+        return said
+
+
+@dataclass(frozen=True, slots=True)
 class Recovery:
     """A storage that is ready once `operations` are performed, and what a `Raft` starts from."""
 
@@ -322,18 +359,6 @@ def recover(reader: DiskReader, owner: Owner, new_storage_id: bytes, options: St
     log = recovered_log(reader, journal, scan, snapshot, options.tail_entries, options.tail_bytes)
     storage = Storage(stored_state, journal, SnapshotFiles(state.binding, snapshot, options.snapshot_form))
     return Recovery(storage, state.hard_state, log, report, tuple(operations))
-
-
-def verify(reader: DiskReader) -> RecoveryReport:
-    """Check everything without changing anything; raises `StorageError` with what is wrong."""
-    if STATE_FILE not in reader.files():
-        raise DamagedStorageError(
-            f"there is no file '{STATE_FILE}': this directory holds no server's log, or lost its hard state"
-        )
-    stored_state, _ = HardStateFile.read(reader)
-    state = stored_state.state
-    owner = Owner(state.binding.node_id, state.generation, state.place)
-    return recover(reader, owner, state.binding.storage_id, StorageOptions(tail_entries=1)).report
 
 
 def _create(files: Sequence[str], owner: Owner, storage_id: bytes, options: StorageOptions) -> Recovery:

@@ -1,5 +1,7 @@
 """Committed entries as a stream: from any index, the snapshot first where the log is compacted, little ahead."""
 
+from itertools import accumulate
+
 import pytest
 import trio
 import trio.testing
@@ -86,7 +88,8 @@ async def test_where_the_log_is_compacted_the_snapshot_comes_first_and_tells_its
     chunks = [item for item in items if isinstance(item, SnapshotChunk)]
     assert len(chunks) > 1
     assert {(chunk.last, chunk.total_bytes) for chunk in chunks} == {(snapshot.last, snapshot.size_bytes)}
-    assert [chunk.is_last for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert [chunk.offset for chunk in chunks] == list(accumulate((len(chunk.data) for chunk in chunks[:-1]), initial=0))
+    assert chunks[-1].offset + len(chunks[-1].data) == snapshot.size_bytes
     image = ImageReader()
     for chunk in chunks:
         list(image.feed(chunk.data))

@@ -16,8 +16,9 @@ from bridge.node.replica import RAFT_DIRECTORY
 from bridge.node.state_reading import read_directory
 from bridge.wire.backup import encode_backup
 from consensus.core.model import LogId
-from consensus.storage.directory import Directory, open_directory, verify_directory
+from consensus.storage.directory import Directory, open_directory
 from consensus.storage.planner import StorageOptions
+from consensus.storage.verification import StorageVerdict, verify_storage
 from gossip.node.identity import begin_generation, load_identity
 from tests.node.test_state_reading import BASE_MS, FOUNDING, A, B, C, node_directory
 
@@ -47,14 +48,14 @@ async def test_the_node_starts_from_it_under_its_identity_and_the_old_storage_is
     await carry_out(plan)
     assert load_formation(directory, A).founding == plan.formation.founding
     assert not (directory / ADMISSIONS_FILE).exists()
-    assert verify_directory(directory / RAFT_DIRECTORY).lines()
+    assert verify_storage(directory / RAFT_DIRECTORY).verdict is StorageVerdict.SOUND
     opened, recovery = open_directory(directory / RAFT_DIRECTORY, A, 7, StorageOptions(segment_bytes=64 * 1024))
     opened.close()
     assert recovery.log.snapshot is not None
     assert recovery.hard_state.term == 2
     assert plan.aside is not None
     assert plan.aside.name == f"raft.of-{FOUNDING.cluster_id.hex()[:8]}"
-    assert verify_directory(plan.aside).lines()
+    assert verify_storage(plan.aside).verdict is StorageVerdict.SOUND
 
 
 async def test_without_any_state_directory_a_backup_becomes_a_farm_of_one_new_router(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from bridge.wire.backup import encode_backup
 from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
 from consensus.core.effects import Persist
 from consensus.core.model import MAX_NUMBER, Entry, HardState, LogId
-from consensus.storage.directory import open_directory, verify_directory
+from consensus.storage.directory import open_directory
 from consensus.storage.planner import StorageOptions
+from consensus.storage.verification import StorageVerdict, verify_storage
 from tests.authored import signed
 from tests.node.test_state_reading import BASE_MS, ENTRIES, FIRST, FOUNDING, A, compacted, node_directory
 
@@ -58,7 +59,7 @@ def called(directory: Path, *arguments: str) -> tuple[int, str]:
 
 
 def made(directory: Path) -> FarmOnDisk:
-    assert verify_directory(directory / RAFT_DIRECTORY).lines()
+    assert verify_storage(directory / RAFT_DIRECTORY).verdict is StorageVerdict.SOUND
     return trio.run(read_directory, directory)
 
 

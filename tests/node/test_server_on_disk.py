@@ -17,9 +17,10 @@ from consensus.net.memory import MemoryNetwork
 from consensus.server.event_loop import now_ms
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
-from consensus.storage.directory import open_storage, verify_directory
+from consensus.storage.directory import open_storage
 from consensus.storage.disk import StorageInUseError
 from consensus.storage.planner import StorageOptions
+from consensus.storage.verification import StorageVerdict, verify_storage
 from tests.node.kept_entries import KeptEntries
 
 ALONE = Configuration((Server(1, "tcp://127.0.0.1:7001"),))
@@ -75,4 +76,6 @@ async def test_every_acknowledged_entry_is_there_in_the_next_life(tmp_path: Path
             with pytest.raises(StorageInUseError):
                 open_storage(tmp_path / "raft", b"node-one", generation, SMALL)
     assert len(acknowledged) == 90
-    assert verify_directory(tmp_path / "raft").last.index >= max(acknowledged)
+    found = verify_storage(tmp_path / "raft")
+    assert found.verdict is StorageVerdict.SOUND
+    assert found.last_index >= max(acknowledged)

@@ -113,7 +113,7 @@ async def test_servers_send_restore_and_stream_plain_snapshots(autojump_clock: t
                     break
                 assert isinstance(item, SnapshotChunk)
                 received += item.data
-                if item.is_last:
+                if len(received) == item.total_bytes:
                     break
         assert received == b"".join(leader.machine.snapshot())
         nursery.cancel_scope.cancel()

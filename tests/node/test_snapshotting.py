@@ -19,8 +19,9 @@ from consensus.server.event_loop import now_ms
 from consensus.server.interfaces import StateMachine
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
-from consensus.storage.directory import open_storage, verify_directory
+from consensus.storage.directory import open_storage
 from consensus.storage.planner import StorageOptions
+from consensus.storage.verification import StorageVerdict, verify_storage
 from tests.node.kept_entries import KeptEntries
 from tests.node.memory_server import MemoryDisk, Node, build, data, leader_alone, until
 
@@ -68,9 +69,11 @@ async def test_a_snapshot_shortens_the_log_and_the_next_life_begins_with_it(tmp_
         assert await server.take_snapshot() is None, "nothing was applied since"
         await fill(server, 3)
         await server.wait_applied(server.commit_index)
-    report = verify_directory(tmp_path / "raft")
-    assert report.snapshot == snapshot
-    assert report.entries < 30
+    found = verify_storage(tmp_path / "raft")
+    assert found.verdict is StorageVerdict.SOUND
+    covered = f"up to index {snapshot.last.index} of term {snapshot.last.term}, {snapshot.size_bytes} bytes"
+    assert [covered in line for line in found.found if line.startswith("snapshot")] == [True]
+    assert found.entries < 30
     second = KeptEntries()
     async with life(tmp_path / "raft", 2, second) as server:
         await server.wait_applied(len(first.entries))

@@ -10,7 +10,7 @@ import pytest
 
 from consensus.core.effects import Persist, ReadEntries
 from consensus.core.model import Entry, HardState, ReplicaKey, ServerId
-from consensus.storage.directory import Directory, OutOfSpaceError, open_directory, verify_directory
+from consensus.storage.directory import Directory, OutOfSpaceError, open_directory
 from consensus.storage.disk import (
     CreateFile,
     DamagedStorageError,
@@ -22,6 +22,7 @@ from consensus.storage.disk import (
     WriteBytes,
 )
 from consensus.storage.planner import Recovery, StorageOptions, read_extents
+from consensus.storage.verification import StorageVerdict, verify_storage
 
 NODE = b"node-one"
 SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=1_000)
@@ -51,7 +52,8 @@ def test_a_restart_finds_hard_state_and_entries_over_several_segments(tmp_path: 
         read_extents(directory, recovery.storage.binding, recovery.storage.extents(request), 10**6) == entries[49:149]
     )
     directory.close()
-    assert verify_directory(tmp_path / "raft").entries == 200
+    found = verify_storage(tmp_path / "raft")
+    assert (found.verdict, found.entries) == (StorageVerdict.SOUND, 200)
 
 
 @pytest.mark.parametrize("vote", [2, 2**40, "peer-2", ReplicaKey(2), ReplicaKey(2, bytes(range(16)))], ids=repr)
@@ -118,8 +120,9 @@ def test_a_lost_hard_state_file_is_refused_even_with_a_whole_log(tmp_path: Path)
     (tmp_path / "raft" / "ballot").unlink()
     with pytest.raises(DamagedStorageError, match="for whom this server voted"):
         open_directory(tmp_path / "raft", NODE, 2, SMALL)
-    with pytest.raises(DamagedStorageError, match="lost its hard state"):
-        verify_directory(tmp_path / "raft")
+    found = verify_storage(tmp_path / "raft")
+    assert found.verdict is StorageVerdict.DAMAGED
+    assert ["for whom this server voted" in fault for fault in found.faults] == [True]
 
 
 def test_a_path_that_cannot_be_a_directory_is_a_clear_error(tmp_path: Path) -> None:
@@ -138,9 +141,9 @@ def test_verification_changes_nothing(tmp_path: Path) -> None:
     directory.perform(WriteBytes(written.file, written.offset_bytes, written.data[:1_000]))
     directory.close()
     before = {file.name: file.read_bytes() for file in path.iterdir()}
-    report = verify_directory(path)
-    assert report.entries == 3
-    assert report.torn_bytes > 0
+    found = verify_storage(path)
+    assert (found.verdict, found.entries) == (StorageVerdict.REPAIRABLE, 3)
+    assert ["an unfinished write" in repair for repair in found.repairs] == [True]
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 

@@ -37,7 +37,7 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.model import Configuration, Entry, EntryKind, ServerId, Term
-from consensus.storage.recovery_report import RecoveryReport
+from consensus.storage.planner import RecoveryReport
 
 COMMON = (
     "conflicting suffix truncated",

@@ -149,11 +149,6 @@ class ConnectionPlaces:
                 pending.scope.cancel()
 
     @property
-    def handshaking(self) -> int:
-        """How many connections have not finished their handshake."""
-        return len(self._handshakes)
-
-    @property
     def established(self) -> int:
         """How many connections carry messages."""
         return len(self._established)
