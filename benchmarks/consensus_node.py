@@ -130,7 +130,7 @@ class CountingMachine:
 
     async def restore(self, _last: LogId, state: AsyncIterator[bytes]) -> None:
         """Their number, from a snapshot."""
-        self.entries = int(b"".join([piece async for piece in state]))
+        self.entries = int(b"".join([chunk async for chunk in state]))
 
 
 class Gateway:

@@ -51,10 +51,10 @@ def objection_to_entries(entries: tuple[Entry, ...]) -> str | None:
     return None
 
 
-def objection_to_snapshot(pieces: Iterator[bytes]) -> str | None:
+def objection_to_snapshot(chunks: Iterator[bytes]) -> str | None:
     """Why a farm's snapshot cannot be restored here, in words."""
     try:
-        snapshot = decode_farm_at_once(pieces)
+        snapshot = decode_farm_at_once(chunks)
         if snapshot.farm.level > SUPPORTED_LEVEL:
             return str(UnsupportedLevelError(snapshot.farm.level, ""))
         objection = objection_to_state(snapshot.farm, snapshot.period_ms)

@@ -3,7 +3,7 @@
 Over I2P an answer takes one to several seconds, a first connection half a minute (tunnels are built, a LeaseSet is
 looked up), and some tens of kilobytes a second are much. Raft asks that a round of messages be far shorter than the
 election timeout, which asks in turn that elections be far rarer than they take: hence 30 to 60 s, and everything that
-watches over a server's silence in proportion. A piece of a log or snapshot must arrive within one reply timeout.
+watches over a server's silence in proportion. A chunk of a log or snapshot must arrive within one reply timeout.
 """
 
 from dataclasses import dataclass, field

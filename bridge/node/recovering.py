@@ -79,7 +79,7 @@ from consensus.storage import Directory, ImageWriter, OutOfSpaceError, StorageEr
 from gossip.node.identity import Identity, StateError, keep_generation, save_identity
 
 MAKING = f"{RAFT_DIRECTORY}.recovering"
-_PIECE_BYTES = 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
 _GENERATION = 1
 """Each start of a node has a higher generation than any before, hence than this one."""
 _SEGMENT_BYTES = 1024 * 1024
@@ -279,6 +279,6 @@ def _changes(plan: RecoveryPlan, state: bytes) -> Iterator[SnapshotChange]:
     endpoint = next((each.endpoint for each in survivor.configuration.voters if each.server_id == old_id), "")
     writer = ImageWriter(plan.begins_at, Configuration((Server(SURVIVOR_ID, endpoint or UNKNOWN_ENDPOINT),)))
     image = writer.begin() + writer.blocks(state) + writer.end()
-    for offset in range(0, len(image), _PIECE_BYTES):
-        yield StoreChunk(plan.begins_at, offset, image[offset : offset + _PIECE_BYTES])
+    for offset in range(0, len(image), _CHUNK_BYTES):
+        yield StoreChunk(plan.begins_at, offset, image[offset : offset + _CHUNK_BYTES])
     yield Install(writer.description)

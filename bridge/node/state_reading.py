@@ -54,7 +54,7 @@ from consensus.storage import (
     recover,
 )
 
-_PIECE_BYTES = 4 * 1024 * 1024
+_CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class StateReadingError(Exception):
@@ -114,7 +114,7 @@ async def read_backup(path: Path) -> FarmOnDisk:
     """What a backup file holds."""
     try:
         backup = await trio.to_thread.run_sync(_read_file, path)
-        snapshot = await decode_farm(_pieces((backup.image,)))
+        snapshot = await decode_farm(_chunks((backup.image,)))
     except OSError as error:
         raise StateReadingError(f"{path} cannot be read: {error.strerror or error}") from error
     except (BackupError, FarmSnapshotError) as error:
@@ -225,7 +225,7 @@ async def _read_storage(
     last_index = _checked_cut(state_dir, start.index, end.index, cut_after)
     ledger.history_ends_at(last_index)
     if recovery.log.snapshot is not None:
-        await ledger.restore(recovery.log.snapshot.last, _pieces(_state_bytes(directory, recovery)))
+        await ledger.restore(recovery.log.snapshot.last, _chunks(_state_bytes(directory, recovery)))
     last = start
     for first, entries in _entries(directory, recovery, start.index + 1, last_index):
         await ledger.apply(first, entries)
@@ -261,8 +261,8 @@ def _entries(
 ) -> Iterator[tuple[Index, tuple[Entry, ...]]]:
     """The entries of [first, last], as many at a time as are read at once."""
     while first <= last:
-        request = ReadEntries(0, first, last, _PIECE_BYTES)
-        entries = read_extents(directory, recovery.storage.binding, recovery.storage.extents(request), _PIECE_BYTES)
+        request = ReadEntries(0, first, last, _CHUNK_BYTES)
+        entries = read_extents(directory, recovery.storage.binding, recovery.storage.extents(request), _CHUNK_BYTES)
         if not entries:
             raise StorageError(f"the log ends at entry {first - 1}, and should reach {last}")
         yield first, entries
@@ -289,11 +289,11 @@ def _state_bytes(directory: Directory, recovery: Recovery) -> Iterator[bytes]:
         return
     reader, offset, done = ImageReader(), 0, False
     while not done:
-        piece = recovery.storage.piece(ReadSnapshot(0, snapshot.last, offset, _PIECE_BYTES))
-        if piece is None:
+        chunk = recovery.storage.chunk_extent(ReadSnapshot(0, snapshot.last, offset, _CHUNK_BYTES))
+        if chunk is None:
             raise StorageError(f"the snapshot of entry {snapshot.last.index} is gone")
-        yield from reader.feed(directory.read(piece.file, piece.offset_bytes, piece.length_bytes))
-        offset, done = offset + piece.length_bytes, piece.done
+        yield from reader.feed(directory.read(chunk.file, chunk.offset_bytes, chunk.length_bytes))
+        offset, done = offset + chunk.length_bytes, chunk.done
     reader.finish()
 
 
@@ -310,6 +310,6 @@ def _of_founders(founding: Founding) -> Configuration:
     return Configuration(tuple(Server(number, UNKNOWN_ENDPOINT) for number in range(1, len(founding.founders) + 1)))
 
 
-async def _pieces(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
+async def _chunks(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
     for part in parts:
         yield part

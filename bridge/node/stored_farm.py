@@ -270,12 +270,12 @@ class StoredFarm:
             return None
         if self._decoded is None or self._decoded[0] != self._log.snapshot.last.index:
 
-            async def pieces() -> AsyncIterator[bytes]:
-                for piece in self._log.snapshot_pieces():
-                    yield piece
+            async def chunks() -> AsyncIterator[bytes]:
+                for chunk in self._log.snapshot_chunks():
+                    yield chunk
 
             async def whole() -> FarmSnapshot:
-                return await decode_farm(pieces())
+                return await decode_farm(chunks())
 
             try:
                 self._decoded = self._log.snapshot.last.index, trio.run(whole)

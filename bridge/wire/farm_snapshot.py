@@ -72,19 +72,19 @@ def encode_farm(snapshot: FarmSnapshot) -> Iterator[bytes]:
         )
 
 
-async def decode_farm(pieces: AsyncIterator[bytes]) -> FarmSnapshot:
-    """Reverse of `encode_farm`, from pieces of any size; raises `FarmSnapshotError`."""
+async def decode_farm(chunks: AsyncIterator[bytes]) -> FarmSnapshot:
+    """Reverse of `encode_farm`, from chunks of any size; raises `FarmSnapshotError`."""
     documents = _Documents()
-    async for piece in pieces:
-        documents.feed(piece)
+    async for chunk in chunks:
+        documents.feed(chunk)
     return documents.finish()
 
 
-def decode_farm_at_once(pieces: Iterable[bytes]) -> FarmSnapshot:
+def decode_farm_at_once(chunks: Iterable[bytes]) -> FarmSnapshot:
     """Like `decode_farm`, for a thread of its own."""
     documents = _Documents()
-    for piece in pieces:
-        documents.feed(piece)
+    for chunk in chunks:
+        documents.feed(chunk)
     return documents.finish()
 
 
@@ -109,15 +109,15 @@ def _document(content: FarmHead | FarmHistory) -> bytes:
 
 
 class _Documents:
-    """Pieces of any size put together to documents."""
+    """Chunks of any size put together to documents."""
 
     def __init__(self) -> None:
         self._buffer = b""
         self._documents: list[bytes] = []
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, chunk: bytes) -> None:
         """Some more bytes; raises `FarmSnapshotError`."""
-        self._buffer += piece
+        self._buffer += chunk
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
             if length > _DOCUMENT_LIMIT_BYTES:

@@ -24,7 +24,7 @@ must not wait until somebody has cleared the disk: the newest hard state is writ
 *The log's next segment* is prepared in the reads' turns, a small step at a time (`journal`): a group that crosses the
 end of a segment finds one that is ready.
 
-*Snapshots* being taken are written aside, piece by piece, in the reads' turns. Nothing rests on them until the Persist
+*Snapshots* being taken are written aside, chunk by chunk, in the reads' turns. Nothing rests on them until the Persist
 that makes one the stored snapshot, and that one forms a group of its own, behind everything that was emitted before.
 
 Bounds: what waits is what the core has emitted and not yet seen durable, and the core bounds that by its window; the
@@ -229,7 +229,7 @@ class Executor:
             case ReadEntries():
                 return ReadJob(wanted, storage.binding, extents=tuple(storage.extents(wanted)))
             case ReadSnapshot():
-                return ReadJob(wanted, storage.binding, piece=storage.piece(wanted))
+                return ReadJob(wanted, storage.binding, chunk=storage.chunk_extent(wanted))
             case CheckSnapshot():
                 return ReadJob(wanted, storage.binding, check_state=self._check_state, form=storage.snapshot_form)
             case _:

@@ -1,10 +1,10 @@
 """Takes snapshots: when the log has grown enough, when the last one is old, or when somebody asks.
 
-    due ──▶ capture the state machine (at once) ──▶ core: TakeSnapshot ──▶ pieces to the disk, in its turns
+    due ──▶ capture the state machine (at once) ──▶ core: TakeSnapshot ──▶ chunks to the disk, in its turns
                                                                       └──▶ core: SnapshotTaken ──▶ a shorter log
 
 Nothing here stops the owner task: the state machine hands out an iterator over the state of one moment, and its bytes
-go to the disk a piece at a time, each waiting for the one before. So a snapshot costs one piece of memory, whatever its
+go to the disk a chunk at a time, each waiting for the one before. So a snapshot costs one chunk of memory, whatever its
 size, and the disk's writes for the log go on in between.
 
 *When.* The paper's advice (section 7) is a fixed size of the log, well above that of a snapshot. A quiet log is written
@@ -33,7 +33,7 @@ from consensus.server.status import ServerDescription
 from consensus.storage.disk import DiskOperation, RemoveFile
 from consensus.storage.jobs import SnapshotWrite
 from consensus.storage.planner import Storage
-from consensus.storage.snapshots import PIECE_BYTES, SnapshotWriter
+from consensus.storage.snapshots import CHUNK_BYTES, SnapshotWriter
 
 _PATIENCE = 4
 
@@ -109,10 +109,10 @@ class Snapshotting:
         self._taken_ms = now_ms()
         writer = SnapshotWriter(granted.last, granted.configuration, self._storage.snapshot_form)
         operations, pending = writer.plan_begin(), bytearray()
-        for piece in state:
-            pending += piece
+        for chunk in state:
+            pending += chunk
             await trio.lowlevel.checkpoint()
-            if len(pending) >= PIECE_BYTES:
+            if len(pending) >= CHUNK_BYTES:
                 if not await self._write(writer, operations + writer.plan(bytes(pending))):
                     return None
                 operations = []

@@ -15,7 +15,7 @@ from consensus.storage.disk import DamagedStorageError
 from consensus.storage.jobs import StorageRead, StorageReadResult
 from consensus.storage.records import RecordError
 from consensus.storage.snapshot_form import IMAGE, SnapshotForm
-from consensus.storage.snapshots import PIECE_BYTES
+from consensus.storage.snapshots import CHUNK_BYTES
 
 
 class StorageReads:
@@ -76,4 +76,4 @@ class StorageReads:
 
 
 def _chunk_at(snapshot: SnapshotDescription, offset: int) -> Callable[[int], StorageRead]:
-    return lambda number: ReadSnapshot(number, snapshot.last, offset, PIECE_BYTES)
+    return lambda number: ReadSnapshot(number, snapshot.last, offset, CHUNK_BYTES)

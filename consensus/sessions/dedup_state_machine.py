@@ -107,8 +107,8 @@ class DedupStateMachine:
         data = b""
         head = _DUMP_SIZE.size + _CLOCK_TIME.size
         size = 0
-        async for piece in state:
-            data += piece
+        async for chunk in state:
+            data += chunk
             if len(data) >= head:
                 (size,) = _DUMP_SIZE.unpack_from(data)
             if size > _DUMP_MAX_BYTES:
@@ -160,8 +160,8 @@ def _open(data: bytes) -> tuple[RequestId, bytes] | None:
 async def _behind(data: bytes, state: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     if data:
         yield data
-    async for piece in state:
-        yield piece
+    async for chunk in state:
+        yield chunk
 
 
 async def _nothing_to_restore(_last: LogId, _state: AsyncIterator[bytes]) -> None:

@@ -20,7 +20,7 @@ from consensus.storage.journal import SPARE, Extent
 from consensus.storage.planner import read_extents
 from consensus.storage.records import Binding
 from consensus.storage.snapshot_form import IMAGE, SnapshotForm
-from consensus.storage.snapshots import Piece, received_snapshot, received_state
+from consensus.storage.snapshots import ChunkExtent, received_snapshot, received_state
 
 StorageRead = ReadEntries | ReadSnapshot | CheckSnapshot
 StorageReadResult = EntriesRead | SnapshotRead | SnapshotChecked
@@ -36,12 +36,12 @@ class WriteJob:
 
 @dataclass(frozen=True, slots=True)
 class ReadJob:
-    """Answer a question, by `answer`, in any thread. `extents` and `piece` say where; without them it is gone."""
+    """Answer a question, by `answer`, in any thread. `extents` and `chunk` say where; without them it is gone."""
 
     request: StorageRead
     binding: Binding
     extents: tuple[Extent, ...] = ()
-    piece: Piece | None = None
+    chunk: ChunkExtent | None = None
     check_state: Callable[[Iterator[bytes]], str | None] = lambda _: None
     """Says what the state machine objects to in a received snapshot, or None."""
     form: SnapshotForm = IMAGE
@@ -53,10 +53,10 @@ class ReadJob:
                 entries = read_extents(reader, self.binding, self.extents, limit_bytes) if self.extents else ()
                 return EntriesRead(request_id, first, entries)
             case ReadSnapshot(request_id, last, offset):
-                if self.piece is None:
+                if self.chunk is None:
                     return SnapshotRead(request_id, last, offset, None, done=False)
-                data = reader.read(self.piece.file, self.piece.offset_bytes, self.piece.length_bytes)
-                return SnapshotRead(request_id, last, offset, data, self.piece.done)
+                data = reader.read(self.chunk.file, self.chunk.offset_bytes, self.chunk.length_bytes)
+                return SnapshotRead(request_id, last, offset, data, self.chunk.done)
             case CheckSnapshot(request_id, last, configuration):
                 snapshot = received_snapshot(reader, self.form.reading(last, configuration))
                 state = received_state(reader, self.form.reading(last, configuration))

@@ -41,7 +41,7 @@ from consensus.storage.recovery import decode_extent, recovered_log, scan_segmen
 from consensus.storage.snapshot_form import IMAGE, SnapshotForm
 from consensus.storage.snapshots import (
     INCOMING,
-    Piece,
+    ChunkExtent,
     SnapshotFiles,
     plan_removal,
     snapshot_file,
@@ -242,9 +242,9 @@ class Storage:
         """The first entry to keep behind a snapshot of `last`, so that about `limit_bytes` of the log stay."""
         return self._journal.first_within(last, limit_bytes)
 
-    def piece(self, request: ReadSnapshot) -> Piece | None:
-        """Where the asked piece of the snapshot lies; None if another snapshot is stored (by now)."""
-        return self._snapshots.piece(request.last, request.offset, request.limit_bytes)
+    def chunk_extent(self, request: ReadSnapshot) -> ChunkExtent | None:
+        """Where the asked chunk of the snapshot lies; None if another snapshot is stored (by now)."""
+        return self._snapshots.chunk_extent(request.last, request.offset, request.limit_bytes)
 
     def extents(self, request: ReadEntries) -> list[Extent]:
         """Where the asked entries lie; empty if the range does not exist (any more)."""

@@ -37,7 +37,7 @@ class SnapshotWriting(Protocol):
 
 
 class SnapshotReading(Protocol):
-    """Takes a snapshot in pieces of any size; raises `RecordError` for bytes that are none."""
+    """Takes a snapshot in chunks of any size; raises `RecordError` for bytes that are none."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Take more bytes; gives those of the state machine in them."""

@@ -13,9 +13,9 @@
               8  size of the image, the trailer included
               4  CRC-32C of everything before the trailer
 
-Every piece of it can be checked when it is read, and the whole once more: a block that is missing or stands twice has
+Every block of it can be checked when it is read, and the whole once more: a block that is missing or stands twice has
 no wrong checksum of its own. The image says which position it is of and which configuration was in force there (Raft
-section 7), so that it needs nobody's word. `ImageReader` takes it in pieces of any size and never holds more than one
+section 7), so that it needs nobody's word. `ImageReader` takes it in chunks of any size and never holds more than one
 block; lengths are checked before anything is kept. It raises `RecordError` and nothing else.
 """
 
@@ -41,12 +41,12 @@ _TRAILER_BYTES = _CHECKSUM.size + _END.size
 
 
 def begins_image(data: bytes) -> bool:
-    """Whether these are the first bytes of an image; a piece of one has at least the preface."""
+    """Whether these are the first bytes of an image; a chunk of one has at least the preface."""
     return data[_CHECKSUM.size :][: len(_MAGIC)] == _MAGIC
 
 
 class ImageWriter:
-    """Makes an image piece by piece: `begin`, any number of `block`, `end`; then `description` is known."""
+    """Makes an image step by step: `begin`, any number of `block`, `end`; then `description` is known."""
 
     def __init__(self, last: LogId, configuration: Configuration) -> None:
         self._last = last
@@ -69,8 +69,8 @@ class ImageWriter:
         """As many blocks as `data` takes."""
         parts = []
         for start in range(0, len(data), BLOCK_LIMIT_BYTES):
-            piece = data[start : start + BLOCK_LIMIT_BYTES]
-            body = _LENGTH.pack(len(piece)) + piece
+            block = data[start : start + BLOCK_LIMIT_BYTES]
+            body = _LENGTH.pack(len(block)) + block
             parts.append(_CHECKSUM.pack(crc32c(body)) + body)
         return self._count(b"".join(parts))
 
@@ -88,7 +88,7 @@ class ImageWriter:
 
 
 class ImageReader:
-    """Takes an image in pieces of any size: `feed` gives the state machine's bytes, `finish` says what it was."""
+    """Takes an image in chunks of any size: `feed` gives the state machine's bytes, `finish` says what it was."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -159,12 +159,12 @@ class ImageReader:
 
     def _checked(self, size: int, what: str) -> bytes:
         """The body behind a checksum that matches, which is then behind us."""
-        piece = self._buffer[self._at : self._at + size]
+        block = self._buffer[self._at : self._at + size]
         self._at += size
-        body = piece[_CHECKSUM.size :]
-        if crc32c(body) != _CHECKSUM.unpack_from(piece)[0]:
+        body = block[_CHECKSUM.size :]
+        if crc32c(body) != _CHECKSUM.unpack_from(block)[0]:
             raise RecordError(f"the checksum of {what} does not match")
         self._size_bytes += size
         if size != _TRAILER_BYTES or _LENGTH.unpack_from(body)[0] != 0:
-            self._checksum = crc32c(piece, self._checksum)
+            self._checksum = crc32c(block, self._checksum)
         return body

@@ -1,7 +1,7 @@
 """Snapshots on disk, as a planner: which files there are, and what to write so that a crash leaves one of them whole.
 
-    taking       SnapshotWriter.plan(data) … plan_end()  ──▶  a `.new` file, written and synced piece by piece
-    receiving    plan_chunk(chunk) …                      ──▶  a `.new` file, each piece synced before it is answered
+    taking       SnapshotWriter.plan(data) … plan_end()  ──▶  a `.new` file, written and synced chunk by chunk
+    receiving    plan_chunk(chunk) …                      ──▶  a `.new` file, each chunk synced before it is answered
     either       plan_adopt(snapshot, file)               ──▶  header, sync, rename, directory sync: it is stored
 
 A snapshot's file is a header block, which says whose it is and what it should hold, and the image
@@ -38,7 +38,7 @@ from consensus.storage.snapshot_image import ImageReader
 SNAPSHOT_SUFFIX = ".snapshot"
 INCOMING = "received" + SNAPSHOT_SUFFIX + NEW_SUFFIX
 HEADER_BYTES = 4096
-PIECE_BYTES = 256 * 1024
+CHUNK_BYTES = 256 * 1024
 
 _MAGIC = b"GFSNAPFL"
 _VERSION = 1
@@ -90,8 +90,8 @@ class SnapshotWriter:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Where a piece of a stored image lies."""
+class ChunkExtent:
+    """Where a chunk of a stored image lies."""
 
     file: str
     offset_bytes: int
@@ -108,7 +108,7 @@ class SnapshotFiles:
         self.stored = stored
 
     def plan_chunk(self, chunk: StoreChunk) -> list[DiskOperation]:
-        """Keep a received piece."""
+        """Keep a received chunk."""
         begin: list[DiskOperation] = [] if chunk.offset else [CreateFile(INCOMING, 0)]
         return [*begin, WriteBytes(INCOMING, HEADER_BYTES + chunk.offset, chunk.data), SyncFile(INCOMING)]
 
@@ -124,17 +124,17 @@ class SnapshotFiles:
             SyncDirectory(),
         ]
 
-    def piece(self, last: LogId, offset: int, limit_bytes: int) -> Piece | None:
+    def chunk_extent(self, last: LogId, offset: int, limit_bytes: int) -> ChunkExtent | None:
         """Where to read the image of `last` from `offset` on; None if that is not the stored snapshot (any more)."""
         if self.stored is None or self.stored.last != last or offset > self.stored.size_bytes:
             return None
         length_bytes = min(limit_bytes, self.stored.size_bytes - offset)
         done = offset + length_bytes == self.stored.size_bytes
-        return Piece(snapshot_file(last), HEADER_BYTES + offset, length_bytes, done)
+        return ChunkExtent(snapshot_file(last), HEADER_BYTES + offset, length_bytes, done)
 
 
 def received_snapshot(reader: DiskReader, reading: SnapshotReading) -> SnapshotDescription | None:
-    """What the received pieces are together; None if they are damaged or no snapshot."""
+    """What the received chunks are together; None if they are damaged or no snapshot."""
     if INCOMING not in reader.files():
         return None
     try:
@@ -144,9 +144,9 @@ def received_snapshot(reader: DiskReader, reading: SnapshotReading) -> SnapshotD
 
 
 def received_state(reader: DiskReader, reading: SnapshotReading) -> Iterator[bytes]:
-    """The state machine's bytes in the received pieces, which `received_snapshot` has found to be whole."""
-    for piece in _pieces(reader, INCOMING, reader.size(INCOMING)):
-        yield from reading.feed(piece)
+    """The state machine's bytes in the received chunks, which `received_snapshot` has found to be whole."""
+    for chunk in _chunks(reader, INCOMING, reader.size(INCOMING)):
+        yield from reading.feed(chunk)
 
 
 def stored_snapshot(
@@ -212,15 +212,15 @@ def _read_plain(reader: DiskReader, file: str, block: bytes, last: LogId, size_b
 
 
 def _read_image(reader: DiskReader, file: str, reading: SnapshotReading, end_bytes: int) -> SnapshotDescription:
-    for piece in _pieces(reader, file, end_bytes):
-        for _ in reading.feed(piece):
+    for chunk in _chunks(reader, file, end_bytes):
+        for _ in reading.feed(chunk):
             pass
     return reading.finish()
 
 
-def _pieces(reader: DiskReader, file: str, end_bytes: int) -> Iterator[bytes]:
-    for offset_bytes in range(HEADER_BYTES, end_bytes, PIECE_BYTES):
-        yield reader.read(file, offset_bytes, min(PIECE_BYTES, end_bytes - offset_bytes))
+def _chunks(reader: DiskReader, file: str, end_bytes: int) -> Iterator[bytes]:
+    for offset_bytes in range(HEADER_BYTES, end_bytes, CHUNK_BYTES):
+        yield reader.read(file, offset_bytes, min(CHUNK_BYTES, end_bytes - offset_bytes))
 
 
 def _encode_header(binding: Binding, snapshot: SnapshotDescription, beside: bytes | None) -> bytes:

@@ -177,7 +177,7 @@ class StoredLog:
                 yield found.end_bytes, found.entries()
                 hit = content.find(wanted, found.end_bytes)
 
-    def snapshot_pieces(self) -> Iterator[bytes]:
+    def snapshot_chunks(self) -> Iterator[bytes]:
         """The state machine's bytes in the snapshot; nothing if there is none."""
         if self.snapshot is None:
             return
@@ -185,8 +185,8 @@ class StoredLog:
         try:
             with (self.path / file).open("rb") as opened:
                 opened.seek(SNAPSHOT_HEADER_BYTES)
-                while piece := opened.read(_CHUNK_BYTES):
-                    yield from image.feed(piece)
+                while chunk := opened.read(_CHUNK_BYTES):
+                    yield from image.feed(chunk)
             image.finish()
         except (OSError, RecordError) as error:
             raise self._unreadable(file, error) from error

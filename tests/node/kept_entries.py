@@ -29,7 +29,7 @@ class KeptEntries:
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
         """Begin anew."""
-        data = b"".join([piece async for piece in state])
+        data = b"".join([chunk async for chunk in state])
         self.entries[:] = decoded(data)
         assert len(self.entries) == last.index
         self.restored.append(last.index)

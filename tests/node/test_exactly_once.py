@@ -262,12 +262,12 @@ async def test_a_snapshot_carries_the_table_and_the_time_in_front_of_the_machine
     random = Random(3)
     inner: list[bytes] = []
 
-    async def pieces(data: bytes) -> AsyncIterator[bytes]:
+    async def chunks(data: bytes) -> AsyncIterator[bytes]:
         for start in range(0, len(data), 7):
             yield data[start : start + 7]
 
     async def restore(_last: LogId, state: AsyncIterator[bytes]) -> None:
-        inner.append(b"".join([piece async for piece in state]))
+        inner.append(b"".join([chunk async for chunk in state]))
 
     async def execute(_index: int, command: bytes) -> bytes:
         await trio.lowlevel.checkpoint()
@@ -280,10 +280,10 @@ async def test_a_snapshot_carries_the_table_and_the_time_in_front_of_the_machine
     data = b"".join(state.snapshot())
     inner.clear()
     restored = DedupStateMachine(execute, restore=restore)
-    await restored.restore(LogId(6, 1), pieces(data))
+    await restored.restore(LogId(6, 1), chunks(data))
     assert inner == [b"inner state"]
     await restored.apply(7, (Entry.command(1, log[3]),))
     assert inner == [b"inner state"]
     for _ in range(50):
         with pytest.raises(SessionTableError):
-            await restored.restore(LogId(6, 1), pieces(data[: random.randrange(len(data) - len(b"inner state"))]))
+            await restored.restore(LogId(6, 1), chunks(data[: random.randrange(len(data) - len(b"inner state"))]))

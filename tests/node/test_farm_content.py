@@ -194,8 +194,8 @@ def test_a_state_at_all_of_its_bounds_meets_no_objection() -> None:
 async def test_a_snapshot_that_this_version_cannot_restore_is_not_installed(state: bytes, told: str) -> None:
     last = LogId(9, 1)
     async with voter() as node:
-        piece = InstallSnapshot(1, TWO, last, voters(3), 0, image_of(state, last), done=True, correlation=7)
-        reply = await request(node, TWO, piece)
+        chunk = InstallSnapshot(1, TWO, last, voters(3), 0, image_of(state, last), done=True, correlation=7)
+        reply = await request(node, TWO, chunk)
         assert isinstance(reply, SnapshotReply)
         assert (reply.accepted, reply.installed) == (False, False)
         assert node.server.describe().raft.snapshot is None

@@ -88,8 +88,8 @@ def test_after_a_snapshot_packs_follow_on_it_and_after_a_new_connection_on_what_
 
 
 def installed(index: int) -> tuple[InstallSnapshot, SnapshotReply]:
-    piece = InstallSnapshot(3, LEADER, LogId(index, 2), MEMBERS, 0, b"x", done=True, correlation=7)
-    return piece, SnapshotReply(3, accepted=True, next_offset=1, installed=True, correlation=7)
+    chunk = InstallSnapshot(3, LEADER, LogId(index, 2), MEMBERS, 0, b"x", done=True, correlation=7)
+    return chunk, SnapshotReply(3, accepted=True, next_offset=1, installed=True, correlation=7)
 
 
 def test_one_of_another_make_is_told_nothing_before_it_has_accepted() -> None:

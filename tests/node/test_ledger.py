@@ -196,7 +196,7 @@ async def test_a_long_log_lets_others_have_their_turn() -> None:
     assert len(set(turns)) >= 5
 
 
-async def pieces(data: bytes) -> AsyncIterator[bytes]:
+async def chunks(data: bytes) -> AsyncIterator[bytes]:
     for start in range(0, len(data), 100):
         yield data[start : start + 100]
 
@@ -204,7 +204,7 @@ async def pieces(data: bytes) -> AsyncIterator[bytes]:
 async def test_a_farm_that_begins_anew_from_a_snapshot_is_the_one_that_gave_it_and_goes_on_alike() -> None:
     old, new = Story(), Story()
     await old.append(None, clock(30_000), signed(rival_report()), clock(60_000), b"{}", None, clock(90_000))
-    await new.ledger.restore(LogId(old.last, 1), pieces(b"".join(old.ledger.snapshot())))
+    await new.ledger.restore(LogId(old.last, 1), chunks(b"".join(old.ledger.snapshot())))
     new.last = old.last
     following = signed(rival_report(2)), clock(120_000), None
     for story in (old, new):
@@ -224,7 +224,7 @@ async def test_what_is_applied_after_a_snapshot_was_captured_is_not_in_it() -> N
     captured = old.ledger.snapshot()
     before = old.ledger.state
     await old.append(*(clock(3_000 + number) for number in range(1, 10)))
-    await new.ledger.restore(LogId(2, 1), pieces(b"".join(captured)))
+    await new.ledger.restore(LogId(2, 1), chunks(b"".join(captured)))
     assert new.ledger.state == before
     assert new.ledger.log_time_at(11) == NOW_MS + 3_000
 
@@ -234,7 +234,7 @@ async def test_a_snapshot_that_another_version_wrote_is_refused_with_words() -> 
     given = b"".join(story.ledger.snapshot())
     for damaged in (b"", given[:-1], given[:4] + b"\xc1" + given[5:]):
         with pytest.raises(FarmSnapshotError):
-            await story.ledger.restore(LogId(6, 1), pieces(damaged))
+            await story.ledger.restore(LogId(6, 1), chunks(damaged))
 
 
 async def test_of_the_log_seven_days_of_log_time_are_of_use() -> None:
@@ -257,7 +257,7 @@ async def test_log_time_that_goes_back_is_told_of_each_entry_as_it_was_and_costs
     assert story.ledger.keep_from() == 0
     assert [event.kind for event in story.events() if event.kind == "log-time-corrected"] == ["log-time-corrected"]
     other = Story()
-    await other.ledger.restore(LogId(story.last, 1), pieces(b"".join(story.ledger.snapshot())))
+    await other.ledger.restore(LogId(story.last, 1), chunks(b"".join(story.ledger.snapshot())))
     assert other.ledger.state == story.ledger.state
     assert other.ledger.log_time.paced(now_ms()) >= NOW_MS + 90_000
 

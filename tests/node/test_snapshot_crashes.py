@@ -26,7 +26,7 @@ from consensus.storage.jobs import ReadJob
 from consensus.storage.journal import Journal
 from consensus.storage.planner import Owner, Recovery, Storage, StorageOptions, recover
 from consensus.storage.snapshot_image import ImageReader, ImageWriter
-from consensus.storage.snapshots import PIECE_BYTES, SnapshotFiles, SnapshotWriter, received_snapshot
+from consensus.storage.snapshots import CHUNK_BYTES, SnapshotFiles, SnapshotWriter, received_snapshot
 from tests.node.crash_disk import CrashDisk
 
 OWNER = Owner(b"node-one", 1, 77)
@@ -121,8 +121,8 @@ class Story:
         """The state machine's bytes, as a follower or a restart would read them."""
         image, data, offset, done = ImageReader(), b"", 0, False
         while not done:
-            request = ReadSnapshot(1, snapshot.last, offset, self.random.choice((100, PIECE_BYTES)))
-            answer = ReadJob(request, storage.binding, piece=storage.piece(request)).answer(self.disk)
+            request = ReadSnapshot(1, snapshot.last, offset, self.random.choice((100, CHUNK_BYTES)))
+            answer = ReadJob(request, storage.binding, chunk=storage.chunk_extent(request)).answer(self.disk)
             assert isinstance(answer, SnapshotRead)
             assert answer.data is not None
             data += b"".join(image.feed(answer.data))
@@ -160,7 +160,7 @@ class Story:
         kept = self.random.randint(1, index + 1)
         persist = self.persist(Persist(0, snapshot=Compact(writer.description, kept)))
         after = replace(state, snapshot=writer.description, data=data)
-        # The pieces are no group of the storage: an empty one stands for them.
+        # The chunks are no group of the storage: an empty one stands for them.
         return [lambda storage: [*storage.plan([self.persist(Persist(0))]), *writing], self.plan(persist)], after
 
     def install(self, state: State) -> tuple[list[Callable[[Storage], list[DiskOperation]]], State]:
@@ -172,7 +172,7 @@ class Story:
         writer = ImageWriter(last, CONFIGURATION)
         image = writer.begin() + writer.blocks(data) + writer.end()
         size = max(self.random.choice((50, 1_000, 10_000)), len(image) // 8)
-        pieces = [
+        chunks = [
             self.plan(self.persist(Persist(0, snapshot=StoreChunk(last, start, image[start : start + size]))))
             for start in range(0, len(image), size)
         ]
@@ -182,7 +182,7 @@ class Story:
             assert received_snapshot(self.disk, ImageReader()) == writer.description
             return storage.plan([installing])
 
-        return [*pieces, install], State(writer.description, data, [self.term] * index)
+        return [*chunks, install], State(writer.description, data, [self.term] * index)
 
     def plan(self, persist: Persist) -> Callable[[Storage], list[DiskOperation]]:
         """A group of one."""

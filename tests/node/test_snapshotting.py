@@ -190,7 +190,7 @@ async def test_a_snapshot_that_is_cancelled_half_way_leaves_the_next_one_whole(
 ) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
-        # Given a state of several pieces, and a caller that gives up while the disk has the first of them
+        # Given a state of several chunks, and a caller that gives up while the disk has the first of them
         node = await leader_alone(nursery, MemoryDisk())
         for _ in range(10):
             await node.server.propose((bytes(100_000),))

@@ -32,7 +32,7 @@ def told(message: FetchMessage) -> str:
         case FetchReply():
             return _told_of_fetch_reply(message)
         case FetchSnapshot() | FetchSnapshotReply():
-            return _told_of_piece(message)
+            return _told_of_chunk(message)
         case _:
             return _told_of_announcement(message)
 
@@ -67,7 +67,7 @@ def _told_of_fetch_reply(reply: FetchReply) -> str:
     return f"{what}, term {reply.term}, commit {reply.commit}"
 
 
-def _told_of_piece(message: FetchSnapshot | FetchSnapshotReply) -> str:
+def _told_of_chunk(message: FetchSnapshot | FetchSnapshotReply) -> str:
     if isinstance(message, FetchSnapshot):
         return f"fetch snapshot of {_at(message.snapshot)} from byte {message.offset}, term {message.term}"
     reply = message

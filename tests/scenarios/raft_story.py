@@ -113,7 +113,7 @@ from tests.scenarios import fetch_words
 Link = tuple[int, int]
 DEADLINES_MAX = 10
 _IMAGE = b"0123456789"
-"""A snapshot's bytes; pieces have six."""
+"""A snapshot's bytes; chunks have six."""
 TellableEffect = Apply | ReadEntries | Answer | Announcement | Halt | SnapshotEffect
 
 
@@ -338,7 +338,7 @@ class Story:
             self._step(number, Persisted(persist.number))
 
     def _answer(self, number: int, asked: ReadSnapshot | CheckSnapshot) -> None:
-        """The disk reads back a piece of the snapshot that is sent, or all of the one that was received."""
+        """The disk reads back a chunk of the snapshot that is sent, or all of the one that was received."""
         match asked:
             case ReadSnapshot(request_id, last, offset, limit):
                 data = _IMAGE[offset : offset + limit]

@@ -59,7 +59,7 @@ class Store(Service):
 
     async def restore(self, _last: LogId, state: AsyncIterator[bytes]) -> None:
         """Take it back."""
-        values, replaced = json.loads(b"".join([piece async for piece in state]))
+        values, replaced = json.loads(b"".join([chunk async for chunk in state]))
         self.values, self.replaced = dict(values), dict(replaced)
 
 

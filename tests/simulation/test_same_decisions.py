@@ -160,14 +160,14 @@ def fresh() -> Farm:
 
 
 async def restarted(farm: Farm) -> Farm:
-    """The server after a restart from its snapshot, which comes in pieces of any size."""
+    """The server after a restart from its snapshot, which comes in chunks of any size."""
     content = b"".join(encode_farm(FarmSnapshot(farm.state, farm.tuning.period_ms, farm.sessions.dump())))
 
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         for start in range(0, len(content), 4_099):
             yield content[start : start + 4_099]
 
-    snapshot = await decode_farm(pieces())
+    snapshot = await decode_farm(chunks())
     again = fresh()
     again.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions)
     return again

@@ -1,4 +1,4 @@
-"""FetchSnapshot (KIP-630): what stands for entries that the leader no longer has, fetched piece by piece."""
+"""FetchSnapshot (KIP-630): what stands for entries that the leader no longer has, fetched chunk by chunk."""
 
 from consensus.core.effects import CheckSnapshot, Persist, ReadSnapshot, Restore, StoreChunk
 from consensus.core.events import DeadlineReached, SnapshotChecked, SnapshotRead, SnapshotTaken, SnapshotWanted
@@ -25,7 +25,7 @@ def compacted_leader() -> FetchBench:
     return bench
 
 
-def ask_for_piece(bench: FetchBench, snapshot: LogId, offset: int, max_bytes: int = 10) -> None:
+def ask_for_chunk(bench: FetchBench, snapshot: LogId, offset: int, max_bytes: int = 10) -> None:
     bench.correlation += 1
     bench.receive(TWO, FetchSnapshot(2, TWO, snapshot, offset, max_bytes, bench.correlation))
 
@@ -49,34 +49,34 @@ def test_a_log_that_diverges_before_the_start_is_pointed_to_the_snapshot_too() -
     assert reply.snapshot == LogId(3, 3)
 
 
-def test_a_piece_is_read_and_sent_with_its_place_and_the_size_of_the_whole() -> None:
+def test_a_chunk_is_read_and_sent_with_its_place_and_the_size_of_the_whole() -> None:
     bench = compacted_leader()
-    ask_for_piece(bench, LogId(3, 1), 4)
+    ask_for_chunk(bench, LogId(3, 1), 4)
     (read,) = bench.all(ReadSnapshot)
     assert (read.offset, read.limit_bytes) == (4, 10)
     bench.step(SnapshotRead(read.request_id, read.last, 4, BYTES[4:14], done=False))
-    (piece,) = bench.sent(FetchSnapshotReply, TWO)
-    assert (piece.data, piece.offset, piece.size_bytes, piece.error) == (BYTES[4:14], 4, len(BYTES), None)
+    (chunk,) = bench.sent(FetchSnapshotReply, TWO)
+    assert (chunk.data, chunk.offset, chunk.size_bytes, chunk.error) == (BYTES[4:14], 4, len(BYTES), None)
 
 
 def test_another_snapshot_and_a_place_beyond_its_end_are_refused() -> None:
     bench = compacted_leader()
-    ask_for_piece(bench, LogId(2, 1), 0)
+    ask_for_chunk(bench, LogId(2, 1), 0)
     assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [RefusalReason.SNAPSHOT_UNKNOWN]
-    ask_for_piece(bench, LogId(3, 1), len(BYTES) + 1)
+    ask_for_chunk(bench, LogId(3, 1), len(BYTES) + 1)
     assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [RefusalReason.OFFSET_OUT_OF_RANGE]
 
 
-def test_pieces_that_are_being_read_are_bounded_and_answered_when_leadership_ends() -> None:
+def test_chunks_that_are_being_read_are_bounded_and_answered_when_leadership_ends() -> None:
     bench = compacted_leader()
     for _ in range(65):
-        ask_for_piece(bench, LogId(3, 1), 0)
+        ask_for_chunk(bench, LogId(3, 1), 0)
     assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [RefusalReason.BUSY]
     bench.fetch(THREE, LogId(4, 2), term=9)
     assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [RefusalReason.NOT_LEADER] * 64
 
 
-def test_a_snapshot_is_fetched_piece_by_piece_checked_and_installed() -> None:
+def test_a_snapshot_is_fetched_chunk_by_chunk_checked_and_installed() -> None:
     bench = FetchBench(1)
     asked = bench.follow(TWO, 2)
     bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
@@ -95,7 +95,7 @@ def test_a_snapshot_is_fetched_piece_by_piece_checked_and_installed() -> None:
     assert bench.about.last == LogId(6, 2)
 
 
-def test_the_next_piece_is_fetched_when_the_one_before_is_durable() -> None:
+def test_the_next_chunk_is_fetched_when_the_one_before_is_durable() -> None:
     bench = FetchBench(1, term=2, fast=False)
     asked = bench.follow(TWO, 2)
     bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
@@ -109,7 +109,7 @@ def test_the_next_piece_is_fetched_when_the_one_before_is_durable() -> None:
     assert fetch.offset == 10
 
 
-def test_a_lost_piece_is_fetched_again_from_where_the_transfer_stands() -> None:
+def test_a_lost_chunk_is_fetched_again_from_where_the_transfer_stands() -> None:
     bench = FetchBench(1)
     asked = bench.follow(TWO, 2)
     bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
@@ -120,7 +120,7 @@ def test_a_lost_piece_is_fetched_again_from_where_the_transfer_stands() -> None:
     assert (lost.offset, again.offset) == (10, 10)
     give(bench, again, BYTES[10:20])
     give(bench, lost, BYTES[10:20])
-    assert bench.all(Persist) == []  # the late one is no longer the piece that is wanted
+    assert bench.all(Persist) == []  # the late one is no longer the chunk that is wanted
 
 
 def test_a_snapshot_that_was_replaced_meanwhile_is_begun_anew() -> None:
@@ -146,7 +146,7 @@ def test_a_snapshot_of_what_is_committed_here_is_not_fetched() -> None:
 
 
 def give(bench: FetchBench, fetch: FetchSnapshot, data: bytes, error: RefusalReason | None = None) -> None:
-    """The leader's answer to a request for a piece arrives."""
+    """The leader's answer to a request for a chunk arrives."""
     size = 0 if error else len(BYTES)
     reply = FetchSnapshotReply(2, TWO, fetch.snapshot, fetch.offset, fetch.correlation, data, size, error)
     bench.receive(TWO, reply)

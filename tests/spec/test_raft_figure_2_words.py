@@ -176,7 +176,7 @@ def test_the_answer_to_a_vote_request_carries_the_term_and_whether_the_vote_is_g
 # -- InstallSnapshot RPC (figure 13) -----------------------------------------------------------------------------------
 
 
-def test_a_piece_of_a_snapshot_carries_what_it_replaces_and_where_it_belongs() -> None:
+def test_a_chunk_of_a_snapshot_carries_what_it_replaces_and_where_it_belongs() -> None:
     """Arguments: term, leaderId, lastIncludedIndex, lastIncludedTerm, offset, data[], done.
 
     lastIncludedIndex: the snapshot replaces all entries up through and including this index; offset: byte offset where
@@ -192,12 +192,12 @@ def test_a_piece_of_a_snapshot_carries_what_it_replaces_and_where_it_belongs() -
     bench.refused(TWO, to_two, hint=1)
     (read,) = bench.all(ReadSnapshot)
     bench.step(SnapshotRead(read.request_id, AT(3, 2), 0, b"abcd", done=True))
-    (piece,) = (send.message for send in bench.all(Send) if isinstance(send.message, InstallSnapshot))
+    (chunk,) = (send.message for send in bench.all(Send) if isinstance(send.message, InstallSnapshot))
     leader = bench.about.server_id
-    assert piece == InstallSnapshot(3, leader, AT(3, 2), group(3), 0, b"abcd", True, piece.correlation)  # noqa: FBT003 - by position in the message
+    assert chunk == InstallSnapshot(3, leader, AT(3, 2), group(3), 0, b"abcd", True, chunk.correlation)  # noqa: FBT003 - by position in the message
 
 
-def test_the_answer_to_a_piece_carries_the_term() -> None:
+def test_the_answer_to_a_chunk_carries_the_term() -> None:
     """Results: term: currentTerm, for leader to update itself."""
     bench = Bench(1, term=9)
     bench.receive(TWO, InstallSnapshot(8, TWO, AT(5, 2), group(3), 0, b"", True, 77))  # noqa: FBT003 - by position in the message

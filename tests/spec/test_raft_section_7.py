@@ -25,10 +25,10 @@ def described(index: int, term: int, configuration: Configuration | None = None)
     return SnapshotDescription(LogId(index, term), configuration or group(3), len(IMAGE), 1)
 
 
-def piece(
+def chunk(
     bench: Bench, last: LogId, offset: int = 0, data: bytes = IMAGE, *, done: bool = True, term: int = 9
 ) -> list[SnapshotReply]:
-    """Server 2, who leads, sends a piece; returns the answers of this step."""
+    """Server 2, who leads, sends a chunk; returns the answers of this step."""
     bench.correlation += 1
     bench.receive(TWO, InstallSnapshot(term, TWO, last, group(3), offset, data, done, bench.correlation))
     return replies(bench)
@@ -39,7 +39,7 @@ def replies(bench: Bench) -> list[SnapshotReply]:
 
 
 def checked(bench: Bench, snapshot: SnapshotDescription | None) -> list[SnapshotReply]:
-    """The disk has read the pieces back."""
+    """The disk has read the chunks back."""
     (check,) = bench.all(CheckSnapshot)
     bench.step(SnapshotChecked(check.request_id, snapshot))
     return replies(bench)
@@ -50,9 +50,9 @@ def changes(bench: Bench) -> list[object]:
 
 
 def installed(bench: Bench, index: int, term: int) -> SnapshotDescription:
-    """The whole of it, in one piece."""
+    """The whole of it, in one chunk."""
     snapshot = described(index, term)
-    assert piece(bench, snapshot.last) == []
+    assert chunk(bench, snapshot.last) == []
     (reply,) = checked(bench, snapshot)
     assert reply.installed
     return snapshot
@@ -138,7 +138,7 @@ def test_an_old_append_that_a_snapshot_covers_is_acknowledged_only_when_the_snap
     # Given a follower that installs a snapshot on a slow disk
     bench = Bench(1, 1, term=9, fast=False)
     snapshot = described(20, 5)
-    piece(bench, snapshot.last)
+    chunk(bench, snapshot.last)
     stored = max(persist.number for persist in bench.all(Persist))
     (check,) = bench.all(CheckSnapshot)
     bench.persisted(stored)
@@ -167,45 +167,45 @@ def test_a_snapshot_that_is_finished_after_a_newer_one_came_changes_nothing() ->
 def test_rule_1_reply_immediately_if_term_is_older_than_the_current_term() -> None:
     """1. Reply immediately if term < currentTerm."""
     bench = Bench(1, 1, term=9)
-    (reply,) = piece(bench, LogId(5, 2), term=8)
+    (reply,) = chunk(bench, LogId(5, 2), term=8)
     assert (reply.term, reply.accepted) == (9, False)
     assert changes(bench) == []
 
 
-def test_rules_2_and_3_the_first_piece_creates_a_new_snapshot_and_data_is_written_at_its_offset() -> None:
+def test_rules_2_and_3_the_first_chunk_creates_a_new_snapshot_and_data_is_written_at_its_offset() -> None:
     """2. Create new snapshot file if first chunk (offset is 0). 3. Write data into snapshot file at given offset."""
     bench = Bench(1, 1)
-    piece(bench, LogId(5, 2), 0, b"abc", done=False)
+    chunk(bench, LogId(5, 2), 0, b"abc", done=False)
     assert changes(bench) == [StoreChunk(LogId(5, 2), 0, b"abc")]
-    piece(bench, LogId(5, 2), 3, b"de", done=False)
+    chunk(bench, LogId(5, 2), 3, b"de", done=False)
     assert changes(bench) == [StoreChunk(LogId(5, 2), 3, b"de")]
 
 
-def test_rule_4_reply_and_wait_for_more_pieces_if_done_is_false() -> None:
+def test_rule_4_reply_and_wait_for_more_chunks_if_done_is_false() -> None:
     """4. Reply and wait for more data chunks if done is false."""
     bench = Bench(1, 1)
-    (reply,) = piece(bench, LogId(5, 2), 0, b"abc", done=False)
+    (reply,) = chunk(bench, LogId(5, 2), 0, b"abc", done=False)
     assert (reply.accepted, reply.next_offset, reply.installed) == (True, 3, False)
     assert bench.about.last == LogId(2, 1)
 
 
-def test_a_piece_is_answered_only_when_it_is_durable_and_the_next_is_not_taken_before() -> None:
+def test_a_chunk_is_answered_only_when_it_is_durable_and_the_next_is_not_taken_before() -> None:
     bench = Bench(1, 1, fast=False)
-    piece(bench, LogId(5, 2), 0, b"abc", done=False)
+    chunk(bench, LogId(5, 2), 0, b"abc", done=False)
     (send,) = (send for send in bench.all(Send) if isinstance(send.message, SnapshotReply))
     (persist,) = bench.all(Persist)
     assert send.after == persist.number
-    (reply,) = piece(bench, LogId(5, 2), 3, b"de", done=False)
+    (reply,) = chunk(bench, LogId(5, 2), 3, b"de", done=False)
     assert (reply.accepted, reply.next_offset) == (False, 3)
     bench.step(Persisted(persist.number))
-    (reply,) = piece(bench, LogId(5, 2), 3, b"de", done=False)
+    (reply,) = chunk(bench, LogId(5, 2), 3, b"de", done=False)
     assert reply.accepted
 
 
 def test_rule_6_if_the_log_has_the_last_included_entry_what_follows_it_is_retained_and_a_reply_sent() -> None:
     """6. If existing log entry has same index and term as ... last included entry, retain log entries following it."""
     bench = Bench(1, 1, 2, 2, 2)
-    (reply,) = piece(bench, LogId(3, 2), 0, b"abc", done=False)
+    (reply,) = chunk(bench, LogId(3, 2), 0, b"abc", done=False)
     assert reply.installed, "nothing is transferred that is there already"
     assert changes(bench) == []
     assert bench.about.last == LogId(5, 2)
@@ -216,11 +216,11 @@ def test_rule_5_the_snapshot_is_saved_and_an_older_or_partial_one_is_discarded()
     """5. Save snapshot file, discard any existing or partial snapshot with a smaller index."""
     bench = Bench(1, 1)
     installed(bench, 5, 2)
-    piece(bench, LogId(7, 2), 0, b"abc", done=False)
+    chunk(bench, LogId(7, 2), 0, b"abc", done=False)
     snapshot = installed(bench, 9, 3)
     assert Install(snapshot) in changes(bench)
     assert bench.about.snapshot == snapshot
-    (reply,) = piece(bench, LogId(7, 2), 3, b"de", done=False)
+    (reply,) = chunk(bench, LogId(7, 2), 3, b"de", done=False)
     assert reply.installed, "what the partial one would have covered is here already"
 
 
@@ -228,7 +228,7 @@ def test_rule_7_otherwise_the_entire_log_is_discarded() -> None:
     """7. Discard the entire log. It may have uncommitted entries that conflict with the snapshot."""
     bench = Bench(1, 1, 3, 3, 3, 3)
     snapshot = described(4, 4)
-    assert piece(bench, snapshot.last) == []
+    assert chunk(bench, snapshot.last) == []
     (reply,) = checked(bench, snapshot)
     assert reply.installed
     assert Install(snapshot) in changes(bench)
@@ -239,7 +239,7 @@ def test_rule_8_the_state_machine_is_reset_and_the_snapshots_configuration_loade
     """8. Reset state machine using snapshot contents (and load snapshot's cluster configuration)."""
     bench = Bench(1, 1, voters=3)
     snapshot = described(10, 4, group(5))
-    piece(bench, snapshot.last)
+    chunk(bench, snapshot.last)
     checked(bench, snapshot)
     assert bench.all(Restore) == [Restore(snapshot)]
     assert bench.about.configuration == group(5)
@@ -248,7 +248,7 @@ def test_rule_8_the_state_machine_is_reset_and_the_snapshots_configuration_loade
 
 def test_an_installed_snapshot_is_acknowledged_only_when_it_is_durable() -> None:
     bench = Bench(1, 1, fast=False)
-    piece(bench, LogId(10, 4))
+    chunk(bench, LogId(10, 4))
     (check,) = bench.all(CheckSnapshot)
     bench.step(SnapshotChecked(check.request_id, described(10, 4)))
     (send,) = (send for send in bench.all(Send) if isinstance(send.message, SnapshotReply))
@@ -261,7 +261,7 @@ def test_a_snapshot_older_than_the_commit_index_changes_nothing() -> None:
     """If ... a snapshot that describes a prefix of its log ..., entries following the snapshot are still valid."""
     bench = Bench(1, 1, 2, 2)
     bench.append(9, LogId(4, 2), commit=4)
-    (reply,) = piece(bench, LogId(3, 2))
+    (reply,) = chunk(bench, LogId(3, 2))
     assert reply.installed
     assert changes(bench) == []
     assert bench.about.last == LogId(4, 2)
@@ -269,34 +269,34 @@ def test_a_snapshot_older_than_the_commit_index_changes_nothing() -> None:
 
 def test_a_wrong_offset_is_refused_with_the_one_that_is_wanted_and_the_transfer_goes_on() -> None:
     bench = Bench(1, 1)
-    piece(bench, LogId(5, 2), 0, b"abc", done=False)
+    chunk(bench, LogId(5, 2), 0, b"abc", done=False)
     for offset in (0, 2, 7):
-        (reply,) = piece(bench, LogId(5, 2), offset, b"xy", done=False)
+        (reply,) = chunk(bench, LogId(5, 2), offset, b"xy", done=False)
         assert (reply.accepted, reply.next_offset) == (False, 3)
         assert changes(bench) == []
-    (reply,) = piece(bench, LogId(5, 2), 3, b"de", done=False)
+    (reply,) = chunk(bench, LogId(5, 2), 3, b"de", done=False)
     assert (reply.accepted, reply.next_offset) == (True, 5)
 
 
-def test_a_piece_of_another_snapshot_is_refused_unless_it_is_the_first() -> None:
+def test_a_chunk_of_another_snapshot_is_refused_unless_it_is_the_first() -> None:
     bench = Bench(1, 1)
-    piece(bench, LogId(5, 2), 0, b"abc", done=False)
-    (reply,) = piece(bench, LogId(7, 2), 3, b"de", done=False)
+    chunk(bench, LogId(5, 2), 0, b"abc", done=False)
+    (reply,) = chunk(bench, LogId(7, 2), 3, b"de", done=False)
     assert (reply.accepted, reply.next_offset) == (False, 0)
-    (reply,) = piece(bench, LogId(7, 2), 0, b"de", done=False)
+    (reply,) = chunk(bench, LogId(7, 2), 0, b"de", done=False)
     assert (reply.accepted, reply.next_offset) == (True, 2)
 
 
 def test_a_transfer_begins_anew_when_the_leader_changes() -> None:
     bench = Bench(1, 1)
-    piece(bench, LogId(5, 2), 0, b"abc", done=False)
-    (reply,) = piece(bench, LogId(5, 2), 3, b"de", done=False, term=10)
+    chunk(bench, LogId(5, 2), 0, b"abc", done=False)
+    (reply,) = chunk(bench, LogId(5, 2), 3, b"de", done=False, term=10)
     assert (reply.accepted, reply.next_offset) == (False, 0)
 
 
-def test_pieces_that_fail_their_checksums_are_forgotten_and_the_log_stays() -> None:
+def test_chunks_that_fail_their_checksums_are_forgotten_and_the_log_stays() -> None:
     bench = Bench(1, 1)
-    piece(bench, LogId(5, 2))
+    chunk(bench, LogId(5, 2))
     (reply,) = checked(bench, None)
     assert (reply.accepted, reply.next_offset) == (False, 0)
     assert bench.about.last == LogId(2, 1)
@@ -305,7 +305,7 @@ def test_pieces_that_fail_their_checksums_are_forgotten_and_the_log_stays() -> N
 
 def test_a_snapshot_that_was_checked_too_late_for_its_leader_is_not_installed_but_answered() -> None:
     bench = Bench(1, 1)
-    piece(bench, LogId(5, 2))
+    chunk(bench, LogId(5, 2))
     (check,) = bench.all(CheckSnapshot)
     bench.append(10, LogId(2, 1), sender=THREE)
     bench.step(SnapshotChecked(check.request_id, described(5, 2)))
@@ -328,7 +328,7 @@ def test_the_leader_sends_a_snapshot_when_it_has_discarded_the_next_entry_that_a
     assert sent.configuration == group(3)
 
 
-def sent_piece(bench: Bench, read: ReadSnapshot, end: int) -> InstallSnapshot:
+def sent_chunk(bench: Bench, read: ReadSnapshot, end: int) -> InstallSnapshot:
     """The disk gives [offset, end), and the leader sends it."""
     data = IMAGE[read.offset : end]
     bench.step(SnapshotRead(read.request_id, read.last, read.offset, data, done=end == len(IMAGE)))
@@ -340,11 +340,11 @@ def answer(bench: Bench, sent: InstallSnapshot, offset: int, *, accepted: bool =
     bench.receive(TWO, SnapshotReply(sent.term, accepted, offset, whole, sent.correlation))
 
 
-def test_one_piece_is_under_way_at_a_time_and_the_next_follows_its_answer() -> None:
+def test_one_chunk_is_under_way_at_a_time_and_the_next_follows_its_answer() -> None:
     """Leaders always send chunks in order."""
     bench = Leading()
     read = bench.behind()
-    sent = sent_piece(bench, read, 4)
+    sent = sent_chunk(bench, read, 4)
     bench.propose(b"meanwhile")
     assert bench.all(ReadSnapshot) == []
     answer(bench, sent, 4)
@@ -355,7 +355,7 @@ def test_one_piece_is_under_way_at_a_time_and_the_next_follows_its_answer() -> N
 def test_after_a_refusal_the_transfer_resumes_at_the_offset_that_the_follower_wants_a_heartbeat_later() -> None:
     bench = Leading()
     read = bench.behind()
-    answer(bench, sent_piece(bench, read, 4), 2, accepted=False)
+    answer(bench, sent_chunk(bench, read, 4), 2, accepted=False)
     assert bench.all(ReadSnapshot) == []
     reads: list[ReadSnapshot] = []
     while not reads:
@@ -367,9 +367,9 @@ def test_after_a_refusal_the_transfer_resumes_at_the_offset_that_the_follower_wa
 def test_when_no_answer_comes_the_follower_is_only_sent_heartbeats_until_it_gives_a_sign_of_life() -> None:
     bench = Leading()
     read = bench.behind()
-    sent = sent_piece(bench, read, 4)
+    sent = sent_chunk(bench, read, 4)
     answer(bench, sent, 4)
-    sent_piece(bench, bench.all(ReadSnapshot)[0], 8)
+    sent_chunk(bench, bench.all(ReadSnapshot)[0], 8)
     heartbeats: list[AppendEntries] = []
     for _ in range(12):
         bench.expire()
@@ -385,7 +385,7 @@ def test_when_no_answer_comes_the_follower_is_only_sent_heartbeats_until_it_give
 def test_an_installed_snapshot_counts_as_held_and_the_entries_behind_it_follow() -> None:
     bench = Leading()
     read = bench.behind()
-    answer(bench, sent_piece(bench, read, len(IMAGE)), len(IMAGE), whole=True)
+    answer(bench, sent_chunk(bench, read, len(IMAGE)), len(IMAGE), whole=True)
     (append,) = bench.appends(TWO)
     assert append.previous == LogId(4, 2)
     (two,) = (follower for follower in bench.about.followers if follower.server_id == TWO)
@@ -396,7 +396,7 @@ def test_an_installed_snapshot_counts_as_held_and_the_entries_behind_it_follow()
 def test_a_transfer_begins_anew_when_the_snapshot_was_replaced() -> None:
     bench = Leading()
     read = bench.behind()
-    sent = sent_piece(bench, read, 4)
+    sent = sent_chunk(bench, read, 4)
     bench.step(SnapshotTaken(described(5, 2), 6))
     answer(bench, sent, 4)
     (read,) = bench.all(ReadSnapshot)
@@ -406,6 +406,6 @@ def test_a_transfer_begins_anew_when_the_snapshot_was_replaced() -> None:
 def test_a_leader_never_installs_a_snapshot() -> None:
     bench = Leading()
     assert bench.is_(Role.LEADER)
-    (reply,) = piece(bench, LogId(50, 3), term=3)
+    (reply,) = chunk(bench, LogId(50, 3), term=3)
     assert not reply.accepted
     assert bench.is_(Role.LEADER)

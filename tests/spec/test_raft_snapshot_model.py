@@ -1,4 +1,4 @@
-"""Receiving a snapshot, whatever pieces come in whatever order: only the leader's whole image is ever installed.
+"""Receiving a snapshot, whatever chunks come in whatever order: only the leader's whole image is ever installed.
 
 The model is a file: what is stored is written to it at its offset; what is installed must be one image, byte by byte.
 """
@@ -19,13 +19,13 @@ IMAGES: dict[Name, bytes] = {
     (10, THREE, LogId(5, 2)): b"9876543210",
 }
 """Another leader may have other bytes for the same place."""
-PIECES = st.tuples(st.sampled_from(list(IMAGES)), st.integers(0, 9), st.integers(1, 10))
+CHUNKS = st.tuples(st.sampled_from(list(IMAGES)), st.integers(0, 9), st.integers(1, 10))
 
 
-@given(st.lists(PIECES, max_size=30), st.booleans())
+@given(st.lists(CHUNKS, max_size=30), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_only_a_whole_image_of_one_leader_is_installed_and_a_patient_leader_gets_it_there(
-    pieces: list[tuple[Name, int, int]],
+    chunks: list[tuple[Name, int, int]],
     sound: bool,  # noqa: FBT001 - whether the disk gives back what was written
 ) -> None:
     bench = Bench(1, 1)
@@ -52,14 +52,14 @@ def test_only_a_whole_image_of_one_leader_is_installed_and_a_patient_leader_gets
                         pass
             replies = [send.message for send in bench.all(Send) if isinstance(send.message, SnapshotReply)]
             if replies:
-                assert len(replies) == 1, "one answer to one piece"
+                assert len(replies) == 1, "one answer to one chunk"
                 return replies[0]
             (check,) = bench.all(CheckSnapshot)
             assert file == image, "read back before all of it is there"
             found = None if rotten else SnapshotDescription(last, group(3), len(image), 0)
             bench.step(SnapshotChecked(check.request_id, found))
 
-    for name, offset, length in pieces:
+    for name, offset, length in chunks:
         give(name, offset, length, rotten=not sound)
     assert sound or installed == []
     newest = list(IMAGES)[-1]

@@ -126,17 +126,17 @@ def compacted(bench: Bench) -> Bench:
     return bench
 
 
-def test_a_leader_stays_while_its_follower_takes_a_snapshot_piece_by_piece() -> None:
+def test_a_leader_stays_while_its_follower_takes_a_snapshot_chunk_by_chunk() -> None:
     # Given a follower that has lost its log, and fetches the snapshot; a proposal waits for it
     bench = compacted(FetchBench(1, voters=2))
     last = bench.about.last
     bench.propose(b"x")
-    # When it takes a piece every half second, for longer than a leader that commits nothing may stay
+    # When it takes a chunk every half second, for longer than a leader that commits nothing may stay
     for offset in range(0, 30_000, 1_000):
         bench.receive(TWO, FetchSnapshot(bench.about.term, TWO, last, offset, 1_000, offset), after_ms=500)
         bench.step(DeadlineReached())
     assert bench.is_(Role.LEADER)
-    # Then it still leads; but not if the follower asks for the same piece again and again
+    # Then it still leads; but not if the follower asks for the same chunk again and again
     for _ in range(2 * STALLED_MS // 500):
         bench.receive(TWO, FetchSnapshot(bench.about.term, TWO, last, 29_000, 1_000, 1), after_ms=500)
         bench.step(DeadlineReached())

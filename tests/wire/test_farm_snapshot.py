@@ -37,7 +37,7 @@ def snapshot_of(log: Log) -> FarmSnapshot:
     return FarmSnapshot(log.farm.state, log.farm.tuning.period_ms, log.farm.sessions.dump())
 
 
-async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
+async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
     for part in parts:
         yield part
 
@@ -51,7 +51,7 @@ async def test_all_that_operators_and_the_pipeline_said_comes_back() -> None:
     assert state.weights.factors
     assert state.clients
     assert any(each.report for each in state.numbers.values())
-    back = await decode_farm(pieces(*encode_farm(snapshot_of(log))))
+    back = await decode_farm(chunks(*encode_farm(snapshot_of(log))))
     assert back.farm == state
 
 
@@ -74,7 +74,7 @@ async def test_a_snapshot_of_the_first_format_is_read() -> None:
     log = Log()
     log.append(report(1), report(2, masters=()))
     log.clock(30_000)
-    back = await decode_farm(pieces(first_format(log)))
+    back = await decode_farm(chunks(first_format(log)))
     assert back.farm == log.farm.state
 
 
@@ -87,7 +87,7 @@ async def test_a_snapshot_of_before_there_were_proofs_is_read_for_a_farm_that_is
     for admitted in head["farm"]["admitted"].values():
         del admitted["entry"]
     data = msgspec.msgpack.encode(head)
-    back = await decode_farm(pieces(len(data).to_bytes(4) + data))
+    back = await decode_farm(chunks(len(data).to_bytes(4) + data))
     assert back.farm == replace(log.farm.state, clients={}, numbers={})
 
 
@@ -96,14 +96,14 @@ async def test_a_snapshot_of_a_later_format_is_refused() -> None:
     head: dict[str, Any] = msgspec.msgpack.decode(document[4:])
     data = msgspec.msgpack.encode(head | {"version": 9})
     with pytest.raises(FarmSnapshotError, match="format 9; this version reads 3"):
-        await decode_farm(pieces(len(data).to_bytes(4) + data))
+        await decode_farm(chunks(len(data).to_bytes(4) + data))
 
 
 @pytest.mark.parametrize("farm", [None, {"servers": None}, {"servers": {1: None}}, {"servers": {1: {}}}])
 async def test_what_is_no_farm_is_refused_in_one_way(farm: object) -> None:
     data = msgspec.msgpack.encode({"version": 1, "farm": farm, "period_ms": 1, "sessions": b""})
     with pytest.raises(FarmSnapshotError, match="another version"):
-        await decode_farm(pieces(len(data).to_bytes(4) + data))
+        await decode_farm(chunks(len(data).to_bytes(4) + data))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -115,7 +115,7 @@ async def test_mutated_snapshots_are_read_or_refused_in_one_way(seed: int) -> No
         for _ in range(random.randint(1, 4)):
             damaged[random.randrange(len(damaged))] = random.randrange(256)
         try:
-            await decode_farm(pieces(bytes(damaged)))
+            await decode_farm(chunks(bytes(damaged)))
         except FarmSnapshotError:
             refused += 1
     assert refused > 0, f"seed {seed}"
@@ -132,4 +132,4 @@ async def test_mutated_snapshots_are_read_or_refused_in_one_way(seed: int) -> No
 )
 async def test_a_document_of_another_shape_is_refused_in_the_same_way(document: bytes) -> None:
     with pytest.raises(FarmSnapshotError):
-        await decode_farm(pieces(len(document).to_bytes(4), document))
+        await decode_farm(chunks(len(document).to_bytes(4), document))

@@ -198,16 +198,16 @@ def test_an_extended_configuration_that_is_cut_or_changed_raises_the_one_error_o
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_a_piece_of_a_snapshot_and_its_answers_keep_their_meaning(done: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    piece = core.InstallSnapshot(5, ALICE, LogId(40, 3), SERVERS, 100, b"abc", done, correlation=7)
-    asked = request_to_wire(piece, BOB, lambda index: index - 1)
-    assert request_from_wire(asked, 7) == piece
+def test_a_chunk_of_a_snapshot_and_its_answers_keep_their_meaning(done: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    chunk = core.InstallSnapshot(5, ALICE, LogId(40, 3), SERVERS, 100, b"abc", done, correlation=7)
+    asked = request_to_wire(chunk, BOB, lambda index: index - 1)
+    assert request_from_wire(asked, 7) == chunk
     for reply in (
         core.SnapshotReply(5, accepted=True, next_offset=103, installed=done, correlation=7),
         core.SnapshotReply(5, accepted=False, next_offset=50, installed=False, correlation=7),
         core.SnapshotReply(6, accepted=True, next_offset=2**63 - 1, installed=True, correlation=7),
     ):
-        back = reply_from_wire(reply_to_wire(reply, asked), piece)
+        back = reply_from_wire(reply_to_wire(reply, asked), chunk)
         assert isinstance(back, core.SnapshotReply)
         assert (back.accepted, back.installed) == (reply.accepted, reply.installed)
         assert reply.installed or back == reply

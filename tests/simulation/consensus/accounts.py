@@ -1,6 +1,6 @@
 """What servers owe each other: every request is answered once, at once or, if it may wait, later.
 
-The last piece of a snapshot is answered when all of them are checked. A fetch may be parked by a leader. One per asking
+The last chunk of a snapshot is answered when all of them are checked. A fetch may be parked by a leader. One per asking
 replica: who asks again gave the older one up, which is answered then. A server that does not lead parks nothing. A
 crash settles the accounts of the server that dies. What clients and operators ask is answered once at most, too.
 """
@@ -78,7 +78,7 @@ class Accounts:
                     del owed[effect.message.correlation]
         debts = {pair: sum(owed.values()) for pair, owed in self._owed.items() if pair[0] == server and owed}
         if sum(debt for (_, _, kind), debt in debts.items() if kind is SnapshotReply) > 1:
-            raise AccountError(f"server {server} owes answers for two pieces of snapshots")
+            raise AccountError(f"server {server} owes answers for two chunks of snapshots")
         for (_, creditor, kind), debt in debts.items():
             limit = {SnapshotReply: 1, FetchReply: int(leads), FetchSnapshotReply: _MAX_READS * leads}[kind]
             if debt > limit:

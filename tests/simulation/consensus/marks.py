@@ -52,7 +52,7 @@ COMMON = (
     "log compacted",
     "snapshot installed",
     "snapshot installed over a conflicting suffix",
-    "snapshot piece refused, transfer resumed from the offset wanted",
+    "snapshot chunk refused, transfer resumed from the offset wanted",
     "voter added",
     "voter removed",
     "leader removed itself",
@@ -202,9 +202,9 @@ class Marks:
             case VoteReply(granted=True, pre_vote=False) if _was_named(event):
                 self.see("vote given to whom the leader named")
             case SnapshotReply(accepted=False, next_offset=offset) if offset:
-                self.see("snapshot piece refused, transfer resumed from the offset wanted")
+                self.see("snapshot chunk refused, transfer resumed from the offset wanted")
             case FetchSnapshot(offset=offset) if offset and isinstance(event, DeadlineReached):
-                self.see("snapshot piece refused, transfer resumed from the offset wanted")
+                self.see("snapshot chunk refused, transfer resumed from the offset wanted")
             case SnapshotReply(installed=True) if isinstance(event, Received):
                 self.see("snapshot superfluous to its receiver")
             case FetchReply():

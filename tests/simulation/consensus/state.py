@@ -25,7 +25,7 @@ from consensus.storage.snapshots import SnapshotWriter
 
 OWN_READ = -1
 _EVERYTHING = 2**40
-_PIECE_BYTES = 600
+_CHUNK_BYTES = 600
 _HEAD = struct.Struct(">QI")
 _PAIR = struct.Struct(">IQ")
 _WRITE = struct.Struct(">4sIQQ")
@@ -146,7 +146,7 @@ class StateMachine:
         writer = self.writer = SnapshotWriter(effect.last, effect.configuration)
         data = self._captured
         plans = [writer.plan_begin()]
-        plans += [writer.plan(data[start : start + _PIECE_BYTES]) for start in range(0, len(data), _PIECE_BYTES)]
+        plans += [writer.plan(data[start : start + _CHUNK_BYTES]) for start in range(0, len(data), _CHUNK_BYTES)]
         plans.append(writer.plan_end())
         self.jobs = deque(SnapshotWrite(tuple(plan), writer.file) for plan in plans)
 
@@ -172,7 +172,7 @@ class StateMachine:
             yield _PAIR.pack(*pair)
 
     async def _restore_own_part(self, _last: LogId, state: AsyncIterator[bytes]) -> None:
-        data = b"".join([piece async for piece in state])
+        data = b"".join([chunk async for chunk in state])
         self.applied, self.chain = _HEAD.unpack_from(data)
         self._store.values = dict(_PAIR.iter_unpack(data[_HEAD.size :]))
 

@@ -80,21 +80,21 @@ def _no_word(message: core.Message) -> GarlicFarmError:
 
 
 def _snapshot_to_wire(
-    piece: core.InstallSnapshot, recipient: int, configuration_before: ConfigurationBefore
+    message: core.InstallSnapshot, recipient: int, configuration_before: ConfigurationBefore
 ) -> wire.Request:
-    index = configuration_before(piece.last.index + 1)
-    configuration = configuration_to_wire(piece.configuration, index, configuration_before(index))
+    index = configuration_before(message.last.index + 1)
+    configuration = configuration_to_wire(message.configuration, index, configuration_before(index))
     chunk = SnapshotSyncRequest(
-        piece.last.index, piece.last.term, configuration, piece.offset, piece.data, done=piece.done
+        message.last.index, message.last.term, configuration, message.offset, message.data, done=message.done
     )
-    entries = (LogEntry(piece.term, chunk),)
+    entries = (LogEntry(message.term, chunk),)
     return wire.InstallSnapshotRequest(
-        model.integer_id(piece.leader),
+        model.integer_id(message.leader),
         recipient,
-        piece.term,
-        piece.last.term,
-        piece.last.index,
-        piece.last.index,
+        message.term,
+        message.last.term,
+        message.last.index,
+        message.last.index,
         entries,
     )
 
