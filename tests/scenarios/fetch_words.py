@@ -1,4 +1,4 @@
-"""How the stories tell the messages of pulling replication.
+"""How the stories tell the messages of replication by fetching.
 
 2->1: fetch after 3/1, term 1, knows commit 2           1->2: fetched of terms 1 1, term 1, commit 3
 1->2: fetched nothing, term 1, commit 3

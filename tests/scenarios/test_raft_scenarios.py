@@ -80,7 +80,7 @@ class Group:
         return [number for number, raft in self.rafts.items() if raft.describe().role is Role.LEADER]
 
 
-@pytest.fixture(params=[GARLIC_FARM, KRAFT], ids=["push", "pull"])
+@pytest.fixture(params=[GARLIC_FARM, KRAFT], ids=["append", "fetch"])
 def features(request: pytest.FixtureRequest) -> Features:
     found = request.param
     assert isinstance(found, Features)

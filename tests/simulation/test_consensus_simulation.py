@@ -101,7 +101,7 @@ def test_another_seed_gives_another_trace() -> None:
 def test_a_violation_names_the_line_that_shows_it_again(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["consensus", "--seeds", "50", "--mutant", "append-reply-before-persist"]) == 1
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("again: python -m tests.simulation consensus --strategy push --seed ")
+    assert line.startswith("again: python -m tests.simulation consensus --strategy append --seed ")
     arguments = line.split("tests.simulation ")[1].removesuffix(" --trace").split()
     assert main(arguments) == 1
 
@@ -109,8 +109,8 @@ def test_a_violation_names_the_line_that_shows_it_again(capsys: pytest.CaptureFi
 def test_a_long_run_prints_its_counts_and_the_paths_that_ran(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "2", "--short"]) == 0
     told = capsys.readouterr().out
-    assert told.startswith("push: 2 histories in ")
-    assert "pull: 2 histories in " in told
+    assert told.startswith("append: 2 histories in ")
+    assert "fetch: 2 histories in " in told
     assert "elections" in told
     assert "paths that ran:" in told
 

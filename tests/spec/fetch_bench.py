@@ -1,4 +1,4 @@
-"""One replica of a group that pulls, on the test bench."""
+"""One replica of a group whose followers fetch, on the test bench."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar

@@ -3,7 +3,7 @@
 The handshake proves which server speaks, not that it was elected. A leader is a voter of the newest configuration, or
 of the one before it, so a follower whose log has both may refuse anybody else. One whose log is older may not refuse
 for ever: it listens when its own leader has been silent for the minimum election timeout. How a whole group converges
-then is told by the stories `new_server_leads_before_one_knows_it` and `pull_new_server_leads_before_one_knows_it`.
+then is told by the stories `new_server_leads_before_one_knows_it` and `fetch_new_server_leads_before_one_knows_it`.
 """
 
 import pytest

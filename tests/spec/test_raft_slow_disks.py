@@ -23,7 +23,7 @@ from tests.spec.raft_bench import ONE, THREE, TWO, entries_of, group
 
 SLOW_MS = 1_600
 """Longer than the minimum election timeout, shorter than the longest."""
-STRATEGIES = pytest.mark.parametrize("features", [GARLIC_FARM, KRAFT], ids=["push", "fetch"])
+STRATEGIES = pytest.mark.parametrize("features", [GARLIC_FARM, KRAFT], ids=["append", "fetch"])
 
 
 class Disk:

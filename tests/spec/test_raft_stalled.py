@@ -48,7 +48,7 @@ def live_on(bench: Bench, up_to_ms: int, *, stored: int) -> list[ProposalResolve
     return told
 
 
-@pytest.mark.parametrize("kind", [Bench, FetchBench], ids=["push", "pull"])
+@pytest.mark.parametrize("kind", [Bench, FetchBench], ids=["append", "fetch"])
 def test_a_leader_that_commits_nothing_while_proposals_wait_resigns(kind: type[Bench]) -> None:
     # Given a leader of two servers whose own disk hangs
     bench = leader_of(kind(1, voters=2))
@@ -75,7 +75,7 @@ def test_where_followers_fetch_it_names_who_should_be_next() -> None:
     assert end.preferred == (TWO,)
 
 
-@pytest.mark.parametrize("kind", [Bench, FetchBench], ids=["push", "pull"])
+@pytest.mark.parametrize("kind", [Bench, FetchBench], ids=["append", "fetch"])
 def test_a_leader_for_which_no_proposal_waits_stays_however_long_it_commits_nothing(kind: type[Bench]) -> None:
     bench = leader_of(kind(1, voters=2))
     stored = bench.about.last.index
@@ -87,7 +87,7 @@ def test_a_leader_for_which_no_proposal_waits_stays_however_long_it_commits_noth
     assert bench.is_(Role.LEADER)
 
 
-@pytest.mark.parametrize("kind", [Bench, FetchBench], ids=["push", "pull"])
+@pytest.mark.parametrize("kind", [Bench, FetchBench], ids=["append", "fetch"])
 def test_each_commit_gives_a_leader_five_election_timeouts_more(kind: type[Bench]) -> None:
     bench = leader_of(kind(1, voters=2))
     stored = bench.about.last.index

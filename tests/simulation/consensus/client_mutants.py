@@ -103,7 +103,7 @@ CLIENT_MUTANTS = (
         "late-refusal-ends-the-promise",
         "what a leader answered when it was a candidate still counts, if it was known by hearsay before it spoke",
         ((FetchFollower, "_leader_has_spoken", property(_hearsay_will_do)),),
-        "pull",
+        "fetch",
         kind=Kind.LEASE,
     ),
     Mutant(

@@ -1,6 +1,6 @@
 """Long runs from the command line: many seeds with counts, one seed again with its trace, or every planted bug.
 
-    python -m tests.simulation consensus --strategy pull --seeds 10000 --jobs 2
+    python -m tests.simulation consensus --strategy fetch --seeds 10000 --jobs 2
     python -m tests.simulation consensus --seed 4711 --trace
     python -m tests.simulation consensus --kind 'figure 8' --seeds 100
     python -m tests.simulation consensus-mutants
@@ -108,7 +108,7 @@ def main_mutants(arguments: Sequence[str]) -> int:
         wanted = [_MUTANTS[name] for name in options.names] or list(ALL_MUTANTS)
         found = pool.map(_find, [mutant.name for mutant in wanted], [options.seeds] * len(wanted))
         for mutant, (seed, text) in zip(wanted, found, strict=True):
-            _say(f"{mutant.name:40} {mutant.strategy:4} {'SURVIVED' if seed is None else seed:>8}  {text[:100]}")
+            _say(f"{mutant.name:40} {mutant.strategy:6} {'SURVIVED' if seed is None else seed:>8}  {text[:100]}")
             survivors += [mutant.name] if seed is None else []
     _say(f"{len(wanted) - len(survivors)} of {len(wanted)} planted bugs found")
     return 1 if survivors else 0

@@ -1,4 +1,4 @@
-"""Bugs planted in pulling replication, each of which the simulator must find."""
+"""Bugs planted in replication by fetching, each of which the simulator must find."""
 
 from typing import Any
 
@@ -46,38 +46,38 @@ FETCH_MUTANTS = (
         "fetch-without-correlation",
         "any fetch reply counts as the answer to what would be asked now, so a late one cuts what came since",
         ((FetchSchedule, "answered", _answers_anything),),
-        "pull",
+        "fetch",
     ),
     Mutant(
         "fetch-reply-for-another-end",
         "a fetch reply is taken although the log has grown since it was asked for",
         ((fetch_follower, "still_answers", lambda _last, _asked: True),),
-        "pull",
+        "fetch",
     ),
     Mutant(
         "fetch-before-durable",
         "a follower fetches from the end of its log, and so acknowledges it, before it is durable",
         ((Outbox, "send", _send_fetches_at_once), (FetchSchedule, "_is_writing", False)),
-        "pull",
+        "fetch",
     ),
     Mutant(
         "divergence-by-whole-terms",
         "where logs diverge, the whole term is cut, with what both agree on; who knows it committed refuses for ever",
         ((Log, "divergence", _before_the_whole_term),),
-        "pull",
+        "fetch",
         stalls=True,
     ),
     Mutant(
-        "pull-old-term-by-counting",
+        "fetch-old-term-by-counting",
         "entries of older terms are committed by counting fetches",
         ((ProgressTracker, "_may_commit", _any_index_commits),),
-        "pull",
+        "fetch",
         kind=Kind.FIGURE_8,
     ),
     Mutant(
-        "pull-leader-counts-itself-early",
+        "fetch-leader-counts-itself-early",
         "a leader that is fetched from counts its own entries before they are durable",
         ((ProgressTracker, "_own_match", _last_index),),
-        "pull",
+        "fetch",
     ),
 )

@@ -78,7 +78,7 @@ def production_core(
     )
 
 
-def pulling_core(
+def fetching_core(
     server_id: ServerId,
     configuration: Configuration,
     hard_state: HardState,
@@ -93,7 +93,7 @@ def pulling_core(
     )
 
 
-CORES = {"push": production_core, "pull": pulling_core}
+CORES = {"append": production_core, "fetch": fetching_core}
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ COMMON = (
     "term or vote written beside a group that waits for space",
     "snapshot given up for want of disk space",
 )
-PUSH = (
+APPEND = (
     "append refused, leader backs off",
     "snapshot superfluous to its receiver",
     "several servers changed at once",
@@ -89,7 +89,7 @@ PUSH = (
     "read under a lease",
     "vote given to whom the leader named",
 )
-PULL = (
+FETCH = (
     "diverging fetch",
     "fetch parked",
     "parked fetch completed by entries",
@@ -99,7 +99,7 @@ PULL = (
     "snapshot named to who fetches what is gone",
     "successor campaigned at the word of a leader that resigned",
 )
-DEMANDED = {"push": (*COMMON, *PUSH), "pull": (*COMMON, *PULL)}
+DEMANDED = {"append": (*COMMON, *APPEND), "fetch": (*COMMON, *FETCH)}
 """What must have run, for each strategy."""
 
 _REFUSALS = {

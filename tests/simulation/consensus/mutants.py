@@ -34,7 +34,7 @@ class Mutant:
     name: str
     story: str
     changes: tuple[tuple[Any, str, Any], ...]
-    strategy: str = "push"
+    strategy: str = "append"
     kind: Kind | None = None
     """In which kind of world to look, if the bug shows in one kind only; else in all."""
     stalls: bool = False
@@ -336,8 +336,8 @@ MUTANTS = (
         "configuration-outlives-its-entry",
         "a truncated configuration stays in effect",
         ((Log, "truncate_from", _keep_truncated_configuration),),
-        # Where the leader pushes its first entry is its configuration, which hides the bug as soon as it arrives.
-        "pull",
+        # Where the leader appends, its first entry is its configuration, which hides the bug as soon as it arrives.
+        "fetch",
         kind=Kind.MEMBERSHIP,
     ),
     Mutant(

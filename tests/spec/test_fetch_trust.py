@@ -1,4 +1,4 @@
-"""Whom a group that pulls believes: late answers, strangers of a later term, followers that fetch nothing."""
+"""Which messages a group that fetches believes: late answers, strangers of a later term, idle followers."""
 
 from dataclasses import replace
 
