@@ -250,7 +250,7 @@ class TransferOutcome(Enum):
     ELSEWHERE = "elsewhere"
     """Leadership went to another server than the one meant."""
     UNKNOWN = "unknown"
-    """We lead no more, and nobody is known to lead yet."""
+    """This server leads no more, and no other leader is known yet."""
     TIMED_OUT = "timed-out"
     """The target was not caught up, or did not take over, within an election timeout; we lead on."""
     DECLINED = "declined"

@@ -18,7 +18,7 @@ counts when it is durable, like everybody's.
 *A vote request* is answered thus. A server that leads or hears a leader refuses before it gets here
 (`ServerRole.sticks_to_leader`); without that, one server that hears no heartbeats deposes leader after leader.
 
-    pre-vote        "would you vote for me?": no term or vote changes, so a cut-off server cannot raise anybody's term
+    pre-vote        "would you vote for me?": no term or vote changes, so a cut-off server raises no other server's term
     vote            at most one in a term, first come first served, only for a log at least as up to date as ours
 
 The vote itself is durable before its answer leaves: otherwise a crash and restart could vote twice in one term.

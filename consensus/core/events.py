@@ -80,7 +80,7 @@ class PeerExtensions:
 
 @dataclass(frozen=True, slots=True)
 class ChangeConfiguration:
-    """Somebody wants the member set to become `target` (not joint). `change_id` comes back in one `ChangeResolved`."""
+    """A caller asks that the member set become `target` (not joint). `change_id` comes back in one `ChangeResolved`."""
 
     change_id: int
     target: Configuration

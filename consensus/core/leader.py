@@ -62,7 +62,7 @@ class Leader:
         self._pending_bytes = 0
         self.leader = replica.server_id
         self.successor: ServerId | None = None
-        """Whom to put first if we resign, where the strategy has a word for it."""
+        """The preferred successor if this leader resigns, for a strategy whose messages can name one."""
         self.tracker = ProgressTracker(replica)
         self.followers = self.tracker.followers
         self.reconfiguration = Reconfiguration(replica, self.tracker)
@@ -172,7 +172,7 @@ class Leader:
             self._resolve_committed()
 
     def resign(self) -> None:
-        """Leadership ended: nobody can say any more what becomes of the proposals that are not committed."""
+        """Leadership ended: the outcome of proposals that are not committed is unknown from now on."""
         for pending in self._pending:
             self._replica.outbox.add(ProposalResolved(pending.proposal_id, Outcome.UNKNOWN, leader=None))
         self._pending.clear()
@@ -210,7 +210,7 @@ class Leader:
 
     @property
     def _stall_deadline(self) -> Milliseconds | None:
-        """When we resign unless something is committed. None: no proposal waits, or nobody else could lead."""
+        """When we resign unless something is committed. None: no proposal waits, or no other server could lead."""
         replica = self._replica
         if not self._pending or not replica.others:
             return None

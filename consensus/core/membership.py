@@ -25,7 +25,7 @@ would cost the group the failure that it was meant to survive.
 
 *One at a time* (`Reconfiguration`). A request is refused while another is under way or the latest configuration is not
 committed, and before the leader has committed an entry of its own term. Without the last rule a single-server change
-may miss an unfinished one of an older leader, and two majorities that share nobody can decide differently.
+may miss an unfinished one of an older leader, and two majorities without a common server can decide differently.
 
 *The leader whose log carries C_old,new finishes it.* What to append next follows from the log alone: a joint
 configuration that is committed is followed by its C_new. A leader that inherits one goes on from there, although nobody
@@ -131,7 +131,7 @@ class CatchUp:
 
 @dataclass(slots=True)
 class Change:
-    """A change that somebody waits for. `catching_up` is empty once the first step is appended."""
+    """A change that a caller waits for. `catching_up` is empty once the first step is appended."""
 
     change_id: int
     target: Configuration
@@ -183,7 +183,7 @@ class Reconfiguration:
         )
 
     def request(self, request: ChangeConfiguration) -> None:
-        """Somebody wants `target`: begin, or refuse."""
+        """A caller asks for `target`: begin the change, or refuse it."""
         current = self._replica.log.configuration
         target = request.target
         refusal = target_refusal(current, target) or self._refusal_at_present()
@@ -243,7 +243,7 @@ class Reconfiguration:
             self._end(self.change, ChangeOutcome.UNKNOWN if self.change.appended else ChangeRefusal.LEADERSHIP_LOST)
 
     def describe(self) -> ChangeProgress | None:
-        """The change that somebody waits for, as plain data."""
+        """The change that a caller waits for, as plain data."""
         change = self.change
         if change is None:
             return None

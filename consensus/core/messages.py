@@ -162,7 +162,7 @@ class EndQuorumEpoch:
 
 @dataclass(frozen=True, slots=True)
 class EndQuorumEpochReply:
-    """Answer to EndQuorumEpoch. Nobody waits for it: the sender has resigned, whatever it says."""
+    """Answer to EndQuorumEpoch. The sender ignores it: it has resigned already."""
 
     term: Term
     leader: ServerId | None
@@ -177,7 +177,7 @@ FetchMessage = FetchRequest | FetchAnswer
 
 @dataclass(frozen=True, slots=True)
 class RequestVote:
-    """RequestVote RPC (Raft figure 2); with `pre_vote` only a question, which changes nobody's term or vote.
+    """RequestVote RPC (Raft figure 2); with `pre_vote` only a question, which changes no term or vote.
 
     With `transfer` the leader itself has asked for this election: voters listen although they hear from it.
     """

@@ -147,7 +147,7 @@ class Configuration:
 
 
 def possible_configuration(configuration: Configuration) -> bool:
-    """Whether it has voters, names nobody twice in one list, makes no voter a learner, and has possible ids."""
+    """Whether it has voters, lists no server twice, makes no voter a learner, and has possible ids."""
     return (
         bool(configuration.voters)
         and names_each_once(configuration)
@@ -203,7 +203,7 @@ COMMAND: Final = EntryKind.COMMAND
 
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: one is made for each entry, and a frozen one costs three times
 class Entry:
-    """One entry of the log, the same object on its whole way through a server; nobody changes it.
+    """One entry of the log, the same object on its whole way through a server; it is never changed.
 
     `data` are the bytes that came from the client, or from the leader: they are never encoded again. What a
     configuration or a no-op says is read from them where it is needed. A configuration that repeats the current one is

@@ -2,7 +2,7 @@
 
 There is one set, or in joint consensus two, of which each must agree by a majority of its own (Raft section 6). Never
 their union: a majority of five new and three old servers may contain no majority of the old ones, which then could
-decide otherwise. Only voters count: an answer from anybody else is never seen by these functions' results.
+decide otherwise. Only voters count: answers of other servers never affect the result.
 """
 
 from collections.abc import Collection, Mapping

@@ -109,7 +109,8 @@ class ServerRole:
 
         A leader was elected, so it is a voter of the newest configuration or of the one before it. A follower whose
         configuration is older than that loses nothing but time: it listens when its leader has been silent for the
-        minimum election timeout. At term 0 nobody was followed yet, whatever a lease makes us assume after a start.
+        minimum election timeout. At term 0 this server has not followed a leader yet, even if a lease
+        makes it assume one after a start.
         """
         replica = self._replica
         if not 0 < replica.term < term or replica.may_lead(claimant) or not self.sticks_to_leader():
@@ -129,11 +130,11 @@ class ServerRole:
         self._become(Follower(self._replica.random_election_deadline(), leader))
 
     def follow_nobody_until(self, deadline: Milliseconds) -> None:
-        """Be a follower of nobody, which campaigns at `deadline`."""
+        """Become a follower without a known leader, which campaigns at `deadline`."""
         self._become(Follower(deadline))
 
     def become_follower(self) -> None:
-        """Follow nobody yet. A follower keeps its timer: only the leader's contact or a vote given may reset it."""
+        """Forget the leader. A follower keeps its timer: only the leader's contact or a vote given may reset it."""
         match self.current:
             case Follower(deadline=deadline, contact_ms=contact_ms):
                 self._become(Follower(deadline, contact_ms=contact_ms))

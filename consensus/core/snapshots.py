@@ -89,7 +89,7 @@ class OutgoingSnapshot:
     round_number: int = 0
 
     def due_ms(self, retry_ms: Milliseconds) -> Milliseconds | None:
-        """When something is to be done although nobody answers."""
+        """When to act if no answer arrives."""
         if self.read_id is not None:
             return None
         return self.resume_ms if self.sent_ms is None else self.sent_ms + retry_ms
@@ -166,7 +166,7 @@ class SnapshotServer:
             replica.outbox.add(ReadSnapshot(read_id, snapshot.last, fetch.offset, limit))
 
     def read(self, event: SnapshotRead) -> bool:
-        """Storage answered; returns False if nobody waits for this."""
+        """Storage answered; returns False if no transfer waits for this."""
         fetch = self._reads.pop(event.request_id, None)
         if fetch is None:
             return False
@@ -268,7 +268,7 @@ class SnapshotReceiver:
         self._store(incoming, request)
 
     def checked(self, event: SnapshotChecked) -> bool:
-        """The received chunks were read back; returns False if nobody waits for this."""
+        """The received chunks were read back; returns False if no transfer waits for this."""
         replica, incoming = self._replica, self.incoming
         if incoming is None or incoming.check_id != event.request_id:
             return False

@@ -61,7 +61,7 @@ class Description:
     followers: tuple[FollowerProgress, ...]
     configuration: Configuration
     change: ChangeProgress | None
-    """The change of the configuration that somebody waits for, on its leader."""
+    """The change of the configuration that a caller waits for, on its leader."""
     log_start: LogId
     """The log begins after this place."""
     snapshot: SnapshotDescription | None

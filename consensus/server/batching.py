@@ -10,7 +10,7 @@ term, so the place of each proposal follows from the place of the whole batch.
 
 *Linger, in flight.* While a batch is unanswered, later proposals wait until it is answered, until they fill a batch, or
 for `linger_in_flight_ms`, whatever comes first: each batch costs every server an append, a write and an answer, so many
-small ones are what a busy cluster has no time for. If nothing is in flight nobody waits: at low load a batch is one
+small ones are what a busy cluster has no time for. If nothing is in flight no request waits: at low load a batch is one
 proposal. The bound is for slow networks, on which a whole round trip more would be felt.
 
 *Linger, idle.* Clients that wait for their answers send their next commands when a batch is answered, a moment after
@@ -107,7 +107,7 @@ class Proposal:
             answered(answer)
 
     def abandon(self) -> None:
-        """Nobody waits any more. Not yet submitted, it never takes effect; submitted, it still may."""
+        """The caller has given up. Not yet submitted, it never takes effect; submitted, it still may."""
         self._answered = None
         if not self.submitted:
             self.abandoned = True

@@ -16,7 +16,7 @@ class HaltedError(Exception):
 
 
 class NotLeaderError(Exception):
-    """Only the leader can answer this; `leader` is whom to ask, as far as known."""
+    """Only the leader can answer this; `leader` is the server to ask, if it is known."""
 
     def __init__(self, leader: ServerId | None) -> None:
         who = "no leader is known: try again in a moment" if leader is None else f"server {leader} leads: ask it"

@@ -106,7 +106,7 @@ class EventLoop:
         return True
 
     def _fail(self, error: Exception) -> None:
-        """No step is taken any more: nobody knows what the core is worth."""
+        """Stop taking steps: the state of the core can no longer be trusted."""
         self._failure = error
         self._at_work = False
 

@@ -7,7 +7,7 @@
 
 A transport matches each reply with its request. How it does so is its own matter: by order, by a number in the message,
 or by a function call. The server asks for one thing only: the `correlation` of a request that came in is from
-`next_call`, so that no two calls under way in one process have the same number, whoever made them.
+`next_call`, so that no two calls under way in one process have the same number, also if different callers make them.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
@@ -60,7 +60,7 @@ class Receiver(Protocol):
         """
 
     def forget(self, number: int) -> None:
-        """Nobody waits any more for the reply to the request with this correlation."""
+        """The caller no longer waits for the reply to the request with this correlation."""
 
     def deliver_reply(self, sender: ServerId, reply: Reply) -> None:
         """A peer answered a request of this server, whose correlation the reply carries."""

@@ -3,7 +3,7 @@
     urgent      messages of peers, completions of the disk, handshakes      taken first, all of them
     proposals   clients' commands, as batches (`batching`)                  one batch at a time, when nothing is urgent
 
-Whoever brings an event has the owner's turn taken at once, in its own task, by `run_pending`. The owner's task is woken
+A task that brings an event runs the owner's turn at once, in its own task, by `run_pending`. The owner's task is woken
 only if a turn is being taken already, or if proposals linger. Waking it for each message would cost a turn of trio's
 loop each time, several in the life of every entry.
 
@@ -62,7 +62,7 @@ class Mailbox:
     def put(self, event: Urgent) -> bool:
         """Queue something urgent; False, and nothing queued, if the lane is full.
 
-        What the disk says always fits: there is one job at a time, and nobody would say again that it is full.
+        What the disk says always fits: there is one job at a time, and a dropped result would not be reported again.
         """
         if len(self._urgent) >= self._max_urgent and not isinstance(event, JobDone | JobBlocked | DiskSpace):
             return False

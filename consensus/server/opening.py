@@ -30,7 +30,7 @@ _NODE_ID_BYTES = 8
 
 
 def _ignore(_notice: Notice) -> None:
-    """Nobody watches."""
+    """Report nothing."""
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What this server was asked and has not answered yet: one table, from a call's number to whoever waits for it.
+"""What this server was asked and has not answered yet: one table, from a call's number to the task that waits for it.
 
     request of a peer                 answered by    Send of the reply with the same correlation
     batch of proposals                               ProposalResolved
@@ -104,7 +104,7 @@ class PendingCalls:
         return answer
 
     def answer(self, number: int, answer: object) -> None:
-        """Give the answer to whoever waits for it, if anybody still does."""
+        """Give the answer to the task that waits for it, if it still waits."""
         waiting = self._waiting.pop(number, None)
         if waiting is not None:
             kind, answered = waiting
@@ -112,7 +112,7 @@ class PendingCalls:
             answered(answer)
 
     def forget(self, number: int) -> None:
-        """Nobody waits for this answer any more."""
+        """The caller no longer waits for this answer."""
         waiting = self._waiting.pop(number, None)
         if waiting is not None:
             waiting[0].waiting -= 1

@@ -7,7 +7,7 @@
 Only the task that takes the turn touches the core, the executor and the storage's planners, so none of them needs a
 lock (`event_loop`). The disk worker performs one job at a time in a thread; while it syncs, turns go on, and whatever
 the core emits meanwhile joins the next group (`executor`). How proposals are joined to batches is told in `batching`.
-Each effect of the core is dispatched once, in `_carry_out`. Whoever waits for an answer stands in one table
+Each effect of the core is dispatched once, in `_carry_out`. A caller that waits for an answer is in one table
 (`pending_calls`).
 
 The server names no protocol. A `Transport` carries requests to the other servers and hands in what they ask and answer
@@ -17,7 +17,7 @@ The server names no protocol. A `Transport` carries requests to the other server
 each limited; what exceeds them is refused with `BUSY` or `ServerBusyError`, or dropped and counted where Raft repeats.
 
 *Failure.* An error of the disk ends `run` with that error: what was not acknowledged may be lost, nothing else is. A
-full disk is waited out: a leader resigns and nobody campaigns, what was not durable stays unacknowledged, the write is
+full disk is waited out: a leader resigns, no server campaigns, what was not durable stays unacknowledged, the write is
 tried again every `full_disk_retry_ms`, and a `DiskFull` notice tells when it begins and when it ends.
 """
 
@@ -110,7 +110,7 @@ class ConsensusServer:
     """One replica at work. `run` it once; everything else may be called from any task of the same trio run.
 
     The state machine takes committed entries in a task of its own, at its own pace. Of the log that a snapshot covers,
-    entries before `keep_from()` are of no use to anybody any more. `observe` hears role changes and alarms; it must
+    entries before `keep_from()` are no longer of use. `observe` hears role changes and alarms; it must
     return at once. `checks` are asked before anything that another server sends is stored.
     """
 
@@ -275,7 +275,7 @@ class ConsensusServer:
             raise
 
     def forget(self, number: int) -> None:
-        """Nobody waits any more for the answer to the call with this number."""
+        """The caller no longer waits for the answer to the call with this number."""
         self._calls.forget(number)
 
     def deliver_reply(self, sender: ServerId, reply: Reply) -> None:

@@ -1,4 +1,4 @@
-"""Takes snapshots: when the log has grown enough, when the last one is old, or when somebody asks.
+"""Takes snapshots: when the log has grown enough, when the last one is old, or when a caller asks.
 
     due ──▶ capture the state machine (at once) ──▶ core: TakeSnapshot ──▶ chunks to the disk, in its turns
                                                                       └──▶ core: SnapshotTaken ──▶ a shorter log
@@ -12,7 +12,7 @@ down by age, so that a restart never replays for long. While a follower is being
 it begin anew: that is put off until the log is four times the size.
 
 *How much of the log stays.* `retain_bytes` behind the snapshot, for followers that are only a little late and for
-readers of the log; `keep_from` may ask for less, by age. Nobody who reads can hold the log back.
+readers of the log; `keep_from` may ask for less, by age. No reader can hold the log back.
 """
 
 from collections.abc import Callable
@@ -126,7 +126,7 @@ class Snapshotting:
         self._granted = effect
 
     def written(self, job: SnapshotWrite) -> None:
-        """The disk has done a job; one of a snapshot that was cancelled is nobody's any more."""
+        """The disk has done a job; a job of a cancelled snapshot is ignored."""
         if self._side is not None and self._side[0] is job:
             self._side[1].give(job)
 

@@ -6,7 +6,7 @@
             └▶ anything else ──▶ executed as often as it is in the log
 
 The envelope is one byte of kind and fields in network byte order. What came of a request is asked for by its id, on any
-server that has applied the entry. Log time comes from the clock entries that whoever leads appends (`session_clock`);
+server that has applied the entry. Log time comes from the clock entries that the leader appends (`session_clock`);
 without them sessions end only by their number.
 """
 
@@ -66,7 +66,7 @@ class DedupStateMachine:
     ) -> None:
         """Without `snapshot` and `restore` the service has no state of its own, beside what came of requests.
 
-        `clock_s` is the local clock by which somebody may ask how old log time is; the state does not depend on it.
+        `clock_s` is the local clock by which a caller may ask how old log time is; the state does not depend on it.
         """
         self._clock_s = clock_s
         self._execute = execute

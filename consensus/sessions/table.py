@@ -92,7 +92,7 @@ class SessionLimits:
     expiry_ms: Milliseconds = 3_600_000
     reserved_prefix: str = ""
     """Sessions of clients whose names begin so give way to others only when no other is left: whoever can submit can
-    make as many other sessions as there is room for. Empty: nobody is preferred."""
+    make as many other sessions as there is room for. Empty: no session is preferred."""
 
     def is_reserved(self, client: str) -> bool:
         """Whether the client keeps its session while others have one."""
@@ -215,7 +215,7 @@ class SessionTable:
         return table
 
     def _begin_time(self, now_ms: Milliseconds) -> None:
-        """Until now nothing was known of the time, so that nobody has been silent for any of it."""
+        """Log time begins now, so no session has been idle before it."""
         for session in self._sessions.values():
             session.last_ms = now_ms
 

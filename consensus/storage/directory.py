@@ -279,7 +279,7 @@ def open_storage(
 
 
 def check_place(path: Path) -> None:
-    """Raise `StorageError` if there is a storage and it was made in another place: with a copy nobody is to begin."""
+    """Raise `StorageError` if there is a storage and it was made in another place: no server may start with a copy."""
     if not (path / STATE_FILE).is_file():
         return
     try:

@@ -7,7 +7,7 @@ Here there is always the same thread and nothing to count, and a call costs thre
 processor time (docs/benchmarks.md, where the time of consensus goes). An entry has two such calls on its way, the
 leader's and the quicker follower's. The thread begins with the first call and ends with `close`.
 
-A call that has begun is finished even if its caller is cancelled, for nobody could say how far it came.
+A call that has begun is finished even if its caller is cancelled, since its progress would be unknown.
 """
 
 from collections.abc import Callable

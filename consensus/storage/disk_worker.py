@@ -1,6 +1,6 @@
 """The disk worker: performs one job at a time, and waits out a full disk.
 
-Everything else that goes wrong ends it, and with it the server: after a failed sync nobody knows what the disk holds.
+Everything else that goes wrong ends it, and with it the server: after a failed sync the content of the disk is unknown.
 A group that met a full disk is resumed where `OutOfSpaceError` says, every `retry_ms`, until there is space. Between
 two tries the worker does what the executor finds to do beside it: votes and reads.
 """

@@ -5,7 +5,7 @@ Raft asks for the current term and the vote in it (figure 2). Beside them lies w
 * `durable`: entries up to here were durable when this was written. Damage at or before it is rot, not a torn tail.
 * `truncating_from`: a truncation has begun. It is written before the first byte of the log is erased and withdrawn when
   the last one is, so that a crash in between is finished instead of being mistaken for a hole.
-* to whom the directory belongs: node, storage id, place (the directory's inode, which a copy does not share) and the
+* the owner of the directory: node, storage id, place (the directory's inode, which a copy does not share) and the
   generation that opened it last. A copied directory must not vote a second time in the same term.
 
 The file has two slots, 4,096 bytes apart, each with a counter and a CRC-32C. An update writes one slot, syncs, copies

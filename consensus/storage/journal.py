@@ -27,7 +27,7 @@ segment of zeros would take seconds on an SD card, on all replicas at the same i
 A step is small, has a sync of its own, and is no part of a group. The spare is two bytes ahead of each byte that is
 appended, so it is complete when half of the present segment is used. A roll-over adopts it as it is, even if it is not
 complete: a segment may have any size. If there is none to adopt, the group makes a small segment. Recovery removes a
-spare, since nobody knows what a crash has left of it.
+spare, since its content after a crash is unknown.
 
 *A truncation* must never resurface: were the old suffix only overwritten by a shorter new one, its last records would
 lie behind the new ones and could follow a torn tail. So the suffix is erased with zeros and synced before anything is
@@ -176,7 +176,7 @@ class Journal:
         self._begin = ORIGIN
         self._durable: Index = 0
         self.prepares_ahead = False
-        """Whether somebody carries out `plan_preparation`."""
+        """Whether a caller carries out `plan_preparation`."""
         self._spare_bytes = 0
         self._step_bytes = 0
         self._unprepared_bytes = 0
@@ -185,7 +185,7 @@ class Journal:
 
     @property
     def binding(self) -> Binding:
-        """To whom the records belong."""
+        """The owner of the records."""
         return self._binding
 
     @property

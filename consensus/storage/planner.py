@@ -120,7 +120,7 @@ class Storage:
 
     @property
     def binding(self) -> Binding:
-        """To whom this storage belongs."""
+        """The owner of this storage."""
         return self._stored_state.state.binding
 
     @property

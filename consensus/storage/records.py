@@ -74,7 +74,7 @@ class FormatError(RecordError):
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """To whom stored bytes belong: the node, and the one storage that was made for it."""
+    """The owner of stored bytes: the node, and the one storage that was made for it."""
 
     node_id: bytes
     storage_id: bytes

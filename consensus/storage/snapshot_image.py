@@ -15,7 +15,7 @@
 
 Every block of it can be checked when it is read, and the whole once more: a block that is missing or stands twice has
 no wrong checksum of its own. The image says which position it is of and which configuration was in force there (Raft
-section 7), so that it needs nobody's word. `ImageReader` takes it in chunks of any size and never holds more than one
+section 7), so that it needs no other source. `ImageReader` takes it in chunks of any size and never holds more than one
 block; lengths are checked before anything is kept. It raises `RecordError` and nothing else.
 """
 

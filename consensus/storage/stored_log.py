@@ -8,7 +8,7 @@ Recovery (`consensus.storage.recovery`) reads everything and judges the end of t
 must know what it acknowledged. A reader from outside knows up to which index entries are committed and never asks for
 more, so it needs no judgement: what it asks for must be there and sound, or the directory is damaged.
 
-It needs no hard state either. To whom the records belong is told by the segments' own headers, so that a backup, which
+It needs no hard state either. The segments' own headers name the owner of the records, so that a backup, which
 leaves the hard state out, is read as well. A running server may remove a segment meanwhile; that is told as such.
 
 Bytes alone never tell where a record begins, but a header's checksum starts from the storage's own id, so nobody who

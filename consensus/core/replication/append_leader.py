@@ -2,7 +2,7 @@
 
 `_replicate` sends as much as state, window and the follower's place in the log allow, in batches limited by count and
 bytes. Entries that left the tail are read back first; one read per follower at a time. Appends never wait for the
-leader's own disk: replication runs while it writes, and a slow disk silences nobody. The commit index travels with
+leader's own disk: replication runs while it writes, and a slow disk delays no message. The commit index travels with
 every append, and soon by a heartbeat of its own to a follower that has nothing under way.
 """
 
@@ -170,7 +170,7 @@ class AppendLeader:
             self._send(peer, progress, ())
 
     def resign(self, _successor: ServerId | None) -> None:
-        """Nobody is owed anything: followers notice by the silence."""
+        """Send nothing: the followers notice that the heartbeats end."""
 
     def describe(self) -> tuple[FollowerProgress, ...]:
         """The followers as plain data."""

@@ -105,7 +105,7 @@ class FetchSchedule:
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """When to look after things again; None if there is nobody to ask."""
+        """When to look after things again; None if no server can be asked."""
         if self._waiting is not None:
             return self._waiting.overdue_ms
         if not self._replica.others:
@@ -158,7 +158,7 @@ class FetchSchedule:
     def forget_others(self) -> None:
         """An answer has shown who leads: what others were asked before, or the leader before it led, is out of date.
 
-        A late "I do not lead" from then would make us forget a leader to whom we have just confirmed a lease.
+        Else a late "I do not lead" would erase a leader whose lease this server has just confirmed.
         """
         self._asked.clear()
         self._waiting = None
@@ -327,7 +327,7 @@ class FetchFollower:
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """When `maybe_fetch` has something to do; None if we do not follow, or have nobody to ask."""
+        """When `maybe_fetch` has something to do; None if this server does not follow, or has no server to ask."""
         return None if self._role.as_follower is None else self._schedule.deadline
 
     def maybe_fetch(self) -> None:

@@ -62,7 +62,7 @@ class FetchLeader:
         """Servers that fetch and are no followers; `match` is where they fetched from last."""
         self._chunks = SnapshotServer(replica)
         self._begun: dict[int, tuple[ServerId, int]] = {}
-        """Announcements without an answer: to whom, in which round of `confirm`."""
+        """Announcements without an answer: the recipient, and the round of `confirm`."""
 
     @property
     def deadline(self) -> Milliseconds | None:

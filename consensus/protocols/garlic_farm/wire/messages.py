@@ -146,7 +146,7 @@ class InstallSnapshotRequest(Request):
 
 
 class PreVoteRequest(Request):
-    """A would-be candidate asks whether it could win in `term`; nobody's term or vote changes."""
+    """A would-be candidate asks whether it could win in `term`; no term or vote changes."""
 
     __slots__ = ()
 
@@ -236,7 +236,7 @@ class TransferVoteResponse(Reply):
 
 
 class ReadIndexResponse(Reply):
-    """`accepted` by the leader: `next_index` is one beyond the index. Else `destination` says whom to ask."""
+    """`accepted` by the leader: `next_index` is one beyond the index. Else `destination` is the server to ask."""
 
     __slots__ = ()
 

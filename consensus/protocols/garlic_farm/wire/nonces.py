@@ -5,8 +5,8 @@
 A challenge stores nothing, so a flood of them costs nothing. Memory begins with the first authenticated use: for each
 nonce in use the highest `nc` is kept, and only a higher one is accepted: a recorded request cannot be sent again. The
 table is bounded. What falls out of it raises a floor under the time of issue, below which every nonce counts as
-expired: forgetting a nonce therefore never makes its old requests valid again. Whoever is refused here although the
-password was right is told `stale`, and starts over with a fresh nonce without asking anybody for the password.
+expired: forgetting a nonce therefore never makes its old requests valid again. A client that is refused
+here although the password was right is told `stale`, and starts over with a fresh nonce and the same password.
 
 The clock only has to be one that does not go back while the process lives: the secret is new in each process, and with
 it every older nonce is void.
@@ -58,7 +58,7 @@ class NonceBook:
         return True
 
     def is_current(self, nonce: str, now_ms: int) -> bool:
-        """Whether this process minted it, not too long ago. If not, nobody did wrong: a new one is needed."""
+        """Whether this process minted it, not too long ago. If not, the client needs a new one; this is no error."""
         issued_ms = self._issued_ms(nonce)
         if issued_ms is None or issued_ms > now_ms or now_ms - issued_ms >= self._lifetime_ms:
             return False

@@ -2,7 +2,7 @@
 
     handshake ── Claim(id, role, key, admissions) ──▶ PeerDirectory ──▶ None (it may) │ Refusal(fault, sentence)
 
-This package knows keys and signatures, and not what makes a farm. Whoever runs servers knows which identity has which
+This package knows keys and signatures, and not what makes a farm. The embedding program knows which identity has which
 id: out of a founding, a log, a list. It also signs for its own server, so that the private key stays with it.
 `ListedPeers` is the directory of a group whose keys are all known beforehand.
 """
@@ -54,7 +54,7 @@ class ProvenPeer:
 
     @property
     def is_member(self) -> bool:
-        """Whether it has a Raft id, in whichever role. A key alone says nothing: anybody makes as many as it likes."""
+        """Whether it has a Raft id, in whichever role. A key alone proves nothing: keys cost nothing to make."""
         return self.server_id is not None
 
     @property
@@ -85,7 +85,7 @@ class PeerDirectory(Protocol):
 
 
 class ListedPeers:
-    """The directory of servers whose public keys are known from the start; nobody joins and nobody is thrown out."""
+    """The directory of servers whose public keys are known from the start; no server joins or is removed."""
 
     def __init__(self, key: Ed25519PrivateKey, keys: Mapping[int, bytes]) -> None:
         """`keys` are the public keys by Raft id; it may be filled later."""
@@ -103,7 +103,7 @@ class ListedPeers:
         return self._key.sign(data)
 
     def admissions(self) -> tuple[bytes, ...]:
-        """Nobody needs any."""
+        """No server needs any."""
         return ()
 
     def judge(self, claim: Claim) -> Refusal | None:

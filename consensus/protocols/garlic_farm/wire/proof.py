@@ -3,7 +3,7 @@
     request 2 ──▶ X-Garlic-Proof: 1 ROLE PUBLICKEY SIGNATURE       signed by who connects
     101       ◀── X-Garlic-Proof: 1 server PUBLICKEY SIGNATURE     signed by who answers
 
-The password says that somebody holds the farm's key file, and everybody who holds it knows it. So a Raft id counts only
+The password proves that a peer holds the farm's key file, and everybody who holds it knows it. So a Raft id counts only
 with a signature by the identity to which the farm has bound that id. What is signed names everything that makes this
 handshake the one that it is: both ids and the role, the cluster, both nonces with their count, the extensions, and the
 *channel*: the hash of the certificate that the server shows, or the I2P name that was dialled. Somebody in the middle
@@ -16,7 +16,7 @@ accepted once, so what was recorded proves nothing either.
 
 Ids are decimal. What is not there is an empty field: an id that a side does not have (yet), the chosen extension of a
 request. Introductions are hashed joined by commas. The admissions that come along are not signed here: each of them is
-signed by whoever admitted.
+signed by the member that admitted it.
 
 Python's `ssl` can neither check a client's certificate by a function nor export keying material. Hence a signature on
 top of TLS, which also serves where there is no TLS.

@@ -3,7 +3,7 @@
     absolute-uri   GET http://name.b32.i2p:7669/GarlicFarm/… to the proxy, which makes a path of it and passes it on
     connect        CONNECT name.b32.i2p:7669, and then the handshake as if there were no proxy
 
-A proxy that wants a password says so with 407. We begin without one, since Basic tells it to whoever asks, and answer
+A proxy that wants a password says so with 407. We begin without one, since Basic tells it to any proxy, and answer
 what is asked for: Digest where it is offered, else Basic. What a proxy asked for is remembered, so that later
 connections begin with the answer. All of this is between us and the proxy: the password of the farm goes by it
 unseen, as Digest's `uri` is the path, whatever stands in the request line.

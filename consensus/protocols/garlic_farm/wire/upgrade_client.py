@@ -211,7 +211,7 @@ class UpgradeClient:
         raise self._refusal(event.status_code, headers)
 
     def _proof(self, authorization: Authorization, ours: Identity) -> list[tuple[str, str]]:
-        """The headers by which the server knows who calls, and whom."""
+        """The headers that tell the server who calls, and which server is meant."""
         peers, role = self._caller.peers, self._caller.role
         called = [] if self._called is None else [(PEER_HEADER, str(self._called))]
         if peers is None:
