@@ -18,7 +18,7 @@ Its picture of a log is built from `Persist` effects alone, so a replica cannot 
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from consensus.core.effects import (
@@ -275,6 +275,22 @@ class Checker:
         for _, target in self._requested.values():
             yield target
 
+    def may_elect(self, left: Collection[ServerId]) -> bool:
+        """Whether one of the servers that are left could win an election among them, by what their disks hold.
+
+        A server asks the voters that its own log names, and they refuse a log that is not as up to date as theirs. Who
+        was made a voter and has not heard of it does not campaign, however long its log is.
+        """
+        logs = {server: self.shadows[server].durable for server in left}
+        return any(self._may_win(server, logs) for server in logs)
+
+    def _may_win(self, server: ServerId, logs: Mapping[ServerId, list[Entry]]) -> bool:
+        log = logs[server]
+        named = [found for entry in reversed(log) if (found := configuration_in(entry)) is not None]
+        newest, before = [*named, self._configured[0][1], self._configured[0][1]][:2]
+        willing = {voter for voter, other in logs.items() if _rank(log) >= _rank(other)}
+        return server in newest.voter_ids | before.voter_ids and _is_majority(willing, newest)
+
     def change_resolved(self, server: ServerId, resolved: ConfigurationResolved) -> None:
         """Somebody is told how the change ended."""
         asked, target = self._requested.pop(resolved.change_id, (None, None))
@@ -485,6 +501,11 @@ class Checker:
             raise ViolationError(f"server {server} acknowledges {resolve}, but the log has something else there")
         self.acknowledged[resolve.proposal_id] = position.index
         self._highest_acknowledged = max(self._highest_acknowledged, position.index)
+
+
+def _rank(log: list[Entry]) -> tuple[Term, int]:
+    """By which logs are compared for a vote: the term of the last entry, then the length."""
+    return (log[-1].term if log else 0, len(log))
 
 
 def _is_majority(holders: set[ServerId], configuration: Configuration) -> bool:

@@ -3,7 +3,8 @@
     trouble     servers crash between effects and start again, disks fill and rot, links are cut, clocks jump and run
                 apart, operators change the configuration and hand leadership over, clients read and write
     healing     everybody runs, everything arrives; within a bound a leader must exist, clients must be answered, who is
-                gone must be replaced, and every member must have applied the same entries
+                gone must be replaced, and every member must have applied the same entries; unless a server that is gone
+                took with it what the others would need to elect anybody
     judgement   what the clients saw of each key must be explained by one order of their calls
 
 One random source decides everything, so a seed and a length name a history exactly.
@@ -187,12 +188,8 @@ class World:
             self._turn()
             turns += 1
         self._heal()
-        deadline = self.now + _SETTLING_MS
-        while not self._settled():
-            if self.now > deadline:
-                raise StandstillError(f"liveness: no progress within {_SETTLING_MS} ms of healing; {self._state()}")
-            self._turn()
-        while self.clients.calls < length.calls or self.checker.steps < length.steps:
+        gets_on = self._gets_on()
+        while gets_on and (self.clients.calls < length.calls or self.checker.steps < length.steps):
             self._turn()
         self.checker.check_settled()
         self.clients.check()
@@ -254,6 +251,19 @@ class World:
         for machine in self.machines.values():
             machine.healthy = True
         self._start_all()
+
+    def _gets_on(self) -> bool:
+        """Heal until there is progress, or raise; False if rot has left nobody that could ever be elected."""
+        deadline = self.now + _SETTLING_MS
+        while not self._settled():
+            if self.now > deadline:
+                left = [server for server, machine in self.machines.items() if not machine.gone]
+                if len(left) < len(self.machines) and not self.checker.may_elect(left):
+                    self.checker.marks.see("nobody left that could be elected")
+                    return False
+                raise StandstillError(f"liveness: no progress within {_SETTLING_MS} ms of healing; {self._state()}")
+            self._turn()
+        return True
 
     def _settled(self) -> bool:
         """A client's write was answered since healing, and all members have applied what was committed by then."""
