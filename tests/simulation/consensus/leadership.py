@@ -5,7 +5,8 @@
                    else for the minimum election timeout, unless that leader resigns or hands its leadership over
     check-quorum   a leader that no majority has sent a word within two minimum election timeouts has resigned
     slow disks     a leader stays leader while nothing is wrong but the disks of its followers, which are slow
-    hung disks     a leader that commits nothing for long while proposals wait has resigned, so that others may try
+    hung disks     a leader has resigned that has proposals waiting, and for long has neither committed anything nor got
+                   a follower any further, as far as entries go: so that others may try
 
 Times are those of the leader's own clock. What counts as a word is whatever was delivered, so the demand is weaker than
 the rule of the core: the core counts fewer words and takes a shorter time.
@@ -48,9 +49,10 @@ class _Office:
     heard_ms: dict[ServerId, int] = field(default_factory=dict)
     configuration: Configuration | None = None
     configured_ms: int = 0
-    commit: Index = 0
+    moved: int = 0
+    """The commit index and what the followers hold, added up: neither goes back in a term."""
     moved_ms: int = 0
-    """When the commit index last rose, or nothing waited."""
+    """When that last rose, or nothing waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Leadership:
     def __init__(self, profile: Profile, machines: Mapping[ServerId, Machine]) -> None:
         self._options = profile.options
         self._machines = machines
+        self._has_bad_disks = profile.steady_disk_ms > 0
         self._offices: dict[ServerId, _Office] = {}
         self._promises: dict[ServerId, _Promise] = {}
         self._undisturbed: ServerId | None = None
@@ -168,10 +171,11 @@ class Leadership:
         )
         if now > heard_ms + _QUORUM_TIMEOUTS * options.election_timeout_min_ms:
             raise ViolationError(f"check-quorum: server {server} leads, and no majority spoke to it since {heard_ms}")
-        if about.commit_index > office.commit or not about.pending_proposals:
-            office.commit, office.moved_ms = about.commit_index, now
-        if now > office.moved_ms + _STUCK_TIMEOUTS * options.election_timeout_max_ms:
-            raise ViolationError(f"hung disks: server {server} leads, and committed nothing since {office.moved_ms}")
+        moved = about.commit_index + sum(follower.match for follower in about.followers)
+        if moved > office.moved or not about.pending_proposals:
+            office.moved, office.moved_ms = moved, now
+        if self._has_bad_disks and now > office.moved_ms + _STUCK_TIMEOUTS * options.election_timeout_max_ms:
+            raise ViolationError(f"hung disks: server {server} leads, and nothing has moved since {office.moved_ms}")
 
     def _heard_by_majority_ms(self, server: ServerId, office: _Office, voters: Iterable[ServerId], now: int) -> int:
         """Since when a majority of these has spoken, each at least once."""
