@@ -16,11 +16,11 @@ import trio
 from benchmarks.client import connect, entry
 from benchmarks.farm import BenchmarkError, Farm, Server
 from benchmarks.figures import Figure
-from bridge.node.control_client import ControlClient, ControlError
-from bridge.node.control_socket import SOCKET_NAME
-from bridge.node.local_farm import REPORTING_PERIOD_MS
-from bridge.wire.meta_lease_set import STRUCTURE_LIMIT_BYTES, LeaseSetError, decode, verify
-from bridge.wire.view_json import ViewError
+from bridge.api.view_json import ViewError
+from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.local.farm_files import REPORTING_PERIOD_MS
+from bridge.node.security.control_socket import SOCKET_NAME
+from bridge.wire.i2p.meta_lease_set import STRUCTURE_LIMIT_BYTES, LeaseSetError, decode, verify
 from consensus import Outcome
 
 LEADER_GOAL_S = 2.0

@@ -21,13 +21,13 @@ from typing import Self
 import trio
 
 from benchmarks.client import ClusterTarget, ServerTarget
-from bridge.core.view import FarmView, Phase
-from bridge.node.configuration import Timing
-from bridge.node.control_client import ControlClient, ControlError
-from bridge.node.control_socket import SOCKET_NAME
-from bridge.node.key_files import load_farm_key
-from bridge.node.local_farm import LOOPBACK, LocalFarm, LocalNode, prepare
-from bridge.wire.view_json import ViewError
+from bridge.api.view import FarmView, Phase
+from bridge.api.view_json import ViewError
+from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.local.farm_files import LOOPBACK, LocalFarm, LocalNode, prepare
+from bridge.node.security.control_socket import SOCKET_NAME
+from bridge.node.security.key_files import load_farm_key
+from bridge.node.settings.configuration import Timing
 from consensus.net import load_or_create_certificate
 
 SERVERS = 3

@@ -22,12 +22,12 @@ import trio
 from benchmarks.farm import BenchmarkError, Server, running_farm
 from benchmarks.figures import Figure
 from benchmarks.gossip_load import PEERS, acquaint, peers_of, strangers, tend
-from bridge.node.configuration import Timing
-from bridge.node.control_client import ControlClient
-from bridge.node.control_socket import SOCKET_NAME
-from bridge.node.key_files import load_farm_key
-from bridge.node.local_farm import LOOPBACK
-from bridge.wire.metadata import FINGERPRINT_BYTES, NodeMetadata, RoleHint, encode_metadata
+from bridge.node.control.client import ControlClient
+from bridge.node.local.farm_files import LOOPBACK
+from bridge.node.security.control_socket import SOCKET_NAME
+from bridge.node.security.key_files import load_farm_key
+from bridge.node.settings.configuration import Timing
+from bridge.wire.membership.metadata import FINGERPRINT_BYTES, NodeMetadata, RoleHint, encode_metadata
 
 DIRECTORY = 10_000
 CAPACITY = (DIRECTORY + 10 * PEERS) // 2

@@ -15,9 +15,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.figures import Figure
-from bridge.core.records import LeafStatus, MetaStatus, PublishConfig, Report, RouterStatus
-from bridge.wire.application import encode
-from bridge.wire.entry_proof import proven, sign_entry
+from bridge.core.state.records import LeafStatus, MetaStatus, PublishConfig, Report, RouterStatus
+from bridge.wire.log.entries import encode
+from bridge.wire.log.proof import proven, sign_entry
 from consensus.net import client_context, load_or_create_certificate
 from consensus.protocols.garlic_farm import (
     SIGNATURE_BYTES,

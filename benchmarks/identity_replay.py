@@ -22,11 +22,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks.child import Child
 from benchmarks.figures import Figure
 from benchmarks.identity_cost import CLUSTER_ID, report
-from bridge.core.records import Author, ProvenRecord
-from bridge.node.event_log import EventLog
-from bridge.node.ledger import Ledger
-from bridge.wire.application import EntryReader, decode
-from bridge.wire.entry_proof import sign_entry
+from bridge.core.state.records import Author, ProvenRecord
+from bridge.node.events.event_log import EventLog
+from bridge.node.raft.applied_state import Ledger
+from bridge.wire.log.entries import EntryReader, decode
+from bridge.wire.log.proof import sign_entry
 from consensus import Entry
 from gossip.wire.identity import node_id_of
 

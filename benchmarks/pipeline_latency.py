@@ -20,9 +20,9 @@ import trio
 from benchmarks.child import ChildError
 from benchmarks.farm import SERVERS, Farm, running_farm
 from benchmarks.figures import Figure
-from bridge.node.configuration import Timing
-from bridge.node.control_client import ControlClient
-from bridge.node.control_socket import SOCKET_NAME
+from bridge.node.control.client import ControlClient
+from bridge.node.security.control_socket import SOCKET_NAME
+from bridge.node.settings.configuration import Timing
 
 COMMAND = [sys.executable, "-m", "bridge.cli.main", "pipeline"]
 SAMPLES = 30

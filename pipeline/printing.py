@@ -1,6 +1,6 @@
 """What the pipeline prints for people: entries and reports are other machines' text, so it is escaped here.
 
-The rule is the farm's own (`bridge.core.printable`); a test sees to it that nothing here prints past this module.
+The rule is the farm's own (`bridge.api.printable`); a test sees to it that nothing here prints past this module.
 """
 
 import csv
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bridge.core.printable import printable
+from bridge.api.printable import printable
 
 __all__ = ["echo", "overwrite_line", "print_csv", "print_json", "print_table", "printable"]
 

@@ -2,14 +2,14 @@
 
 The planner finds the places at which parallel readers begin; a reader opens the directory anew, in another process or
 on another machine that sees the same path, and goes on from its place. The only module of the pipeline that knows how
-a log lies on disk, and it knows that by `bridge.node.stored_farm`.
+a log lies on disk, and it knows that by `bridge.node.offline.stored_farm`.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.node.stored_farm import Anchor, StoredFarm, StoredFarmError
+from bridge.node.offline.stored_farm import Anchor, StoredFarm, StoredFarmError
 from pipeline.envelope import Row
 from pipeline.log_client import FarmLogError
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.core.admission import next_raft_id
-from bridge.core.farm import Change, Farm
-from bridge.core.farm_state import FarmTuning
-from bridge.core.records import (
+from bridge.core.farm.state_machine import Change, Farm
+from bridge.core.membership.admission import next_raft_id
+from bridge.core.state.farm_state import FarmTuning
+from bridge.core.state.records import (
     Admission,
     Approval,
     Author,
@@ -22,10 +22,10 @@ from bridge.core.records import (
     Report,
     Wish,
 )
-from bridge.core.voter_clocks import VoterClocks
-from bridge.wire.application import encode
-from bridge.wire.entry_proof import sign_entry
-from bridge.wire.identity_entries import IdentityRecord
+from bridge.core.state.voter_clocks import VoterClocks
+from bridge.wire.log.entries import encode
+from bridge.wire.log.identity_entries import IdentityRecord
+from bridge.wire.log.proof import sign_entry
 from gossip.wire.identity import node_id_of
 
 FOUNDERS = tuple(number.to_bytes(8) for number in range(1, 101))

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bridge.core.view import (
+from bridge.api.view import (
     AlarmView,
     CostFactorView,
     EventView,

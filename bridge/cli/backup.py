@@ -1,8 +1,8 @@
 """`garlicfarm backup` and `restore`: what the farm agreed on, in a file, and a state directory made of it.
 
-A backup holds no hard state, no identity and no key (`bridge.wire.backup`). So a router that is restored from one is a
-new router: a new identity, hence a new Raft id and an empty storage, which the farm fills. The file tells it which farm
-it belongs to, so that it waits to be admitted and never founds another one.
+A backup holds no hard state, no identity and no key (`bridge.wire.keys.backup`). So a router that is restored from one
+is a new router: a new identity, hence a new Raft id and an empty storage, which the farm fills. The file tells it which
+farm it belongs to, so that it waits to be admitted and never founds another one.
 """
 
 from pathlib import Path
@@ -13,15 +13,15 @@ import trio
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import ask_node, json_option, node_option
 from bridge.cli.printing import echo, print_json
-from bridge.core.founding import FormationState, Founding
-from bridge.node.control_client import ControlClient
-from bridge.node.durable_file import replace_file, sync_directory
-from bridge.node.forming import FILE_NAME as FORMATION_FILE
-from bridge.node.local_trust import UntrustedPathError, make_state_directory
-from bridge.node.recovering import RecoveryError, carry_out, plan_recovery_of_backup
-from bridge.node.state_reading import StateReadingError, read_directory, read_state
-from bridge.wire.backup import Backup, BackupError, decode_backup, encode_backup
-from bridge.wire.formation_state import encode_formation_state
+from bridge.core.formation.founding import FormationState, Founding
+from bridge.node.control.client import ControlClient
+from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.offline.recovering import RecoveryError, carry_out, plan_recovery_of_backup
+from bridge.node.offline.state_reading import StateReadingError, read_directory, read_state
+from bridge.node.security.durable_file import replace_file, sync_directory
+from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
+from bridge.wire.keys.backup import Backup, BackupError, decode_backup, encode_backup
+from bridge.wire.membership.formation_state import encode_formation_state
 
 SUFFIX = ".backup"
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import click
 
+from bridge.api.view_json import camel
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_facts, print_json
-from bridge.node.configuration import ConfigurationError, Overrides, load_configuration
-from bridge.node.durable_file import replace_file
-from bridge.node.key_files import (
+from bridge.node.security.durable_file import replace_file
+from bridge.node.security.key_files import (
     KeyFileError,
     load_farm_key,
     load_signing_key,
@@ -28,9 +28,9 @@ from bridge.node.key_files import (
     save_farm_key,
     write_private_file,
 )
-from bridge.wire.bundle import BundleError, bundle_text, parse_bundle, shared_settings, toml_text
-from bridge.wire.i2p import Destination
-from bridge.wire.view_json import camel
+from bridge.node.settings.configuration import ConfigurationError, Overrides, load_configuration
+from bridge.wire.i2p.structures import Destination
+from bridge.wire.keys.bundle import BundleError, bundle_text, parse_bundle, shared_settings, toml_text
 
 WRONG = (ConfigurationError, KeyFileError, BundleError, OSError)
 file_path = click.Path(path_type=Path, dir_okay=False)

@@ -19,9 +19,15 @@ import click
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json
-from bridge.node.checks import RELEASED_S
-from bridge.node.key_files import KeyFileError, load_i2p_key_file, load_master_key, save_master_key, save_signing_keys
-from bridge.wire.destination_keys import (
+from bridge.node.doctor.checks import RELEASED_S
+from bridge.node.security.key_files import (
+    KeyFileError,
+    load_i2p_key_file,
+    load_master_key,
+    save_master_key,
+    save_signing_keys,
+)
+from bridge.wire.i2p.destination_keys import (
     TRANSIENT_ALARM_S,
     TRANSIENT_LIFE_S,
     DestinationKeyError,

@@ -14,9 +14,9 @@ import click
 from bridge.cli.failure import fail
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json
-from bridge.node.check import Check, Result
-from bridge.node.checks import check_machine
-from bridge.node.configuration import Overrides
+from bridge.node.doctor.check import Check, Result
+from bridge.node.doctor.checks import check_machine
+from bridge.node.settings.configuration import Overrides
 
 MARKS = {Result.OK: ("ok", "green"), Result.WARNING: ("warning", "yellow"), Result.PROBLEM: ("problem", "red")}
 

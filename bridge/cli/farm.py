@@ -6,12 +6,12 @@ inability, every leaf with its load, what operators and the pipeline added, and 
 
 import click
 
+from bridge.api.view import FarmView, PublishingView, WeightsView
+from bridge.api.view_json import view_document
 from bridge.cli.options import ask_node, json_option, node_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
-from bridge.core.view import FarmView, PublishingView, WeightsView
-from bridge.node.control_client import ControlClient
+from bridge.node.control.client import ControlClient
 from bridge.tui.words import clock_text, duration, known
-from bridge.wire.view_json import view_document
 
 SHARED = ("publishing", "reports", "weights", "removed")
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import click
 
+from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer
+from bridge.api.control_json import keys_document
 from bridge.cli.destination_keys import import_destination, new_destination, offline
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.options import ask_node, json_option, node_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.rotate import Rotated, RotationError, rotate
-from bridge.core.control import FarmKeyState, FarmKeyView, KeysAnswer
-from bridge.node.control_client import ControlClient
-from bridge.node.key_files import KeyFileError, replace_farm_key, save_client_key, save_farm_key
-from bridge.wire.client_key import ClientKeyError, new_client_key
-from bridge.wire.control_json import keys_document
-from bridge.wire.farm_key import DEFAULT_CLUSTER, EXPECT_LIMIT, FarmKeyError, new_farm_key, parse_farm_key
+from bridge.node.control.client import ControlClient
+from bridge.node.security.key_files import KeyFileError, replace_farm_key, save_client_key, save_farm_key
+from bridge.wire.keys.client_key import ClientKeyError, new_client_key
+from bridge.wire.keys.farm_key import DEFAULT_CLUSTER, EXPECT_LIMIT, FarmKeyError, new_farm_key, parse_farm_key
 
 STATES = {
     FarmKeyState.PRIMARY: "in use",

@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
+from bridge.api.lease_set_report import INPUT_LIMIT_BYTES, describe, read_structure
 from bridge.cli.failure import fail
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.tui.words import clock_text, duration
-from bridge.wire.lease_set_report import INPUT_LIMIT_BYTES, describe, read_structure
-from bridge.wire.meta_lease_set import (
+from bridge.wire.i2p.meta_lease_set import (
     BLINDED_FLAG,
     OFFLINE_FLAG,
     UNPUBLISHED_FLAG,

@@ -15,8 +15,8 @@ import click
 from bridge.cli.failure import confirm, fail
 from bridge.cli.options import ask_node, json_option, node_option, yes_option
 from bridge.cli.printing import echo, print_json
-from bridge.core.founding import CLUSTER_ID_BYTES
-from bridge.node.control_client import ControlClient
+from bridge.core.formation.founding import CLUSTER_ID_BYTES
+from bridge.node.control.client import ControlClient
 
 
 async def _name(client: ControlClient) -> str:

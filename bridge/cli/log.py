@@ -10,17 +10,17 @@ import click
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from bridge.api.control import LogEntryView, LogPage, SubmitAnswer, SubmitOutcome
+from bridge.api.control_json import log_page_document, submit_document
 from bridge.cli.failure import fail, failures
 from bridge.cli.log_verify import verify
 from bridge.cli.options import ask_node, json_option, node_option
 from bridge.cli.printing import echo, print_json, print_json_line
-from bridge.core.control import LogEntryView, LogPage, SubmitAnswer, SubmitOutcome
-from bridge.node.control_client import ControlClient, ControlError
-from bridge.node.key_files import KeyFileError, load_client_key
-from bridge.node.submitting import sealed
+from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.raft.submitting import sealed
+from bridge.node.security.key_files import KeyFileError, load_client_key
 from bridge.tui.words import clock_text
-from bridge.wire.control_json import log_page_document, submit_document
-from bridge.wire.entry_proof import MEMBER, sign_entry
+from bridge.wire.log.proof import MEMBER, sign_entry
 from consensus.sessions import RequestId, parse_request_id
 
 FOLLOW_WAIT_MS = 10_000

@@ -8,15 +8,15 @@ Why log time can be wrong at all, and what `back` does to the rest of the state,
 
 import click
 
+from bridge.api.control import LogTimeAnswer, ServerClock
+from bridge.api.view_json import document
 from bridge.cli.failure import confirm
 from bridge.cli.options import ask_node, json_option, node_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import tell
-from bridge.core.clock_alarms import seconds_off
-from bridge.core.control import LogTimeAnswer, ServerClock
-from bridge.node.control_client import ControlClient
+from bridge.core.farm.clock_alarms import seconds_off
+from bridge.node.control.client import ControlClient
 from bridge.tui.words import clock_text
-from bridge.wire.view_json import document
 
 
 @click.group("log-time")

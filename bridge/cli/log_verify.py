@@ -8,7 +8,7 @@ import click
 from bridge.cli.failure import fail
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json
-from bridge.node.local_trust import UntrustedPathError, check_state_directory
+from bridge.node.security.local_trust import UntrustedPathError, check_state_directory
 from consensus.storage import StorageVerdict, Verification, verify_storage
 
 DAMAGED, NOTHING_TO_CHECK = 1, 2

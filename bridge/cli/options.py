@@ -7,7 +7,7 @@ from typing import TypeVar
 import click
 
 from bridge.cli.failure import fail
-from bridge.node.control_client import ControlClient, ControlError, ask, find_control_socket
+from bridge.node.control.client import ControlClient, ControlError, ask, find_control_socket
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from typing import Any
 import click
 import msgspec
 
-from bridge.core.printable import is_printable, printable
+from bridge.api.printable import is_printable, printable
 
 GAP = "  "
 _CAUSES_MAX = 1024

@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
+from bridge.api.control import WishAnswer
+from bridge.api.view_json import document
 from bridge.cli.failure import confirm
 from bridge.cli.options import ask_node, json_option, node_option, yes_option
 from bridge.cli.printing import echo, print_json
-from bridge.core.control import WishAnswer
-from bridge.node.control_client import ControlClient
-from bridge.wire.view_json import document
+from bridge.node.control.client import ControlClient
 
 
 @click.group()

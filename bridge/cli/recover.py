@@ -19,11 +19,17 @@ import trio
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_json
-from bridge.core.recovery import FIRST_TERM, Reset, refused_until_s
-from bridge.node.key_files import KeyFileError, load_farm_key, replace_farm_key
-from bridge.node.ledger import clock_ms
-from bridge.node.recovering import RecoveryError, RecoveryPlan, carry_out, plan_recovery, plan_recovery_of_backup
-from bridge.node.state_reading import Cut
+from bridge.core.farm.recovery import FIRST_TERM, Reset, refused_until_s
+from bridge.node.offline.recovering import (
+    RecoveryError,
+    RecoveryPlan,
+    carry_out,
+    plan_recovery,
+    plan_recovery_of_backup,
+)
+from bridge.node.offline.state_reading import Cut
+from bridge.node.raft.applied_state import clock_ms
+from bridge.node.security.key_files import KeyFileError, load_farm_key, replace_farm_key
 from bridge.tui.words import clock_text
 from consensus import MAX_NUMBER
 

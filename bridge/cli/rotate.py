@@ -15,8 +15,8 @@ from typing import Protocol
 
 import trio
 
-from bridge.core.control import FarmKeyState, FarmKeyView, KeysAnswer
-from bridge.node.control_client import ControlError
+from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer
+from bridge.node.control.client import ControlError
 
 ASK_EVERY_S = 0.5
 _AGAIN = "run `garlicfarm keys rotate` again: it goes on from here"

@@ -14,17 +14,17 @@ import trio
 
 from bridge.cli.failure import fail, reasons
 from bridge.cli.printing import PrintableFormatter, RepeatLimit
-from bridge.core.feature_level import UnsupportedLevelError
+from bridge.core.state.feature_level import UnsupportedLevelError
 from bridge.node.app import run_node
-from bridge.node.configuration import ConfigurationError, Overrides, load_configuration
-from bridge.node.control_socket import ControlSocketError
-from bridge.node.descriptors import DescriptorError
-from bridge.node.forming import UnusableFormationError
-from bridge.node.key_files import KeyFileError
-from bridge.node.masters import MasterError
-from bridge.node.router import RouterError
+from bridge.node.membership.forming import UnusableFormationError
+from bridge.node.raft.users import UsersError
+from bridge.node.router.router import RouterError
+from bridge.node.security.control_socket import ControlSocketError
+from bridge.node.security.key_files import KeyFileError
+from bridge.node.settings.configuration import ConfigurationError, Overrides, load_configuration
+from bridge.node.settings.descriptors import DescriptorError
+from bridge.node.settings.masters import MasterError
 from bridge.node.stopped import NodeStopped
-from bridge.node.users import UsersError
 from consensus.net import CertificateError
 from consensus.storage import StorageError
 from gossip.node.config import ConfigError

@@ -8,14 +8,14 @@ until the group is without the server, and says what is waited for if that takes
 import click
 import trio
 
+from bridge.api.view import FarmView, RaftRole
+from bridge.api.view_json import document
 from bridge.cli.failure import confirm, fail
 from bridge.cli.options import ask_node, json_option, node_option, yes_option
 from bridge.cli.printing import echo, print_json, print_table
 from bridge.cli.publish import tell
-from bridge.core.view import FarmView, RaftRole
-from bridge.node.control_client import ControlClient
+from bridge.node.control.client import ControlClient
 from bridge.tui.words import known
-from bridge.wire.view_json import document
 
 POLL_SECONDS = 0.3
 

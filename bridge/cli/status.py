@@ -4,13 +4,13 @@ from collections import Counter
 
 import click
 
+from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView
+from bridge.api.view_json import document, view_document
 from bridge.cli.options import ask_node, json_option, node_option
 from bridge.cli.printing import print_facts, print_json, print_table
-from bridge.core.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView
-from bridge.node.control_client import ControlClient
+from bridge.node.control.client import ControlClient
 from bridge.tui.sections import by_name
 from bridge.tui.words import clock_text, duration, known, milliseconds_text
-from bridge.wire.view_json import document, view_document
 
 
 async def _view(client: ControlClient) -> FarmView:

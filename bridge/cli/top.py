@@ -7,7 +7,7 @@ import trio
 
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import node_option
-from bridge.node.control_client import ControlError, find_control_socket
+from bridge.node.control.client import ControlError, find_control_socket
 from bridge.tui.top import show_farm
 
 

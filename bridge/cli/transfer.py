@@ -8,7 +8,7 @@ import click
 
 from bridge.cli.options import ask_node, json_option, node_option
 from bridge.cli.printing import echo, print_json
-from bridge.node.control_client import ControlClient
+from bridge.node.control.client import ControlClient
 
 
 @click.command()

@@ -19,16 +19,16 @@ from pathlib import Path
 import click
 import trio
 
+from bridge.api.trace import event_text
 from bridge.cli.failure import fail, reasons
 from bridge.cli.printing import echo
-from bridge.node.key_files import KeyFileError
-from bridge.node.local_farm import SERVERS_MAX, LocalFarm, LocalFarmError, LocalNode, locked, prepare
-from bridge.node.local_watch import LocalWatch
-from bridge.node.supervisor import Child, Command, run_children
+from bridge.node.local.farm_files import SERVERS_MAX, LocalFarm, LocalFarmError, LocalNode, locked, prepare
+from bridge.node.local.supervisor import Child, Command, run_children
+from bridge.node.local.watch import LocalWatch
+from bridge.node.security.key_files import KeyFileError
 from bridge.tui.top import show_local_farm
-from bridge.wire.destination_keys import DestinationKeyError
-from bridge.wire.farm_key import FarmKeyError
-from bridge.wire.trace import event_text
+from bridge.wire.i2p.destination_keys import DestinationKeyError
+from bridge.wire.keys.farm_key import FarmKeyError
 
 POLL_SECONDS = 0.2
 LOG_TAIL_LINES = 5

@@ -22,55 +22,55 @@ import sys
 
 import trio
 
-from bridge.core.control import TraceEvent
-from bridge.core.farm import Change
-from bridge.core.founding import FormationNotice, FormationState, Founding
-from bridge.core.publication import Pace
-from bridge.node.admissions import AdmissionNotes
-from bridge.node.alarms import Alarms
-from bridge.node.company import Company, acquaint, open_company
-from bridge.node.configuration import NodeConfiguration
-from bridge.node.configuration import Pace as PaceSetting
-from bridge.node.connecting import Connecting
-from bridge.node.control import ControlLimits, ControlServer
-from bridge.node.control_access import open_remote_access
-from bridge.node.control_socket import SOCKET_NAME, answers
-from bridge.node.descriptors import descriptor_shares
-from bridge.node.duties import Duties
-from bridge.node.entry_signer import EntrySigner
-from bridge.node.event_log import EventLog, cause_of
-from bridge.node.farm_content import RejectedContent
-from bridge.node.farm_keys import FarmKeys
-from bridge.node.farm_member import Member as FarmMember
-from bridge.node.farm_member import router_alarm
-from bridge.node.farm_peers import FarmPeers, KnownFarm
-from bridge.node.filed_keys import key_port
-from bridge.node.first_look import look_around
-from bridge.node.forming import Forming, load_formation
-from bridge.node.gossip_events import GossipEvents
-from bridge.node.handover import hand_over_before_stop, until_removed
-from bridge.node.host import HostSampler, LoopLag
-from bridge.node.identities import Identities
-from bridge.node.identity_office import IdentityOffice
-from bridge.node.ineffective_entries import IneffectiveEntries
-from bridge.node.ledger import Ledger, clock_ms
-from bridge.node.local_trust import UntrustedPathError, make_state_directory
-from bridge.node.masters import load_masters
-from bridge.node.own_raft_id import OwnRaftId
-from bridge.node.port import NodePort
-from bridge.node.presence import Presence
-from bridge.node.profile import profile_of
-from bridge.node.published_note import PublishedNote
-from bridge.node.raft_events import note_raft
-from bridge.node.reconciling import OwnIdentity, Reconciling, ReconcilingParts, settings_of
-from bridge.node.refused_connections import RefusedConnections
-from bridge.node.replica import RAFT_DIRECTORY, Replica, ReplicaSettings, RequestGateway, open_replica
-from bridge.node.reported_settings import reported_settings
-from bridge.node.roster import Roster
-from bridge.node.router_choice import make_router
-from bridge.node.sight import Sight
+from bridge.api.control import TraceEvent
+from bridge.api.trace import event_text
+from bridge.core.farm.state_machine import Change
+from bridge.core.formation.founding import FormationNotice, FormationState, Founding
+from bridge.core.publishing.publication import Pace
+from bridge.node.control.access import open_remote_access
+from bridge.node.control.identity_admin import IdentityOffice
+from bridge.node.control.node_port import NodePort
+from bridge.node.control.server import ControlLimits, ControlServer
+from bridge.node.control.static_key_admin import key_port
+from bridge.node.control.view_builder import Sight
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog, cause_of
+from bridge.node.membership.admissions import AdmissionNotes
+from bridge.node.membership.farm_peers import FarmPeers, KnownFarm
+from bridge.node.membership.forming import Forming, load_formation
+from bridge.node.membership.gossip_events import GossipEvents
+from bridge.node.membership.identities import Identities
+from bridge.node.membership.member_directory import Roster
+from bridge.node.membership.membership_provider import Company, acquaint, open_company
+from bridge.node.membership.node_metadata import Presence
+from bridge.node.membership.own_raft_id import OwnRaftId
+from bridge.node.membership.reconciling import OwnIdentity, Reconciling, ReconcilingParts, settings_of
+from bridge.node.membership.startup_guard import look_around
+from bridge.node.raft.applied_state import Ledger, clock_ms
+from bridge.node.raft.connecting import Connecting
+from bridge.node.raft.entry_signer import EntrySigner
+from bridge.node.raft.farm_content import RejectedContent
+from bridge.node.raft.handover import hand_over_before_stop, until_removed
+from bridge.node.raft.ineffective_entries import IneffectiveEntries
+from bridge.node.raft.raft_events import note_raft
+from bridge.node.raft.refused_connections import RefusedConnections
+from bridge.node.raft.replica import RAFT_DIRECTORY, Replica, ReplicaSettings, RequestGateway, open_replica
+from bridge.node.router.host import HostSampler, LoopLag
+from bridge.node.security.control_socket import SOCKET_NAME, answers
+from bridge.node.security.farm_keys import FarmKeys
+from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
+from bridge.node.settings.configuration import NodeConfiguration
+from bridge.node.settings.configuration import Pace as PaceSetting
+from bridge.node.settings.descriptors import descriptor_shares
+from bridge.node.settings.masters import load_masters
+from bridge.node.settings.reported import reported_settings
+from bridge.node.settings.router_choice import make_router
+from bridge.node.settings.timing import profile_of
 from bridge.node.stopped import NodeStopped
-from bridge.wire.trace import event_text
+from bridge.node.tasks.background_tasks import Duties
+from bridge.node.tasks.published_store import PublishedNote
+from bridge.node.tasks.task_context import Member as FarmMember
+from bridge.node.tasks.task_context import router_alarm
 from consensus import ContentRejected, Notice, RoleChanged, integer_id
 from consensus.protocols.garlic_farm import ConnectionRole, Identity, Metrics, PeerAddress
 from consensus.storage import check_place

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from bridge.core.printable import printable
+from bridge.api.printable import printable
 
 GAP = 1
 

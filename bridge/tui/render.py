@@ -14,7 +14,7 @@ When the height does not suffice, each section keeps a few lines and says how ma
 from rich.console import Group
 from rich.text import Text
 
-from bridge.core.view import AlarmView, EventView, FarmView, LocalFarmView, best_view
+from bridge.api.view import AlarmView, EventView, FarmView, LocalFarmView, best_view
 from bridge.tui.layout import Cell, Want, line, rows, share
 from bridge.tui.sections import (
     COLOURS,

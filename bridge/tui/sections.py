@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from bridge.core.view import (
+from bridge.api.view import (
     AlarmView,
     EventView,
     FarmView,

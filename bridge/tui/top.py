@@ -10,11 +10,11 @@ from pathlib import Path
 import trio
 from rich.console import Console, RenderableType
 
-from bridge.core.view import FarmView, LocalFarmView
-from bridge.node.control_client import ControlClient, ControlError
+from bridge.api.view import FarmView, LocalFarmView
+from bridge.api.view_json import ViewError
+from bridge.node.control.client import ControlClient, ControlError
 from bridge.tui.render import render, render_local_farm, render_message
 from bridge.tui.screen import show
-from bridge.wire.view_json import ViewError
 
 ASK_EVERY_S = 0.5
 ANSWER_TIMEOUT_S = 5.0

@@ -1,6 +1,6 @@
 """The line of what operators and the pipeline add to the reports: exclusions, and factors with their age."""
 
-from bridge.core.view import WeightsView
+from bridge.api.view import WeightsView
 from bridge.tui.layout import Cell, line
 from bridge.tui.sections import Palette, Section
 from bridge.tui.words import duration, short_address

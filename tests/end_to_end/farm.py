@@ -25,11 +25,11 @@ from typing import Self, TypeVar
 import msgspec
 import psutil
 
-from bridge.core.control import EntryKind, LogEntryView, SubmitAnswer
-from bridge.core.view import FarmView, MemberStatus, RaftRole
-from bridge.node.control_client import ControlClient, ControlError, ask
-from bridge.node.control_socket import SOCKET_NAME
-from bridge.node.local_farm import REPORTING_PERIOD_MS, prepare
+from bridge.api.control import EntryKind, LogEntryView, SubmitAnswer
+from bridge.api.view import FarmView, MemberStatus, RaftRole
+from bridge.node.control.client import ControlClient, ControlError, ask
+from bridge.node.local.farm_files import REPORTING_PERIOD_MS, prepare
+from bridge.node.security.control_socket import SOCKET_NAME
 from tests.end_to_end import forking
 from tests.end_to_end.layout import Read, read_meta_lease_set
 

@@ -14,9 +14,9 @@ from typing import Self
 
 import trio
 
-from bridge.core.founding import FormationNotice
-from bridge.node.key_files import load_farm_key
-from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
+from bridge.core.formation.founding import FormationNotice
+from bridge.node.security.key_files import load_farm_key
+from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
 from gossip.core.member import Address
 from gossip.core.tuning import Tuning
 from gossip.node.agent import open_agent

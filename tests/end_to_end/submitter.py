@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from bridge.core.control import SubmitOutcome
-from bridge.node.control_client import ControlError
+from bridge.api.control import SubmitOutcome
+from bridge.node.control.client import ControlError
 from tests.end_to_end.farm import POLL_S, Farm, Node
 
 

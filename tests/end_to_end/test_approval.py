@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.core.view import Phase, RaftRole
+from bridge.api.view import Phase, RaftRole
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm
 from tests.end_to_end.test_identities import alarms, nodes
 from tests.end_to_end.test_membership import newcomer

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from bridge.core.control import SubmitAnswer, SubmitOutcome, TraceEvent
-from bridge.node.control_client import ControlClient
+from bridge.api.control import SubmitAnswer, SubmitOutcome, TraceEvent
+from bridge.node.control.client import ControlClient
 from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, call
 
 pytestmark = pytest.mark.processes

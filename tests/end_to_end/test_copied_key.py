@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.founding import FormationNotice, FormationState, Founder, Founding
-from bridge.core.view import Phase, RaftRole
-from bridge.wire.formation_state import decode_formation_state, encode_formation_state
+from bridge.api.view import Phase, RaftRole
+from bridge.core.formation.founding import FormationNotice, FormationState, Founder, Founding
+from bridge.wire.membership.formation_state import decode_formation_state, encode_formation_state
 from gossip.node.identity import Identity, save_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key, local_farm
 from tests.end_to_end.liar import Liar

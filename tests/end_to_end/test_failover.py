@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from bridge.core.view import MemberStatus, Phase, RaftRole
+from bridge.api.view import MemberStatus, Phase, RaftRole
 from tests.end_to_end.farm import (
     LEADER_BOUND_S,
     PUBLISHER_BOUND_S,

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.node.descriptors import RESERVED
-from bridge.node.key_files import load_farm_key
+from bridge.node.security.key_files import load_farm_key
+from bridge.node.settings.descriptors import RESERVED
 from consensus.net.tls import client_context, load_or_create_certificate
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.wire.codec import encode_request

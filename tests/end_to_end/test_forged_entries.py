@@ -17,11 +17,11 @@ import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.core.control import EntryKind
-from bridge.node.ineffective_entries import ALARM
-from bridge.node.key_files import load_farm_key
-from bridge.wire.destination_keys import new_demo_leaf
-from bridge.wire.entry_proof import sign_entry
+from bridge.api.control import EntryKind
+from bridge.node.raft.ineffective_entries import ALARM
+from bridge.node.security.key_files import load_farm_key
+from bridge.wire.i2p.destination_keys import new_demo_leaf
+from bridge.wire.log.proof import sign_entry
 from consensus.core.model import Entry
 from consensus.net.tls import load_or_create_certificate
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress

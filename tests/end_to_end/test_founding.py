@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.view import Phase
+from bridge.api.view import Phase
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, local_farm, seeded
 from tests.end_to_end.settings import broadcast_farm, free_port
 

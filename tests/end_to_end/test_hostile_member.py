@@ -14,8 +14,8 @@ from random import Random
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.node.key_files import load_farm_key
-from bridge.wire.entry_proof import sign_entry
+from bridge.node.security.key_files import load_farm_key
+from bridge.wire.log.proof import sign_entry
 from gossip.node.identity import load_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key, local_farm, seeded
 from tests.end_to_end.hostile_words import Words, in_bunches, requests

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.core.view import FarmView
+from bridge.api.view import FarmView
 from consensus.protocols.garlic_farm.node.connectors import HttpProxy, I2pConnector
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.wire.digest import Credentials

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from bridge.core.control import SubmitOutcome
-from bridge.core.view import RaftRole
-from bridge.node.control_client import ControlClient
-from bridge.node.replica import RAFT_DIRECTORY
+from bridge.api.control import SubmitOutcome
+from bridge.api.view import RaftRole
+from bridge.node.control.client import ControlClient
+from bridge.node.raft.replica import RAFT_DIRECTORY
 from consensus.storage.directory import Directory
 from consensus.storage.hard_state import HardStateFile
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm, tail

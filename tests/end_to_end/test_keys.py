@@ -11,10 +11,10 @@ import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.core.control import SubmitOutcome
-from bridge.node.key_files import load_farm_key
-from bridge.node.local_farm import LOOPBACK
-from bridge.wire.farm_key import FarmKey
+from bridge.api.control import SubmitOutcome
+from bridge.node.local.farm_files import LOOPBACK
+from bridge.node.security.key_files import load_farm_key
+from bridge.wire.keys.farm_key import FarmKey
 from consensus.net.tls import load_or_create_certificate
 from consensus.protocols.garlic_farm.node.connectors import TlsConnector
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.view import FarmView, Phase
-from bridge.node.control_client import ask
-from bridge.node.control_socket import SOCKET_NAME
+from bridge.api.view import FarmView, Phase
+from bridge.node.control.client import ask
+from bridge.node.security.control_socket import SOCKET_NAME
 from tests.end_to_end.farm import START_BOUND_S, call, command, tail, wait_until
 
 pytestmark = pytest.mark.processes

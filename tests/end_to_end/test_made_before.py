@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.view import RaftRole
-from bridge.node.key_files import load_farm_key, save_farm_key
-from bridge.wire.farm_key import new_farm_key
+from bridge.api.view import RaftRole
+from bridge.node.security.key_files import load_farm_key, save_farm_key
+from bridge.wire.keys.farm_key import new_farm_key
 from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, Farm, call, tail
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.view import Phase, RaftRole, ServerRole
+from bridge.api.view import Phase, RaftRole, ServerRole
 from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, call, exported_key, local_farm
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 from tests.end_to_end.submitter import Submitter

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.core.view import FarmView
-from bridge.node.key_files import load_farm_key
+from bridge.api.view import FarmView
+from bridge.node.security.key_files import load_farm_key
 from gossip.node.identity import load_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key, local_farm
 from tests.end_to_end.raw_client import Claimed, Connection, Way, application, message

@@ -11,8 +11,8 @@ from typing import Self
 import pytest
 from cryptography.exceptions import InvalidSignature
 
-from bridge.core.publication import JITTER_PERCENT, Pace
-from bridge.node.local_farm import REPORTING_PERIOD_MS
+from bridge.core.publishing.publication import JITTER_PERCENT, Pace
+from bridge.node.local.farm_files import REPORTING_PERIOD_MS
 from tests.end_to_end.farm import START_BOUND_S, Farm, local_farm, seeded
 from tests.end_to_end.layout import Read, read_meta_lease_set
 from tests.end_to_end.submitter import Submitter

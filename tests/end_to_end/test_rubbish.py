@@ -15,10 +15,10 @@ from random import Random
 import pytest
 import trio
 
-from bridge.core.feature_level import SUPPORTED_LEVEL
-from bridge.core.view import FarmView
-from bridge.node.control_socket import socket_address
-from bridge.node.key_files import load_farm_key
+from bridge.api.view import FarmView
+from bridge.core.state.feature_level import SUPPORTED_LEVEL
+from bridge.node.security.control_socket import socket_address
+from bridge.node.security.key_files import load_farm_key
 from consensus.net.tls import load_or_create_certificate
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.wire.codec import encode_request

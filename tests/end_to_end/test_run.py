@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.view import Phase
-from bridge.node.key_files import save_farm_key
-from bridge.wire.farm_key import new_farm_key
+from bridge.api.view import Phase
+from bridge.node.security.key_files import save_farm_key
+from bridge.wire.keys.farm_key import new_farm_key
 from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, Farm, Node, call, tail
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 

@@ -9,8 +9,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from bridge.node.key_files import load_farm_key, load_master_key, load_signing_key
-from bridge.wire.key_text import encode_key
+from bridge.node.security.key_files import load_farm_key, load_master_key, load_signing_key
+from bridge.wire.keys.text import encode_key
 from tests.end_to_end.farm import PUBLISHER_BOUND_S, Farm, call
 
 pytestmark = pytest.mark.processes

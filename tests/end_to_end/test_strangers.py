@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.control import SubmitOutcome
-from bridge.core.view import Phase, RaftRole
+from bridge.api.control import SubmitOutcome
+from bridge.api.view import Phase, RaftRole
 from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, Farm, Node, exported_key, tail
 from tests.end_to_end.settings import copy_of
 

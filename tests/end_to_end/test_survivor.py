@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.view import RaftRole
-from bridge.node.outage import QUORUM_ALARM
-from bridge.node.publishing import UNFENCED_ALARM
+from bridge.api.view import RaftRole
+from bridge.node.tasks.outage import QUORUM_ALARM
+from bridge.node.tasks.publishing import UNFENCED_ALARM
 from tests.end_to_end.farm import PUBLISHER_BOUND_S, START_BOUND_S, Farm, Node, call, exported_key, local_farm
 from tests.end_to_end.layout import Read
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.node.key_files import load_master_key
-from bridge.node.local_farm import prepare
+from bridge.node.local.farm_files import prepare
+from bridge.node.security.key_files import load_master_key
 from tests.end_to_end.farm import START_BOUND_S, call, wait_until
 from tests.end_to_end.layout import read_meta_lease_set
 from tests.end_to_end.up_process import gone, running_up

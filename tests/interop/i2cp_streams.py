@@ -2,9 +2,9 @@
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.wire.destination_keys import MasterKey, SigningKey
-from bridge.wire.i2cp import encode
-from bridge.wire.i2cp_messages import (
+from bridge.wire.i2p.destination_keys import MasterKey, SigningKey
+from bridge.wire.i2p.i2cp import encode
+from bridge.wire.i2p.i2cp_messages import (
     NO_SESSION,
     CreateLeaseSet2,
     CreateSession,
@@ -14,10 +14,10 @@ from bridge.wire.i2cp_messages import (
     HostLookup,
     Message,
 )
-from bridge.wire.i2cp_session import META_SESSION_OPTIONS, signed_session
-from bridge.wire.i2p import ED25519, ed25519_destination
-from bridge.wire.meta_lease_set import MetaLease, OfflineSignature
-from bridge.wire.meta_lease_set import encode as encode_structure
+from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, signed_session
+from bridge.wire.i2p.meta_lease_set import MetaLease, OfflineSignature
+from bridge.wire.i2p.meta_lease_set import encode as encode_structure
+from bridge.wire.i2p.structures import ED25519, ed25519_destination
 
 SESSION = 4660
 HASH = bytes(range(32))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bridge.wire.i2p import base64_encode
+from bridge.wire.i2p.structures import base64_encode
 
 VERSION: Final = "2.7.0"
 LIBRARIES: Final = Path(__file__).parents[2] / "build" / "java"

@@ -9,18 +9,25 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.node.alarms import Alarms
-from bridge.node.event_log import EventLog
-from bridge.node.host import HostSampler, LoopLag
-from bridge.node.i2cp_publishing import I2cpAccess
-from bridge.node.i2cp_router import I2cpRouter, I2cpRouterAccess
-from bridge.node.ledger import clock_ms
-from bridge.node.router import RouterError
-from bridge.node.router_link import Credentials, Link, Software
-from bridge.wire.destination_keys import SigningKey, new_demo_leaf, new_master_key
-from bridge.wire.i2cp import FrameReader, decode
-from bridge.wire.i2cp_messages import Disconnect, HostReply, RequestVariableLeaseSet, SessionStatus, SetDate, Unhandled
-from bridge.wire.meta_lease_set import MetaLease, encode
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.raft.applied_state import clock_ms
+from bridge.node.router.host import HostSampler, LoopLag
+from bridge.node.router.i2cp_publishing import I2cpAccess
+from bridge.node.router.i2cp_router import I2cpRouter, I2cpRouterAccess
+from bridge.node.router.link import Credentials, Link, Software
+from bridge.node.router.router import RouterError
+from bridge.wire.i2p.destination_keys import SigningKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.i2cp import FrameReader, decode
+from bridge.wire.i2p.i2cp_messages import (
+    Disconnect,
+    HostReply,
+    RequestVariableLeaseSet,
+    SessionStatus,
+    SetDate,
+    Unhandled,
+)
+from bridge.wire.i2p.meta_lease_set import MetaLease, encode
 from tests.interop import java_i2p
 from tests.interop.i2cp_streams import SESSION, expected, keys, master, stream
 

@@ -12,10 +12,10 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.node import i2cp_connection, i2cp_router
-from bridge.node.router_link import Link, RouterLost
-from bridge.wire.i2cp import FrameReader, decode, encode
-from bridge.wire.i2cp_messages import (
+from bridge.node.router import i2cp_connection, i2cp_router
+from bridge.node.router.link import Link, RouterLost
+from bridge.wire.i2p.i2cp import FrameReader, decode, encode
+from bridge.wire.i2p.i2cp_messages import (
     CreateLeaseSet2,
     CreateSession,
     DestroySession,
@@ -28,10 +28,10 @@ from bridge.wire.i2cp_messages import (
     SessionStatus,
     SetDate,
 )
-from bridge.wire.i2cp_session import session_is_signed
-from bridge.wire.i2p import Destination
-from bridge.wire.meta_lease_set import decode as decode_structure
-from bridge.wire.meta_lease_set import verify
+from bridge.wire.i2p.i2cp_session import session_is_signed
+from bridge.wire.i2p.meta_lease_set import decode as decode_structure
+from bridge.wire.i2p.meta_lease_set import verify
+from bridge.wire.i2p.structures import Destination
 
 NOW_S = 1_767_225_600
 LINK = Link("127.0.0.1", 7654)

@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.node import i2pcontrol
-from bridge.node.router_link import Link, RouterLost
+from bridge.node.router import i2pcontrol
+from bridge.node.router.link import Link, RouterLost
 
 JAVA_INFO: dict[str, Any] = {
     "i2p.router.uptime": 3_600_000,

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import trio
 
-from bridge.core.control import FarmKeyState, FarmKeyView, KeysAnswer
-from bridge.node.control_routes import Refused
-from bridge.wire.farm_key import farm_key_text, new_farm_key
+from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer
+from bridge.node.control.routes import Refused
+from bridge.wire.keys.farm_key import farm_key_text, new_farm_key
 from gossip.core.keychain import KeyChain, KeyChainError, KeyState, key_id
 
 STATES = {

@@ -11,10 +11,10 @@ from typing import cast
 import pytest
 import trio
 
-from bridge.core.control import SubmitAnswer, SubmitOutcome
-from bridge.core.farm import Change
-from bridge.core.publication import Pace
-from bridge.core.records import (
+from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.core.farm.state_machine import Change
+from bridge.core.publishing.publication import Pace
+from bridge.core.state.records import (
     Clock,
     LeafStatus,
     MetaStatus,
@@ -24,20 +24,20 @@ from bridge.core.records import (
     Report,
     RouterStatus,
 )
-from bridge.node import ledger as ledger_module
-from bridge.node.alarms import Alarms
-from bridge.node.duties import Duties
-from bridge.node.entry_signer import EntrySigner
-from bridge.node.event_log import EventLog
-from bridge.node.farm_member import Member, router_alarm
-from bridge.node.ledger import Ledger
-from bridge.node.published_note import PublishedNote
-from bridge.node.replica import Replica
-from bridge.node.router import MeasuredStatus, RouterError
-from bridge.node.signing_keys import HeldKey
-from bridge.wire.application import decode
-from bridge.wire.destination_keys import MasterKey, new_demo_leaf, new_master_key
-from bridge.wire.i2p import Destination
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.raft import applied_state as ledger_module
+from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.entry_signer import EntrySigner
+from bridge.node.raft.replica import Replica
+from bridge.node.router.router import MeasuredStatus, RouterError
+from bridge.node.security.signing_keys import HeldKey
+from bridge.node.tasks.background_tasks import Duties
+from bridge.node.tasks.published_store import PublishedNote
+from bridge.node.tasks.task_context import Member, router_alarm
+from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.structures import Destination
+from bridge.wire.log.entries import decode
 from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
 from consensus.core.model import ORIGIN, Configuration, Entry, LogId, Server, ServerId
 from consensus.protocols.garlic_farm.node.client_requests import ClientRequests

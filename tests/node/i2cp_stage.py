@@ -8,16 +8,16 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.node.alarms import Alarms
-from bridge.node.event_log import EventLog
-from bridge.node.host import HostSampler, LoopLag
-from bridge.node.i2cp_publishing import I2cpAccess
-from bridge.node.i2cp_router import I2cpRouter, I2cpRouterAccess
-from bridge.node.i2pcontrol import ControlAccess
-from bridge.node.router import Leaf
-from bridge.node.router_link import Credentials, Software
-from bridge.wire.destination_keys import SigningKey, new_demo_leaf, new_master_key
-from bridge.wire.meta_lease_set import MetaLease, encode
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.router.host import HostSampler, LoopLag
+from bridge.node.router.i2cp_publishing import I2cpAccess
+from bridge.node.router.i2cp_router import I2cpRouter, I2cpRouterAccess
+from bridge.node.router.i2pcontrol import ControlAccess
+from bridge.node.router.link import Credentials, Software
+from bridge.node.router.router import Leaf
+from bridge.wire.i2p.destination_keys import SigningKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.meta_lease_set import MetaLease, encode
 from tests.node.fake_i2cp_router import LINK, NOW_S, FakeRouter, clock_now_ms, in_place_of_sockets
 
 Patch = pytest.MonkeyPatch

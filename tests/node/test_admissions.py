@@ -9,16 +9,16 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from bridge.core.admission import Admitted, Standing, of_founders
-from bridge.core.farm_state import FarmState
-from bridge.core.founding import Founder, Founding
-from bridge.core.records import Admission
-from bridge.node.admissions import FILE_NAME, AdmissionNotes, not_started
-from bridge.node.forming import UnusableFormationError
-from bridge.node.ledger import Ledger
-from bridge.node.own_raft_id import RETRY_S, OwnRaftId
-from bridge.node.roster import Listed, Roster
-from bridge.wire.metadata import NodeMetadata, RoleHint
+from bridge.core.formation.founding import Founder, Founding
+from bridge.core.membership.admission import Admitted, Standing, of_founders
+from bridge.core.state.farm_state import FarmState
+from bridge.core.state.records import Admission
+from bridge.node.membership.admissions import FILE_NAME, AdmissionNotes, not_started
+from bridge.node.membership.forming import UnusableFormationError
+from bridge.node.membership.member_directory import Listed, Roster
+from bridge.node.membership.own_raft_id import RETRY_S, OwnRaftId
+from bridge.node.raft.applied_state import Ledger
+from bridge.wire.membership.metadata import NodeMetadata, RoleHint
 from consensus.core.model import ServerId
 from consensus.protocols.garlic_farm.node.dialer import Dialed, PeerAddress
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError

@@ -8,8 +8,8 @@ from benchmarks.client import ClusterTarget, ServerTarget, entry, specification
 from benchmarks.figures import Figure, percentile, table
 from benchmarks.gossip_whole_node import sizes_mb
 from benchmarks.load import Load
-from bridge.core.records import Foreign
-from bridge.wire.application import decode
+from bridge.core.state.records import Foreign
+from bridge.wire.log.entries import decode
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.001, 1)])

@@ -7,8 +7,8 @@ import pytest
 from benchmarks import identity_cost, identity_replay
 from benchmarks.child import ChildError
 from benchmarks.identity_throughput import measure
-from bridge.core.records import Report
-from bridge.wire.application import decode
+from bridge.core.state.records import Report
+from bridge.wire.log.entries import decode
 
 
 def test_a_measured_handshake_is_proven_on_both_sides_or_on_neither() -> None:

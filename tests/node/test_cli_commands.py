@@ -13,9 +13,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from bridge.cli import pipeline as pipeline_command
-from bridge.cli.main import COMMANDS, cli
-from bridge.core.control import (
+from bridge.api.control import (
     ClusterAnswer,
     EntryKind,
     EventPage,
@@ -27,11 +25,13 @@ from bridge.core.control import (
     SubmitOutcome,
     WishAnswer,
 )
-from bridge.core.view import FarmView
-from bridge.node.control import ControlServer
-from bridge.node.control_routes import ControlPort, Refused
-from bridge.node.key_files import load_farm_key
-from bridge.wire.view_json import encode_view
+from bridge.api.view import FarmView
+from bridge.api.view_json import encode_view
+from bridge.cli import pipeline as pipeline_command
+from bridge.cli.main import COMMANDS, cli
+from bridge.node.control.routes import ControlPort, Refused
+from bridge.node.control.server import ControlServer
+from bridge.node.security.key_files import load_farm_key
 from consensus.sessions.table import RequestId
 from tests.node.fake_keys import FakeKeys
 from tests.operator_views import farm_view

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bridge.cli.main import cli
-from bridge.node.key_files import load_master_key, load_signing_key, save_master_key
-from bridge.wire.destination_keys import new_demo_leaf, new_master_key
-from bridge.wire.key_text import encode_key
-from bridge.wire.meta_lease_set import MetaLease, encode, verify
+from bridge.node.security.key_files import load_master_key, load_signing_key, save_master_key
+from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.meta_lease_set import MetaLease, encode, verify
+from bridge.wire.keys.text import encode_key
 
 DAY_S = 86_400
 

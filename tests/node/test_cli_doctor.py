@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from bridge.cli.main import cli
-from bridge.node.check import Result
-from bridge.node.checks import (
+from bridge.node.doctor.check import Result
+from bridge.node.doctor.checks import (
     RELEASED_S,
     clock_check,
     farm_key_check,
@@ -20,9 +20,9 @@ from bridge.node.checks import (
     spark_check,
     state_directory_check,
 )
-from bridge.node.key_files import save_farm_key, save_signing_key
-from bridge.wire.destination_keys import new_master_key
-from bridge.wire.farm_key import new_farm_key
+from bridge.node.security.key_files import save_farm_key, save_signing_key
+from bridge.wire.i2p.destination_keys import new_master_key
+from bridge.wire.keys.farm_key import new_farm_key
 from gossip.node.state_files import KEYS_FILE, keep_keys
 
 NOW_S = int(time.time())

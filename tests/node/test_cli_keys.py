@@ -9,11 +9,11 @@ import trio
 from click.testing import CliRunner, Result
 
 from bridge.cli.main import cli
-from bridge.node.control_routes import Answer, Request, Routes
-from bridge.node.event_log import EventLog
-from bridge.node.key_files import load_farm_key
-from bridge.node.port import NodePort
-from bridge.wire.key_text import encode_key
+from bridge.node.control.node_port import NodePort
+from bridge.node.control.routes import Answer, Request, Routes
+from bridge.node.events.event_log import EventLog
+from bridge.node.security.key_files import load_farm_key
+from bridge.wire.keys.text import encode_key
 from gossip.core.keychain import key_id
 from tests.node.fake_keys import FakeKeys
 from tests.node.test_cli_commands import served

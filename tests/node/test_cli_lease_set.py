@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from bridge.cli.main import cli
-from bridge.wire.destination_keys import new_demo_leaf, new_master_key
-from bridge.wire.i2p import destination_from_bytes
-from bridge.wire.meta_lease_set import MetaLease, build, decode, encode, sign
+from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.meta_lease_set import MetaLease, build, decode, encode, sign
+from bridge.wire.i2p.structures import destination_from_bytes
 
 PUBLISHED_S = int(time.time())
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.node.commit_note import FILE_NAME, NOTE_PERIOD_SECONDS, keep_commit_note, read_commit_note
+from bridge.node.raft.commit_store import FILE_NAME, NOTE_PERIOD_SECONDS, keep_commit_note, read_commit_note
 
 
 async def test_what_was_applied_is_noted_every_half_minute_and_when_the_node_stops(

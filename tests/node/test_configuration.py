@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.records import PublishConfig
-from bridge.node.configuration import (
+from bridge.core.state.records import PublishConfig
+from bridge.node.settings.configuration import (
     ConfigurationError,
     Machine,
     NodeConfiguration,
@@ -14,9 +14,9 @@ from bridge.node.configuration import (
     Timing,
     load_configuration,
 )
-from bridge.node.lan import Network, NoAddressError, private_host
-from bridge.node.masters import MasterSettings
-from bridge.wire.destination_keys import new_demo_leaf
+from bridge.node.settings.lan_address import Network, NoAddressError, private_host
+from bridge.node.settings.masters import MasterSettings
+from bridge.wire.i2p.destination_keys import new_demo_leaf
 from consensus.protocols.garlic_farm.wire.proxy import ProxyMode
 from gossip.core.member import Address
 from gossip.node.discovery import LanInterface

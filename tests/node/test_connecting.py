@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.node.configuration import Machine, load_configuration
-from bridge.node.connecting import Connecting
-from bridge.node.farm_keys import FarmKeys
-from bridge.node.key_files import save_farm_key
-from bridge.node.lan import Network
-from bridge.wire.farm_key import new_farm_key
+from bridge.node.raft.connecting import Connecting
+from bridge.node.security.farm_keys import FarmKeys
+from bridge.node.security.key_files import save_farm_key
+from bridge.node.settings.configuration import Machine, load_configuration
+from bridge.node.settings.lan_address import Network
+from bridge.wire.keys.farm_key import new_farm_key
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.core.control import (
+from bridge.api.control import (
     ClusterAnswer,
     EntryKind,
     EventPage,
@@ -25,12 +25,12 @@ from bridge.core.control import (
     SubmitOutcome,
     WishAnswer,
 )
-from bridge.core.view import FarmView
-from bridge.node.control import ControlLimits, ControlServer
-from bridge.node.control_client import ControlClient, ControlError, find_control_socket
-from bridge.node.control_routes import Refused
-from bridge.node.control_socket import ControlSocketError, answers
-from bridge.node.event_log import EventLog
+from bridge.api.view import FarmView
+from bridge.node.control.client import ControlClient, ControlError, find_control_socket
+from bridge.node.control.routes import Refused
+from bridge.node.control.server import ControlLimits, ControlServer
+from bridge.node.events.event_log import EventLog
+from bridge.node.security.control_socket import ControlSocketError, answers
 from consensus.sessions.table import RequestId
 from tests.node.fake_keys import FakeKeys
 from tests.operator_views import farm_view, forming_view

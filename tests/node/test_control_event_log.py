@@ -5,8 +5,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.core.control import EventPage, TraceEvent
-from bridge.node.event_log import EventLog
+from bridge.api.control import EventPage, TraceEvent
+from bridge.node.events.event_log import EventLog
 
 
 def log_of(count: int, capacity: int = 4) -> EventLog:

@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.node.configuration import ConfigurationError, load_configuration
-from bridge.node.control import ControlLimits, ControlServer
-from bridge.node.control_access import Access, RemoteAccess, open_remote_access
-from bridge.node.control_socket import ControlSocketError
+from bridge.node.control.access import Access, RemoteAccess, open_remote_access
+from bridge.node.control.server import ControlLimits, ControlServer
+from bridge.node.security.control_socket import ControlSocketError
+from bridge.node.settings.configuration import ConfigurationError, load_configuration
 from gossip.core.member import Address
 from pipeline.endpoint import CredentialError, Credentials, Endpoint, load_credentials
 from pipeline.log_client import FarmLog, FarmLogError

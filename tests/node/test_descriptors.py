@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.node.descriptors import LEAST, RESERVED, DescriptorError, shares_of
+from bridge.node.settings.descriptors import LEAST, RESERVED, DescriptorError, shares_of
 
 
 @pytest.mark.parametrize("limit", [LEAST, 512, 1024, 2048, 1_000_000])

@@ -9,18 +9,18 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.core.control import SubmitAnswer, SubmitOutcome
-from bridge.core.farm import PublicationRefused
-from bridge.core.farm_state import Choice, Leaf, MasterState
-from bridge.core.records import Clock, Publication, PublishConfig, Report
-from bridge.core.voter_clocks import VoterClocks
-from bridge.node.farm_member import ROUTER_ALARM
-from bridge.node.signing_keys import KEY_ALARM, HeldKey
-from bridge.node.timekeeping import CLOCK_ALARM, LOG_TIME_ALARM, OTHER_CLOCKS_ALARM, SLOW_ALARM
-from bridge.wire.application import decode
-from bridge.wire.entry_proof import sign_entry
-from bridge.wire.meta_lease_set import decode as decode_structure
-from bridge.wire.meta_lease_set import verify
+from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.core.farm.state_machine import PublicationRefused
+from bridge.core.state.farm_state import Choice, Leaf, MasterState
+from bridge.core.state.records import Clock, Publication, PublishConfig, Report
+from bridge.core.state.voter_clocks import VoterClocks
+from bridge.node.security.signing_keys import KEY_ALARM, HeldKey
+from bridge.node.tasks.task_context import ROUTER_ALARM
+from bridge.node.tasks.timekeeping import CLOCK_ALARM, LOG_TIME_ALARM, OTHER_CLOCKS_ALARM, SLOW_ALARM
+from bridge.wire.i2p.meta_lease_set import decode as decode_structure
+from bridge.wire.i2p.meta_lease_set import verify
+from bridge.wire.log.entries import decode
+from bridge.wire.log.proof import sign_entry
 from consensus.core.effects import Outcome, Role, RoleChanged
 from consensus.core.model import ServerId
 from consensus.server.event_loop import now_ms

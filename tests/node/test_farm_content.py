@@ -8,11 +8,12 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.core.admission import ADMITTED_MAX, Admitted
-from bridge.core.authors import AuthorNumbers
-from bridge.core.clients import Client
-from bridge.core.farm import Farm
-from bridge.core.farm_state import (
+from bridge.core.farm.authors import AuthorNumbers
+from bridge.core.farm.client_keys import Client
+from bridge.core.farm.state_bounds import AUTHORS_MAX
+from bridge.core.farm.state_machine import Farm
+from bridge.core.membership.admission import ADMITTED_MAX, Admitted
+from bridge.core.state.farm_state import (
     LOG_TIME_LIMIT_MS,
     SERVERS_MAX,
     SESSION_LIMITS,
@@ -20,20 +21,19 @@ from bridge.core.farm_state import (
     MasterState,
     ServerState,
 )
-from bridge.core.feature_level import SUPPORTED_LEVEL
-from bridge.core.records import Level, Publication, Scope
-from bridge.core.state_bounds import AUTHORS_MAX
-from bridge.node.alarms import Alarms
-from bridge.node.event_log import EventLog
-from bridge.node.farm_content import (
+from bridge.core.state.feature_level import SUPPORTED_LEVEL
+from bridge.core.state.records import Level, Publication, Scope
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.raft.farm_content import (
     CHECKS,
     QUIET_AFTER_S,
     RejectedContent,
     objection_to_entries,
     objection_to_snapshot,
 )
-from bridge.wire.application import encode
-from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
+from bridge.wire.log.entries import encode
+from bridge.wire.log.snapshot import FarmSnapshot, encode_farm
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
 from consensus.core.model import ORIGIN, Entry, LogId
 from consensus.net.memory import MemoryNetwork

@@ -6,11 +6,11 @@ from typing import cast
 
 import pytest
 
-from bridge.node.alarms import Alarms
-from bridge.node.event_log import EventLog
-from bridge.node.farm_keys import ALARM, FarmKeys
-from bridge.node.key_files import KeyFileError, load_farm_key, replace_farm_key, save_farm_key
-from bridge.wire.farm_key import FarmKey, new_farm_key
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.security.farm_keys import ALARM, FarmKeys
+from bridge.node.security.key_files import KeyFileError, load_farm_key, replace_farm_key, save_farm_key
+from bridge.wire.keys.farm_key import FarmKey, new_farm_key
 from gossip.core.keychain import KeyChain
 from gossip.node.agent import Agent
 

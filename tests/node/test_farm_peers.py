@@ -9,14 +9,14 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from bridge.core.admission import Admitted, Standing, of_founders
-from bridge.core.farm_state import FarmState
-from bridge.core.founding import Founder, Founding
-from bridge.core.records import Admission
-from bridge.node import admissions
-from bridge.node.admissions import AdmissionNotes
-from bridge.node.farm_peers import FarmPeers, KnownFarm
-from bridge.node.ledger import Ledger
+from bridge.core.formation.founding import Founder, Founding
+from bridge.core.membership.admission import Admitted, Standing, of_founders
+from bridge.core.state.farm_state import FarmState
+from bridge.core.state.records import Admission
+from bridge.node.membership import admissions
+from bridge.node.membership.admissions import AdmissionNotes
+from bridge.node.membership.farm_peers import FarmPeers, KnownFarm
+from bridge.node.raft.applied_state import Ledger
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.peers import Claim, ProvenPeer, Refusal
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole

@@ -12,13 +12,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.core.formation_messages import Member, Phase
-from bridge.core.founding import FormationNotice, FormationState, Promise, found
-from bridge.node import forming as forming_module
-from bridge.node.alarms import Alarms
-from bridge.node.event_log import EventLog
-from bridge.node.forming import ALARM, FILE_NAME, Forming, UnusableFormationError, load_formation
-from bridge.wire.formation_state import encode_formation_state
+from bridge.core.formation.founding import FormationNotice, FormationState, Promise, found
+from bridge.core.formation.messages import Member, Phase
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.membership import forming as forming_module
+from bridge.node.membership.forming import ALARM, FILE_NAME, Forming, UnusableFormationError, load_formation
+from bridge.wire.membership.formation_state import encode_formation_state
 
 A, B, C = (bytes([0] * 7 + [number]) for number in (1, 2, 3))
 CLOCK_MS = 1_767_225_600_000

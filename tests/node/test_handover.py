@@ -7,10 +7,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.core.view import VoterView
-from bridge.node.control_routes import Refused
-from bridge.node.handover import EXPLAINED, STOP_PATIENCE_SECONDS, hand_over, hand_over_before_stop
-from bridge.node.replica import Replica
+from bridge.api.view import VoterView
+from bridge.node.control.routes import Refused
+from bridge.node.raft.handover import EXPLAINED, STOP_PATIENCE_SECONDS, hand_over, hand_over_before_stop
+from bridge.node.raft.replica import Replica
 from consensus.core.effects import Role, RoleChanged, TransferEnded, TransferOutcome
 from consensus.core.model import ServerId
 from consensus.server.errors import ServerBusyError

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.node.host import HostSampler, LoopLag, rate_per_s
+from bridge.node.router.host import HostSampler, LoopLag, rate_per_s
 
 
 def test_a_sample_reads_this_process_and_this_host() -> None:

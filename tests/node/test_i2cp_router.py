@@ -7,11 +7,11 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.node.router import Router, RouterError
-from bridge.node.router_link import Credentials
-from bridge.wire.destination_keys import new_master_key
-from bridge.wire.i2cp_messages import Disconnect, SessionStatus, SetDate
-from bridge.wire.meta_lease_set import MetaLease, build, encode, sign
+from bridge.node.router.link import Credentials
+from bridge.node.router.router import Router, RouterError
+from bridge.wire.i2p.destination_keys import new_master_key
+from bridge.wire.i2p.i2cp_messages import Disconnect, SessionStatus, SetDate
+from bridge.wire.i2p.meta_lease_set import MetaLease, build, encode, sign
 from tests.node.fake_i2cp_router import NOW_S, FakeRouter
 from tests.node.i2cp_stage import HASH, LEAF, MASTER, OTHER, TRANSIENT, Clock, Patch, stage, structure
 

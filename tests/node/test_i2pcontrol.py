@@ -7,9 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.node.i2pcontrol import PATHS, ControlAccess, I2PControl
-from bridge.node.router_link import Link, RouterLost, Software
-from bridge.wire.i2pcontrol import REPLY_LIMIT_BYTES, RouterFacts
+from bridge.node.router.i2pcontrol import PATHS, ControlAccess, I2PControl
+from bridge.node.router.link import Link, RouterLost, Software
+from bridge.wire.i2p.i2pcontrol import REPLY_LIMIT_BYTES, RouterFacts
 from tests.node.fake_i2pcontrol import I2PD_INFO, JAVA_INFO, FakeControl, control_in_place_of_sockets
 
 Patch = pytest.MonkeyPatch

@@ -11,19 +11,19 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from bridge.core.admission import Admitted, Standing
-from bridge.core.farm_state import FarmState
-from bridge.core.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, UnsupportedLevelError
-from bridge.core.records import Level
-from bridge.node.alarms import Alarms
-from bridge.node.event_log import EventLog
-from bridge.node.farm_keys import FarmKeys
-from bridge.node.identities import END_CONNECTIONS_AFTER_S, Identities
-from bridge.node.key_files import save_farm_key
-from bridge.node.ledger import Ledger
-from bridge.wire.application import encode
-from bridge.wire.farm_key import new_farm_key
-from bridge.wire.key_box import EraKey, new_key, seal_key, sign_offer
+from bridge.core.membership.admission import Admitted, Standing
+from bridge.core.state.farm_state import FarmState
+from bridge.core.state.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, UnsupportedLevelError
+from bridge.core.state.records import Level
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.membership.identities import END_CONNECTIONS_AFTER_S, Identities
+from bridge.node.raft.applied_state import Ledger
+from bridge.node.security.farm_keys import FarmKeys
+from bridge.node.security.key_files import save_farm_key
+from bridge.wire.keys.box import EraKey, new_key, seal_key, sign_offer
+from bridge.wire.keys.farm_key import new_farm_key
+from bridge.wire.log.entries import encode
 from consensus.core.model import Entry
 from gossip.core.effects import KeyOffered
 from gossip.core.keychain import KeyChain

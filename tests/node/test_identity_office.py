@@ -8,15 +8,15 @@ import msgspec
 import pytest
 import trio
 
-from bridge.core.admission import Admitted
-from bridge.core.eviction import Rekeying, evict
-from bridge.core.farm_state import FarmState
-from bridge.core.feature_level import SUPPORTED_LEVEL
-from bridge.core.records import Eviction
-from bridge.node.control_routes import Refused, Request
-from bridge.node.event_log import EventLog
-from bridge.node.identity_office import IdentityOffice
-from bridge.wire.application import decode
+from bridge.core.membership.admission import Admitted
+from bridge.core.membership.eviction import Rekeying, evict
+from bridge.core.state.farm_state import FarmState
+from bridge.core.state.feature_level import SUPPORTED_LEVEL
+from bridge.core.state.records import Eviction
+from bridge.node.control.identity_admin import IdentityOffice
+from bridge.node.control.routes import Refused, Request
+from bridge.node.events.event_log import EventLog
+from bridge.wire.log.entries import decode
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Outcome, ProposalResolved
 from consensus.core.model import Configuration, LogId, Server
 

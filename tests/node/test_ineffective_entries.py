@@ -3,12 +3,12 @@
 import trio
 from trio.testing import MockClock
 
-from bridge.core.records import CostFactor
-from bridge.node.alarms import Alarms
-from bridge.node.event_log import EventLog
-from bridge.node.ineffective_entries import ALARM, ALARM_AFTER, QUIET_AFTER_S, WITHIN_S, IneffectiveEntries
-from bridge.node.ledger import Ledger
-from bridge.wire.application import encode
+from bridge.core.state.records import CostFactor
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.ineffective_entries import ALARM, ALARM_AFTER, QUIET_AFTER_S, WITHIN_S, IneffectiveEntries
+from bridge.wire.log.entries import encode
 from consensus.core.model import Entry
 from tests.authored import CLUSTER_ID, node_id, signed
 

@@ -9,13 +9,13 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import MockClock
 
-from bridge.core.control import FarmKeyState
-from bridge.node.control_routes import Refused
-from bridge.node.farm_keys import FarmKeys
-from bridge.node.filed_keys import FiledKeys
-from bridge.node.introductions import Introductions
-from bridge.node.key_files import save_farm_key
-from bridge.wire.farm_key import new_farm_key
+from bridge.api.control import FarmKeyState
+from bridge.node.control.routes import Refused
+from bridge.node.control.static_key_admin import FiledKeys
+from bridge.node.membership.introductions import Introductions
+from bridge.node.security.farm_keys import FarmKeys
+from bridge.node.security.key_files import save_farm_key
+from bridge.wire.keys.farm_key import new_farm_key
 from consensus.protocols.garlic_farm.node.dialer import Dialed, Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.metrics import Metrics
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.control import FarmKeyState
-from bridge.core.view import AlarmView, FarmView, MemberStatus, ServerRole
-from bridge.node.control_routes import Refused
-from bridge.node.event_log import EventLog
-from bridge.node.farm_keys import FarmKeys
-from bridge.node.key_files import save_farm_key
-from bridge.node.key_office import KeyOffice
-from bridge.node.roster import Roster
-from bridge.wire.farm_key import new_farm_key, parse_farm_key
-from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
+from bridge.api.control import FarmKeyState
+from bridge.api.view import AlarmView, FarmView, MemberStatus, ServerRole
+from bridge.node.control.key_admin import KeyOffice
+from bridge.node.control.routes import Refused
+from bridge.node.events.event_log import EventLog
+from bridge.node.membership.member_directory import Roster
+from bridge.node.security.farm_keys import FarmKeys
+from bridge.node.security.key_files import save_farm_key
+from bridge.wire.keys.farm_key import new_farm_key, parse_farm_key
+from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
 from gossip.core.keychain import key_id
 from gossip.node.agent import Agent
 from tests.node.gossip_farm import in_simulated_time, running_farm, until_all_see_all

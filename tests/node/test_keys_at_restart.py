@@ -10,20 +10,20 @@ import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.core.founding import FormationState, Founder, Founding, Promise
+from bridge.core.formation.founding import FormationState, Founder, Founding, Promise
 from bridge.node import app
-from bridge.node.admissions import FILE_NAME as ADMISSIONS
-from bridge.node.admissions import AdmissionNotes
-from bridge.node.alarms import Alarms
-from bridge.node.configuration import load_configuration
-from bridge.node.event_log import EventLog
-from bridge.node.farm_keys import FarmKeys
-from bridge.node.forming import FILE_NAME as FORMATION
-from bridge.node.identities import Identities
-from bridge.node.key_files import save_farm_key
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.membership.admissions import FILE_NAME as ADMISSIONS
+from bridge.node.membership.admissions import AdmissionNotes
+from bridge.node.membership.forming import FILE_NAME as FORMATION
+from bridge.node.membership.identities import Identities
+from bridge.node.security.farm_keys import FarmKeys
+from bridge.node.security.key_files import save_farm_key
+from bridge.node.settings.configuration import load_configuration
 from bridge.node.stopped import NodeStopped
-from bridge.wire.farm_key import new_farm_key
-from bridge.wire.formation_state import encode_formation_state
+from bridge.wire.keys.farm_key import new_farm_key
+from bridge.wire.membership.formation_state import encode_formation_state
 from gossip.core.member import Address, NodeId
 from gossip.core.messages import KeyNews
 from gossip.node.agent import Agent

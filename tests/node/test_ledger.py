@@ -7,14 +7,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.core.choosing import PublisherChanged
-from bridge.core.control import TraceEvent
-from bridge.core.farm import Change
-from bridge.core.records import Clock, Correction, Level, Publication
-from bridge.node import ledger as ledger_module
-from bridge.node.event_log import EventLog
-from bridge.node.ledger import Ledger
-from bridge.wire.farm_snapshot import FarmSnapshotError
+from bridge.api.control import TraceEvent
+from bridge.core.farm.state_machine import Change
+from bridge.core.publishing.publisher_election import PublisherChanged
+from bridge.core.state.records import Clock, Correction, Level, Publication
+from bridge.node.events.event_log import EventLog
+from bridge.node.raft import applied_state as ledger_module
+from bridge.node.raft.applied_state import Ledger
+from bridge.wire.log.snapshot import FarmSnapshotError
 from consensus.core.entry_data import configuration_entry
 from consensus.core.model import Entry, LogId
 from consensus.server.event_loop import now_ms

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.founding import FormationState, Promise, found
-from bridge.node.configuration import Overrides, load_configuration
-from bridge.node.key_files import load_farm_key, load_master_key, load_signing_key, save_signing_key
-from bridge.node.local_farm import LOOPBACK, LocalFarm, LocalFarmError, locked, prepare
-from bridge.wire.formation_state import encode_formation_state
+from bridge.core.formation.founding import FormationState, Promise, found
+from bridge.node.local.farm_files import LOOPBACK, LocalFarm, LocalFarmError, locked, prepare
+from bridge.node.security.key_files import load_farm_key, load_master_key, load_signing_key, save_signing_key
+from bridge.node.settings.configuration import Overrides, load_configuration
+from bridge.wire.membership.formation_state import encode_formation_state
 
 
 def contents(directory: Path) -> dict[str, bytes]:

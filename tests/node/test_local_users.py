@@ -18,12 +18,12 @@ import trio
 from click.testing import CliRunner
 
 from bridge.cli.main import cli
-from bridge.node.control import ControlServer
-from bridge.node.control_client import ControlClient, ControlError
-from bridge.node.control_routes import ControlPort
-from bridge.node.key_files import KeyFileError, load_farm_key, save_farm_key
-from bridge.node.local_farm import LocalFarmError, locked
-from bridge.node.local_trust import (
+from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.control.routes import ControlPort
+from bridge.node.control.server import ControlServer
+from bridge.node.local.farm_files import LocalFarmError, locked
+from bridge.node.security.key_files import KeyFileError, load_farm_key, save_farm_key
+from bridge.node.security.local_trust import (
     Facts,
     UntrustedPathError,
     check_control_socket,
@@ -32,7 +32,7 @@ from bridge.node.local_trust import (
     make_state_directory,
     peer_user_id,
 )
-from bridge.wire.farm_key import new_farm_key
+from bridge.wire.keys.farm_key import new_farm_key
 from consensus.storage.directory import Directory
 from consensus.storage.disk import StorageError
 from gossip.node.identity import StateError, load_identity, read_limited, write_durably

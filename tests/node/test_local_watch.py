@@ -5,12 +5,12 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bridge.node.local_farm import LocalFarm, LocalNode
-from bridge.node.local_watch import LocalWatch
-from bridge.node.supervisor import Command
-from bridge.wire.destination_keys import new_master_key
-from bridge.wire.i2p import Destination
-from bridge.wire.meta_lease_set import MetaLease, encode
+from bridge.node.local.farm_files import LocalFarm, LocalNode
+from bridge.node.local.supervisor import Command
+from bridge.node.local.watch import LocalWatch
+from bridge.wire.i2p.destination_keys import new_master_key
+from bridge.wire.i2p.meta_lease_set import MetaLease, encode
+from bridge.wire.i2p.structures import Destination
 from tests.operator_views import farm_view
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bridge.core.founding import Founder, Founding
-from bridge.node import replica
-from bridge.node.admissions import FILE_NAME, AdmissionNotes
-from bridge.node.configuration import Timing
-from bridge.node.profile import profile_of
-from bridge.node.replica import RAFT_DIRECTORY, STORAGE_NOTE, ReplicaSettings
+from bridge.core.formation.founding import Founder, Founding
+from bridge.node.membership.admissions import FILE_NAME, AdmissionNotes
+from bridge.node.raft import replica
+from bridge.node.raft.replica import RAFT_DIRECTORY, STORAGE_NOTE, ReplicaSettings
+from bridge.node.settings.configuration import Timing
+from bridge.node.settings.timing import profile_of
 from consensus.core.effects import Persist
 from consensus.core.model import Entry, HardState, ServerId
 from consensus.storage.directory import open_directory

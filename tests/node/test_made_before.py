@@ -15,10 +15,10 @@ import trio
 from click.testing import CliRunner
 
 from bridge.cli.main import cli
-from bridge.node.forming import FILE_NAME, UnusableFormationError, load_formation
-from bridge.node.key_files import load_farm_key, save_farm_key
-from bridge.node.state_reading import StateReadingError, read_backup, read_directory
-from bridge.wire.farm_key import new_farm_key
+from bridge.node.membership.forming import FILE_NAME, UnusableFormationError, load_formation
+from bridge.node.offline.state_reading import StateReadingError, read_backup, read_directory
+from bridge.node.security.key_files import load_farm_key, save_farm_key
+from bridge.wire.keys.farm_key import new_farm_key
 
 RECORDED = Path(__file__).parents[1] / "vectors" / "made-before"
 BACKUP = RECORDED / "farm.backup"

@@ -8,16 +8,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.core.hashes import hash_of
-from bridge.core.records import MetaStatus, Publication, PublishConfig, Report
-from bridge.node.configuration import NodeConfiguration
-from bridge.node.host import HostSampler, LoopLag
-from bridge.node.key_files import save_signing_key
-from bridge.node.masters import MasterError, MasterSettings, load_masters
-from bridge.node.router import FileRouter, Leaf
-from bridge.node.signing_keys import HeldKey
-from bridge.wire.destination_keys import new_demo_leaf, new_master_key
-from bridge.wire.meta_lease_set import decode as decode_structure
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import MetaStatus, Publication, PublishConfig, Report
+from bridge.node.router.host import HostSampler, LoopLag
+from bridge.node.router.router import FileRouter, Leaf
+from bridge.node.security.key_files import save_signing_key
+from bridge.node.security.signing_keys import HeldKey
+from bridge.node.settings.configuration import NodeConfiguration
+from bridge.node.settings.masters import MasterError, MasterSettings, load_masters
+from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.meta_lease_set import decode as decode_structure
 from tests.node.farm_stage import LEAF, MASTER, NOW_S, OWN, Stage, machine_clock
 from tests.node.test_configuration import load, problems
 

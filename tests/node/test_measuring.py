@@ -4,10 +4,10 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.core.hashes import hash_of
-from bridge.core.records import LeafStatus, Measurement, Report, RouterStatus
-from bridge.node.router import MeasuredStatus
-from bridge.wire.destination_keys import new_demo_leaf
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import LeafStatus, Measurement, Report, RouterStatus
+from bridge.node.router.router import MeasuredStatus
+from bridge.wire.i2p.destination_keys import new_demo_leaf
 from tests.node.farm_stage import MASTER, OTHER, Stage, clock_now_ms, machine_clock
 
 FOREIGN_LEAF = new_demo_leaf()

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.node.member_rules import FarmMemberRules
-from bridge.node.replica import RequestGateway
+from bridge.node.raft.member_rules import FarmMemberRules
+from bridge.node.raft.replica import RequestGateway
 from consensus.core.model import Configuration, Server
 from consensus.core.replication.progress import ProgressState
 from consensus.core.status import FollowerProgress

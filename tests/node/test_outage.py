@@ -8,10 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.core.records import Clock, Publication, Report
-from bridge.node.outage import QUORUM_ALARM
-from bridge.node.publishing import UNFENCED_ALARM
-from bridge.wire.meta_lease_set import MetaLeaseSet, decode, verify
+from bridge.core.state.records import Clock, Publication, Report
+from bridge.node.tasks.outage import QUORUM_ALARM
+from bridge.node.tasks.publishing import UNFENCED_ALARM
+from bridge.wire.i2p.meta_lease_set import MetaLeaseSet, decode, verify
 from consensus.core.model import Configuration, Server
 from consensus.server.event_loop import now_ms
 from tests.node.farm_stage import (

@@ -10,12 +10,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.core.control import LogPage, SubmitOutcome
-from bridge.core.records import Clock, Publication
-from bridge.node.control_routes import Refused
-from bridge.node.port import NodePort
-from bridge.node.replica import Replica
-from bridge.wire.application import ENTRY_LIMIT_BYTES, encode
+from bridge.api.control import LogPage, SubmitOutcome
+from bridge.core.state.records import Clock, Publication
+from bridge.node.control.node_port import NodePort
+from bridge.node.control.routes import Refused
+from bridge.node.raft.replica import Replica
+from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, encode
 from consensus.core.model import Entry
 from consensus.server.errors import NotLeaderError, ServerBusyError, ServerStoppedError
 from tests.node.fake_keys import FakeKeys

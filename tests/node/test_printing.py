@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
+from bridge.api.control import EntryKind, LogEntryView, TraceEvent
+from bridge.api.printable import printable
+from bridge.api.trace import event_text
 from bridge.cli import failure, printing
 from bridge.cli.log import _line
 from bridge.cli.main import main
-from bridge.core.control import EntryKind, LogEntryView, TraceEvent
-from bridge.core.printable import printable
-from bridge.node.metrics import exposition
+from bridge.node.control.metrics import exposition
 from bridge.tui.render import render, render_message
-from bridge.wire.trace import event_text
 from pipeline import printing as pipeline_printing
 from tests.operator_views import farm_view
 

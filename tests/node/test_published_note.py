@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.core.records import Publication, Report
-from bridge.node.published_note import FILE_NAME, MASTERS_MAX, PublishedNote
+from bridge.core.state.records import Publication, Report
+from bridge.node.tasks.published_store import FILE_NAME, MASTERS_MAX, PublishedNote
 from tests.node.farm_stage import MASTER, NOW_S, Stage, machine_clock
 
 ONE, OTHER = b"1" * 32, b"2" * 32

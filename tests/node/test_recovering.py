@@ -8,13 +8,13 @@ import trio
 from click.testing import CliRunner
 
 from bridge.cli.recover import recover
-from bridge.core.admission import Admitted
-from bridge.node.admissions import FILE_NAME as ADMISSIONS_FILE
-from bridge.node.forming import load_formation
-from bridge.node.recovering import RecoveryError, carry_out, plan_recovery, plan_recovery_of_backup
-from bridge.node.replica import RAFT_DIRECTORY
-from bridge.node.state_reading import read_directory
-from bridge.wire.backup import encode_backup
+from bridge.core.membership.admission import Admitted
+from bridge.node.membership.admissions import FILE_NAME as ADMISSIONS_FILE
+from bridge.node.membership.forming import load_formation
+from bridge.node.offline.recovering import RecoveryError, carry_out, plan_recovery, plan_recovery_of_backup
+from bridge.node.offline.state_reading import read_directory
+from bridge.node.raft.replica import RAFT_DIRECTORY
+from bridge.wire.keys.backup import encode_backup
 from consensus.core.model import LogId
 from consensus.storage.directory import Directory, open_directory
 from consensus.storage.planner import StorageOptions

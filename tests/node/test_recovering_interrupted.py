@@ -6,14 +6,14 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
-from bridge.core.admission import Admitted
-from bridge.node import recovering
-from bridge.node.admissions import FILE_NAME as ADMISSIONS_FILE
-from bridge.node.forming import FILE_NAME as FORMATION_FILE
-from bridge.node.forming import UnusableFormationError, load_formation
-from bridge.node.recovering import RecoveryError, carry_out, plan_recovery
-from bridge.node.replica import RAFT_DIRECTORY
-from bridge.node.state_reading import FarmOnDisk, read_directory
+from bridge.core.membership.admission import Admitted
+from bridge.node.membership.admissions import FILE_NAME as ADMISSIONS_FILE
+from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.membership.forming import UnusableFormationError, load_formation
+from bridge.node.offline import recovering
+from bridge.node.offline.recovering import RecoveryError, carry_out, plan_recovery
+from bridge.node.offline.state_reading import FarmOnDisk, read_directory
+from bridge.node.raft.replica import RAFT_DIRECTORY
 from consensus.core.model import LogId
 from tests.node.test_state_reading import BASE_MS, FOUNDING, A, check, node_directory
 

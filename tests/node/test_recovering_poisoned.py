@@ -10,15 +10,15 @@ import trio
 from click.testing import CliRunner
 
 from bridge.cli.recover import recover
-from bridge.core.farm import Farm
-from bridge.core.farm_state import MasterState
-from bridge.core.feature_level import SUPPORTED_LEVEL
-from bridge.core.records import Clock, Level, Publication, Report
-from bridge.node.ledger import clock_ms
-from bridge.node.replica import RAFT_DIRECTORY
-from bridge.node.state_reading import FarmOnDisk, read_directory
-from bridge.wire.backup import encode_backup
-from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
+from bridge.core.farm.state_machine import Farm
+from bridge.core.state.farm_state import MasterState
+from bridge.core.state.feature_level import SUPPORTED_LEVEL
+from bridge.core.state.records import Clock, Level, Publication, Report
+from bridge.node.offline.state_reading import FarmOnDisk, read_directory
+from bridge.node.raft.applied_state import clock_ms
+from bridge.node.raft.replica import RAFT_DIRECTORY
+from bridge.wire.keys.backup import encode_backup
+from bridge.wire.log.snapshot import FarmSnapshot, encode_farm
 from consensus.core.effects import Persist
 from consensus.core.model import MAX_NUMBER, Entry, HardState, LogId
 from consensus.storage.directory import open_directory

@@ -10,11 +10,11 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.core.control import TraceEvent
-from bridge.core.view import AlarmView
-from bridge.node.alarms import Alarms
-from bridge.node.event_log import EventLog
-from bridge.node.refused_connections import PEERS_REFUSED, QUIET_AFTER_S, REFUSED_BY_PEERS, RefusedConnections
+from bridge.api.control import TraceEvent
+from bridge.api.view import AlarmView
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.raft.refused_connections import PEERS_REFUSED, QUIET_AFTER_S, REFUSED_BY_PEERS, RefusedConnections
 from consensus.net.tls import NodeCertificate, load_or_create_certificate, secured
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.links import PeerLinks

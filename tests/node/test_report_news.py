@@ -10,12 +10,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.core.control import SubmitAnswer, SubmitOutcome
-from bridge.core.records import LeafStatus, Report
-from bridge.node.report_news import CONFIGURATION_EVERY_MS, ReportNews
-from bridge.node.reported_settings import reported_settings
-from bridge.wire.application import encode
-from bridge.wire.i2p import base64_encode
+from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.core.state.records import LeafStatus, Report
+from bridge.node.settings.reported import reported_settings
+from bridge.node.tasks.report_news import CONFIGURATION_EVERY_MS, ReportNews
+from bridge.wire.i2p.structures import base64_encode
+from bridge.wire.log.entries import encode
 from tests.node.farm_stage import LEAF, NOW_MS, Stage, machine_clock, rival_report
 from tests.node.test_configuration import load
 

@@ -10,11 +10,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.core.control import SubmitOutcome
-from bridge.core.records import Admission as AdmissionRecord
-from bridge.core.records import Approval, Clock, Eviction, Level
-from bridge.node.replica import SUBMIT_PATIENCE_SECONDS, Replica, RequestGateway
-from bridge.wire.application import encode
+from bridge.api.control import SubmitOutcome
+from bridge.core.state.records import Admission as AdmissionRecord
+from bridge.core.state.records import Approval, Clock, Eviction, Level
+from bridge.node.raft.replica import SUBMIT_PATIENCE_SECONDS, Replica, RequestGateway
+from bridge.wire.log.entries import encode
 from consensus.core import messages as core
 from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
 from consensus.core.model import ORIGIN, LogId, ServerId

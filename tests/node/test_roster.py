@@ -5,10 +5,10 @@ from typing import cast
 
 import pytest
 
-from bridge.core.picture import Facts
-from bridge.node.roster import Roster
-from bridge.wire import metadata as metadata_module
-from bridge.wire.metadata import NodeMetadata, RoleHint, encode_metadata
+from bridge.api.build_view import Facts
+from bridge.node.membership.member_directory import Roster
+from bridge.wire.membership import metadata as metadata_module
+from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from gossip.core.description import MemberDescription
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
@@ -107,7 +107,7 @@ def test_metadata_is_decoded_once_for_each_version_and_forgotten_with_its_member
         decoded.append(data)
         return real(data)
 
-    monkeypatch.setattr("bridge.node.roster.decode_metadata", decode)
+    monkeypatch.setattr("bridge.node.membership.member_directory.decode_metadata", decode)
     roster, gossip = roster_of(member(B, encode_metadata(METADATA)))
     roster.refresh()
     assert len(decoded) == 1

@@ -2,10 +2,10 @@
 
 import pytest
 
+from bridge.api.control import KeysAnswer
 from bridge.cli.rotate import Rotated, RotationError, rotate
-from bridge.core.control import KeysAnswer
-from bridge.node.control_client import ControlError
-from bridge.node.control_routes import Refused
+from bridge.node.control.client import ControlError
+from bridge.node.control.routes import Refused
 from gossip.core.keychain import key_id
 from tests.node.fake_keys import FakeKeys
 from tests.node.gossip_farm import in_simulated_time

@@ -11,10 +11,10 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.node.host import HostSampler, LoopLag
-from bridge.node.router import FileRouter, Leaf, Router, RouterError, leaf_from_settings
-from bridge.wire.destination_keys import MasterKey, new_demo_leaf, new_master_key
-from bridge.wire.meta_lease_set import MetaLease, build, decode, encode, sign, verify
+from bridge.node.router.host import HostSampler, LoopLag
+from bridge.node.router.router import FileRouter, Leaf, Router, RouterError, leaf_from_settings
+from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.meta_lease_set import MetaLease, build, decode, encode, sign, verify
 
 NOW_S = 1_767_225_600
 LEAF = new_demo_leaf()
@@ -113,7 +113,7 @@ async def test_a_failed_write_leaves_the_old_structure_and_nothing_beside_it(
     def full_disk(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", descriptor)
 
-    monkeypatch.setattr("bridge.node.durable_file.os.fsync", full_disk)
+    monkeypatch.setattr("bridge.node.security.durable_file.os.fsync", full_disk)
     with pytest.raises(RouterError, match="No space left on device; free space"):
         await router.publish_meta_lease_set(master.destination.hash, structure(master, NOW_S + 1))
     assert contents(tmp_path) == [structure(master)]
@@ -166,7 +166,7 @@ async def test_a_service_that_never_answers_is_given_up_after_the_timeout(
         await trio.sleep_forever()
         raise AssertionError((host, port))
 
-    monkeypatch.setattr("bridge.node.local_service.trio.open_tcp_stream", black_hole)
+    monkeypatch.setattr("bridge.node.router.local_service.trio.open_tcp_stream", black_hole)
     router = file_router(tmp_path, Leaf(LEAF, ("127.0.0.1", 9)), probe_timeout_s=2.0)
     before_s = trio.current_time()
     assert not (await router.local_leaf_status(LEAF.hash)).healthy

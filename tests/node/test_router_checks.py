@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.node.check import Check, Result
-from bridge.node.key_files import save_signing_key, write_private_file
-from bridge.node.router_checks import router_checks
-from bridge.node.router_link import Link, Software
-from bridge.node.router_settings import I2cpSettings, RouterKind, RouterSettings
-from bridge.wire.destination_keys import new_master_key
+from bridge.node.doctor.check import Check, Result
+from bridge.node.doctor.router_checks import router_checks
+from bridge.node.router.link import Link, Software
+from bridge.node.security.key_files import save_signing_key, write_private_file
+from bridge.node.settings.router import I2cpSettings, RouterKind, RouterSettings
+from bridge.wire.i2p.destination_keys import new_master_key
 from tests.node import fake_i2cp_router
 from tests.node.fake_i2cp_router import NOW_S, FakeRouter
 from tests.node.fake_i2pcontrol import FakeControl
@@ -72,7 +72,7 @@ def checks(
 def same_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides' clocks stand still."""
     monkeypatch.setattr(fake_i2cp_router, "clock_now_ms", lambda: NOW_S * 1000)
-    monkeypatch.setattr("bridge.node.i2cp_connection.clock_ms", lambda: NOW_S * 1000)
+    monkeypatch.setattr("bridge.node.router.i2cp_connection.clock_ms", lambda: NOW_S * 1000)
 
 
 def test_a_router_that_answers_and_tells_about_itself_is_well(tmp_path: Path) -> None:

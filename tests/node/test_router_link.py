@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.node.i2cp_connection import open_i2cp
-from bridge.node.router_link import Link, RouterLost, open_stream, shown
+from bridge.node.router.i2cp_connection import open_i2cp
+from bridge.node.router.link import Link, RouterLost, open_stream, shown
 from consensus.net.tls import load_or_create_certificate
 from tests.node.fake_i2cp_router import FakeRouter
 

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from bridge.node.alarms import Alarms
-from bridge.node.configuration import ConfigurationError, Machine, NodeConfiguration, load_configuration
-from bridge.node.event_log import EventLog
-from bridge.node.host import HostSampler, LoopLag
-from bridge.node.i2cp_router import I2cpRouter
-from bridge.node.key_files import KeyFileError, write_private_file
-from bridge.node.lan import Network
-from bridge.node.router import FileRouter
-from bridge.node.router_choice import make_router, structure_files
-from bridge.node.router_link import Link, Software
-from bridge.node.router_settings import I2cpSettings, RouterKind
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.router.host import HostSampler, LoopLag
+from bridge.node.router.i2cp_router import I2cpRouter
+from bridge.node.router.link import Link, Software
+from bridge.node.router.router import FileRouter
+from bridge.node.security.key_files import KeyFileError, write_private_file
+from bridge.node.settings.configuration import ConfigurationError, Machine, NodeConfiguration, load_configuration
+from bridge.node.settings.lan_address import Network
+from bridge.node.settings.router import I2cpSettings, RouterKind
+from bridge.node.settings.router_choice import make_router, structure_files
 from gossip.node.discovery import LanInterface
 
 LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")

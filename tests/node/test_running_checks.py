@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.view import AlarmView, FarmView, MemberStatus, Phase
-from bridge.node.check import Check, Result
-from bridge.node.running_checks import checks_of
+from bridge.api.view import AlarmView, FarmView, MemberStatus, Phase
+from bridge.node.doctor.check import Check, Result
+from bridge.node.doctor.running_checks import checks_of
 from tests.operator_views import farm_view
 
 

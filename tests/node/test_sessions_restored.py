@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.farm import Change, RequestRefused
-from bridge.core.records import Clock
-from bridge.node.event_log import EventLog
-from bridge.node.ledger import Ledger
+from bridge.core.farm.state_machine import Change, RequestRefused
+from bridge.core.state.records import Clock
+from bridge.node.events.event_log import EventLog
+from bridge.node.raft.applied_state import Ledger
 from consensus.core.effects import Outcome
 from consensus.core.model import Index
 from consensus.server.server import ConsensusServer

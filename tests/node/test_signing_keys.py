@@ -9,11 +9,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.core.records import Report
-from bridge.node.key_files import save_signing_key
-from bridge.node.signing_keys import KEY_ALARM, HeldKey
-from bridge.wire.destination_keys import SigningKey, new_master_key
-from bridge.wire.meta_lease_set import decode, verify
+from bridge.core.state.records import Report
+from bridge.node.security.key_files import save_signing_key
+from bridge.node.security.signing_keys import KEY_ALARM, HeldKey
+from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
+from bridge.wire.i2p.meta_lease_set import decode, verify
 from tests.node.farm_stage import MASTER, NOW_S, PERIOD_MS, Stage, machine_clock
 
 DAY_S = 86_400
@@ -107,7 +107,7 @@ async def test_a_file_that_is_no_better_leaves_the_key_in_hand_with_an_alarm_unt
 
 def test_a_file_that_has_not_changed_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = HeldKey.load(path)
-    monkeypatch.setattr("bridge.node.signing_keys.load_signing_key", lambda _: pytest.fail("it was read"))
+    monkeypatch.setattr("bridge.node.security.signing_keys.load_signing_key", lambda _: pytest.fail("it was read"))
     assert not held.renew(NOW_S)
     status = path.stat()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.core.admission import Admitted
-from bridge.core.farm_state import FarmTuning
-from bridge.core.founding import FormationState, Promise, found
-from bridge.core.records import Admission, Clock
-from bridge.node.event_log import EventLog
-from bridge.node.forming import FILE_NAME
-from bridge.node.ledger import Ledger
-from bridge.node.replica import RAFT_DIRECTORY
-from bridge.node.state_reading import FarmOnDisk, StateReadingError, read_state
-from bridge.wire.application import encode
-from bridge.wire.backup import BackupError, decode_backup, encode_backup
-from bridge.wire.formation_state import encode_formation_state
+from bridge.core.formation.founding import FormationState, Promise, found
+from bridge.core.membership.admission import Admitted
+from bridge.core.state.farm_state import FarmTuning
+from bridge.core.state.records import Admission, Clock
+from bridge.node.events.event_log import EventLog
+from bridge.node.membership.forming import FILE_NAME
+from bridge.node.offline.state_reading import FarmOnDisk, StateReadingError, read_state
+from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.replica import RAFT_DIRECTORY
+from bridge.wire.keys.backup import BackupError, decode_backup, encode_backup
+from bridge.wire.log.entries import encode
+from bridge.wire.membership.formation_state import encode_formation_state
 from consensus.core.effects import Compact, Persist
 from consensus.core.entry_data import configuration_entry
 from consensus.core.model import MAX_NUMBER, Configuration, Entry, HardState, LogId, Server

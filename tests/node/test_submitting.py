@@ -11,11 +11,11 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from bridge.core.control import SubmitAnswer, SubmitOutcome
-from bridge.core.records import Admission, Clock, Factors, Level
-from bridge.node.replica import LEADERS_OWN_TEXT, Replica
-from bridge.node.submitting import Submitting, sealed
-from bridge.wire.application import BRACKETS_LIMIT, encode
+from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.core.state.records import Admission, Clock, Factors, Level
+from bridge.node.raft.replica import LEADERS_OWN_TEXT, Replica
+from bridge.node.raft.submitting import Submitting, sealed
+from bridge.wire.log.entries import BRACKETS_LIMIT, encode
 from consensus.sessions.table import RequestId
 from tests.authored import signed
 from tests.node.farm_stage import NOW_MS, OWN, Stage, machine_clock, rival_report

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.node import supervisor as supervisor_module
-from bridge.node.supervisor import Child, Command, describe_exit, run_children
+from bridge.node.local import supervisor as supervisor_module
+from bridge.node.local.supervisor import Child, Command, describe_exit, run_children
 
 READY = "import signal, sys; signal.signal(signal.SIGTERM, signal.{}); open(sys.argv[1], 'w').close()\n"
 OBEYS = READY.format("SIG_DFL") + "print('some output', flush=True); sys.stdin.read()"

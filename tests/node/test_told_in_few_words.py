@@ -6,9 +6,9 @@ import trio
 from trio.testing import MockClock
 
 from bridge.cli.printing import RepeatLimit
-from bridge.node.alarms import Alarms
-from bridge.node.event_log import EventLog
-from bridge.node.refused_connections import RefusedConnections
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.raft.refused_connections import RefusedConnections
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
 from consensus.protocols.garlic_farm.wire.errors import Fault
 

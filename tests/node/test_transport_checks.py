@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from bridge.node.alarms import Alarms
-from bridge.node.check import Result
-from bridge.node.configuration import Machine, load_configuration
-from bridge.node.event_log import EventLog
-from bridge.node.lan import Network
-from bridge.node.transport_checks import ALARM, look_at_certificate, transport_checks
+from bridge.node.doctor.check import Result
+from bridge.node.doctor.transport_checks import ALARM, look_at_certificate, transport_checks
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.settings.configuration import Machine, load_configuration
+from bridge.node.settings.lan_address import Network
 from consensus.net.tls import load_or_create_certificate
 from gossip.node.discovery import LanInterface
 from tests.i2p_proxy import LOOPBACK, I2pProxy

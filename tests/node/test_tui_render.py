@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, Group
 
-from bridge.core.printable import printable
-from bridge.core.view import EventView, FarmView, LocalFarmView, WeightsView
+from bridge.api.printable import printable
+from bridge.api.view import EventView, FarmView, LocalFarmView, WeightsView
 from bridge.tui.layout import Want, share
 from bridge.tui.render import render, render_local_farm, render_message
 from bridge.tui.words import clock_text, duration, milliseconds_text, short_address

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from bridge.node.alarms import Alarms
-from bridge.node.event_log import EventLog
-from bridge.node.farm_keys import FarmKeys
-from bridge.node.key_files import save_farm_key
-from bridge.node.transport_settings import UserSettings
-from bridge.node.users import ALARM, Users, UsersError, read_password
-from bridge.wire.farm_key import new_farm_key
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.raft.users import ALARM, Users, UsersError, read_password
+from bridge.node.security.farm_keys import FarmKeys
+from bridge.node.security.key_files import save_farm_key
+from bridge.node.settings.transport import UserSettings
+from bridge.wire.keys.farm_key import new_farm_key
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 
 

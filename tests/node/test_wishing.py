@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from bridge.core.control import SubmitAnswer, SubmitOutcome
-from bridge.core.hashes import hash_of
-from bridge.core.records import Admission, CostFactor, Exclusion, Force, Level, Record, Removal
-from bridge.core.view import FarmView, PublishingView, VoterView
-from bridge.node.control_routes import Refused
-from bridge.node.wishing import Wishing
-from bridge.wire.application import decode
+from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.api.view import FarmView, PublishingView, VoterView
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import Admission, CostFactor, Exclusion, Force, Level, Record, Removal
+from bridge.node.control.operator_commands import Wishing
+from bridge.node.control.routes import Refused
+from bridge.wire.log.entries import decode
 from tests.authored import signed
 from tests.node.farm_stage import LEAF, MASTER, NODE_IDS, Stage, clock_now_ms, machine_clock, rival_report
 from tests.operator_views import farm_view

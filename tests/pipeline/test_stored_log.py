@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from bridge.core.farm_state import SESSION_LIMITS, FarmState, ServerState
-from bridge.core.founding import Founder, Founding
-from bridge.core.records import Report, RouterStatus
-from bridge.node.commit_note import write_commit_note
-from bridge.node.stored_farm_writer import StoredFarmWriter
-from bridge.wire.farm_snapshot import FarmSnapshot, encode_farm
+from bridge.core.formation.founding import Founder, Founding
+from bridge.core.state.farm_state import SESSION_LIMITS, FarmState, ServerState
+from bridge.core.state.records import Report, RouterStatus
+from bridge.node.offline.stored_farm_writer import StoredFarmWriter
+from bridge.node.raft.commit_store import write_commit_note
+from bridge.wire.log.snapshot import FarmSnapshot, encode_farm
 from consensus.core.effects import Persist
 from consensus.core.model import Configuration, Entry, HardState, LogId, Server
 from consensus.sessions.table import SessionTable

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.wire.entry_proof import proven
+from bridge.wire.log.proof import proven
 from pipeline.client_key import ClientKey
 from pipeline.feedback import NodeSubmission, NotSubmittedError, Submitted
 from pipeline.log_client import NO_CREDENTIALS

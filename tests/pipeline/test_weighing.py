@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from bridge.core import weights as farm
-from bridge.core.hashes import hash_of
-from bridge.core.records import Factors
-from bridge.wire.application import ENTRY_LIMIT_BYTES
+from bridge.core.publishing import weights as farm
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import Factors
+from bridge.wire.log.entries import ENTRY_LIMIT_BYTES
 from pipeline.weighing import (
     LEAVES_MAX,
     PAUSE_PERIODS,

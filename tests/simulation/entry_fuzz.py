@@ -14,13 +14,13 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from bridge.core.authors import EntryWithoutEffect
-from bridge.core.farm import Farm
-from bridge.core.farm_state import FarmTuning
-from bridge.core.feature_level import SUPPORTED_LEVEL
-from bridge.core.hashes import hash_of
-from bridge.core.publication import Pace, plan_publication
-from bridge.core.records import (
+from bridge.core.farm.authors import EntryWithoutEffect
+from bridge.core.farm.state_machine import Farm
+from bridge.core.publishing.publication import Pace, plan_publication
+from bridge.core.state.farm_state import FarmTuning
+from bridge.core.state.feature_level import SUPPORTED_LEVEL
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import (
     Admission,
     Approval,
     Clock,
@@ -39,9 +39,9 @@ from bridge.core.records import (
     Report,
     RouterStatus,
 )
-from bridge.wire.application import EntryReader, encode
-from bridge.wire.destination_keys import new_demo_leaf
-from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm_at_once, encode_farm
+from bridge.wire.i2p.destination_keys import new_demo_leaf
+from bridge.wire.log.entries import EntryReader, encode
+from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_farm
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
 from tests.simulation.fuzzing import Subject, options_of, run
 

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.core.records import (
+from bridge.core.state.records import (
     Admission,
     Clock,
     CostFactor,
@@ -32,8 +32,8 @@ from bridge.core.records import (
     Publication,
     Record,
 )
-from bridge.node.introductions import introductions_in
-from bridge.wire.application import ENTRY_LIMIT_BYTES, decode, encode
+from bridge.node.membership.introductions import introductions_in
+from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, decode, encode
 from consensus.core.model import Entry
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import (

@@ -12,8 +12,8 @@ later routers append fields; a session's signature holds only over bytes that we
 from collections.abc import Sequence
 from random import Random
 
-from bridge.wire.i2cp import FRAME_LIMIT_BYTES, HEADER_BYTES, Frame, FrameReader, decode, encode
-from bridge.wire.i2cp_messages import (
+from bridge.wire.i2p.i2cp import FRAME_LIMIT_BYTES, HEADER_BYTES, Frame, FrameReader, decode, encode
+from bridge.wire.i2p.i2cp_messages import (
     NO_SESSION,
     CreateLeaseSet2,
     CreateSession,
@@ -29,9 +29,9 @@ from bridge.wire.i2cp_messages import (
     SetDate,
     Unhandled,
 )
-from bridge.wire.i2cp_session import META_SESSION_OPTIONS, session_is_signed, signed_session
-from bridge.wire.meta_lease_set import MetaLease
-from bridge.wire.meta_lease_set import encode as encode_structure
+from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, session_is_signed, signed_session
+from bridge.wire.i2p.meta_lease_set import MetaLease
+from bridge.wire.i2p.meta_lease_set import encode as encode_structure
 from tests.interop.i2cp_streams import keys, master
 from tests.simulation.fuzzing import FuzzError, Subject, options_of, run
 

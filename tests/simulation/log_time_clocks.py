@@ -24,10 +24,10 @@ from functools import partial
 from random import Random
 from unittest.mock import patch
 
-from bridge.core.farm_state import FarmTuning
-from bridge.core.log_time import LogTime
-from bridge.core.records import Clock
-from bridge.core.voter_clocks import READING_CLOCK_ENTRIES, VoterClocks, allowance_ms, time_of_majorities
+from bridge.core.state.farm_state import FarmTuning
+from bridge.core.state.log_time import LogTime
+from bridge.core.state.records import Clock
+from bridge.core.state.voter_clocks import READING_CLOCK_ENTRIES, VoterClocks, allowance_ms, time_of_majorities
 from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import BASE_MS, MASTER, report
 
@@ -331,14 +331,14 @@ def _budget_for_each(clocks: VoterClocks, term: int) -> VoterClocks:
 
 _time = time_of_majorities
 _reported, _written = VoterClocks.reported, VoterClocks.clock_written
-_CLOCKS = "bridge.core.voter_clocks"
+_CLOCKS = "bridge.core.state.voter_clocks"
 
 MUTANTS: dict[str, dict[str, object]] = {
     "one voter is enough": {f"{_CLOCKS}.time_of_majorities": _one_is_enough},
     "stale readings count": {f"{_CLOCKS}.VoterClocks.majority_ms": _stale_readings},
     "without a majority nothing bounds": {f"{_CLOCKS}.VoterClocks.limit_ms": _no_majority_no_bound},
     "each entry has an allowance of its own": {f"{_CLOCKS}.VoterClocks.clock_written": _budget_for_each},
-    "the leader follows its own clock": {"bridge.core.log_time.LogTime.next_entry": _own_clock},
+    "the leader follows its own clock": {"bridge.core.state.log_time.LogTime.next_entry": _own_clock},
     "observers are witnesses": {
         f"{_CLOCKS}.VoterClocks.reported": _of_anybody,
         f"{_CLOCKS}.time_of_majorities": _greatest_of_all,

@@ -16,9 +16,8 @@ from random import Random
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.wire.i2p import ED25519, RED_DSA, Destination, destination_from_bytes, ed25519_destination
-from bridge.wire.lease_set_report import describe, read_structure
-from bridge.wire.meta_lease_set import (
+from bridge.api.lease_set_report import describe, read_structure
+from bridge.wire.i2p.meta_lease_set import (
     BLINDED_FLAG,
     STRUCTURE_LIMIT_BYTES,
     LeaseSetError,
@@ -31,6 +30,7 @@ from bridge.wire.meta_lease_set import (
     encode,
     verify,
 )
+from bridge.wire.i2p.structures import ED25519, RED_DSA, Destination, destination_from_bytes, ed25519_destination
 from tests.simulation.fuzzing import FuzzError, Subject, options_of, run
 
 NOW_S = 1_767_225_600

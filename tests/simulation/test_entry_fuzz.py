@@ -7,7 +7,7 @@ from random import randrange
 
 import pytest
 
-from bridge.core import farm
+from bridge.core.farm import state_machine as farm
 from tests.simulation import entry_fuzz
 from tests.simulation.fuzzing import FuzzError, Tally, play
 

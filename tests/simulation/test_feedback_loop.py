@@ -18,11 +18,11 @@ from statistics import mean, pstdev
 
 import pytest
 
-from bridge.core import weights
-from bridge.core.farm_state import FarmTuning
-from bridge.core.feature_level import SUPPORTED_LEVEL
-from bridge.core.hashes import hash_of
-from bridge.core.records import Clock, Factors
+from bridge.core.publishing import weights
+from bridge.core.state.farm_state import FarmTuning
+from bridge.core.state.feature_level import SUPPORTED_LEVEL
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import Clock, Factors
 from pipeline import weighing
 from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Weighing
 from tests.authored import AuthoredFarm

@@ -19,9 +19,10 @@ from random import Random
 
 import pytest
 
-from bridge.core.formation import Formation, FormationTuning
-from bridge.core.formation_alarms import CONFIRM_COMMAND
-from bridge.core.formation_messages import (
+from bridge.core.formation.alarms import CONFIRM_COMMAND
+from bridge.core.formation.formation import Formation, FormationTuning
+from bridge.core.formation.founding import FormationNotice, FormationState, Founders, Founding, Promise, found
+from bridge.core.formation.messages import (
     Advertise,
     Alarm,
     ConfirmRequested,
@@ -39,7 +40,6 @@ from bridge.core.formation_messages import (
     Started,
     WithdrawRequested,
 )
-from bridge.core.founding import FormationNotice, FormationState, Founders, Founding, Promise, found
 
 RUNS = int(os.environ.get("FORMATION_RUNS", "1000"))
 SOAK_RUNS = 10_000

@@ -7,8 +7,8 @@ from random import randrange
 
 import pytest
 
-from bridge.wire.i2cp import FrameReader, encode
-from bridge.wire.i2cp_messages import I2cpError
+from bridge.wire.i2p.i2cp import FrameReader, encode
+from bridge.wire.i2p.i2cp_messages import I2cpError
 from tests.simulation import i2cp_fuzz
 from tests.simulation.fuzzing import FuzzError, Tally, play
 

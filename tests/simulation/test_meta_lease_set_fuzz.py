@@ -7,7 +7,7 @@ from random import Random, randrange
 
 import pytest
 
-from bridge.wire.meta_lease_set import Verdict, decode, encode, verify
+from bridge.wire.i2p.meta_lease_set import Verdict, decode, encode, verify
 from tests.simulation import meta_lease_set_fuzz as decoder
 from tests.simulation.fuzzing import FuzzError, Tally, play
 

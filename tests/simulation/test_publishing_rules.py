@@ -11,15 +11,21 @@ from random import Random
 
 import pytest
 
-from bridge.core.farm import PublicationAccepted
-from bridge.core.farm_state import FarmTuning, Leaf
-from bridge.core.lease_set import LEAVES_MAX, content_hash
-from bridge.core.log_time import LogTime
-from bridge.core.publication import ENTRY_REMAINING_S, JITTER_PERCENT, Pace, PlannedPublication, plan_publication
-from bridge.core.records import Clock, Publication, PublishConfig, Record, Report
-from bridge.wire.destination_keys import SigningKey, new_demo_leaf, new_master_key
-from bridge.wire.i2p import destination_from_base64
-from bridge.wire.meta_lease_set import MetaLeaseSet, check_acceptable_to_java_router, decode
+from bridge.core.farm.state_machine import PublicationAccepted
+from bridge.core.publishing.lease_set import LEAVES_MAX, content_hash
+from bridge.core.publishing.publication import (
+    ENTRY_REMAINING_S,
+    JITTER_PERCENT,
+    Pace,
+    PlannedPublication,
+    plan_publication,
+)
+from bridge.core.state.farm_state import FarmTuning, Leaf
+from bridge.core.state.log_time import LogTime
+from bridge.core.state.records import Clock, Publication, PublishConfig, Record, Report
+from bridge.wire.i2p.destination_keys import SigningKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.meta_lease_set import MetaLeaseSet, check_acceptable_to_java_router, decode
+from bridge.wire.i2p.structures import destination_from_base64
 from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import leaf, report
 

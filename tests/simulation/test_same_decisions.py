@@ -13,13 +13,13 @@ from random import Random
 
 import pytest
 
-from bridge.core.farm import Farm
-from bridge.core.farm_state import FarmTuning
-from bridge.core.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, VERSION_OF, needed_level
-from bridge.core.hashes import hash_of
-from bridge.core.lease_set import LEAVES_MAX
-from bridge.core.publication import Pace, plan_publication
-from bridge.core.records import (
+from bridge.core.farm.state_machine import Farm
+from bridge.core.publishing.lease_set import LEAVES_MAX
+from bridge.core.publishing.publication import Pace, plan_publication
+from bridge.core.state.farm_state import FarmTuning
+from bridge.core.state.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, VERSION_OF, needed_level
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import (
     Clock,
     CostFactor,
     Exclusion,
@@ -37,9 +37,9 @@ from bridge.core.records import (
     Wish,
     request_of,
 )
-from bridge.wire.application import EntryReader, encode
-from bridge.wire.destination_keys import new_demo_leaf
-from bridge.wire.farm_snapshot import FarmSnapshot, decode_farm, encode_farm
+from bridge.wire.i2p.destination_keys import new_demo_leaf
+from bridge.wire.log.entries import EntryReader, encode
+from bridge.wire.log.snapshot import FarmSnapshot, decode_farm, encode_farm
 from tests.authored import CLUSTER_ID, node_id, signed
 
 BASE_MS = 1_767_225_600_000

@@ -12,12 +12,12 @@ from random import Random
 
 import pytest
 
-from bridge.core.admission import Admitted
-from bridge.core.farm import PublicationAccepted
-from bridge.core.farm_state import FarmState
-from bridge.core.publication import JITTER_PERCENT, Pace, plan_publication
-from bridge.core.records import Clock, Publication, Report
-from bridge.core.without_quorum import Surroundings, acting_publisher, plan_without_quorum
+from bridge.core.farm.state_machine import PublicationAccepted
+from bridge.core.membership.admission import Admitted
+from bridge.core.publishing.publication import JITTER_PERCENT, Pace, plan_publication
+from bridge.core.publishing.without_quorum import Surroundings, acting_publisher, plan_without_quorum
+from bridge.core.state.farm_state import FarmState
+from bridge.core.state.records import Clock, Publication, Report
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, leaf, report
 
 PACE = Pace()

@@ -26,11 +26,11 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import gossip
-from bridge.core.control import EntryKind
-from bridge.node.key_files import load_farm_key
-from bridge.wire.destination_keys import new_demo_leaf
-from bridge.wire.entry_proof import sign_entry
-from bridge.wire.farm_key import FarmKey
+from bridge.api.control import EntryKind
+from bridge.node.security.key_files import load_farm_key
+from bridge.wire.i2p.destination_keys import new_demo_leaf
+from bridge.wire.keys.farm_key import FarmKey
+from bridge.wire.log.proof import sign_entry
 from consensus.core.model import Entry
 from consensus.net.tls import load_or_create_certificate
 from consensus.protocols.garlic_farm.node.dialer import Dialed, Dialer, PeerAddress

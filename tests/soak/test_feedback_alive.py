@@ -21,12 +21,12 @@ from typing import Any
 
 import pytest
 
-from bridge.core.control import EntryKind, TraceEvent
-from bridge.core.hashes import hash_of
-from bridge.core.lease_set import leaf_load
-from bridge.core.records import Report
-from bridge.node.control_client import ControlClient
-from bridge.wire.application import decode
+from bridge.api.control import EntryKind, TraceEvent
+from bridge.core.publishing.lease_set import leaf_load
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import Report
+from bridge.node.control.client import ControlClient
+from bridge.wire.log.entries import decode
 from tests.end_to_end.farm import Farm, Node, command, local_farm, tail, wait_until
 from tests.end_to_end.layout import read_meta_lease_set
 

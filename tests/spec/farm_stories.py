@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from bridge.core.farm import Change
-from bridge.core.farm_state import FarmTuning, MasterState
-from bridge.core.feature_level import SUPPORTED_LEVEL
-from bridge.core.records import Clock, LeafStatus, MetaStatus, PublishConfig, Record, Report, RouterStatus
-from bridge.core.voter_clocks import VoterClocks
+from bridge.core.farm.state_machine import Change
+from bridge.core.state.farm_state import FarmTuning, MasterState
+from bridge.core.state.feature_level import SUPPORTED_LEVEL
+from bridge.core.state.records import Clock, LeafStatus, MetaStatus, PublishConfig, Record, Report, RouterStatus
+from bridge.core.state.voter_clocks import VoterClocks
 from tests.authored import FOUNDERS, AuthoredFarm
 
 BASE_MS = 1_700_000_000_000

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bridge.core.acquaintances import Acquaintances
+from bridge.core.membership.connection_membership import Acquaintances
 from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, MembershipChanged
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 

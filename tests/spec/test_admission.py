@@ -5,8 +5,15 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.core.admission import ADMITTED_MAX, AdmissionRefused, Admitted, ServerAdmitted, admit, of_founders
-from bridge.core.records import Admission
+from bridge.core.membership.admission import (
+    ADMITTED_MAX,
+    AdmissionRefused,
+    Admitted,
+    ServerAdmitted,
+    admit,
+    of_founders,
+)
+from bridge.core.state.records import Admission
 from tests.authored import AuthoredFarm
 
 BASE_MS = 1_700_000_000_000

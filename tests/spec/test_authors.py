@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.core.authors import NUMBERS_WINDOW, AuthorNumbers, EntryWithoutEffect, NoEffect
-from bridge.core.clients import CLIENTS_MAX, Client, ClientChanged, change_client
-from bridge.core.farm import Change, Farm, RequestRefused
-from bridge.core.farm_state import AUTHOR_SESSIONS_MAX, SESSION_LIMITS
-from bridge.core.feature_level import SUPPORTED_LEVEL
-from bridge.core.records import (
+from bridge.core.farm.authors import NUMBERS_WINDOW, AuthorNumbers, EntryWithoutEffect, NoEffect
+from bridge.core.farm.client_keys import CLIENTS_MAX, Client, ClientChanged, change_client
+from bridge.core.farm.state_machine import Change, Farm, RequestRefused
+from bridge.core.publishing.weights import WishRefused
+from bridge.core.state.farm_state import AUTHOR_SESSIONS_MAX, SESSION_LIMITS
+from bridge.core.state.feature_level import SUPPORTED_LEVEL
+from bridge.core.state.records import (
     Admission,
     Approval,
     Author,
@@ -33,7 +34,6 @@ from bridge.core.records import (
     Scope,
     kind_of,
 )
-from bridge.core.weights import WishRefused
 from tests.spec.farm_stories import BASE_MS, MASTER, TUNING, report
 
 A, B, C, STRANGER = (bytes([number]) * 8 for number in (1, 2, 3, 9))

@@ -1,6 +1,6 @@
 """broadcastTime << electionTimeout (Raft, section 5.6) is measured, and its breach is told."""
 
-from bridge.core.broadcast_time import MEASURED, BroadcastTime
+from bridge.core.farm.broadcast_time import MEASURED, BroadcastTime
 
 
 def after(*taken_ms: float) -> BroadcastTime:

@@ -4,8 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.admission import ADMITTED_MAX, AdmissionRefused, Admitted, ServerAdmitted, ServerRetired, Standing
-from bridge.core.eviction import (
+from bridge.core.farm.recovery import recovered
+from bridge.core.farm.state_machine import EntryTooEarly, LevelRaised, LevelRefused
+from bridge.core.membership.admission import (
+    ADMITTED_MAX,
+    AdmissionRefused,
+    Admitted,
+    ServerAdmitted,
+    ServerRetired,
+    Standing,
+)
+from bridge.core.membership.eviction import (
     EvictionRefused,
     KeysNotReplaced,
     KeysReplaced,
@@ -15,10 +24,9 @@ from bridge.core.eviction import (
     sponsors_needed,
     vote_goes_first,
 )
-from bridge.core.farm import EntryTooEarly, LevelRaised, LevelRefused
-from bridge.core.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, needed_level, next_level
-from bridge.core.hashes import hash_of
-from bridge.core.records import (
+from bridge.core.state.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, needed_level, next_level
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import (
     Admission,
     Approval,
     CostFactor,
@@ -32,7 +40,6 @@ from bridge.core.records import (
     Record,
     Removal,
 )
-from bridge.core.recovery import recovered
 from tests.authored import AuthoredFarm
 
 BASE_MS = 1_700_000_000_000

@@ -6,13 +6,19 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bridge.core.choosing import PublisherChanged
-from bridge.core.farm import ClockOff, PublicationAccepted, PublicationRefused, RequestRefused, ServerForgotten
-from bridge.core.farm_state import LOG_TIME_LIMIT_MS, MASTERS_MAX, SERVERS_MAX, SESSION_LIMITS
-from bridge.core.hashes import hash_of
-from bridge.core.lease_set import LEAVES_MAX
-from bridge.core.publication import Pace, plan_publication
-from bridge.core.records import (
+from bridge.core.farm.state_machine import (
+    ClockOff,
+    PublicationAccepted,
+    PublicationRefused,
+    RequestRefused,
+    ServerForgotten,
+)
+from bridge.core.publishing.lease_set import LEAVES_MAX
+from bridge.core.publishing.publication import Pace, plan_publication
+from bridge.core.publishing.publisher_election import PublisherChanged
+from bridge.core.state.farm_state import LOG_TIME_LIMIT_MS, MASTERS_MAX, SERVERS_MAX, SESSION_LIMITS
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import (
     Clock,
     CostFactor,
     Exclusion,

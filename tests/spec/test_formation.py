@@ -6,8 +6,19 @@ from typing import TypeVar
 
 import pytest
 
-from bridge.core.formation import Formation, FormationTuning
-from bridge.core.formation_messages import (
+from bridge.core.formation.formation import Formation, FormationTuning
+from bridge.core.formation.founding import (
+    EXPECT_MAX,
+    WITHDRAWALS_MAX,
+    FormationNotice,
+    FormationState,
+    Founders,
+    Founding,
+    Promise,
+    found,
+    unpacked,
+)
+from bridge.core.formation.messages import (
     Advertise,
     Alarm,
     ConfirmRequested,
@@ -24,17 +35,6 @@ from bridge.core.formation_messages import (
     RequestRefused,
     Started,
     WithdrawRequested,
-)
-from bridge.core.founding import (
-    EXPECT_MAX,
-    WITHDRAWALS_MAX,
-    FormationNotice,
-    FormationState,
-    Founders,
-    Founding,
-    Promise,
-    found,
-    unpacked,
 )
 
 Kind = TypeVar("Kind", bound=Effect)

@@ -3,12 +3,8 @@
 from dataclasses import replace
 from random import Random
 
-from bridge.core.farm_state import Choice, FarmTuning
-from bridge.core.hashes import hash_of
-from bridge.core.picture import Facts, FarmSources, Link, Sources, picture
-from bridge.core.publication import Pace
-from bridge.core.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
-from bridge.core.view import (
+from bridge.api.build_view import Facts, FarmSources, Link, Sources, picture
+from bridge.api.view import (
     CostFactorView,
     ExclusionView,
     FarmIdentity,
@@ -20,6 +16,10 @@ from bridge.core.view import (
     RaftRole,
     WeightsView,
 )
+from bridge.core.publishing.publication import Pace
+from bridge.core.state.farm_state import Choice, FarmTuning
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
 from consensus.core.effects import Role
 from consensus.core.model import ORIGIN, Configuration, LogId, Server
 from consensus.core.replication.progress import ProgressState

@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
-from bridge.core.choosing import PublisherChanged
-from bridge.core.farm import PublicationAccepted
-from bridge.core.farm_state import FarmState, FarmTuning
-from bridge.core.lease_set import LEAVES_MAX, content_hash, leaf_load
-from bridge.core.publication import Pace, PlannedPublication, next_publication_ms, plan_publication
-from bridge.core.publisher import Inability, score, standings
-from bridge.core.records import LeafStatus, Publication, PublishConfig
+from bridge.core.farm.state_machine import PublicationAccepted
+from bridge.core.publishing.candidates import Inability, score, standings
+from bridge.core.publishing.lease_set import LEAVES_MAX, content_hash, leaf_load
+from bridge.core.publishing.publication import Pace, PlannedPublication, next_publication_ms, plan_publication
+from bridge.core.publishing.publisher_election import PublisherChanged
+from bridge.core.state.farm_state import FarmState, FarmTuning
+from bridge.core.state.records import LeafStatus, Publication, PublishConfig
 from tests.spec.farm_stories import BASE_MS, IDLE, MASTER, PERIOD_MS, TUNING, Log, leaf, report
 
 BASE_S = BASE_MS // 1000

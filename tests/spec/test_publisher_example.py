@@ -4,12 +4,12 @@ import re
 from functools import cache
 from pathlib import Path
 
-from bridge.core.choosing import PublisherChanged
-from bridge.core.hashes import hash_of
-from bridge.core.publication import Pace, plan_publication
-from bridge.core.publisher import score, standings
-from bridge.core.records import CostFactor, Factors, LeafStatus, Publication, Report
-from bridge.core.weights import FACTOR_ENDS_MS, weighed
+from bridge.core.publishing.candidates import score, standings
+from bridge.core.publishing.publication import Pace, plan_publication
+from bridge.core.publishing.publisher_election import PublisherChanged
+from bridge.core.publishing.weights import FACTOR_ENDS_MS, weighed
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import CostFactor, Factors, LeafStatus, Publication, Report
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, report
 
 TEXT = (Path(__file__).parents[2] / "docs" / "publisher.md").read_text(encoding="utf-8")

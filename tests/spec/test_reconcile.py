@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.core.admission import Admitted, Standing, admit, next_raft_id, of_founders
-from bridge.core.reconcile import (
+from bridge.api.view import MemberStatus
+from bridge.core.membership.admission import Admitted, Standing, admit, next_raft_id, of_founders
+from bridge.core.membership.reconcile import (
     AddLearner,
     Admit,
     Decision,
@@ -21,8 +22,7 @@ from bridge.core.reconcile import (
     Remove,
     Sighting,
 )
-from bridge.core.records import Admission
-from bridge.core.view import MemberStatus
+from bridge.core.state.records import Admission
 
 ALIVE, SUSPECT, DEAD, LEFT = MemberStatus
 GRACE_MS, SETTLE_MS, LOOK_MS = 600_000, 10_000, 1_000

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from bridge.core.choosing import PublisherChanged
-from bridge.core.reconcile import HandOver, Remove
-from bridge.core.records import Removal
-from bridge.core.view import MemberStatus
-from bridge.core.weights import WishRefused
-from bridge.core.wishes import RemovalChanged
+from bridge.api.view import MemberStatus
+from bridge.core.farm.operator_commands import RemovalChanged
+from bridge.core.membership.reconcile import HandOver, Remove
+from bridge.core.publishing.publisher_election import PublisherChanged
+from bridge.core.publishing.weights import WishRefused
+from bridge.core.state.records import Removal
 from tests.spec.farm_stories import MASTER, Log, report
 from tests.spec.test_reconcile import SETTINGS, SETTLE_MS, Story
 

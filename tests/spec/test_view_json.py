@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.core.view import FarmView, LocalFarmView, best_view
-from bridge.wire.view_json import ViewError, camel, decode_view, encode_view, snake
+from bridge.api.view import FarmView, LocalFarmView, best_view
+from bridge.api.view_json import ViewError, camel, decode_view, encode_view, snake
 from tests.operator_views import farm_view, forming_view, local_farm
 
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.correction import LogTimeCorrected, SecondForgotten
-from bridge.core.farm import Change, ClockBounded, ClockOff
-from bridge.core.farm_state import FarmTuning
-from bridge.core.records import Clock, Correction, CostFactor, Factors, Publication, Record, Removal
-from bridge.core.voter_clocks import ALLOWANCE_MS, ALLOWANCE_PERIOD_MAX_MS, READING_CLOCK_ENTRIES, allowance_ms
-from bridge.core.weights import PipelineFactor, WishRefused
+from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten
+from bridge.core.farm.state_machine import Change, ClockBounded, ClockOff
+from bridge.core.publishing.weights import PipelineFactor, WishRefused
+from bridge.core.state.farm_state import FarmTuning
+from bridge.core.state.records import Clock, Correction, CostFactor, Factors, Publication, Record, Removal
+from bridge.core.state.voter_clocks import ALLOWANCE_MS, ALLOWANCE_PERIOD_MAX_MS, READING_CLOCK_ENTRIES, allowance_ms
 from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, report
 

@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.farm_state import FarmTuning
-from bridge.core.hashes import hash_of
-from bridge.core.publication import Pace, plan_publication
-from bridge.core.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
-from bridge.core.weights import (
+from bridge.core.farm.operator_commands import PublicationForced
+from bridge.core.publishing.publication import Pace, plan_publication
+from bridge.core.publishing.weights import (
     COST_FACTORS_MAX,
     COST_MAX,
     EXCLUSIONS_MAX,
@@ -20,7 +18,9 @@ from bridge.core.weights import (
     FactorsAccepted,
     WishRefused,
 )
-from bridge.core.wishes import PublicationForced
+from bridge.core.state.farm_state import FarmTuning
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, Log, leaf, report
 
 ONE, TWO = hash_of("leaf01"), hash_of("leaf02")

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.admission import Admitted, Standing
-from bridge.core.farm import PublicationAccepted, PublicationRefused
-from bridge.core.farm_state import FarmState
-from bridge.core.hashes import hash_of
-from bridge.core.publication import Pace, PlannedPublication, plan_publication
-from bridge.core.records import CostFactor, Exclusion, Publication, PublishConfig, Report
-from bridge.core.without_quorum import QuorumWatch, Surroundings, acting_publisher, plan_without_quorum
+from bridge.core.farm.state_machine import PublicationAccepted, PublicationRefused
+from bridge.core.membership.admission import Admitted, Standing
+from bridge.core.publishing.publication import Pace, PlannedPublication, plan_publication
+from bridge.core.publishing.without_quorum import QuorumWatch, Surroundings, acting_publisher, plan_without_quorum
+from bridge.core.state.farm_state import FarmState
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import CostFactor, Exclusion, Publication, PublishConfig, Report
 from tests.spec.farm_stories import BASE_MS, MASTER, TUNING, Log, leaf, report
 
 PACE = Pace()

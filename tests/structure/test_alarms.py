@@ -9,15 +9,15 @@ from pathlib import Path
 from gossip.core.effects import AlarmKind
 
 ROOT = Path(__file__).parents[2]
-BOARD = "bridge.node.alarms"
+BOARD = "bridge.node.events.alarms"
 BOARDS = {"alarms", "_alarms"}
 PASSED_ON = {
     # Gossip's alarms, under their own names. With a twin, or a rolled back directory, the node stops instead; and the
     # farm gives gossip no `admit`.
-    "bridge.node.gossip_events": {
+    "bridge.node.membership.gossip_events": {
         each.value for each in AlarmKind if each not in {AlarmKind.TWIN, AlarmKind.ROLLED_BACK, AlarmKind.ADMIT_FAILED}
     },
-    "bridge.node.refused_connections": {"refused-by-peers", "peers-refused"},
+    "bridge.node.raft.refused_connections": {"refused-by-peers", "peers-refused"},
 }
 """Kinds that a module raises by a variable; a new module that does so has to be entered here."""
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.admission import (
+from bridge.core.membership.admission import (
     ENTRY_BYTES_MAX,
     AdmissionRefused,
     Admitted,
@@ -13,10 +13,10 @@ from bridge.core.admission import (
     approve,
     of_founders,
 )
-from bridge.core.records import Admission, Approval, Clock
-from bridge.wire.admission_chain import LINKS_MAX, chain_of, flaw_of
-from bridge.wire.application import decode, encode
-from bridge.wire.entry_proof import sign_entry
+from bridge.core.state.records import Admission, Approval, Clock
+from bridge.wire.log.admission_chain import LINKS_MAX, chain_of, flaw_of
+from bridge.wire.log.entries import decode, encode
+from bridge.wire.log.proof import sign_entry
 from consensus.protocols.garlic_farm.wire.upgrade import admission_headers
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
 

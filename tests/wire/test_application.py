@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.core.hashes import hash_of
-from bridge.core.records import (
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import (
     Admission,
     Clock,
     CostFactor,
@@ -30,8 +30,8 @@ from bridge.core.records import (
     RouterStatus,
     Wish,
 )
-from bridge.wire.application import ENTRY_LIMIT_BYTES, ApplicationError, decode, encode
-from bridge.wire.i2p import destination_from_base64, ed25519_destination
+from bridge.wire.i2p.structures import destination_from_base64, ed25519_destination
+from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, ApplicationError, decode, encode
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "application-json.md"
 

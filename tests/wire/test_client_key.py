@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.node.key_files import KeyFileError, load_client_key, save_client_key
-from bridge.wire.client_key import ClientKeyError, client_key_text, new_client_key, parse_client_key
-from bridge.wire.entry_proof import proven
+from bridge.node.security.key_files import KeyFileError, load_client_key, save_client_key
+from bridge.wire.keys.client_key import ClientKeyError, client_key_text, new_client_key, parse_client_key
+from bridge.wire.log.proof import proven
 from gossip.wire.identity import node_id_of
 from pipeline import client_key as of_pipeline
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.core.control import (
+from bridge.api.control import (
     ClusterAnswer,
     EntryKind,
     EventPage,
@@ -17,8 +17,7 @@ from bridge.core.control import (
     SubmitOutcome,
     TraceEvent,
 )
-from bridge.core.view import VoterView
-from bridge.wire.control_json import (
+from bridge.api.control_json import (
     cluster_document,
     cluster_from,
     event_page_document,
@@ -29,8 +28,9 @@ from bridge.wire.control_json import (
     submit_document,
     submit_from,
 )
-from bridge.wire.trace import event_text
-from bridge.wire.view_json import ViewError
+from bridge.api.trace import event_text
+from bridge.api.view import VoterView
+from bridge.api.view_json import ViewError
 from consensus.core.entry_data import configuration_entry
 from consensus.core.model import Configuration, Entry, Server
 

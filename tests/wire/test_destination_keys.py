@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.core.lease_set import LeafEntry
-from bridge.wire.destination_keys import (
+from bridge.core.publishing.lease_set import LeafEntry
+from bridge.wire.i2p.destination_keys import (
     DestinationKeyError,
     MasterKey,
     SigningKey,
@@ -20,9 +20,9 @@ from bridge.wire.destination_keys import (
     parse_signing_key,
     signing_key_text,
 )
-from bridge.wire.i2p import ed25519_destination
-from bridge.wire.key_text import encode_key
-from bridge.wire.meta_lease_set import LeaseSetError, MetaLease, decode, encode, verify
+from bridge.wire.i2p.meta_lease_set import LeaseSetError, MetaLease, decode, encode, verify
+from bridge.wire.i2p.structures import ed25519_destination
+from bridge.wire.keys.text import encode_key
 
 NOW_S = 1_767_225_600
 MASTER_PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

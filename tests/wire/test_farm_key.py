@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.wire.farm_key import (
+from bridge.wire.keys.farm_key import (
     DigestCredentials,
     FarmKey,
     FarmKeyError,
@@ -15,7 +15,7 @@ from bridge.wire.farm_key import (
     new_farm_key,
     parse_farm_key,
 )
-from bridge.wire.key_text import encode_key
+from bridge.wire.keys.text import encode_key
 from gossip.core.keychain import DATED_LIMIT
 from gossip.wire.seal import farm_label
 

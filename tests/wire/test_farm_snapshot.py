@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.core.hashes import hash_of
-from bridge.core.records import ClientKey, CostFactor, Exclusion, Factors, Force, Scope
-from bridge.wire.farm_snapshot import FarmSnapshot, FarmSnapshotError, decode_farm, encode_farm
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import ClientKey, CostFactor, Exclusion, Factors, Force, Scope
+from bridge.wire.log.snapshot import FarmSnapshot, FarmSnapshotError, decode_farm, encode_farm
 from tests.spec.farm_stories import MASTER, Log, leaf, report
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bridge.wire.floodfills import closest_floodfills
+from bridge.wire.i2p.floodfills import closest_floodfills
 
 DAY = date(2026, 1, 1)
 TARGET = sha256(b"a destination").digest()

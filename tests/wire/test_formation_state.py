@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bridge.core.founding import FormationState, Founder, Founders, Founding, Promise
-from bridge.wire.formation_state import (
+from bridge.core.formation.founding import FormationState, Founder, Founders, Founding, Promise
+from bridge.wire.membership.formation_state import (
     FORMATION_STATE_LIMIT_BYTES,
     FormationStateError,
     decode_formation_state,

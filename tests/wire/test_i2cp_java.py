@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bridge.wire.i2cp import FrameReader, decode, encode
-from bridge.wire.i2cp_messages import (
+from bridge.wire.i2p.i2cp import FrameReader, decode, encode
+from bridge.wire.i2p.i2cp_messages import (
     CreateSession,
     Disconnect,
     HostReply,
@@ -17,7 +17,7 @@ from bridge.wire.i2cp_messages import (
     SetDate,
     Unhandled,
 )
-from bridge.wire.i2cp_session import session_is_signed
+from bridge.wire.i2p.i2cp_session import session_is_signed
 from tests.interop.i2cp_streams import SESSION, expected, keys, master, stream
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "i2cp-java.json").read_text())

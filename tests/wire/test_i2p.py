@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.wire.i2p import (
+from bridge.wire.i2p.structures import (
     ED25519,
     I2pError,
     address_of,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bridge.wire.destination_keys import DestinationKeyError
-from bridge.wire.i2p_key_file import FILE_LIMIT_BYTES, parse_i2p_key_file
-from bridge.wire.meta_lease_set import decode, encode
+from bridge.wire.i2p.destination_keys import DestinationKeyError
+from bridge.wire.i2p.key_file import FILE_LIMIT_BYTES, parse_i2p_key_file
+from bridge.wire.i2p.meta_lease_set import decode, encode
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "meta-ls2.json").read_text())
 RECORDED = {vector["name"]: bytes.fromhex(vector["hex"]) for vector in VECTORS["meta_lease_sets"]}

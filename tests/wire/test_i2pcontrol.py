@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.wire.i2pcontrol import KEYS, I2PControlError, RouterFacts, decode_reply, encode_request, facts_of, token_of
+from bridge.wire.i2p.i2pcontrol import (
+    KEYS,
+    I2PControlError,
+    RouterFacts,
+    decode_reply,
+    encode_request,
+    facts_of,
+    token_of,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

@@ -6,10 +6,10 @@ import json
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.core.records import Admission, Approval, Eviction, Foreign, KeyReplacement, Level
-from bridge.wire.application import ENTRY_LIMIT_BYTES, ApplicationError, decode, encode
-from bridge.wire.identity_entries import BOXES_LIMIT
-from bridge.wire.key_box import BOX_BYTES
+from bridge.core.state.records import Admission, Approval, Eviction, Foreign, KeyReplacement, Level
+from bridge.wire.keys.box import BOX_BYTES
+from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, ApplicationError, decode, encode
+from bridge.wire.log.identity_entries import BOXES_LIMIT
 from gossip.wire.identity import node_id_of
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key().public_bytes_raw()

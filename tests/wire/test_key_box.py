@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.wire.key_box import (
+from bridge.wire.keys.box import (
     BOX_BYTES,
     OFFER_BYTES,
     EraKey,

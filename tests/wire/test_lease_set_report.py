@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.wire.lease_set_report import describe, read_structure
-from bridge.wire.meta_lease_set import LeaseSetError, decode
+from bridge.api.lease_set_report import describe, read_structure
+from bridge.wire.i2p.meta_lease_set import LeaseSetError, decode
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "meta-ls2.json").read_text())
 HEXADECIMAL = {vector["name"]: vector["hex"] for vector in VECTORS["meta_lease_sets"]}

@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.wire.i2p import destination_from_bytes, ed25519_destination
-from bridge.wire.meta_lease_set import (
+from bridge.wire.i2p.meta_lease_set import (
     LeaseSetError,
     MetaLease,
     MetaLeaseSet,
@@ -26,6 +25,7 @@ from bridge.wire.meta_lease_set import (
     sign,
     verify,
 )
+from bridge.wire.i2p.structures import destination_from_bytes, ed25519_destination
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "meta-ls2.json").read_text())
 RECORDED = {vector["name"]: bytes.fromhex(vector["hex"]) for vector in VECTORS["meta_lease_sets"]}

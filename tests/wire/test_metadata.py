@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.core.founding import EXPECT_MAX, FormationNotice, Founder, Founding, Promise
-from bridge.wire.metadata import (
+from bridge.core.formation.founding import EXPECT_MAX, FormationNotice, Founder, Founding, Promise
+from bridge.wire.membership.metadata import (
     ADMISSIONS_LIMIT,
     MetadataError,
     NodeMetadata,

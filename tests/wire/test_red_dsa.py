@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.wire.i2p import ED25519, RED_DSA, Destination, destination_from_bytes, ed25519_destination
-from bridge.wire.meta_lease_set import (
+from bridge.wire.i2p.meta_lease_set import (
     LeaseSetError,
     MetaLease,
     MetaLeaseSet,
@@ -27,6 +26,7 @@ from bridge.wire.meta_lease_set import (
     sign,
     verify,
 )
+from bridge.wire.i2p.structures import ED25519, RED_DSA, Destination, destination_from_bytes, ed25519_destination
 from tests.wire.edwards_by_hand import BASE, NEUTRAL, OF_ORDER_TWO, ORDER, holds_with_cofactor, point_at, red_dsa_sign
 
 JUDGED: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "meta-ls2-judged.json").read_text())[

@@ -1,0 +1,1 @@
+"""What operators and programs see of a node: views, requests and answers, and their JSON."""

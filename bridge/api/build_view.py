@@ -1,0 +1,377 @@
+"""Makes the one picture of the farm out of what each core says about itself.
+
+    Swim.describe() ──▶ members, gossip        Raft.describe() ──▶ raft
+    FarmState       ──▶ publishing, reports    the node itself ──▶ node, alarms, events
+
+Pure, so that what an operator sees is tested without a terminal or a farm. Names and endpoints of members stand in
+their signed metadata, which gossip does not understand: the caller decodes it and passes what it found as `Facts`. The
+same holds for addresses of destinations, whose encoding belongs to the wire floor.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from bridge.api.view import (
+    AlarmView,
+    EventView,
+    FarmIdentity,
+    FarmView,
+    FollowerView,
+    GossipView,
+    LinkView,
+    MemberStatus,
+    MemberView,
+    MetaEntryView,
+    NodeView,
+    PublishingView,
+    RaftRole,
+    RaftView,
+    ReportView,
+    ServerRole,
+    StandingView,
+    VoterView,
+    WeightsView,
+    counters,
+)
+from bridge.api.weights import leaf_views, weights_view
+from bridge.core.membership.admission import raft_id_of
+from bridge.core.publishing.candidates import Standing, standings
+from bridge.core.publishing.lease_set import is_healthy
+from bridge.core.publishing.publication import Pace, lease_set_entries
+from bridge.core.state.farm_state import FarmState, FarmTuning, MasterState, ServerState
+from consensus import Configuration, ServerId, integer_id
+from consensus import Description as RaftDescription
+from gossip.core.description import Description as GossipDescription
+from gossip.core.description import MemberDescription
+from gossip.core.member import Address
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a member's metadata says that gossip itself does not know."""
+
+    name: str
+    raft_id: int | None = None
+    endpoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What the transport says of one connection."""
+
+    peer: int
+    connected: bool
+    extensions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarmSources:
+    """The state machine of this node, once there is one."""
+
+    state: FarmState
+    tuning: FarmTuning
+    pace: Pace
+    log_time_ms: int
+    """By this node's reckoning, between clock entries as well."""
+    raft: RaftDescription
+    first_index: int
+    applied_index: int
+    waits: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()
+    """This node's connections to the other servers, in order of their ids."""
+    lease_set_files: Mapping[str, str] = field(default_factory=dict)
+    """Of each master destination: where this node's router keeps its structure."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """All that a picture is made of."""
+
+    taken_at_ms: int
+    node: NodeView
+    farm: FarmIdentity
+    endpoint: str
+    """Where this node's own Raft server listens."""
+    gossip: GossipDescription
+    gossip_counters: Mapping[str, int]
+    facts: Mapping[bytes, Facts]
+    farm_sources: FarmSources | None
+    address_of: Callable[[str], str]
+    """The `….b32.i2p` address of a destination in base64."""
+    alarms: tuple[AlarmView, ...] = ()
+    events: tuple[EventView, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+def picture(sources: Sources) -> FarmView:
+    """The whole picture."""
+    names: dict[int | None, str] = {
+        facts.raft_id: facts.name for facts in sources.facts.values() if facts.raft_id is not None
+    }
+    if sources.farm_sources is not None:
+        # What the log has recorded holds, whatever a member says of itself.
+        admitted = sources.farm_sources.state.admitted
+        names.update((server_id, each.name) for server_id, each in admitted.items() if each.name is not None)
+    if sources.node.raft_id is not None:
+        names[sources.node.raft_id] = sources.node.name
+    farm = sources.farm_sources
+    return FarmView(
+        taken_at_ms=sources.taken_at_ms,
+        node=sources.node,
+        farm=sources.farm,
+        gossip=GossipView(
+            peer_count=sources.gossip.peer_count,
+            capacity=sources.gossip.self_info.capacity,
+            known_count=len(sources.gossip.members) + 1,
+            counters=counters(dict(sources.gossip_counters)),
+        ),
+        raft=_no_raft() if farm is None else _raft(farm, names),
+        members=_members(sources),
+        publishing=() if farm is None else _publishing(farm, names, sources.address_of),
+        reports=() if farm is None else _reports(farm, names, sources.address_of),
+        weights=WeightsView() if farm is None else weights_view(farm.state, farm.log_time_ms, names),
+        removed=() if farm is None else farm.state.removed,
+        alarms=sources.alarms,
+        events=sources.events,
+        counters=counters(dict(sources.counters)),
+    )
+
+
+def _members(sources: Sources) -> tuple[MemberView, ...]:
+    gossip, node = sources.gossip, sources.node
+    own = MemberView(
+        node_id=node.node_id,
+        name=node.name,
+        status=MemberStatus.LEFT if gossip.leaving else MemberStatus.ALIVE,
+        generation=gossip.self_info.incarnation.generation,
+        number=gossip.self_info.incarnation.number,
+        address=_address(gossip.self_info.address, sources.endpoint),
+        is_self=True,
+        is_peer=False,
+        peer_count=gossip.peer_count,
+        capacity=gossip.self_info.capacity,
+        raft_id=node.raft_id,
+        endpoint=sources.endpoint,
+        server_role=_server_role(sources.farm_sources, bytes.fromhex(node.node_id)),
+    )
+    others = (
+        _member(member, sources.facts.get(member.node_id), _server_role(sources.farm_sources, member.node_id))
+        for member in gossip.members
+    )
+    return tuple(sorted((own, *others), key=lambda member: (member.name, member.node_id)))
+
+
+def _server_role(farm: FarmSources | None, node_id: bytes) -> ServerRole:
+    server_id = None if farm is None else raft_id_of(farm.state.admitted, node_id)
+    if farm is None or server_id is None:
+        return ServerRole.NONE
+    if server_id in farm.raft.configuration.voter_ids:
+        return ServerRole.VOTER
+    return ServerRole.LEARNER if server_id in farm.raft.configuration.learner_ids else ServerRole.REMOVED
+
+
+def _member(member: MemberDescription, facts: Facts | None, server_role: ServerRole) -> MemberView:
+    return MemberView(
+        node_id=member.node_id.hex(),
+        name=member.node_id.hex() if facts is None else facts.name,
+        status=MemberStatus(member.status.name.lower()),
+        generation=member.incarnation.generation,
+        number=member.incarnation.number,
+        address=_address(member.info.address, None if facts is None else facts.endpoint),
+        is_self=False,
+        is_peer=member.is_peer,
+        rtt_ms=None if member.round_trip_ms is None else float(member.round_trip_ms),
+        peer_count=member.peer_count,
+        capacity=member.info.capacity,
+        raft_id=None if facts is None else facts.raft_id,
+        endpoint=None if facts is None else facts.endpoint,
+        server_role=server_role,
+    )
+
+
+def _address(address: Address, endpoint: str | None) -> str | None:
+    """Where it listens for gossip; None for one that is reached by an I2P name, and gossips nowhere."""
+    if endpoint is not None and endpoint.rpartition(":")[0].endswith(".i2p"):
+        return None
+    return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
+
+
+def _no_raft() -> RaftView:
+    return RaftView(
+        role=RaftRole.NONE,
+        term=0,
+        leader_id=None,
+        leader_name=None,
+        leader_endpoint=None,
+        first_index=1,
+        last_index=0,
+        commit_index=0,
+        applied_index=0,
+        log_time_ms=None,
+    )
+
+
+def _raft(farm: FarmSources, names: Mapping[int | None, str]) -> RaftView:
+    raft = farm.raft
+    endpoints = {server.server_id: server.endpoint for server in raft.configuration.servers}
+    leader = None if raft.leader is None else integer_id(raft.leader)
+    return RaftView(
+        role=RaftRole(raft.role.value),
+        term=raft.term,
+        leader_id=leader,
+        leader_name=None if leader is None else names.get(leader),
+        leader_endpoint=None if raft.leader is None else endpoints.get(raft.leader),
+        first_index=farm.first_index,
+        last_index=raft.last.index,
+        commit_index=raft.commit_index,
+        applied_index=farm.applied_index,
+        log_time_ms=farm.log_time_ms,
+        voters=_servers(raft.configuration, raft.configuration.voter_ids, names),
+        learners=_servers(raft.configuration, raft.configuration.learner_ids, names),
+        followers=tuple(
+            FollowerView(
+                raft_id=integer_id(each.server_id),
+                name=names.get(integer_id(each.server_id)),
+                match_index=None if each.contact_ms is None else each.match,
+                lag_entries=None if each.contact_ms is None else raft.last.index - each.match,
+                last_contact_ms=each.contact_ms,
+            )
+            for each in raft.followers
+        ),
+        waits=farm.waits,
+        counters=counters(dict(farm.counters)),
+        transfer_target=None if raft.transfer_target is None else integer_id(raft.transfer_target),
+        links=tuple(LinkView(each.peer, names.get(each.peer), each.connected, each.extensions) for each in farm.links),
+    )
+
+
+def _servers(
+    configuration: Configuration, wanted: frozenset[ServerId], names: Mapping[int | None, str]
+) -> tuple[VoterView, ...]:
+    return tuple(
+        VoterView(integer_id(server.server_id), server.endpoint, names.get(integer_id(server.server_id)))
+        for server in configuration.servers
+        if server.server_id in wanted
+    )
+
+
+def _publishing(
+    farm: FarmSources, names: Mapping[int | None, str], address_of: Callable[[str], str]
+) -> tuple[PublishingView, ...]:
+    return tuple(
+        _master(farm, destination, master, names, address_of)
+        for destination, master in sorted(farm.state.masters.items())
+    )
+
+
+def _master(
+    farm: FarmSources,
+    destination: str,
+    master: MasterState,
+    names: Mapping[int | None, str],
+    address_of: Callable[[str], str],
+) -> PublishingView:
+    published_s = None if master.publication is None else master.publication.published_s
+    entries = () if published_s is None else lease_set_entries(farm.state, destination, published_s, farm.pace) or ()
+    expires_s = min((entry.end_s for entry in entries), default=None)
+    owners = _owners(farm.state, names)
+    healthy = {
+        leaf.destination
+        for server, leaf in farm.state.leaves_of(destination)
+        if is_healthy(farm.state, server, leaf, farm.tuning)
+    }
+    candidates = standings(farm.state, destination, farm.tuning)
+    return PublishingView(
+        master=address_of(destination),
+        publisher_id=master.choice.server_id,
+        publisher_name=names.get(master.choice.server_id),
+        reason=_reason(master, candidates),
+        published_s=published_s,
+        expires_s=expires_s,
+        seconds_to_expiry=None if expires_s is None else expires_s - farm.log_time_ms // 1000,
+        lease_set_file=farm.lease_set_files.get(destination),
+        entries=tuple(
+            MetaEntryView(
+                destination=address_of(entry.destination),
+                name=owners.get(entry.destination),
+                cost=entry.cost,
+                end_s=entry.end_s,
+                healthy=entry.destination in healthy,
+            )
+            for entry in entries
+        ),
+        published_by=None if master.publication is None else master.publication.server_id,
+        content_hash=None if master.publication is None else master.publication.content_hash,
+        forced=master.forced,
+        standings=tuple(
+            StandingView(
+                raft_id=integer_id(each.server_id),
+                name=names.get(integer_id(each.server_id)),
+                preferred=each.preferred,
+                score=each.score,
+                inability=None if each.inability is None else each.inability.value,
+            )
+            for each in candidates
+        ),
+    )
+
+
+def _owners(state: FarmState, names: Mapping[int | None, str]) -> dict[str, str]:
+    return {
+        leaf.destination: names.get(server_id, f"server {server_id}")
+        for server_id, server in sorted(state.servers.items())
+        for leaf in server.report.destinations
+    }
+
+
+def _reason(master: MasterState, candidates: list[Standing]) -> str:
+    chosen = next((each for each in candidates if each.server_id == master.choice.server_id), None)
+    if chosen is None or chosen.inability is not None:
+        reasons = sorted({each.inability.value for each in candidates if each.inability is not None})
+        return "no server can publish" + (": " + "; ".join(reasons) if reasons else "")
+    able = [each.score for each in candidates if each.inability is None]
+    best = "the best" if chosen.score == max(able) else f"kept; the best is {max(able)}"
+    return f"score {chosen.score}, {best} of {len(able)}"
+
+
+def _reports(
+    farm: FarmSources, names: Mapping[int | None, str], address_of: Callable[[str], str]
+) -> tuple[ReportView, ...]:
+    scores: dict[int, Standing] = {}
+    for destination in farm.state.masters:
+        for standing in standings(farm.state, destination, farm.tuning):
+            scores.setdefault(standing.server_id, standing)
+    return tuple(
+        _report(farm, server, names, scores.get(server_id), address_of)
+        for server_id, server in sorted(farm.state.servers.items())
+    )
+
+
+def _report(
+    farm: FarmSources,
+    server: ServerState,
+    names: Mapping[int | None, str],
+    standing: Standing | None,
+    address_of: Callable[[str], str],
+) -> ReportView:
+    report = server.report
+    able = standing is not None and standing.inability is None
+    return ReportView(
+        raft_id=report.server_id,
+        name=names.get(report.server_id),
+        age_ms=max(0, farm.log_time_ms - server.heard_ms),
+        stale=farm.state.stale(server, farm.tuning),
+        score=float(standing.score) if standing is not None and able else None,
+        can_publish=able,
+        publishing=any(master.choice.server_id == report.server_id for master in farm.state.masters.values()),
+        attached=report.router.attached,
+        clock_off=server.clock_off,
+        healthy_destinations=sum(leaf.healthy for leaf in report.destinations),
+        destinations=len(report.destinations),
+        job_lag_ms=report.router.job_lag_ms,
+        cpu_percent=report.router.cpu_percent,
+        memory_percent=report.router.memory_percent,
+        masters=tuple(address_of(part.destination) for part in report.masters),
+        leaves=leaf_views(farm.state, server, address_of),
+    )

@@ -1,0 +1,184 @@
+"""Whose entries have an effect on the farm, and that each has it once.
+
+    report, clock, publication          the identity that has the Raft id which the entry names
+    admission, approval, eviction,      any admitted server (that only a leader writes them is checked where clients
+    rekeying, level                     connect, `bridge.node.raft.replica`)
+    factors                             an admitted server, or a client key with the scope `weights`
+    exclusion, cost, force, removal,    an admitted server, or a client key with the scope `operator`
+    correction
+    client                              an admitted server
+    foreign                             anybody: such an entry means nothing to the farm
+
+The farm's key lets a program connect and submit; it says nothing about who writes. What an entry is allowed to do
+follows from the identity that signed it, which the wire floor verifies (`bridge.wire.log.proof`). An identity that
+was retired or evicted, or a client key that was removed, has no say any more. A server that an operator took out of the
+group keeps its identity; its reports do not count (`bridge.core.farm.state_machine`).
+
+*Numbers.* Whoever can read the log can submit an entry of it a second time. So each author numbers its entries upwards,
+and the state keeps, for each author, the highest number that had effect and which of the 64 below it had: entries of
+one author may overtake each other by so many, if it counts its numbers one by one, as a node does within a life
+(`bridge.node.raft.entry_signer`). A number that was used, or lies below those, has no effect. A report is
+a statement about the present, so one with a number below that of the last report that counted is out of date.
+
+Numbers are kept for admitted identities and client keys alone, of which there is a bounded number.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from bridge.core.farm.client_keys import Client
+from bridge.core.membership.admission import Admitted, raft_id_of
+from bridge.core.state.records import (
+    Admission,
+    Approval,
+    Author,
+    ClientKey,
+    Clock,
+    Correction,
+    CostFactor,
+    Eviction,
+    Exclusion,
+    Factors,
+    Force,
+    Foreign,
+    KeyReplacement,
+    Level,
+    ProvenRecord,
+    Publication,
+    Record,
+    Removal,
+    Report,
+    Scope,
+)
+
+NUMBERS_WINDOW = 64
+"""How many numbers below the highest are told apart: what one author may have under way at a time."""
+
+
+class NoEffect(Enum):
+    """Why an entry stays in the log without effect."""
+
+    UNSIGNED = "unsigned"
+    """It carries no proof."""
+    FORGED = "forged"
+    """It ends like a proof, and the signature does not hold: changed bytes, or another farm's entry."""
+    UNKNOWN_AUTHOR = "unknown-author"
+    """The proof holds, and nobody admitted this key."""
+    EXPELLED = "expelled"
+    """Its author was retired, evicted or, being a client key, removed."""
+    WRONG_AUTHOR = "wrong-author"
+    """It speaks for a server with another identity."""
+    OUT_OF_SCOPE = "out-of-scope"
+    """Its author is a client key whose scopes do not cover it."""
+    REPEATED = "repeated"
+    """This number of its author had its effect before, or lies too far below the highest that had."""
+    OUTDATED = "outdated"
+    """A report that was made before the last one that counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryWithoutEffect:
+    """An entry that would act on the farm was committed and changed nothing; `author` is known if its proof holds."""
+
+    kind: str
+    author: bytes | None
+    reason: NoEffect
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorNumbers:
+    """Which numbers of one author had effect."""
+
+    highest: int = 0
+    seen: int = 0
+    """Bit n: the number `highest` - 1 - n had effect."""
+    report: int = 0
+    """Of its last report that counted."""
+
+    def has_seen(self, number: int) -> bool:
+        """Whether this number had effect, or is too low to tell."""
+        below = self.highest - number
+        return below == 0 or below > NUMBERS_WINDOW or (below > 0 and self.seen >> (below - 1) & 1 == 1)
+
+    def after(self, number: int) -> "AuthorNumbers":
+        """The same with one more number."""
+        rise = number - self.highest
+        if rise < 0:
+            return replace(self, seen=self.seen | 1 << (-rise - 1))
+        # A rise beyond the window leaves nothing of it; the shift itself must not grow with the number.
+        seen = (self.seen << 1 | 1) << (rise - 1) if rise <= NUMBERS_WINDOW else 0
+        return replace(self, highest=number, seen=seen & ((1 << NUMBERS_WINDOW) - 1))
+
+
+def without_effect(
+    entry: ProvenRecord,
+    admitted: Mapping[int, Admitted],
+    clients: Mapping[bytes, Client],
+    numbers: Mapping[bytes, AuthorNumbers],
+) -> NoEffect | None:
+    """Why this entry changes nothing; None if its author may say it and says it for the first time."""
+    record, author = entry.record, entry.author
+    if isinstance(record, Foreign):
+        return None
+    if author is None:
+        return NoEffect.FORGED if entry.forged else NoEffect.UNSIGNED
+    refusal = _unauthorised(record, author, admitted, clients)
+    if refusal is not None:
+        return refusal
+    used = numbers.get(author.node_id, AuthorNumbers())
+    if used.has_seen(author.number):
+        return NoEffect.REPEATED
+    if isinstance(record, Report) and author.number < used.report:
+        return NoEffect.OUTDATED
+    return None
+
+
+def numbers_after(numbers: Mapping[bytes, AuthorNumbers], entry: ProvenRecord) -> Mapping[bytes, AuthorNumbers]:
+    """The numbers after an entry that `without_effect` has nothing against."""
+    author = entry.author
+    if author is None or isinstance(entry.record, Foreign):
+        return numbers
+    used = numbers.get(author.node_id, AuthorNumbers()).after(author.number)
+    if isinstance(entry.record, Report):
+        used = replace(used, report=author.number)
+    return {**numbers, author.node_id: used}
+
+
+def _unauthorised(
+    record: Record, author: Author, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]
+) -> NoEffect | None:
+    match record:
+        case Report() | Clock() | Publication():
+            named = admitted.get(record.server_id)
+            if named is not None and named.node_id == author.node_id:
+                return None if named.is_member else NoEffect.EXPELLED
+            refusal = _not_a_server(author, admitted, clients)
+            return NoEffect.WRONG_AUTHOR if refusal is None else refusal
+        case Admission() | Approval() | Eviction() | KeyReplacement() | Level() | ClientKey():
+            return _not_a_server(author, admitted, clients)
+        case Factors():
+            return _not_in_scope(Scope.WEIGHTS, author, admitted, clients)
+        case Exclusion() | CostFactor() | Force() | Removal() | Correction():
+            return _not_in_scope(Scope.OPERATOR, author, admitted, clients)
+        case Foreign():
+            return None
+
+
+def _not_a_server(author: Author, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]) -> NoEffect | None:
+    server_id = raft_id_of(admitted, author.node_id)
+    if server_id is not None:
+        return None if admitted[server_id].is_member else NoEffect.EXPELLED
+    client = clients.get(author.node_id)
+    if client is None:
+        return NoEffect.UNKNOWN_AUTHOR
+    return NoEffect.OUT_OF_SCOPE if client.admitted else NoEffect.EXPELLED
+
+
+def _not_in_scope(
+    scope: Scope, author: Author, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]
+) -> NoEffect | None:
+    client = clients.get(author.node_id)
+    if client is not None and client.admitted and scope in client.scopes:
+        return None
+    return _not_a_server(author, admitted, clients)

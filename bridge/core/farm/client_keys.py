@@ -1,0 +1,82 @@
+"""Client keys: programs that may submit entries with an effect on the farm and are no servers of it.
+
+    client entry, signed by a server ──▶ the key may write entries of its scopes, or may no longer
+
+A pipeline weighs leaves, a script of an operator excludes one: neither needs a node's identity key, and a node's key in
+a script would be worth far more than the script needs. A client key is an Ed25519 key with a name and scopes. The name
+is for people and belongs to one admitted key at a time. A key that was removed stays in the table, so that nothing that
+it signed counts again; it may be admitted once more, and then goes on with its numbers (`bridge.core.farm.authors`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bridge.core.membership.admission import Admitted, raft_id_of
+from bridge.core.publishing.weights import WishRefused
+from bridge.core.state.records import ClientKey, Scope
+
+CLIENTS_MAX = 256
+"""Client keys in the life of one farm: each keeps its numbers in the state for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One client key; it may write nothing while it is not `admitted`."""
+
+    name: str
+    key: bytes
+    scopes: tuple[Scope, ...]
+    admitted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ClientChanged:
+    """A client key was admitted, given other scopes, or removed."""
+
+    node_id: bytes
+    name: str
+    scopes: tuple[str, ...]
+    admitted: bool
+
+
+def client_refusal(clients: Mapping[bytes, Client], admitted: Mapping[int, Admitted], entry: ClientKey) -> str | None:
+    """Why this entry about a client key changes nothing; None if it does, or says what holds already."""
+    if raft_id_of(admitted, entry.node_id) is not None:
+        return f"the key {entry.node_id.hex()} is the identity of a server, which needs no client key"
+    if not entry.admitted:
+        known = clients.get(entry.node_id)
+        missing = f"no client key {entry.node_id.hex()} is admitted; `garlicfarm node clients` lists them"
+        return missing if known is None or not known.admitted else None
+    return _admission_refusal(clients, entry)
+
+
+def _admission_refusal(clients: Mapping[bytes, Client], entry: ClientKey) -> str | None:
+    if not entry.scopes:
+        return f"the client key {entry.name} would have no scope: give it `weights`, `operator` or both"
+    holder = next((each for each, client in clients.items() if client.admitted and client.name == entry.name), None)
+    if holder is not None and holder != entry.node_id:
+        return (
+            f"the name {entry.name} belongs to the client key {holder.hex()}: remove that one first"
+            f" (`garlicfarm node remove-client {entry.name}`), or give this one another name"
+        )
+    if len(clients) >= CLIENTS_MAX and entry.node_id not in clients:
+        return f"{CLIENTS_MAX} client keys were admitted to this farm, and no more can be: use one of them again"
+    return None
+
+
+def change_client(
+    clients: Mapping[bytes, Client], admitted: Mapping[int, Admitted], entry: ClientKey
+) -> tuple[Mapping[bytes, Client], ClientChanged | WishRefused | None]:
+    """The table after one entry, and what changed; None if it said what holds already."""
+    reason = client_refusal(clients, admitted, entry)
+    if reason is not None:
+        return clients, WishRefused("client", reason)
+    before = clients.get(entry.node_id)
+    if not entry.admitted and before is not None:
+        after = Client(before.name, before.key, before.scopes, admitted=False)
+    else:
+        after = Client(entry.name, entry.key, entry.scopes)
+    if after == before:
+        return clients, None
+    changed = ClientChanged(entry.node_id, after.name, tuple(each.value for each in after.scopes), after.admitted)
+    return {**clients, entry.node_id: after}, changed

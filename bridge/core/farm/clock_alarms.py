@@ -1,0 +1,77 @@
+"""What a node says about clocks: its own, those of the others, and log time itself.
+
+    own clock     every node: it differs from the clocks of a majority of the voters
+    other clocks  the leader: the same of the others, by name
+    log time      the leader: it leads the majority's clocks by more than honest reports explain, so it stands still; or
+                  no majority of the voters reports at all
+
+A majority that agrees is called the majority. If none agrees the text says so and lists all clocks: which one is right
+no machine can tell then.
+"""
+
+from collections.abc import Callable, Iterable
+
+from bridge.core.farm.log_time_correction import needless_ms
+from bridge.core.state.farm_state import FarmState
+from bridge.core.state.log_time import CLOCK_OFF_MS, ClockJudgement
+
+BACK_ACTION = (
+    "first make sure that the clocks of the voters are right (`garlicfarm log-time show` lists them); then bring log"
+    " time back with `garlicfarm log-time back`; see docs/operating.md, 'When log time is wrong'"
+)
+SILENT_ACTION = "look whether the voters run and report (`garlicfarm farm`); log time moves again with their reports"
+NTP_ACTION = "correct the clock (NTP) of the servers named; see docs/operating.md, 'Alarms'"
+
+
+def seconds_off(offset_ms: int) -> str:
+    """`12 s ahead of`, or behind."""
+    return f"{abs(offset_ms) / 1000:.0f} s {'ahead of' if offset_ms >= 0 else 'behind'}"
+
+
+def own_clock_text(judgement: ClockJudgement | None, own_id: int, name_of: Callable[[int], str]) -> str | None:
+    """What is wrong with this node's clock, if it is."""
+    if judgement is None or abs(judgement.own_ms) <= CLOCK_OFF_MS:
+        return None
+    if not judgement.agreed:
+        return _disagreement(judgement, name_of)
+    agreeing = [each for each, offset_ms in judgement.offsets_ms.items() if abs(offset_ms) <= CLOCK_OFF_MS]
+    return (
+        f"the clock of this node, {name_of(own_id)}, is {seconds_off(judgement.own_ms)} the clocks of a majority of the"
+        f" voters ({_names(agreeing, name_of)}), which log time follows"
+    )
+
+
+def other_clocks_text(judgement: ClockJudgement | None, own_id: int, name_of: Callable[[int], str]) -> str | None:
+    """Whose clocks are off among the other servers, as the leader sees it."""
+    if judgement is None:
+        return None
+    others = {each: offset_ms for each, offset_ms in judgement.off.items() if each != own_id}
+    if not others:
+        return None
+    if not judgement.agreed:
+        return _disagreement(judgement, name_of)
+    told = "; ".join(f"the clock of {name_of(each)} is {seconds_off(ms)}" for each, ms in sorted(others.items()))
+    return f"{told} the clocks of a majority of the voters, which log time follows"
+
+
+def log_time_text(judgement: ClockJudgement | None, state: FarmState, period_ms: int) -> tuple[str, str] | None:
+    """What is wrong with log time, and what to do; None if nothing is."""
+    if judgement is None:
+        return "no majority of the voters has reported lately: log time cannot move on", SILENT_ACTION
+    ahead_ms = state.log_time_ms - judgement.majority_ms
+    if ahead_ms <= needless_ms(period_ms):
+        return None
+    text = (
+        f"log time is {ahead_ms / 1000:.0f} s ahead of the clocks of a majority of the voters: it stands still until"
+        " they have caught up, and servers whose clocks are right cannot publish"
+    )
+    return text, BACK_ACTION
+
+
+def _disagreement(judgement: ClockJudgement, name_of: Callable[[int], str]) -> str:
+    told = ", ".join(f"{name_of(each)} {ms / 1000:+.0f} s" for each, ms in sorted(judgement.offsets_ms.items()))
+    return f"no majority of the voters' clocks agrees; beside the time that a majority has reached: {told}"
+
+
+def _names(server_ids: Iterable[int], name_of: Callable[[int], str]) -> str:
+    return ", ".join(map(name_of, sorted(server_ids)))

@@ -1,0 +1,116 @@
+"""Log time is brought back: by an operator's entry, to what the clocks of a majority of the voters show.
+
+Log time never goes back by itself, and leads a majority's clocks by little (`bridge.core.state.voter_clocks`). But a
+majority of the clocks can be wrong, and then be corrected; or a farm is made anew of one whose log time was wrong. Log
+time then stands still until the clocks have caught up, which may take years. Then an operator says so in the log:
+
+    accepted   if log time leads M by more than a period and the allowance, so by more than honest reports explain,
+               and the time that the entry names lies within M and M + allowance
+    refused    otherwise, with the numbers
+
+So the entry cannot do what a clock entry may not: whoever writes it, log time comes out where a majority's clocks are.
+
+What the state holds in log time moves along by the same amount: when servers were heard, how long identities have not
+been seen, sessions, the pipeline's factors. Ages stay what they are, so that nobody grows stale or fresh by it, and no
+session ends early or lives on for the years that were taken back.
+
+What stands for itself outside of the farm cannot move: the second of a structure that
+routers have. A master whose last accepted second lies beyond what log time now allows is no longer held to it; its next
+publication has a second of the present, and a router that took the later one refuses it until then. The change says so.
+"""
+
+from dataclasses import dataclass, replace
+
+from bridge.core.farm.recovery import LEASE_SET_SECONDS_MAX
+from bridge.core.publishing.weights import WishRefused
+from bridge.core.state.farm_state import FarmState, FarmTuning
+from bridge.core.state.records import Correction, Publication
+from bridge.core.state.voter_clocks import allowance_ms
+
+
+@dataclass(frozen=True, slots=True)
+class LogTimeCorrected:
+    """Log time was brought back."""
+
+    before_ms: int
+    after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SecondForgotten:
+    """A master is no longer held to the second of its last publication: routers that took it refuse earlier ones."""
+
+    publication: Publication
+    refused_until_s: int
+    """The last second at which a router can still have that structure, and so refuse an earlier one."""
+
+
+CorrectionChange = LogTimeCorrected | SecondForgotten | WishRefused
+
+
+def needless_ms(period_ms: int) -> int:
+    """By how much log time may lead M without a need to correct it: it stands still until the clocks are there."""
+    return period_ms + allowance_ms(period_ms)
+
+
+def correct(state: FarmState, correction: Correction, tuning: FarmTuning) -> tuple[FarmState, list[CorrectionChange]]:
+    """The state after a correction in the entry at `state.applied_index`, and what changed."""
+    majority_ms = state.clocks.majority_ms(state.applied_term)
+    if majority_ms is None:
+        return state, [_refused("no majority of the voters has reported its clock since the last election")]
+    refusal = correction_refusal(state.log_time_ms, majority_ms, correction.time_ms, tuning.period_ms)
+    if refusal is not None:
+        return state, [_refused(refusal)]
+    back_ms = state.log_time_ms - correction.time_ms
+    after = replace(
+        _moved_back(state, back_ms), log_time_ms=correction.time_ms, clocks=state.clocks.taken_back(majority_ms)
+    )
+    latest_s = (correction.time_ms + tuning.period_ms + tuning.clock_tolerance_ms) // 1000
+    beyond = {
+        name: master.publication
+        for name, master in sorted(after.masters.items())
+        if master.publication is not None and master.publication.published_s > latest_s
+    }
+    masters = {
+        name: replace(master, publication=None) if name in beyond else master for name, master in after.masters.items()
+    }
+    told: list[CorrectionChange] = [LogTimeCorrected(state.log_time_ms, correction.time_ms)]
+    until_s = correction.time_ms // 1000 + LEASE_SET_SECONDS_MAX
+    return replace(after, masters=masters), [*told, *(SecondForgotten(each, until_s) for each in beyond.values())]
+
+
+def correction_refusal(log_time_ms: int, majority_ms: int, time_ms: int, period_ms: int) -> str | None:
+    """Why log time cannot be brought back to `time_ms`, with the numbers; `majority_ms` is M."""
+    ahead_ms = log_time_ms - majority_ms
+    if ahead_ms <= needless_ms(period_ms):
+        return (
+            f"log time is {abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms >= 0 else 'behind'} the clocks of a"
+            f" majority of the voters; up to {needless_ms(period_ms) / 1000:.0f} s ahead it waits for them by itself"
+        )
+    latest_ms = majority_ms + allowance_ms(period_ms)
+    if not majority_ms <= time_ms <= latest_ms:
+        return (
+            f"the time {time_ms} is not within {majority_ms} and {latest_ms}, where the clocks of a majority of the"
+            " voters are (ms since the epoch)"
+        )
+    return None
+
+
+def _refused(reason: str) -> WishRefused:
+    return WishRefused("correction", reason)
+
+
+def _moved_back(state: FarmState, back_ms: int) -> FarmState:
+    servers = {
+        server_id: replace(server, heard_ms=server.heard_ms - back_ms) for server_id, server in state.servers.items()
+    }
+    masters = {name: replace(master, since_ms=master.since_ms - back_ms) for name, master in state.masters.items()}
+    factors = {leaf: replace(each, said_ms=each.said_ms - back_ms) for leaf, each in state.weights.factors.items()}
+    admitted = {
+        server_id: each
+        if each.unseen_since_ms is None
+        else replace(each, unseen_since_ms=each.unseen_since_ms - back_ms)
+        for server_id, each in state.admitted.items()
+    }
+    weights = replace(state.weights, factors=factors)
+    return replace(state, servers=servers, masters=masters, admitted=admitted, weights=weights)

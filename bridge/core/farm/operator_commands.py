@@ -1,0 +1,104 @@
+"""What operators and the pipeline ask of the farm, as the state machine grants or refuses it.
+
+    exclusion, cost, factors    change the weights; leaves and publishers are chosen again at once
+    force                       marks the master until its next accepted publication
+    client                      admits a client key, or removes it (`bridge.core.farm.client_keys`)
+    removal                     takes the server's report out, and lets it into the state no more
+    correction                  brings log time back (`bridge.core.farm.log_time_correction`)
+
+An exclusion is tried first: where it would leave a master that lists leaves with none, it is refused, because nothing
+at all is never published, and the structure that is out there would go on naming the leaf until it ends.
+"""
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from bridge.core.farm.client_keys import ClientChanged, change_client
+from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten, correct
+from bridge.core.publishing.publisher_election import PublisherChanged, choose_again
+from bridge.core.publishing.weights import WeightsChange, WishRefused, exclude, set_cost, take_factors
+from bridge.core.state.farm_state import FarmState, FarmTuning
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import ClientKey, Correction, CostFactor, Exclusion, Factors, Force, Removal, Wish
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationForced:
+    """The publisher of `master` is to publish it anew."""
+
+    master: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalChanged:
+    """An operator took a server out of the farm, or lets it back."""
+
+    server_id: int
+    removed: bool
+
+
+WishChange = (
+    PublisherChanged
+    | PublicationForced
+    | RemovalChanged
+    | ClientChanged
+    | WeightsChange
+    | LogTimeCorrected
+    | SecondForgotten
+)
+
+
+def apply_wish(  # noqa: PLR0911 - one case per wish
+    state: FarmState, wish: Wish, tuning: FarmTuning
+) -> tuple[FarmState, list[WishChange]]:
+    """The state after a wish, and what changed."""
+    weights, reweighed = state.weights, None
+    change: WeightsChange | None
+    match wish:
+        case Force(master):
+            return _force(state, master)
+        case Removal():
+            return _remove(state, wish, tuning)
+        case ClientKey():
+            clients, told = change_client(state.clients, state.admitted, wish)
+            return replace(state, clients=clients), [] if told is None else [told]
+        case Correction():
+            state, corrected = correct(state, wish, tuning)
+            return state, [*corrected]
+        case Exclusion():
+            weights, change = exclude(weights, wish)
+        case CostFactor():
+            weights, change = set_cost(weights, wish)
+            reweighed = wish.leaf_hash
+        case Factors():
+            weights, change = take_factors(weights, wish, state.applied_index, state.log_time_ms)
+        case _:
+            assert_never(wish)
+    if change is None or isinstance(change, WishRefused):
+        return state, [] if change is None else [change]
+    after, chosen = choose_again(replace(state, weights=weights), tuning, at_clock=False, reweighed=reweighed)
+    emptied = [name for name, master in state.masters.items() if master.leaves and not after.masters[name].leaves]
+    if emptied:
+        reason = f"nothing would be left to list for the master {hash_of(min(emptied))}.b32.i2p"
+        return state, [WishRefused("exclusion", reason)]
+    return after, [change, *chosen]
+
+
+def _force(state: FarmState, name: str) -> tuple[FarmState, list[WishChange]]:
+    master = state.masters.get(name)
+    if master is None:
+        return state, [WishRefused("force", f"no server reports for the master {hash_of(name)}.b32.i2p")]
+    masters = {**state.masters, name: replace(master, forced=True)}
+    return replace(state, masters=masters), [PublicationForced(name)]
+
+
+def _remove(state: FarmState, wish: Removal, tuning: FarmTuning) -> tuple[FarmState, list[WishChange]]:
+    if wish.server_id not in state.admitted:
+        return state, [WishRefused("removal", f"no server of this farm has the Raft id {wish.server_id}")]
+    if (wish.server_id in state.removed) == wish.removed:
+        return state, []
+    others = {each for each in state.removed if each != wish.server_id}
+    removed = tuple(sorted(others | {wish.server_id} if wish.removed else others))
+    servers = {server_id: each for server_id, each in state.servers.items() if server_id not in removed}
+    state, chosen = choose_again(replace(state, removed=removed, servers=servers), tuning, at_clock=False)
+    return state, [RemovalChanged(wish.server_id, wish.removed), *chosen]

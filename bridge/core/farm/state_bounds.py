@@ -1,0 +1,82 @@
+"""Whether a state can be one of a farm: every figure that later entries are made of, and the size of every table.
+
+The entries of a log keep these bounds by themselves, because no entry beyond them has an effect. The state in a
+snapshot comes as a whole, from one other server, and nobody computed it here. Taken unseen, a log time behind the last
+second of a Meta LS2 would be in each plan that this node makes, and in each that it makes after a restart.
+
+Times of the past (when a server was heard, since when a master is known) have no bounds: a correction of log time moves
+them, also below zero, and they enter only into differences.
+"""
+
+from collections.abc import Iterator
+
+from bridge.core.farm.client_keys import CLIENTS_MAX
+from bridge.core.membership.admission import ADMITTED_MAX, ENTRY_BYTES_MAX
+from bridge.core.publishing.weights import COST_FACTORS_MAX, COST_MAX, EXCLUSIONS_MAX, FACTORS_MAX
+from bridge.core.state.farm_state import (
+    LEAVES_PER_SERVER_MAX,
+    LOG_TIME_LIMIT_MS,
+    MASTERS_MAX,
+    PERIOD_MAX_MS,
+    PERIOD_MIN_MS,
+    SERVERS_MAX,
+    FarmState,
+)
+from bridge.core.state.feature_level import FIRST_LEVEL
+
+SECOND_MAX = 2**32 - 1
+NUMBER_MAX = 2**53 - 1
+"""Of an entry, and of a clock in milliseconds: JSON readers hold integers exactly only up to here."""
+AUTHORS_MAX = 4 * (ADMITTED_MAX + CLIENTS_MAX)
+"""More than can be known: a farm that was made anew keeps the numbers of authors that are not in it any more."""
+RAFT_ID_MAX = 2**30
+"""Half of what an entry can name: the next id must fit as well, and a farm gives out one at a time."""
+
+
+def objection_to_state(state: FarmState, period_ms: int) -> str | None:
+    """The first figure or table that is out of bounds, in words; None if all are within them."""
+    return next((text for check in (_figures, _tables) for text in check(state, period_ms)), None)
+
+
+def _figures(state: FarmState, period_ms: int) -> Iterator[str]:
+    yield from _outside("log time in ms", state.log_time_ms, 0, LOG_TIME_LIMIT_MS)
+    yield from _outside("the reporting period in ms", period_ms, PERIOD_MIN_MS, PERIOD_MAX_MS)
+    yield from _outside("the feature level", state.level, FIRST_LEVEL, NUMBER_MAX)
+    yield from _outside("the time that clocks vouch for in ms", state.clocks.vouched_ms, 0, NUMBER_MAX)
+    for reading in state.clocks.readings.values():
+        yield from _outside("a voter's clock in ms", reading.date_ms, 0, NUMBER_MAX)
+    for server_id in (*state.admitted, *state.servers, *state.removed):
+        yield from _outside("a Raft id", server_id, 1, RAFT_ID_MAX)
+    for numbers in state.numbers.values():
+        yield from _outside("the highest number of an author", numbers.highest, 0, NUMBER_MAX)
+        yield from _outside("the number of an author's report", numbers.report, 0, numbers.highest)
+    for master in state.masters.values():
+        if master.publication is not None:
+            yield from _outside("the second of a publication", master.publication.published_s, 0, SECOND_MAX)
+        for leaf in master.leaves:
+            yield from _outside("the cost of a leaf", leaf.cost, 0, COST_MAX)
+
+
+def _tables(state: FarmState, _: int) -> Iterator[str]:
+    yield from _outside("the number of admitted identities", len(state.admitted), 0, ADMITTED_MAX)
+    yield from _outside("the number of servers", len(state.servers), 0, SERVERS_MAX)
+    yield from _outside("the number of removed servers", len(state.removed), 0, ADMITTED_MAX)
+    yield from _outside("the number of masters", len(state.masters), 0, MASTERS_MAX)
+    yield from _outside("the number of client keys", len(state.clients), 0, CLIENTS_MAX)
+    yield from _outside("the number of numbered authors", len(state.numbers), 0, AUTHORS_MAX)
+    yield from _outside("the number of boxes with a new key", len(state.rekeying.boxes), 0, ADMITTED_MAX)
+    yield from _outside("the number of voters' clocks", len(state.clocks.readings), 0, ADMITTED_MAX)
+    yield from _outside("the number of excluded leaves", len(state.weights.excluded), 0, EXCLUSIONS_MAX)
+    yield from _outside("the number of cost factors", len(state.weights.costs), 0, COST_FACTORS_MAX)
+    yield from _outside("the number of factors", len(state.weights.factors), 0, FACTORS_MAX)
+    for each in state.admitted.values():
+        yield from _outside("the number of bytes of an admission", len(each.entry), 0, ENTRY_BYTES_MAX)
+    for server in state.servers.values():
+        yield from _outside("a server's leaves", len(server.report.destinations), 0, LEAVES_PER_SERVER_MAX)
+    for master in state.masters.values():
+        yield from _outside("a master's leaves", len(master.leaves), 0, SERVERS_MAX * LEAVES_PER_SERVER_MAX)
+
+
+def _outside(what: str, value: int, least: int, most: int) -> Iterator[str]:
+    if not least <= value <= most:
+        yield f"{what} is {value}, and lies within {least} and {most}"

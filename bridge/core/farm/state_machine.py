@@ -1,0 +1,486 @@
+"""The farm's replicated state machine: committed records in, one state out, equal on every server.
+
+    report       the sender's latest state replaces its previous one
+    clock   log time moves on, never beyond what a majority's clocks allow (`bridge.core.state.voter_clocks`); what fell
+                 silent becomes stale, what is long silent is forgotten
+    publication  accepted only from the chosen publisher and with a later second than the last accepted one: a deposed
+                 publisher that comes back late is fenced here, before anything is signed. The second leads log time
+                 by a bounded amount: routers refuse a structure of the future, and each must be later than the last
+    admission    the identity gets the next Raft id, or its name is recorded; a name that is taken is refused. Who never
+                 comes alive loses its place again at a later clock entry
+    exclusion    a leaf is left out of every structure, or let in again; refused where nothing would be left to list
+    cost         an operator's factor on the cost of a leaf
+    force        the publisher publishes this master anew, as soon as routers take it
+    factors      the pipeline's factors, bounded, damped and fading (`bridge.core.publishing.weights`)
+    removal      what the server reported and reports does not count, until it is let back; the leader then takes it
+                 out of the group, by its own rules (`bridge.core.membership.reconcile`). While it votes its clock goes
+                 on counting
+    approval     another identity takes a name, and the one before is retired
+    eviction     an identity is out for ever, and the boxes with the new gossip key are kept for whom they are
+    rekeying     the boxes with the new gossip key are kept, and nobody is out
+    correction   log time comes back to where a majority's clocks are (`bridge.core.farm.log_time_correction`)
+    level        what the log may hold from here on; it never falls
+    client       a client key may write entries of some kinds, or may no longer (`bridge.core.farm.client_keys`)
+    foreign      kept in the log, no meaning here
+
+An entry acts on the farm only if its author, whose proof was verified on the wire floor, may say what it says, and says
+it for the first time (`bridge.core.farm.authors`). Any other stays in the log, and changes nothing but what is told of
+it.
+
+An entry of a kind that the farm's level does not hold yet changes nothing: an older version takes it for a foreign one,
+and anybody who may submit could put it there. Whoever proposes such entries waits for the level; this is what makes all
+versions agree if somebody does not.
+
+What others submit may name its request; the table of sessions then sees to it that a repetition of it, which a
+sender that got no answer has to make, is not applied again, and tells at which index the first one is. The requests of
+each author are a table of their own: nobody can use up the request of another one's entry. An author chooses the names
+of its sessions, so only so many of its sessions are kept before those of strangers; any more are like a stranger's.
+
+After each report, each clock entry and each weight the publisher and the leaves of every master are chosen again, so
+the choice is part of the state and needs no message of its own. Nothing but the record, its index and the tuning
+enters; entries up to the applied index are ignored, which makes replay harmless.
+"""
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from bridge.core.farm.authors import EntryWithoutEffect, NoEffect, numbers_after, without_effect
+from bridge.core.farm.operator_commands import WishChange, apply_wish
+from bridge.core.membership.admission import (
+    AdmissionLapsed,
+    AdmissionRefused,
+    ServerAdmitted,
+    ServerRetired,
+    admit,
+    after_time,
+    approve,
+    came_alive,
+    of_founders,
+    raft_id_of,
+)
+from bridge.core.membership.eviction import (
+    EvictionRefused,
+    KeysNotReplaced,
+    KeysReplaced,
+    ServerEvicted,
+    evict,
+    replace_keys,
+)
+from bridge.core.publishing.publication import latest_second
+from bridge.core.publishing.publisher_election import choose_again
+from bridge.core.publishing.weights import fading
+from bridge.core.state.farm_state import (
+    AUTHOR_SESSIONS_MAX,
+    AUTHORS_MARK,
+    LEAVES_PER_SERVER_MAX,
+    LOG_TIME_LIMIT_MS,
+    PERIOD_MAX_MS,
+    PERIOD_MIN_MS,
+    SERVERS_MAX,
+    SESSION_LIMITS,
+    FarmState,
+    FarmTuning,
+    MasterState,
+    ServerState,
+)
+from bridge.core.state.feature_level import may_raise, needed_level
+from bridge.core.state.records import (
+    Admission,
+    Approval,
+    Author,
+    ClientKey,
+    Clock,
+    Correction,
+    CostFactor,
+    Eviction,
+    Exclusion,
+    Factors,
+    Force,
+    Foreign,
+    KeyReplacement,
+    Level,
+    ProvenRecord,
+    Publication,
+    Removal,
+    Report,
+    kind_of,
+    request_of,
+)
+from bridge.core.state.voter_clocks import VoterClocks
+from consensus import LogId
+from consensus.sessions import RequestId, RequestStatus, SessionTable, parse_request_id
+
+_NUMBER_BYTES = 8
+"""The result of a request is index and term of the entry that was applied, so long each."""
+_STRANGERS_MARK = "?"
+"""As `AUTHORS_MARK`, for authors that nobody admitted."""
+_CLIENT_DIGITS = 32
+"""Of the hash that stands there for the name which the author gave: the table bounds how long a name may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationAccepted:
+    """The publisher may now sign and hand over what it planned."""
+
+    publication: Publication
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationRefused:
+    """A publication that must not be signed, and why."""
+
+    publication: Publication
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOff:
+    """A server's clock contradicts log time by `offset_ms` (positive: it is fast)."""
+
+    server_id: int
+    offset_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClockBounded:
+    """A clock entry of `server_id` asked for more than the clocks of a majority allow: log time took the limit."""
+
+    server_id: int
+    excess_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerForgotten:
+    """A server has been silent for so long that its leaves are no longer counted."""
+
+    server_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """Whether this request was applied before is forgotten, so it is not applied: its sender must begin a session."""
+
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntryTooEarly:
+    """An entry of a kind that not all servers understand yet: it came before the level that brings it."""
+
+    kind: str
+    needed_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRefused:
+    """An entry of `level` has no effect: the farm is at `current`, and levels rise by one."""
+
+    level: int
+    current: int
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRaised:
+    """All servers understand this feature level."""
+
+    level: int
+
+
+Change = (
+    PublicationAccepted
+    | PublicationRefused
+    | ClockOff
+    | ClockBounded
+    | ServerForgotten
+    | RequestRefused
+    | ServerAdmitted
+    | AdmissionRefused
+    | AdmissionLapsed
+    | WishChange
+    | ServerRetired
+    | ServerEvicted
+    | EvictionRefused
+    | KeysReplaced
+    | KeysNotReplaced
+    | LevelRaised
+    | LevelRefused
+    | EntryTooEarly
+    | EntryWithoutEffect
+)
+
+
+class Farm:
+    """The state machine over `log_time_base_ms`, the log time of the empty log (the median of the founders' clocks)."""
+
+    def __init__(
+        self, log_time_base_ms: int, tuning: FarmTuning | None = None, founders: tuple[bytes, ...] = ()
+    ) -> None:
+        # The period in it is only where the farm begins: clock entries change it, on all servers at the same index.
+        self.tuning = tuning if tuning is not None else FarmTuning()
+        admitted = of_founders(founders)
+        clocks = VoterClocks(log_time_base_ms, (tuple(sorted(admitted)),) if admitted else ())
+        self.state = FarmState(log_time_ms=log_time_base_ms, admitted=admitted, clocks=clocks)
+        self.sessions = SessionTable(SESSION_LIMITS)
+
+    def restore(self, state: FarmState, period_ms: int, sessions: bytes) -> None:
+        """Go on from what another server, or an earlier life of this one, held; raises `SessionTableError`."""
+        self.sessions = SessionTable.load(sessions, SESSION_LIMITS)
+        self.tuning = replace(self.tuning, period_ms=period_ms)
+        # A snapshot of before there were admissions has no founders in it.
+        self.state = replace(state, admitted={**self.state.admitted, **state.admitted})
+
+    def apply(self, index: int, term: int, entry: ProvenRecord) -> tuple[Change, ...]:
+        """Take one committed record; what changed is for traces and for the publisher's next act."""
+        if index <= self.state.applied_index:
+            return ()
+        record = entry.record
+        verdict = self._admit(self.session_of(entry), index, term)
+        state = self.state.after(index, term)
+        changes: list[Change] = []
+        match verdict:
+            case RequestStatus.NEW if isinstance(record, Foreign):
+                pass  # opaque entries of users are the many, and nobody need have signed them
+            case RequestStatus.NEW:
+                reason = self.without_effect(entry)
+                if reason is not None:
+                    changes = [_without_effect(entry, reason)]
+                elif needed_level(record) > state.level:
+                    changes = [EntryTooEarly(type(record).__name__, needed_level(record))]
+                else:
+                    state = replace(state, numbers=numbers_after(state.numbers, entry))
+                    state, changes = self._apply(_author_alive(state, entry), entry)
+            case RequestStatus.DUPLICATE if entry.author is not None and not isinstance(record, Foreign):
+                changes = [_without_effect(entry, NoEffect.REPEATED)]
+            case RequestStatus.DUPLICATE:
+                pass
+            case RequestStatus.EXPIRED:
+                changes = [RequestRefused(request_of(record) or "")]
+            case _:
+                assert_never(verdict)
+        self.state = state
+        return tuple(changes)
+
+    def without_effect(self, entry: ProvenRecord) -> NoEffect | None:
+        """Why this entry would change nothing now, as far as that lies in its author."""
+        state = self.state
+        return without_effect(entry, state.admitted, state.clients, state.numbers)
+
+    def configure(
+        self, index: int, term: int, majorities: tuple[tuple[int, ...], ...], members: Collection[int] = ()
+    ) -> None:
+        """Take a committed configuration: these are the sets of voters of which each must agree by a majority.
+
+        `members`: everybody in it, learners as well. They came alive (`bridge.core.membership.admission`).
+        """
+        if index > self.state.applied_index:
+            state, clocks = self.state, self.state.clocks.configured(majorities)
+            admitted = came_alive(state.admitted, members)
+            self.state = replace(state, applied_index=index, applied_term=term, clocks=clocks, admitted=admitted)
+
+    def _apply(self, state: FarmState, entry: ProvenRecord) -> tuple[FarmState, list[Change]]:
+        record = entry.record
+        match record:
+            case Report():
+                return _apply_report(state, record, self.tuning)
+            case Clock():
+                if record.period_ms is not None and PERIOD_MIN_MS <= record.period_ms <= PERIOD_MAX_MS:
+                    self.tuning = replace(self.tuning, period_ms=record.period_ms)
+                return _apply_clock(state, record, self.tuning)
+            case Publication():
+                return _apply_publication(state, record, self.tuning)
+            case Admission() | Approval() | Eviction() | KeyReplacement() | Level():
+                return _apply_identity(state, record, entry.data)
+            case Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey() | Correction():
+                after, granted = apply_wish(state, record, self.tuning)
+                self.sessions.turn_back(max(0, state.log_time_ms - after.log_time_ms))
+                return after, [*granted]
+            case Foreign():
+                return state, []
+            case _:
+                assert_never(record)
+
+    def session_of(self, entry: ProvenRecord) -> RequestId | None:
+        """The request that an entry names, as the table of sessions calls it; None if it names none.
+
+        A request of a proven entry belongs to its author. Otherwise whoever can submit could use the next request id of
+        an honest server for an entry that means nothing, and that server's own entry would count as a repetition. Of
+        the farm's own authors the first sessions, up to `AUTHOR_SESSIONS_MAX` each, are not forgotten for those of
+        strangers. A session stays on its side as long as it is there: on the other one its requests would be new.
+        """
+        request = request_of(entry.record)
+        request_id = None if request is None else parse_request_id(request)
+        if request_id is None or request_id.client.startswith((AUTHORS_MARK, _STRANGERS_MARK)):
+            return None
+        if entry.author is None:
+            return request_id
+        strangers = _of_author(_STRANGERS_MARK, entry.author, request_id)
+        if not _author_has_a_say(self.state, entry.author):
+            return strangers
+        own, sessions = _of_author(AUTHORS_MARK, entry.author, request_id), self.sessions
+        if sessions.has(own.client, own.session_start):
+            return own
+        crowded = sessions.count(_author_prefix(AUTHORS_MARK, entry.author)) >= AUTHOR_SESSIONS_MAX
+        return strangers if crowded or sessions.has(strangers.client, strangers.session_start) else own
+
+    def position_of(self, request: RequestId) -> LogId | None:
+        """Where the entry stands that was applied under this request id; None if none was, or that is forgotten."""
+        if not self.sessions.was_executed(request):
+            return None
+        result = self.sessions.result_of(request) or b""
+        return LogId(int.from_bytes(result[:_NUMBER_BYTES]), int.from_bytes(result[_NUMBER_BYTES:]))
+
+    def _admit(self, request_id: RequestId | None, index: int, term: int) -> RequestStatus:
+        """What becomes of a submission under this request id. Without one it is applied as often as it is there."""
+        if request_id is None:
+            return RequestStatus.NEW
+        verdict = self.sessions.admit(request_id, index, self.state.log_time_ms)
+        if verdict is RequestStatus.NEW:
+            self.sessions.remember(request_id, b"".join(number.to_bytes(_NUMBER_BYTES) for number in (index, term)))
+        return verdict
+
+
+def _author_has_a_say(state: FarmState, author: Author) -> bool:
+    """A server that belongs to the farm, be it removed from the group, or a client key that is admitted."""
+    client = state.clients.get(author.node_id)
+    if client is not None and client.admitted:
+        return True
+    server_id = raft_id_of(state.admitted, author.node_id)
+    return server_id is not None and state.admitted[server_id].is_member
+
+
+def _author_prefix(mark: str, author: Author) -> str:
+    return f"{mark}{author.node_id.hex()}-"
+
+
+def _of_author(mark: str, author: Author, request: RequestId) -> RequestId:
+    client = hashlib.sha256(request.client.encode()).hexdigest()[:_CLIENT_DIGITS]
+    return replace(request, client=_author_prefix(mark, author) + client)
+
+
+def _author_alive(state: FarmState, entry: ProvenRecord) -> FarmState:
+    """An entry of an identity that has effect shows that it is there."""
+    if entry.author is None or isinstance(entry.record, Foreign):
+        return state
+    match entry.record:
+        case Report(server_id=named) | Clock(server_id=named) | Publication(server_id=named):
+            server_id: int | None = named
+        case _:
+            server_id = raft_id_of(state.admitted, entry.author.node_id)
+    admitted = came_alive(state.admitted, () if server_id is None else (server_id,))
+    return state if admitted is state.admitted else replace(state, admitted=admitted)
+
+
+def _without_effect(entry: ProvenRecord, reason: NoEffect) -> EntryWithoutEffect:
+    author = None if entry.author is None else entry.author.node_id
+    return EntryWithoutEffect(kind_of(entry.record), author, reason)
+
+
+def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:
+    clocks = state.clocks.reported(report.server_id, report.date_ms, state.applied_term)
+    if report.server_id in state.removed:
+        # Until the leader has let it go it votes, and where its vote is needed log time needs its clock.
+        return replace(state, clocks=clocks), []
+    before = state.servers.get(report.server_id)
+    # Log time is up to one period behind the true time, because it moves only once a period.
+    earliest_ms, latest_ms = state.log_time_ms, state.log_time_ms + tuning.period_ms
+    offset_ms = max(0, report.date_ms - latest_ms) + min(0, report.date_ms - earliest_ms)
+    clock_off = abs(offset_ms) > tuning.clock_tolerance_ms
+    lag_ms = before.lag_ms if before is not None else 0
+    lag_ms = min(max(lag_ms, earliest_ms - report.date_ms), latest_ms - report.date_ms)
+    kept = replace(report, destinations=report.destinations[:LEAVES_PER_SERVER_MAX])
+    servers = dict(state.servers)
+    servers[report.server_id] = ServerState(kept, report.date_ms + lag_ms, lag_ms, clock_off)
+    if len(servers) > SERVERS_MAX:
+        longest_silent = min(
+            (each for each in servers if each != report.server_id), key=lambda each: (servers[each].heard_ms, each)
+        )
+        del servers[longest_silent]
+    changes: list[Change] = []
+    if clock_off and (before is None or not before.clock_off):
+        changes.append(ClockOff(report.server_id, offset_ms))
+    state, chosen = choose_again(replace(state, servers=servers, clocks=clocks), tuning, at_clock=False)
+    return state, changes + chosen
+
+
+def _apply_identity(
+    state: FarmState, record: Admission | Approval | Eviction | KeyReplacement | Level, entry: bytes
+) -> tuple[FarmState, list[Change]]:
+    match record:
+        case Admission():
+            admitted, admission = admit(state.admitted, record, entry, state.log_time_ms)
+            return replace(state, admitted=admitted), [] if admission is None else [admission]
+        case Approval():
+            admitted, changes = approve(state.admitted, record, entry, state.log_time_ms)
+            return replace(state, admitted=admitted), list(changes)
+        case Eviction():
+            admitted, rekeying, eviction = evict(state.admitted, state.rekeying, record)
+            return replace(state, admitted=admitted, rekeying=rekeying), [eviction]
+        case KeyReplacement():
+            rekeying, replaced = replace_keys(state.rekeying, record)
+            return replace(state, rekeying=rekeying), [replaced]
+        case Level():
+            if may_raise(state.level, record):
+                return replace(state, level=record.number), [LevelRaised(record.number)]
+            return state, [] if record.number <= state.level else [LevelRefused(record.number, state.level)]
+
+
+def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:
+    if clock.time_ms > LOG_TIME_LIMIT_MS:
+        return state, []
+    limit_ms = state.clocks.limit_ms(state.applied_term, tuning.period_ms)
+    excess_ms = 0 if limit_ms is None else max(0, clock.time_ms - limit_ms)
+    log_time_ms = max(state.log_time_ms, clock.time_ms - excess_ms)
+    unproven_ms = _unproven_silence_ms(log_time_ms - state.log_time_ms, tuning)
+    heard = {
+        server_id: replace(server, heard_ms=server.heard_ms + unproven_ms)
+        for server_id, server in sorted(state.servers.items())
+    }
+    silent = [
+        server_id for server_id, server in heard.items() if log_time_ms - server.heard_ms > tuning.forget_after_ms
+    ]
+    servers = {server_id: server for server_id, server in heard.items() if server_id not in silent}
+    weights = fading(state.weights, log_time_ms)
+    clocks = state.clocks.clock_written(state.applied_term)
+    admitted, lapsed = after_time(state.admitted, log_time_ms, unproven_ms)
+    moved = replace(state, log_time_ms=log_time_ms, servers=servers, weights=weights, clocks=clocks, admitted=admitted)
+    state, chosen = choose_again(moved, tuning, at_clock=True)
+    bounded = [ClockBounded(clock.server_id, excess_ms)] if excess_ms else []
+    return state, [*bounded, *map(ServerForgotten, silent), *lapsed, *chosen]
+
+
+def _unproven_silence_ms(advance_ms: int, tuning: FarmTuning) -> int:
+    """How much of an advance of log time says nothing about who was silent.
+
+    A leader writes a clock entry each period. A longer gap means that nobody led, or that log time caught up with the
+    clocks after a standstill: no report could be committed either, and nobody is to be blamed for that.
+    """
+    return advance_ms - tuning.period_ms if advance_ms > tuning.stale_after_ms else 0
+
+
+def _apply_publication(
+    state: FarmState, publication: Publication, tuning: FarmTuning
+) -> tuple[FarmState, list[Change]]:
+    master = state.masters.get(publication.master)
+    if master is None:
+        return state, [PublicationRefused(publication, "no server reports for this master destination")]
+    unfenced_s = state.unfenced_second(publication.master)
+    refusal = _refusal(master, publication, unfenced_s, latest_second(state, tuning))
+    if refusal is not None:
+        return state, [PublicationRefused(publication, refusal)]
+    masters = {**state.masters, publication.master: replace(master, publication=publication, forced=False)}
+    return replace(state, masters=masters), [PublicationAccepted(publication)]
+
+
+def _refusal(master: MasterState, publication: Publication, unfenced_s: int, latest_s: int) -> str | None:
+    if master.choice.server_id != publication.server_id:
+        return f"server {publication.server_id} is not the publisher; server {master.choice.server_id} is"
+    accepted_s = master.publication.published_s if master.publication is not None else -1
+    if publication.published_s <= accepted_s:
+        return f"second {publication.published_s} is not after {accepted_s}, which was accepted before"
+    if publication.published_s <= unfenced_s:
+        return f"second {publication.published_s} is not after {unfenced_s}, which was published without a quorum"
+    if publication.published_s > latest_s:
+        return f"second {publication.published_s} lies in the future of log time ({latest_s} at most)"
+    return None

@@ -1,0 +1,1 @@
+"""How routers that discovered each other found one farm."""

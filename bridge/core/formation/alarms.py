@@ -1,0 +1,183 @@
+"""What an operator hears when formation cannot go on: what happened, to which nodes, and what to do next.
+
+Kept apart from the decisions, which it only reads. Every alarm is a function of the situation, so that it disappears
+when its cause does; a promise that is merely slow is no alarm until the formation's patience ends.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.core.formation.founding import FormationState, Founders, Founding
+from bridge.core.formation.messages import Member
+
+WITHDRAW_COMMAND = "garlicfarm withdraw"
+CONFIRM_COMMAND = "garlicfarm confirm-cluster"
+CLUSTERS_SHOWN = 4
+TELLERS_SHOWN = 4
+"""An alarm stays readable, however many foundings a holder of the farm key invents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that the alarms are a function of."""
+
+    node_id: bytes
+    expect: int
+    state: FormationState
+    key_file_cluster: bytes | None
+    members: Mapping[bytes, Member]
+    foundings: Sequence[Founding]
+    ignored: Mapping[bytes, Founding]
+    """The foundings that this node does not believe, by who tells of them."""
+    too_many: bool
+
+    @property
+    def trusted(self) -> bytes | None:
+        """The cluster id that this node was given, if any."""
+        return self.key_file_cluster or self.state.confirmed
+
+    @property
+    def source(self) -> str:
+        """Who gave it."""
+        return "its farm key file names" if self.key_file_cluster is not None else "an operator confirmed"
+
+
+def alarms_of(situation: Situation, *, impatient: bool) -> tuple[str, ...]:
+    """The alarms that hold now; `impatient` once this node's promise has been incomplete for too long."""
+    state = situation.state
+    own = state.founding or state.known
+    alarms = []
+    if own is not None and situation.ignored:
+        alarms.append(_two_clusters(situation, own))
+    if own is None:
+        if situation.ignored:
+            alarms.append(_not_believed(situation))
+        elif impatient and situation.trusted is not None:
+            alarms.append(_awaited(situation, situation.trusted))
+        elif impatient and not situation.foundings and state.promise is not None:
+            alarms.append(_incomplete(situation, state.promise.founders))
+        if situation.too_many and not situation.foundings:
+            alarms.append(_too_many(situation.expect))
+        alarms.extend(_wrong_expect(situation))
+    elif state.known is not None and state.founding is None and situation.node_id in state.known.founders:
+        alarms.append(_older_storage(state.known))
+    return tuple(alarms)
+
+
+def _two_clusters(situation: Situation, own: Founding) -> str:
+    return (
+        f"Two clusters live under one farm key: this node belongs to {own.cluster_id.hex()}; it ignores "
+        f"{_told(situation)}. They are never merged. If those are nodes of this farm, keep one cluster; on each node "
+        "of the others stop garlicfarm, move its state directory away, give it a key file that `garlicfarm keys export "
+        "FILE` wrote in the kept one, and start it again: it rejoins with a new identity. If not, somebody else has "
+        "the farm key."
+    )
+
+
+def _not_believed(situation: Situation) -> str:
+    """Foundings of others, on a node that belongs to no farm yet."""
+    told = _told(situation)
+    if situation.trusted is not None:
+        return (
+            f"This node ignores {told}: {situation.source} cluster {situation.trusted.hex()}, and it joins no other. "
+            "If the farm was made anew since (`garlicfarm recover`), run `garlicfarm keys export FILE` on a router of "
+            "the farm, bring that file here, and start this node again. If not, somebody else has the farm key."
+        )
+    commands = " or ".join(f"`{CONFIRM_COMMAND} {each}`" for each in _clusters(situation)[:CLUSTERS_SHOWN])
+    return (
+        f"This node hears of {told} and cannot know whether that is its farm: whoever holds the farm key can say so. "
+        "It waits, and neither founds nor joins. Compare the id with the one that `garlicfarm status` shows on a "
+        f"router of the farm; then run here: {commands}. Or give this node a key file that `garlicfarm keys export "
+        "FILE` wrote on a router of the farm."
+    )
+
+
+def _awaited(situation: Situation, trusted: bytes) -> str:
+    return (
+        f"This node waits for cluster {trusted.hex()}, which {situation.source}, and no member that it can hear tells "
+        "of it. Start the routers of that farm, and look at this node's seeds. If that farm is gone for good: stop "
+        "this node, move its state directory away, take the line `cluster_id` out of its farm key file, or bring the "
+        "key file of the farm that it is to join, and start it again."
+    )
+
+
+def _clusters(situation: Situation) -> list[str]:
+    return sorted({each.cluster_id.hex() for each in situation.ignored.values()})
+
+
+def _told(situation: Situation) -> str:
+    """The clusters that are not believed, each with the names of those who tell of it."""
+    clusters = _clusters(situation)
+    parts = []
+    for cluster in clusters[:CLUSTERS_SHOWN]:
+        tellers = sorted(
+            situation.members[node_id].shown
+            for node_id, told in situation.ignored.items()
+            if told.cluster_id.hex() == cluster
+        )
+        more = len(tellers) - TELLERS_SHOWN
+        names = ", ".join(tellers[:TELLERS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        parts.append(f"cluster {cluster} (told by {names})")
+    left_out = len(clusters) - CLUSTERS_SHOWN
+    return " and ".join(parts) + (f" and {left_out} more" if left_out > 0 else "")
+
+
+def _too_many(expect: int) -> str:
+    return (
+        f"At least {2 * expect} routers could found this farm, but it expects {expect}: `expect` must exceed half of "
+        "them, or two farms could be founded. Stop some routers until the farm is founded, or make a farm key with "
+        "`garlicfarm keys new-farm --expect N` and give it to all."
+    )
+
+
+def _wrong_expect(situation: Situation) -> list[str]:
+    return [
+        f"Node {member.node_id.hex()} promises {len(member.notice.backs)} founders, but this node's farm key expects "
+        f"{situation.expect}: their farm keys differ. Give both the same farm key file."
+        for member in sorted(situation.members.values(), key=lambda member: member.node_id)
+        if member.reachable and member.notice.backs and len(member.notice.backs) != situation.expect
+    ]
+
+
+def _incomplete(situation: Situation, founders: Founders) -> str:
+    promised: dict[Founders, list[bytes]] = {founders: [situation.node_id]}
+    for member in situation.members.values():
+        if member.notice.promise is not None:
+            promised.setdefault(member.notice.promise.founders, []).append(member.node_id)
+    blocked_by = sorted(
+        each for rival, nodes in promised.items() if rival != founders for each in nodes if each in founders
+    )
+    if not blocked_by:
+        return _waiting(situation, founders)
+    # Every node must name the same set to keep, or the operator would be sent in circles.
+    kept = min(promised)
+    yielding = sorted(each for rival, nodes in promised.items() if rival != kept for each in nodes)
+    return (
+        f"Promises collide: this node promised {_names(founders)}, but {_names(blocked_by)} promised other "
+        f"founders. Run `{WITHDRAW_COMMAND}` on {_names(yielding)}, one after the other; they then join {_names(kept)}."
+    )
+
+
+def _waiting(situation: Situation, founders: Founders) -> str:
+    others = [each for each in founders if each != situation.node_id]
+    absent = [each for each in others if each not in situation.members or not situation.members[each].reachable]
+    silent = [each for each in others if each not in absent and situation.members[each].notice.promise is None]
+    reasons = [f"{_names(absent)} cannot be reached"] if absent else []
+    reasons += [f"{_names(silent)} has not promised yet"] if silent else []
+    return (
+        f"This node promised to found the farm with {_names(others)}, and waits: {' and '.join(reasons)}. Start what "
+        f"is missing. If one of them is gone for ever, run `{WITHDRAW_COMMAND}` on every node that promised this set, "
+        "one after the other."
+    )
+
+
+def _older_storage(known: Founding) -> str:
+    return (
+        f"This node is a founder of cluster {known.cluster_id.hex()}, but its state directory does not know it: the "
+        "directory is older than the farm, or a copy. Voting from it could undo what was acknowledged. Stop "
+        "garlicfarm, move the state directory away and start it again: it joins with a new identity."
+    )
+
+
+def _names(nodes: Sequence[bytes]) -> str:
+    return ", ".join(each.hex() for each in nodes)

@@ -1,0 +1,407 @@
+"""How routers that only discovered each other become one Raft cluster, once.
+
+    watching ──unanimous proposal──▶ promised ──all promises seen──▶ founded
+        │                               │ ▲                             ▲
+        │                    withdrawal │ │ (operator)                  │ a founder of the same set founded
+        └── the trusted cluster is seen ┴─┴──▶ observer                 └── promised, or withdrawn
+
+Raft begins with a configuration that somebody wrote. Here nobody writes one, and the simple ways fail: "the lowest
+NodeId starts" founds twice when two nodes do not see each other yet; "start with a majority of `expect`" founds twice
+as soon as there are more routers than `expect`.
+
+So founders promise. Each node proposes (advertises, volatile) the `expect` lowest eligible nodes that it reaches. When
+every node of its proposal backs the very same set for a settle time, it *promises* that set: durably, before it says
+so, and once. When all `expect` promises for one set are seen, each one in its own author's signed notice, the founding
+follows from them by computation alone, is made durable, and Raft starts. The round of proposals decides nothing; it
+makes it rare that promises collide.
+
+Safety. (1) A founding of S exists only if every node of S promised S durably: it is computed from all their promises.
+(2) A node holds one promise, and a storage that is lost takes its NodeId with it, so a node promises one set in its
+life. (3) `expect` exceeds half of the NodeIds that may ever found, so two sets S and T share a node, which promised
+both: S = T. (4) Clock and nonce of a promise never change, so S has one cluster id. Loss, repetition, reordering and
+restarts do not enter the argument: a notice, however old, says something that is durable at its author. A node that
+knows a cluster never promises or founds another; that is a second wall (it covers storages lost and made anew), not
+the argument. Seeing twice `expect` eligible routers breaks (3) visibly, and stops promises with an alarm.
+
+Belief. Whoever holds the farm key can tell of a founding of its own making. A founding certifies itself (its cluster id
+is the hash of its promises), so a node needs one fact of its own to tell its farm from the others. A founder has its
+promise: it takes over a founding only if this very promise, with its clock and nonce, is inside, and only from a
+founder of it. Everybody else has the cluster id: the one in its key file, or one that an operator confirmed here. A
+node with neither fact waits, with an alarm, and neither founds nor joins; a node that trusts a cluster id never founds.
+During the first founding there is no such fact yet: whoever holds the farm key then can be among the founders, or be in
+the way of the founding. This is trust on first use, and a new farm key is the remedy.
+
+A withdrawal breaks (2), which is why only an operator can ask for it, on a node whose set cannot complete any more. It
+is safe while some founder of the withdrawn set has not promised it and will not; the alarm names the nodes.
+
+Liveness. Where exactly `expect` routers are there is one possible set, and it is founded. With more of them promises
+can collide: once in ten thousand simulated starts. Then nothing is founded until an operator follows the alarm.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from random import Random
+from typing import assert_never
+
+from bridge.core.formation.alarms import Situation, alarms_of
+from bridge.core.formation.founding import (
+    CLOCK_LIMIT_MS,
+    EXPECT_MAX,
+    NONCE_BYTES,
+    WITHDRAWALS_MAX,
+    FormationNotice,
+    FormationState,
+    Founders,
+    Founding,
+    Promise,
+    found,
+    is_set_of_founders,
+)
+from bridge.core.formation.messages import (
+    Advertise,
+    Alarm,
+    ConfirmRequested,
+    DeadlineReached,
+    Effect,
+    Event,
+    Founded,
+    KnowsCluster,
+    Member,
+    MembersChanged,
+    Persist,
+    Persisted,
+    Phase,
+    RequestRefused,
+    Started,
+    WithdrawRequested,
+)
+
+__all__ = ["Formation", "FormationTuning"]
+
+
+@dataclass(frozen=True, slots=True)
+class FormationTuning:
+    """`settle_ms`: how long a proposal must be unanimous. `patience_ms`: how long a promise waits without alarm."""
+
+    settle_ms: int = 1_000
+    patience_ms: int = 20_000
+
+
+class Formation:
+    """One node's part in founding the farm. Begin with `Started`; `durable` is what the last Persist kept, if any.
+
+    `cluster_id` is the one that the farm key file names, if it names one.
+    """
+
+    def __init__(
+        self,
+        node_id: bytes,
+        expect: int,
+        durable: FormationState,
+        random: Random,
+        *,
+        cluster_id: bytes | None = None,
+        may_found: bool = True,
+        tuning: FormationTuning | None = None,
+    ) -> None:
+        if not 1 <= expect <= EXPECT_MAX:
+            raise ValueError(f"expect is {expect}; a farm is founded by 1 to {EXPECT_MAX} routers")
+        self.deadline: int | None = None
+        self._node_id = node_id
+        self._expect = expect
+        self._durable = durable
+        self._random = random
+        self._key_file_cluster = cluster_id
+        self._may_found = may_found
+        self._tuning = tuning if tuning is not None else FormationTuning()
+        self._members: dict[bytes, Member] = {}
+        self._proposal: Founders = ()
+        self._unanimous_since: int | None = None
+        self._troubled_since: int | None = None
+        self._pending: tuple[int, FormationState] | None = None
+        self._persist_count = 0
+        self._advertised: FormationNotice | None = None
+        self._alarms: tuple[str, ...] = ()
+        self._effects: list[Effect] = []
+
+    def step(self, event: Event, now: int, clock_ms: int) -> list[Effect]:
+        """Take one event; `now` is monotonic, `clock_ms` the wall clock that a promise carries."""
+        match event:
+            case Started():
+                self._announce_outcome()
+            case MembersChanged(members):
+                self._members = {member.node_id: member for member in members if member.node_id != self._node_id}
+            case DeadlineReached():
+                self.deadline = None
+            case Persisted(number):
+                self._persisted(number)
+            case WithdrawRequested():
+                self._withdraw()
+            case ConfirmRequested(cluster_id):
+                self._confirm(cluster_id)
+            case _:
+                assert_never(event)
+        self._decide(now, clock_ms)
+        effects, self._effects = self._effects, []
+        return effects
+
+    @property
+    def phase(self) -> Phase:
+        """Where this node stands, by what is durable."""
+        if self._durable.founding is not None:
+            return Phase.FOUNDED
+        if self._durable.known is not None:
+            return Phase.OBSERVER
+        return Phase.WATCHING if self._durable.promise is None else Phase.PROMISED
+
+    @property
+    def founding(self) -> Founding | None:
+        """The cluster that this node founded or knows."""
+        return self._durable.founding or self._durable.known
+
+    @property
+    def waiting_for(self) -> Founders:
+        """Founders of this node's promise whose own promise it has not seen."""
+        promise = self._durable.promise
+        if promise is None or self.founding is not None:
+            return ()
+        return tuple(each for each in promise.founders if each not in self._promises_for(promise.founders))
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """What stands in the way now, in words for an operator."""
+        return self._alarms
+
+    @property
+    def ignored(self) -> Mapping[bytes, Founding]:
+        """The foundings that this node does not believe, by the NodeId of who tells of them."""
+        own = self.founding
+        return {
+            node_id: told
+            for node_id, member in self._members.items()
+            if (told := member.notice.founding) is not None
+            and told != own
+            and (own is not None or not (self._trusts(told) or self._may_adopt(told, node_id)))
+        }
+
+    @property
+    def notice(self) -> FormationNotice:
+        """What this node says of itself: of a promise or founding only what is durable."""
+        if self.founding is not None:
+            return FormationNotice(founding=self.founding)
+        if self._durable.promise is not None:
+            return FormationNotice(promise=self._durable.promise)
+        return FormationNotice(proposal=self._proposal)
+
+    def _decide(self, now: int, clock_ms: int) -> None:
+        if self._pending is None and self._durable.founding is None:
+            wanted = self._next_state(now, clock_ms)
+            if wanted is not None:
+                self._persist_count += 1
+                self._pending = (self._persist_count, wanted)
+                self._effects.append(Persist(self._persist_count, wanted))
+        notice = self.notice
+        if notice != self._advertised:
+            self._advertised = notice
+            self._effects.append(Advertise(notice))
+        self._review_alarms(now)
+
+    def _next_state(self, now: int, clock_ms: int) -> FormationState | None:
+        own = self._own_founding()
+        if own is not None:
+            return replace(self._durable, founding=own)
+        if self._durable.known is not None:
+            return None
+        foundings = self._foundings_seen()
+        if foundings:
+            # A founder that has heard of its own cluster from observers only waits until a founder confirms it.
+            to_join = next((each for each in foundings if self._trusts(each)), None)
+            return replace(self._durable, known=to_join) if to_join is not None else None
+        if self._durable.promise is not None:
+            return None
+        return self._first_promise(now, clock_ms)
+
+    @property
+    def _trusted(self) -> bytes | None:
+        """The cluster id that this node was given, if any."""
+        return self._key_file_cluster or self._durable.confirmed
+
+    def _trusts(self, told: Founding) -> bool:
+        return told.cluster_id == self._trusted
+
+    def _own_founding(self) -> Founding | None:
+        for member in self._members.values():
+            told = member.notice.founding
+            if told is not None and self._may_adopt(told, member.node_id):
+                return told
+        promise = self._durable.promise
+        if promise is None or self._durable.known is not None:
+            return None
+        promises = self._promises_for(promise.founders)
+        if len(promises) < self._expect:
+            return None
+        made = found(promises)
+        if self._trusted is not None and not self._trusts(made):
+            return None
+        return made if all(seen == made for seen in self._foundings_seen()) else None
+
+    def _may_adopt(self, told: Founding, by: bytes) -> bool:
+        if self._durable.known is not None and self._durable.known != told:
+            return False
+        if not self._has_promised(told):
+            return False
+        # Anybody can put a founder's public promise beside invented ones; a founder signs for the real founding.
+        return by in told.founders if self._trusted is None else self._trusts(told)
+
+    def _has_promised(self, told: Founding) -> bool:
+        own = self._durable.promise
+        promises = self._durable.withdrawn if own is None else (own,)
+        return any(told.rests_on(self._node_id, promise) for promise in promises)
+
+    def _first_promise(self, now: int, clock_ms: int) -> FormationState | None:
+        proposal = self._best_proposal()
+        if proposal != self._proposal:
+            self._proposal, self._unanimous_since = proposal, None
+        others = [self._members[each] for each in proposal if each != self._node_id]
+        if not proposal or any(member.notice.backs != proposal for member in others):
+            self._unanimous_since = None
+            return None
+        if self._unanimous_since is None:
+            self._unanimous_since = now
+        # Nobody can be in the way of a router that founds alone, so it does not wait.
+        settled_at = self._unanimous_since + (self._tuning.settle_ms if self._expect > 1 else 0)
+        if now < settled_at:
+            self.deadline = settled_at
+            return None
+        earlier = self._durable.withdrawn
+        promise = (
+            replace(earlier[0], founders=proposal)
+            if earlier
+            else Promise(proposal, min(max(clock_ms, 0), CLOCK_LIMIT_MS - 1), self._random.randbytes(NONCE_BYTES))
+        )
+        return replace(self._durable, promise=promise)
+
+    def _best_proposal(self) -> Founders:
+        if not self._may_found or self._trusted is not None or self._too_many():
+            return ()
+        available = {self._node_id} | {
+            member.node_id for member in self._members.values() if member.reachable and member.eligible
+        }
+        promised: dict[Founders, int] = {}
+        for node_id in available:
+            founders = self._promised_by(node_id)
+            if founders:
+                promised[founders] = promised.get(founders, 0) + 1
+        completable = [
+            founders
+            for founders in promised
+            if self._node_id in founders
+            and is_set_of_founders(founders, self._expect)
+            and all(each in available and self._promised_by(each) in ((), founders) for each in founders)
+        ]
+        if completable:
+            return min(completable, key=lambda founders: (-promised[founders], founders))
+        free = sorted(node_id for node_id in available if not self._promised_by(node_id))
+        lowest = tuple(free[: self._expect])
+        return lowest if len(lowest) == self._expect and self._node_id in lowest else ()
+
+    def _promised_by(self, node_id: bytes) -> Founders:
+        member = self._members.get(node_id)
+        return member.notice.promise.founders if member is not None and member.notice.promise is not None else ()
+
+    def _promises_for(self, founders: Founders) -> dict[bytes, Promise]:
+        promises = {
+            member.node_id: member.notice.promise
+            for member in self._members.values()
+            if member.notice.promise is not None and member.notice.promise.founders == founders
+        }
+        own = self._durable.promise
+        if own is not None and own.founders == founders:
+            promises[self._node_id] = own
+        return {node_id: promise for node_id, promise in promises.items() if node_id in founders}
+
+    def _foundings_seen(self) -> list[Founding]:
+        seen = {member.notice.founding for member in self._members.values() if member.notice.founding is not None}
+        return sorted(seen, key=lambda founding: founding.cluster_id)
+
+    def _too_many(self) -> bool:
+        able = [m for m in self._members.values() if m.eligible and (m.reachable or m.notice.promise is not None)]
+        return self._expect > 1 and len(able) + 1 >= 2 * self._expect
+
+    def _persisted(self, number: int) -> None:
+        if self._pending is None or self._pending[0] != number:
+            return
+        before, self._durable = self._durable, self._pending[1]
+        self._pending = None
+        if self._durable.promise != before.promise:
+            self._proposal, self._unanimous_since, self._troubled_since = (), None, None
+        if (self._durable.founding, self._durable.known) != (before.founding, before.known):
+            self._announce_outcome()
+
+    def _announce_outcome(self) -> None:
+        if self._durable.founding is not None:
+            self._effects.append(Founded(self._durable.founding, self._durable.founding.raft_id(self._node_id)))
+        elif self._durable.known is not None:
+            self._effects.append(KnowsCluster(self._durable.known))
+
+    def _withdraw(self) -> None:
+        promise = self._durable.promise
+        refusal = None
+        if self.founding is not None or self._foundings_seen():
+            refusal = "the farm is founded; a withdrawal would change nothing. To leave it, use `garlicfarm leave`."
+        elif promise is None:
+            refusal = "this node has promised nothing yet."
+        elif self._pending is not None or len(self._promises_for(promise.founders)) == self._expect:
+            refusal = "the founding is under way: all founders have promised. Look again in a moment."
+        elif len(self._durable.withdrawn) >= WITHDRAWALS_MAX:
+            refusal = f"this node has withdrawn {WITHDRAWALS_MAX} times; give it a new state directory instead."
+        if refusal is not None or promise is None:
+            self._effects.append(RequestRefused(f"Withdrawal refused: {refusal}"))
+            return
+        self._persist_count += 1
+        wanted = replace(self._durable, promise=None, withdrawn=(*self._durable.withdrawn, promise))
+        self._pending = (self._persist_count, wanted)
+        self._effects.append(Persist(self._persist_count, wanted))
+
+    def _confirm(self, cluster_id: bytes) -> None:
+        asked = cluster_id.hex()
+        heard = sorted({each.cluster_id.hex() for each in self._foundings_seen()})
+        refusal = None
+        if self.founding is not None:
+            refusal = f"this node belongs to cluster {self.founding.cluster_id.hex()} for good."
+        elif self._key_file_cluster not in {None, cluster_id}:
+            refusal = "the farm key file of this node names another cluster, and it decides."
+        elif self._pending is not None:
+            refusal = "formation has just taken a step that is being written. Look again in a moment."
+        elif asked not in heard:
+            refusal = f"no member tells of cluster {asked}; this node has heard of {', '.join(heard[:4]) or 'none'}."
+        if refusal is not None:
+            self._effects.append(RequestRefused(f"Confirmation refused: {refusal}"))
+            return
+        self._persist_count += 1
+        self._pending = (self._persist_count, replace(self._durable, confirmed=cluster_id))
+        self._effects.append(Persist(*self._pending))
+
+    def _review_alarms(self, now: int) -> None:
+        situation = Situation(
+            node_id=self._node_id,
+            expect=self._expect,
+            state=self._durable,
+            key_file_cluster=self._key_file_cluster,
+            members=self._members,
+            foundings=self._foundings_seen(),
+            ignored=self.ignored,
+            too_many=self._too_many(),
+        )
+        incomplete = self.phase is Phase.PROMISED or (self.phase is Phase.WATCHING and self._trusted is not None)
+        if not incomplete:
+            self._troubled_since = None
+        elif self._troubled_since is None:
+            self._troubled_since = now
+        patience_ends = (self._troubled_since or 0) + self._tuning.patience_ms
+        impatient = incomplete and now >= patience_ends
+        if incomplete and not impatient and self.deadline is None:
+            self.deadline = patience_ends
+        alarms = alarms_of(situation, impatient=impatient)
+        self._effects.extend(Alarm(text) for text in alarms if text not in self._alarms)
+        self._alarms = alarms

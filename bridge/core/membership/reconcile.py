@@ -1,0 +1,426 @@
+"""Which servers should be in the Raft group: one step at a time, from what gossip, the log and Raft say together.
+
+    gossip: who is alive      ─┐
+    log: who is admitted      ─┼──▶ Reconciler.decide ──▶ at most one proposal, and what is waited for, in words
+    Raft: who is a member,    ─┘
+          who answers
+
+Whoever holds the farm's key can be heard by gossip, so being heard admits nobody: a newcomer waits until an operator
+approves it (`garlicfarm node approve`, an admission that an operator's node writes), unless the settings let everybody
+in. Even then at most one is admitted in `admission_every_ms`. Founders belong from the beginning.
+
+The way in is  newcomer ──Admit──▶ has a Raft id ──AddLearner──▶ gets the log ──Promote──▶ votes,  and whoever finds no
+room among the voters stays a learner. The way out is  Remove,  at once for one that said goodbye, after the grace time
+for one that died. The rules:
+
+- *Suspicion changes nothing*, and neither does flapping: the way in needs one unbroken time of being alive, the way out
+  one unbroken time of being dead. A server that gossip calls dead while it answers the leader is not dead.
+- *Replace first.* A caught-up learner is promoted before a dead voter is removed, so the group may for a moment have
+  one voter more than `voters_max`. It never has fewer than `expect`: with fewer, what founded the farm could not have.
+- *Only with a majority.* Nobody is removed unless the leader hears from a majority of the voters, and unless those who
+  stay are a majority of alive ones. Below that a change could be the one that makes the farm stand still.
+- *One voter alone stays alone* until two others can join it: of two voters none may fail, which is worse than one.
+- *Nobody removes itself.* A leader that leaves hands over first, and its successor removes it.
+- *An operator's removal* (an entry of the log) is a goodbye said in the server's place: it is taken out at once though
+  it lives, and not added again. The rules above hold for it all the same. If it is the leader, it hands over first.
+- *Who is retired or evicted goes*, without grace and under the same rules. The server of a retired identity stays while
+  its successor is on the way to vote in its place: the seat changes hands, it is not given up.
+
+Times are counted by the leader, from when it first saw something: a new leader begins anew, which costs time, never a
+server. The core remembers nothing else, so all that it decides can be read from the table of its inputs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bridge.api.view import MemberStatus
+from bridge.core.membership.admission import ADMITTED_MAX, Admitted, Standing, holder_of, raft_id_of, refusal
+from consensus import MAX_MEMBERS
+
+VOTERS_MAX_DEFAULT = 5
+GRACE_DEFAULT_MS = 600_000
+REFUSED_TOLD_MAX = 8
+_MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileSettings:
+    """`expect` of the farm key; `voters_max` is odd. `settle_ms`: how long a server must be alive to get further."""
+
+    expect: int
+    voters_max: int = VOTERS_MAX_DEFAULT
+    grace_ms: int = GRACE_DEFAULT_MS
+    settle_ms: int = 10_000
+    retry_ms: int = 30_000
+    admits_all: bool = False
+    """Whether newcomers are admitted without an operator."""
+    admission_every_ms: int = 30_000
+    """The pace of these: one in a reporting period can be watched, and is far more than a farm grows by."""
+
+    @property
+    def ceiling(self) -> int:
+        """How many voters there may be, apart from one more while one is replaced."""
+        return max(self.voters_max, self.expect)
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One other router of this farm, as gossip and its own signed metadata describe it."""
+
+    node_id: bytes
+    name: str
+    status: MemberStatus
+    serves: bool = True
+    """Its Raft server runs, by its own word."""
+    may_vote: bool = True
+    key: bytes | None = None
+    """Its public key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The committed configuration as its leader sees it."""
+
+    own_id: int
+    voters: frozenset[int]
+    learners: frozenset[int] = frozenset()
+    answering: frozenset[int] = frozenset()
+    """Who answered the leader lately."""
+    caught_up: frozenset[int] = frozenset()
+    """Learners that are close behind the leader's log."""
+    removed: frozenset[int] = frozenset()
+    """Who is to go by an operator's word."""
+    losing_vote: frozenset[int] = frozenset()
+    """Who is thrown out at this moment, and gives up its vote first: it must not get it back in between."""
+
+    @property
+    def members(self) -> frozenset[int]:
+        """Everybody who gets the log."""
+        return self.voters | self.learners
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Have the log give this identity a Raft id, or record its name."""
+
+    node_id: bytes
+    name: str
+    key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddLearner:
+    """Let this server have the log."""
+
+    server_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """Let this learner vote."""
+
+    server_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Take this server out of the group."""
+
+    server_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Have another server lead: this one is to go."""
+
+
+Proposal = Admit | AddLearner | Promote | Remove | HandOver
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now, and what stands in the way of more: `waits` for everybody, `refused` for an alarm."""
+
+    proposal: Proposal | None = None
+    waits: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    asking: tuple[Sighting, ...] = ()
+    """Newcomers that wait for an operator, the longest waiting first."""
+
+
+class Reconciler:
+    """One leader's reckoning. Make a new one with each term that it leads."""
+
+    def __init__(self, settings: ReconcileSettings) -> None:
+        self._settings = settings
+        self._alive_since: dict[bytes, int] = {}
+        self._dead_since: dict[int, int] = {}
+        self._not_before: dict[Proposal, int] = {}
+        self._admit_after_ms = 0
+
+    def failed(self, proposal: Proposal, now_ms: int) -> None:
+        """It could not be carried out: others get their turn before it is tried again."""
+        self._not_before[proposal] = now_ms + self._settings.retry_ms
+
+    def decide(
+        self, now_ms: int, sightings: tuple[Sighting, ...], admitted: Mapping[int, Admitted], group: Group
+    ) -> Decision:
+        """What to do at this moment; call it often, since flapping is only seen by looking."""
+        self._not_before = {each: when for each, when in self._not_before.items() if when > now_ms}
+        seen = {sighting.node_id: sighting for sighting in sightings}
+        self._note(now_ms, seen, admitted, group)
+        moment = _Moment(self._settings, now_ms, seen, admitted, group, self._alive_since, self._dead_since)
+        refused = moment.refused()
+        proposals = [each for each in moment.proposals() if each not in self._not_before]
+        if now_ms < self._admit_after_ms:
+            proposals = [each for each in proposals if not moment.is_newcomer(each)]
+        chosen = proposals[0] if proposals else None
+        if chosen is not None and moment.is_newcomer(chosen):
+            self._admit_after_ms = now_ms + self._settings.admission_every_ms
+        return Decision(chosen, moment.waits(), refused, moment.asking())
+
+    def _note(
+        self, now_ms: int, seen: Mapping[bytes, Sighting], admitted: Mapping[int, Admitted], group: Group
+    ) -> None:
+        """Since when who is alive, or dead, without a break."""
+        alive = {node_id for node_id, each in seen.items() if each.status is MemberStatus.ALIVE}
+        self._alive_since = {node_id: self._alive_since.get(node_id, now_ms) for node_id in alive}
+        dead = {
+            server_id
+            for server_id in group.members - group.answering - {group.own_id}
+            if server_id in admitted and _is_dead(seen.get(admitted[server_id].node_id))
+        }
+        self._dead_since = {server_id: self._dead_since.get(server_id, now_ms) for server_id in dead}
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """Everything that counts at one moment."""
+
+    settings: ReconcileSettings
+    now_ms: int
+    seen: Mapping[bytes, Sighting]
+    admitted: Mapping[int, Admitted]
+    group: Group
+    alive_since: Mapping[bytes, int]
+    dead_since: Mapping[int, int] = field(default_factory=dict)
+
+    def proposals(self) -> list[Proposal]:
+        """What may be done now, the most urgent first."""
+        removals = self._removals()
+        promotions = self._promotions()
+        urgent = removals if len(self.group.voters) > self.settings.ceiling else []
+        return [*urgent, *promotions, *removals, *self._handing_over(), *self._additions(), *self._admissions()]
+
+    def refused(self) -> tuple[str, ...]:
+        """Routers that the log would not admit."""
+        found = []
+        for each in self._newcomers():
+            reason = refusal(self.admitted, each.node_id, each.name)
+            if reason is not None:
+                found.append(reason)
+            if len(found) == REFUSED_TOLD_MAX:
+                break
+        return tuple(found)
+
+    def waits(self) -> tuple[str, ...]:
+        """Why those who are on their way are not further, in words."""
+        return (*self._waits_of_departing(), *self._waits_of_coming())
+
+    # -- the way out ---------------------------------------------------------------------------------------------------
+
+    def _left(self, server_id: int) -> bool:
+        sighting = self._sighting(server_id)
+        return sighting is not None and sighting.status is MemberStatus.LEFT and server_id != self.group.own_id
+
+    def _dead_ms(self, server_id: int) -> int | None:
+        since = self.dead_since.get(server_id)
+        return None if since is None else self.now_ms - since
+
+    def _is_doomed(self, server_id: int) -> bool:
+        dead_ms = self._dead_ms(server_id)
+        long_dead = dead_ms is not None and dead_ms >= self.settings.grace_ms
+        return self._left(server_id) or long_dead or self._is_out(server_id)
+
+    def _is_out(self, server_id: int) -> bool:
+        """Removed by an operator, retired or evicted, by the log; nobody removes itself."""
+        each = self.admitted.get(server_id)
+        out = server_id in self.group.removed or (each is not None and not each.is_member)
+        return out and server_id != self.group.own_id
+
+    def _is_well(self, server_id: int) -> bool:
+        """Will be there after a change: neither going nor dead, and it answers."""
+        if server_id == self.group.own_id:
+            return True
+        going = self._left(server_id) or self._is_out(server_id) or server_id in self.dead_since
+        return server_id in self.group.answering and not going
+
+    def _obstacle(self, server_id: int) -> str | None:
+        """What forbids to remove this voter now."""
+        rest = self.group.voters - {server_id}
+        if self._successor_comes(server_id):
+            return "the one that takes its place does not vote yet"
+        if len(rest) < self.settings.expect:
+            return f"a farm of {self.settings.expect} needs another voter in its place first"
+        reached = (self.group.answering | {self.group.own_id}) & self.group.voters
+        if 2 * len(reached) <= len(self.group.voters) or 2 * sum(map(self._is_well, rest)) <= len(rest):
+            return "too few of the other voters are well"
+        return None
+
+    def _successor_comes(self, server_id: int) -> bool:
+        each = self.admitted.get(server_id)
+        if each is None or each.standing is not Standing.RETIRED or each.name is None:
+            return False
+        successor = holder_of(self.admitted, each.name)
+        sighting = None if successor is None else self._sighting(successor)
+        if sighting is None or successor in self.group.voters:
+            return False
+        return sighting.status is MemberStatus.ALIVE and sighting.may_vote
+
+    def _removals(self) -> list[Proposal]:
+        doomed = [each for each in sorted(self.group.members) if self._is_doomed(each)]
+        return [Remove(each) for each in doomed if each in self.group.learners or self._obstacle(each) is None]
+
+    def _handing_over(self) -> list[Proposal]:
+        own_id = self.group.own_id
+        return [HandOver()] if own_id in self.group.removed and self._obstacle(own_id) is None else []
+
+    def _waits_of_departing(self) -> list[str]:
+        said = []
+        for server_id in sorted(self.group.members):
+            name, dead_ms = self._name(server_id), self._dead_ms(server_id)
+            what = f"{name} has left" if self._left(server_id) else f"{name} is dead for {_duration(dead_ms or 0)}"
+            if server_id in self.group.removed:
+                what = f"{name} is to go by an operator's word"
+            elif self._is_out(server_id):
+                what = f"server {server_id} ({name}) is {self.admitted[server_id].standing.value}"
+            if self._is_doomed(server_id) or server_id in self.group.removed:
+                obstacle = self._obstacle(server_id) if server_id in self.group.voters else None
+                if obstacle is not None:
+                    said.append(f"{what}; not removed: {obstacle}")
+            elif dead_ms is not None:
+                said.append(f"{what}; removed after {_duration(self.settings.grace_ms)}")
+        return said
+
+    # -- the way in ----------------------------------------------------------------------------------------------------
+
+    def _settled(self, node_id: bytes) -> bool:
+        since = self.alive_since.get(node_id)
+        return since is not None and self.now_ms - since >= self.settings.settle_ms
+
+    def _promotable(self) -> list[int]:
+        return [
+            each
+            for each in sorted(self.group.learners & self.group.caught_up)
+            if (sighting := self._sighting(each)) is not None
+            and sighting.may_vote
+            and self._settled(sighting.node_id)
+            and not self._is_out(each)
+            and each not in self.group.removed | self.group.losing_vote
+        ]
+
+    def _promotions(self) -> list[Proposal]:
+        voters = self.group.voters
+        staying = [each for each in voters if not self._is_doomed(each) and each not in self.group.removed]
+        promotable = self._promotable()
+        if len(staying) >= self.settings.ceiling or len(voters) > self.settings.ceiling:
+            return []
+        alone = len(voters) == 1 and len(promotable) == 1
+        return [] if alone else [Promote(each) for each in promotable]
+
+    def _additions(self) -> list[Proposal]:
+        if not self._has_room():
+            return []
+        return [
+            AddLearner(server_id)
+            for server_id, each in sorted(self.admitted.items())
+            if server_id not in self.group.members
+            and server_id not in self.group.removed | {self.group.own_id}
+            and each.is_member
+            and (sighting := self.seen.get(each.node_id)) is not None
+            and sighting.serves
+            and self._settled(each.node_id)
+        ]
+
+    def _newcomers(self) -> list[Sighting]:
+        """Who is here to stay and is not admitted, or not under this name, or without the public key."""
+        known = {each.node_id: each for each in self.admitted.values()}
+        return [
+            each
+            for node_id, each in sorted(self.seen.items())
+            if self._settled(node_id) and not _is_recorded(known.get(node_id), each)
+        ]
+
+    def _admissions(self) -> list[Proposal]:
+        known = {each.node_id for each in self.admitted.values() if not self._is_stranger(each.node_id)}
+        has_room = len(self.admitted) < ADMITTED_MAX and self._has_room()
+        return [
+            Admit(each.node_id, each.name, each.key)
+            for each in self._newcomers()
+            if refusal(self.admitted, each.node_id, each.name) is None
+            and (each.node_id in known or (has_room and self.settings.admits_all))
+        ]
+
+    def asking(self) -> tuple[Sighting, ...]:
+        """Who is not admitted, could be, and waits for an operator."""
+        if self.settings.admits_all:
+            return ()
+        strangers = [each for each in self._newcomers() if self._is_stranger(each.node_id)]
+        able = [each for each in strangers if refusal(self.admitted, each.node_id, each.name) is None]
+        return tuple(sorted(able, key=lambda each: self.alive_since[each.node_id]))
+
+    def is_newcomer(self, proposal: Proposal) -> bool:
+        """Whether this would give out a Raft id."""
+        return isinstance(proposal, Admit) and self._is_stranger(proposal.node_id)
+
+    def _is_stranger(self, node_id: bytes) -> bool:
+        return raft_id_of(self.admitted, node_id) is None
+
+    def _has_room(self) -> bool:
+        return len(self.group.members) < MAX_MEMBERS - 1
+
+    def _waits_of_coming(self) -> list[str]:
+        said = []
+        promotable = self._promotable()
+        for server_id, each in sorted(self.admitted.items()):
+            sighting = self.seen.get(each.node_id)
+            if sighting is None or sighting.status is not MemberStatus.ALIVE or server_id == self.group.own_id:
+                continue
+            if not each.is_member:
+                continue
+            name = self._name(server_id)
+            if server_id not in self.group.members and not sighting.serves:
+                said.append(f"{name} is admitted as server {server_id}; its Raft server has to start")
+            elif server_id in self.group.learners and server_id not in self.group.caught_up:
+                said.append(f"{name} gets the log")
+            elif server_id in promotable and len(promotable) == 1 and len(self.group.voters) == 1:
+                said.append(f"{name} could vote; one voter more is waited for, since of two voters none may fail")
+        return said
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def _sighting(self, server_id: int) -> Sighting | None:
+        each = self.admitted.get(server_id)
+        return None if each is None else self.seen.get(each.node_id)
+
+    def _name(self, server_id: int) -> str:
+        sighting, each = self._sighting(server_id), self.admitted.get(server_id)
+        known = sighting.name if sighting is not None else None if each is None else each.name
+        return known or f"server {server_id}"
+
+
+def _is_recorded(known: Admitted | None, sighting: Sighting) -> bool:
+    if known is None or known.standing in {Standing.RETIRED, Standing.LAPSED}:
+        return False
+    if known.standing is Standing.EVICTED:
+        return True  # It cannot be read any more, and is only still remembered.
+    return known.name == sighting.name and (known.key is not None or sighting.key is None)
+
+
+def _is_dead(sighting: Sighting | None) -> bool:
+    """Gossip forgets the dead after a while: who is not known any more is as dead as before."""
+    return sighting is None or sighting.status in {MemberStatus.DEAD, MemberStatus.LEFT}
+
+
+def _duration(duration_ms: int) -> str:
+    return f"{duration_ms // _MINUTE_MS} min" if duration_ms >= _MINUTE_MS else f"{duration_ms // 1000} s"

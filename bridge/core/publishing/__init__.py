@@ -1,0 +1,1 @@
+"""Which server publishes, and what: the choice, the leaves, their costs."""

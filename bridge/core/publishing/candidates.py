@@ -1,0 +1,122 @@
+"""Who publishes: the server with the healthiest recent state, chosen alike by all (docs/publisher.md).
+
+    score = 1000 - penalties        job lag 300, uptime 200, leaves 200, bandwidth 150, processor 100, memory 50
+    rank  = (publishConfig is on, score, -server id)        a server that is not able has no rank
+
+A penalty is its cap times how bad the figure is, in whole points; an unknown figure costs half of its cap. The choice
+follows the log: an unable publisher is replaced at once, a merely better one takes over only after it has led by the
+margin for several clock entries in a row. "Always the best one" would be simpler, and would move the publisher with
+every breath of the job queue; each move is a signature, a publication and a race between two routers' copies.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from bridge.core.state.farm_state import Choice, FarmState, FarmTuning, ServerState
+from bridge.core.state.records import LeafStatus, MetaStatus, PublishConfig, Report
+
+JOB_LAG_CAP, JOB_LAG_WORST_MS = 300, 1_000
+UPTIME_CAP, UPTIME_GOOD_MS = 200, 600_000
+LEAVES_CAP = 200
+BANDWIDTH_CAP = 150
+PROCESSOR_CAP = 100
+MEMORY_CAP = 50
+PERFECT_SCORE = 1_000
+KEY_MARGIN_S = 900
+"""A signing key must outlive what it signs: a publisher hands over this long before its key ends."""
+
+
+class Inability(Enum):
+    """Why a server cannot publish now."""
+
+    STALE = "its last report is stale"
+    CLOCK_OFF = "its clock contradicts log time"
+    UNATTACHED = "it has no router"
+    OFF = "publishConfig is off"
+    NO_KEY = "it holds no key that can sign"
+    KEY_ENDS = "its signing key has ended or ends within 15 minutes"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a server stands as a candidate: its score, or why it has none."""
+
+    server_id: int
+    preferred: bool
+    score: int
+    inability: Inability | None = None
+
+
+def penalty(cap: int, value: float | None, worst: float | None) -> int:
+    """`cap` * value / worst within [0, cap], in whole points; half of `cap` for a figure that is unknown."""
+    if value is None or worst is None or worst <= 0:
+        return cap // 2
+    # Zero comes first: a NaN compares false with everything, and max then keeps its first argument. Limiting before
+    # dividing keeps absurd integers from overflowing.
+    return int(cap * (min(worst, max(0, value)) / worst))
+
+
+def score(report: Report) -> int:
+    """Health of the sender's router as points from 0 (worst) to 1000."""
+    router = report.router
+    uptime_missing = None if router.uptime_ms is None else UPTIME_GOOD_MS - router.uptime_ms
+    return PERFECT_SCORE - (
+        penalty(JOB_LAG_CAP, router.job_lag_ms, JOB_LAG_WORST_MS)
+        + penalty(UPTIME_CAP, uptime_missing, UPTIME_GOOD_MS)
+        + _leaves_penalty(report.destinations)
+        + penalty(BANDWIDTH_CAP, router.current_bandwidth_bytes_per_s, router.configured_bandwidth_bytes_per_s)
+        + penalty(PROCESSOR_CAP, router.cpu_percent, 100)
+        + penalty(MEMORY_CAP, router.memory_percent, 100)
+    )
+
+
+def _leaves_penalty(leaves: Sequence[LeafStatus]) -> int:
+    # A server without leaves has nothing that could be ill: it is a perfectly good publisher.
+    return penalty(LEAVES_CAP, sum(not leaf.healthy for leaf in leaves), len(leaves)) if leaves else 0
+
+
+def standings(state: FarmState, master: str, tuning: FarmTuning) -> list[Standing]:
+    """Every server that reports for `master`, in order of id."""
+    return [_standing(state, server, server.report.part_in(master), tuning) for server in state.serving(master)]
+
+
+def _standing(state: FarmState, server: ServerState, part: MetaStatus | None, tuning: FarmTuning) -> Standing:
+    return Standing(
+        server_id=server.report.server_id,
+        preferred=part is not None and part.publish_config is PublishConfig.ON,
+        score=score(server.report),
+        inability=_inability(state, server, part, tuning),
+    )
+
+
+def _inability(state: FarmState, server: ServerState, part: MetaStatus | None, tuning: FarmTuning) -> Inability | None:
+    key_ends_s = part.can_sign_until_s if part is not None else None
+    if state.stale(server, tuning):
+        return Inability.STALE
+    if server.clock_off:
+        return Inability.CLOCK_OFF
+    if not server.report.router.attached:
+        return Inability.UNATTACHED
+    if part is not None and part.publish_config is PublishConfig.OFF:
+        return Inability.OFF
+    if key_ends_s is None:
+        return Inability.NO_KEY
+    return Inability.KEY_ENDS if key_ends_s - KEY_MARGIN_S <= state.log_time_ms // 1000 else None
+
+
+def choose(previous: Choice, candidates: Sequence[Standing], tuning: FarmTuning, *, at_clock: bool) -> Choice:
+    """The next choice; only clock entries count towards the margin, so that chatty servers gain nothing."""
+    able: Mapping[int, Standing] = {each.server_id: each for each in candidates if each.inability is None}
+    if not able:
+        return Choice()
+    best = max(able.values(), key=lambda each: (each.preferred, each.score, -each.server_id))
+    current = able.get(previous.server_id) if previous.server_id is not None else None
+    if current is None or best.preferred > current.preferred:
+        return Choice(best.server_id)
+    if not at_clock:
+        return previous
+    if best.preferred < current.preferred or best.score - current.score < tuning.margin_points:
+        return Choice(current.server_id)
+    beaten = previous.beaten + 1
+    return Choice(best.server_id) if beaten >= tuning.margin_clocks else Choice(current.server_id, beaten)

@@ -1,0 +1,160 @@
+"""What is published: which destinations the Meta LS2 lists, and at which cost (docs/publisher.md).
+
+    load = job lag 30 + bandwidth 30 + connections 20 + missing tunnels 20        0 … 100
+    cost = load, weighed by operators and pipeline, + 100 if not healthy 0 … 200      (`bridge.core.publishing.weights`)
+
+Availability comes first: if fewer than half of all known leaves are healthy, every known one is listed, the healthy
+ones at the lower cost, because a report that says "ill" is then more likely wrong than the whole farm is dead. Nothing
+at all is ever published as "no leaves". Costs and membership have hysteresis: a cost is kept until it is off by the
+margin, and with more than 16 leaves a newcomer displaces a member only if it is cheaper by the margin; otherwise each
+report would change the structure and every change would be published. Health has none: a healthy leaf takes the place
+of one that is not at once, or the death of a server with 16 leaves would leave clients 16 dead ones to try. Nor has an
+operator's word: what is excluded goes, and a factor shows, at once.
+
+No server can fill the structure alone: one has at most max(1, ⌊16 / n⌋) of the places, where n servers report leaves
+that may be listed. The choice among them is by health, membership and cost as above. A destination that several servers
+report is counted to the one that reports the fewest leaves for this master, among equals to the one with the lowest
+Raft id: who claims another server's leaves thereby uses up places of its own, and never one of that server's.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from bridge.core.publishing.candidates import JOB_LAG_WORST_MS, penalty
+from bridge.core.publishing.weights import weighed
+from bridge.core.state.farm_state import FarmState, FarmTuning, Leaf, MasterState, ServerState
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import LeafStatus, RouterStatus
+
+LEAVES_MAX = 16
+JOB_LAG_COST = 30
+BANDWIDTH_COST = 30
+CONNECTIONS_COST = 20
+TUNNELS_COST = 20
+UNHEALTHY_COST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LeafEntry:
+    """One entry of the Meta LS2: a destination (base64), its cost, and the second at which the entry ends."""
+
+    destination: str
+    cost: int
+    end_s: int
+
+
+def leaf_load(router: RouterStatus, leaf: LeafStatus) -> int:
+    """Load of a destination from 0 (idle) to 100; lower is preferred. The router's bandwidth stands in for its own."""
+    own_bandwidth = leaf.configured_bandwidth_bytes_per_s is not None
+    missing_tunnels = (
+        leaf.configured_tunnels - leaf.current_tunnels
+        if leaf.configured_tunnels is not None and leaf.current_tunnels is not None
+        else None
+    )
+    return (
+        penalty(JOB_LAG_COST, router.job_lag_ms, JOB_LAG_WORST_MS)
+        + penalty(
+            BANDWIDTH_COST,
+            leaf.current_bandwidth_bytes_per_s if own_bandwidth else router.current_bandwidth_bytes_per_s,
+            leaf.configured_bandwidth_bytes_per_s if own_bandwidth else router.configured_bandwidth_bytes_per_s,
+        )
+        + penalty(CONNECTIONS_COST, leaf.current_connections, leaf.configured_connections)
+        + penalty(TUNNELS_COST, missing_tunnels, leaf.configured_tunnels)
+    )
+
+
+def select_leaves(
+    state: FarmState, master: str, tuning: FarmTuning, *, at_clock: bool, reweighed: str | None = None
+) -> tuple[Leaf, ...]:
+    """The leaves that `master` lists after this entry, in order of destination.
+
+    `reweighed` is the hash of a leaf whose cost an operator has just changed.
+    """
+    held = {leaf.destination: leaf.cost for leaf in state.masters.get(master, MasterState()).leaves}
+    candidates = _candidates(state, master, tuning)
+    costs = {
+        destination: held[destination]
+        if destination in held
+        and abs(cost - held[destination]) < tuning.cost_margin
+        and (reweighed is None or hash_of(destination) != reweighed)
+        else cost
+        for destination, cost in candidates.costs.items()
+    }
+    members = _members(costs, set(held), candidates, tuning.cost_margin, swap=at_clock)
+    return tuple(Leaf(destination, costs[destination]) for destination in sorted(members))
+
+
+def is_healthy(state: FarmState, server: ServerState, leaf: LeafStatus, tuning: FarmTuning) -> bool:
+    """Whether a leaf of this server counts as healthy: it says so, lately, and it has a router."""
+    return leaf.healthy and server.report.router.attached and not state.stale(server, tuning)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """The leaves that may be listed: what each costs, which are healthy, and to which server each is counted."""
+
+    costs: Mapping[str, int]
+    healthy: AbstractSet[str]
+    owners: Mapping[str, int]
+    places_each: int
+    """How many one server may have."""
+
+
+def _candidates(state: FarmState, master: str, tuning: FarmTuning) -> _Candidates:
+    """What is excluded is no leaf here."""
+    healthy: dict[str, int] = {}
+    known: dict[str, int] = {}
+    servers: dict[str, set[int]] = {}
+    for server, leaf in state.leaves_of(master):
+        load = leaf_load(server.report.router, leaf)
+        cost = weighed(load, hash_of(leaf.destination), state.weights, state.log_time_ms)
+        if is_healthy(state, server, leaf, tuning):
+            healthy[leaf.destination] = min(cost, healthy.get(leaf.destination, cost))
+        poor = cost + UNHEALTHY_COST
+        known[leaf.destination] = min(poor, known.get(leaf.destination, poor))
+        servers.setdefault(leaf.destination, set()).add(server.report.server_id)
+    costs = healthy if 2 * len(healthy) >= len(known) else known | healthy
+    counts = Counter(server_id for destination in costs for server_id in servers[destination])
+    owners = {
+        destination: min(servers[destination], key=lambda server_id: (counts[server_id], server_id))
+        for destination in costs
+    }
+    return _Candidates(costs, frozenset(healthy), owners, max(1, LEAVES_MAX // max(1, len(counts))))
+
+
+def _members(
+    costs: Mapping[str, int], held: AbstractSet[str], candidates: _Candidates, margin: int, *, swap: bool
+) -> set[str]:
+    healthy, owners = candidates.healthy, candidates.owners
+
+    def order(destination: str) -> tuple[bool, int, str]:
+        # Cheapest first; equal costs are told apart by the destination, so that all servers agree.
+        return destination not in healthy, costs[destination], destination
+
+    def rank(destination: str) -> tuple[bool, bool, int, str]:
+        # Health before membership, membership before cost: that is the hysteresis.
+        return destination not in healthy, destination not in held, costs[destination], destination
+
+    members: set[str] = set()
+    places: Counter[int] = Counter()
+    for destination in sorted(costs, key=rank):
+        if len(members) < LEAVES_MAX and places[owners[destination]] < candidates.places_each:
+            members.add(destination)
+            places[owners[destination]] += 1
+    if swap:
+        for waiting in sorted(costs.keys() - members, key=order):
+            owner = owners[waiting]
+            full = places[owner] >= candidates.places_each
+            dearest = max((each for each in members if not full or owners[each] == owner), key=order)
+            if costs[dearest] - costs[waiting] >= margin:
+                return members - {dearest} | {waiting}
+    return members
+
+
+def content_hash(leaves: tuple[Leaf, ...]) -> str:
+    """Hex SHA-256 of destinations and costs in order of destination; when entries end is no part of the content."""
+    lines = sorted(f"{leaf.destination} {leaf.cost}\n" for leaf in leaves)
+    return hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest()

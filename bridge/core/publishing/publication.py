@@ -1,0 +1,140 @@
+"""When the publisher publishes: the plan of its next publication, made from the committed state alone.
+
+    begin              a master that was never published: after `gather_ms`, in which every living server reports
+    take over          at once, if another server published last
+    change             once the content differs, but not sooner than `change_ms` after the last one: changes coalesce
+    forced             an operator wants it: likewise not sooner than `change_ms`, for no router would take it
+    overtake  like a change: what a server published without a quorum (`bridge.core.publishing.without_quorum`) is later
+    refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it needs no memory
+
+Seconds must rise, and they must not run away from log time, or routers refuse what is signed: whoever is chosen could
+otherwise push them ahead by one with each publication. So the state machine takes a second only up to `latest_second`,
+and the planner waits until log time, as its server reckons it, has come within `LEAD_MAX_MS` of the second that is due.
+
+The plan is proposed to the log first. Only `PublicationAccepted` allows its publisher to sign the planned entries:
+that is what fences a deposed one, and it orders the seconds, which a router demands to rise. Entries outlive the
+longest wait between two publications by the promised 15 minutes, so what is published never has less than that left
+while the publisher lives.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+from bridge.core.publishing.lease_set import LeafEntry, content_hash
+from bridge.core.state.farm_state import UNFENCED_AHEAD_MS, FarmState, FarmTuning, Leaf, MasterState
+from bridge.core.state.records import Publication
+
+ENTRY_REMAINING_S = 900
+JITTER_PERCENT = 10
+LEAD_MAX_MS = UNFENCED_AHEAD_MS
+"""How far the planner lets a second lead log time: as far as what was published without a quorum may be ahead of it, so
+that the next publication need not wait for that. It is less than what the state machine takes, and half of the minute
+that routers allow a structure to come from the future."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`refresh_ms` between unchanged publications, `change_ms` at least between changed ones, `gather_ms` before any.
+
+    The default suits a Java router, which allows one Meta LS2 per destination and minute. `Pace.of_period` is for
+    structures that never leave the machine.
+    """
+
+    refresh_ms: int = 300_000
+    change_ms: int = 65_000
+    gather_ms: int = 30_000
+
+    @classmethod
+    def of_period(cls, period_ms: int) -> "Pace":
+        """Publish a change with each reporting period, and refresh as rarely as ever."""
+        return cls(change_ms=period_ms, gather_ms=period_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPublication:
+    """A publication to propose, and the entries to sign once exactly this publication is accepted."""
+
+    publication: Publication
+    entries: tuple[LeafEntry, ...]
+
+
+def lease_set_entries(state: FarmState, master: str, published_s: int, pace: Pace) -> tuple[LeafEntry, ...] | None:
+    """The entries of `master` if it is published at `published_s`, in order of destination; None: nothing to list."""
+    leaves = state.masters.get(master, MasterState()).leaves
+    if not leaves:
+        return None
+    longest_wait_s = pace.refresh_ms * (100 + JITTER_PERCENT) // 100_000
+    end_s = published_s + ENTRY_REMAINING_S + longest_wait_s
+    return tuple(LeafEntry(leaf.destination, leaf.cost, end_s) for leaf in leaves)
+
+
+def plan_publication(
+    state: FarmState,
+    master: str,
+    server_id: int,
+    pace: Pace,
+    log_time_ms: int,
+    *,
+    handed_over: Publication | None,
+) -> PlannedPublication | None:
+    """What server `server_id` proposes to publish now, if anything.
+
+    `log_time_ms` is log time by the caller's reckoning (`LogTime.paced`), which runs on between clock entries.
+    `handed_over` is what this process last gave to its router: if that is not what was accepted last (the process died
+    in between, or the router refused), the structure is missing out there and is made again at once. Propose one plan
+    at a time: a second one with the same second would be refused.
+    """
+    known = state.masters.get(master)
+    if known is None or known.choice.server_id != server_id:
+        return None
+    lost = known.publication is not None and known.publication != handed_over
+    overtaken = known.publication is not None and state.unfenced_second(master) > known.publication.published_s
+    if not lost and not _due(known, server_id, pace, log_time_ms, overtaken=overtaken):
+        return None
+    previous_s = max(0 if known.publication is None else known.publication.published_s, state.unfenced_second(master))
+    published_s = max(log_time_ms // 1000, previous_s + 1)
+    if published_s * 1000 > max(log_time_ms, state.log_time_ms) + LEAD_MAX_MS:
+        return None
+    entries = lease_set_entries(state, master, published_s, pace)
+    if entries is None:
+        return None
+    digest = content_hash(known.leaves)
+    return PlannedPublication(Publication(master, server_id, published_s, digest), entries)
+
+
+def latest_second(state: FarmState, tuning: FarmTuning) -> int:
+    """The last second that a publication may have now.
+
+    Log time is up to a period behind what a server reckons, and the clock by which that one reckons may be off by as
+    much as any clock that counts.
+    """
+    return (state.log_time_ms + tuning.period_ms + tuning.clock_tolerance_ms) // 1000
+
+
+def next_publication_ms(known: MasterState, pace: Pace) -> int | None:
+    """Log time at which the last publication is refreshed if nothing changes before; None before the first one."""
+    last = known.publication
+    if last is None:
+        return None
+    digest = hashlib.sha256(f"{last.master} {last.published_s}".encode("utf-8", "surrogatepass")).digest()
+    spread_ms = pace.refresh_ms * JITTER_PERCENT // 100
+    jitter_ms = int.from_bytes(digest[:8], "big") % (2 * spread_ms + 1) - spread_ms
+    return last.published_s * 1000 + pace.refresh_ms + jitter_ms
+
+
+def _due(known: MasterState, server_id: int, pace: Pace, log_time_ms: int, *, overtaken: bool) -> bool:
+    last = known.publication
+    if last is None:
+        return log_time_ms >= known.since_ms + pace.gather_ms
+    if last.server_id != server_id:
+        return True
+    refresh_ms = next_publication_ms(known, pace)
+    if refresh_ms is not None and log_time_ms >= refresh_ms:
+        return True
+    return (
+        known.forced or overtaken or _changed(known.leaves, last)
+    ) and log_time_ms >= last.published_s * 1000 + pace.change_ms
+
+
+def _changed(leaves: tuple[Leaf, ...], last: Publication) -> bool:
+    return content_hash(leaves) != last.content_hash

@@ -1,0 +1,189 @@
+"""What is added to the figures of the reports: exclusions and factors of operators, factors of the pipeline.
+
+    exclusion   operator    the leaf is listed nowhere, healthy or not, until it is let in again
+    cost        operator    factor 0.1 … 10 on the leaf's cost, until another one
+    factors     pipeline    factor 0.5 … 2, made from the history of the log up to `throughIndex`
+
+    cost = (load + 20) x operator x pipeline - 20,  within 0 … 100
+
+The factors work on the load counted from 20 below nothing: a bare product would leave an idle leaf at cost 0 whatever
+the operator says. With both factors 1 the cost is the load.
+
+Operators are obeyed at once and as they say. The pipeline is a feedback loop, slow, and somebody's Spark job, so it is
+bounded (0.5 … 2), damped (each accepted entry moves a factor by a tenth at most) and forgotten: a factor that is not
+said again within 5 minutes falls back, and is 1 again 10 minutes after it was said last, by log time. An entry that
+knows no more of the log than the last one, or claims to know what comes after it, is refused, so a repetition, or a
+second pipeline that lags behind, moves nothing.
+
+All factors are kept as whole thousandths and all arithmetic is in integers: the outcome must be equal on every machine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from bridge.core.state.records import CostFactor, Exclusion, Factors
+
+EXCLUSIONS_MAX = 256
+COST_FACTORS_MAX = 256
+FACTORS_MAX = 1024
+COST_MAX = 100
+FACTOR_BASE = 20
+THOUSANDTHS = 1_000
+OPERATOR_BOUNDS = (100, 10_000)
+PIPELINE_BOUNDS = (500, 2_000)
+DAMPING_PERCENT = 10
+FACTOR_HOLDS_MS = 300_000
+FACTOR_ENDS_MS = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineFactor:
+    """A factor in thousandths, and the log time at which it was said."""
+
+    thousandths: int
+    said_ms: int
+
+    def at(self, log_time_ms: int) -> int:
+        """What is left of it, in thousandths."""
+        age_ms = log_time_ms - self.said_ms
+        if age_ms <= FACTOR_HOLDS_MS:
+            return self.thousandths
+        left_ms = max(0, FACTOR_ENDS_MS - age_ms)
+        return THOUSANDTHS + (self.thousandths - THOUSANDTHS) * left_ms // (FACTOR_ENDS_MS - FACTOR_HOLDS_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """All of it, by hash of the leaf (`bridge.core.state.hashes`)."""
+
+    excluded: tuple[str, ...] = ()
+    """In order."""
+    costs: Mapping[str, int] = field(default_factory=dict)
+    """Operators' factors other than 1, in thousandths."""
+    factors: Mapping[str, PipelineFactor] = field(default_factory=dict)
+    through_index: int = 0
+    """How far the pipeline had read when it last spoke."""
+    formula: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExclusionChanged:
+    """A leaf is excluded from here on, or listed again."""
+
+    leaf_hash: str
+    excluded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CostFactorChanged:
+    """An operator's factor on a leaf, in thousandths."""
+
+    leaf_hash: str
+    thousandths: int
+
+
+@dataclass(frozen=True, slots=True)
+class FactorsAccepted:
+    """The pipeline's factors count, as far as the damping lets them."""
+
+    through_index: int
+    leaves: int
+
+
+@dataclass(frozen=True, slots=True)
+class WishRefused:
+    """An exclusion, a factor or a forced publication that changed nothing, and why."""
+
+    kind: str
+    reason: str
+
+
+WeightsChange = ExclusionChanged | CostFactorChanged | FactorsAccepted | WishRefused
+
+
+def weighed(load: int, leaf_hash: str, weights: Weights, log_time_ms: int) -> int:
+    """The cost of a leaf whose load is 0 … 100."""
+    pipeline = weights.factors.get(leaf_hash)
+    product = weights.costs.get(leaf_hash, THOUSANDTHS) * (
+        THOUSANDTHS if pipeline is None else pipeline.at(log_time_ms)
+    )
+    return min(COST_MAX, max(0, (load + FACTOR_BASE) * product // THOUSANDTHS**2 - FACTOR_BASE))
+
+
+def exclude(weights: Weights, exclusion: Exclusion) -> tuple[Weights, WeightsChange | None]:
+    """After an exclusion; None if it said nothing new."""
+    known = exclusion.leaf_hash in weights.excluded
+    if known == exclusion.excluded:
+        return weights, None
+    others = {each for each in weights.excluded if each != exclusion.leaf_hash}
+    if exclusion.excluded and len(others) >= EXCLUSIONS_MAX:
+        return weights, WishRefused("exclusion", f"{EXCLUSIONS_MAX} leaves are excluded already: include one first")
+    excluded = tuple(sorted(others | {exclusion.leaf_hash} if exclusion.excluded else others))
+    return replace(weights, excluded=excluded), ExclusionChanged(exclusion.leaf_hash, exclusion.excluded)
+
+
+def set_cost(weights: Weights, cost: CostFactor) -> tuple[Weights, WeightsChange | None]:
+    """After an operator's factor; None if it said nothing new."""
+    thousandths = _thousandths(cost.factor, OPERATOR_BOUNDS)
+    if thousandths is None:
+        return weights, WishRefused("cost", f"the factor {cost.factor:g} is not within {_bounds(OPERATOR_BOUNDS)}")
+    if weights.costs.get(cost.leaf_hash, THOUSANDTHS) == thousandths:
+        return weights, None
+    costs = {leaf: each for leaf, each in weights.costs.items() if leaf != cost.leaf_hash}
+    if thousandths != THOUSANDTHS:
+        costs[cost.leaf_hash] = thousandths
+    if len(costs) > COST_FACTORS_MAX:
+        return weights, WishRefused("cost", f"{COST_FACTORS_MAX} leaves have a factor already: set one back to 1 first")
+    return replace(weights, costs=costs), CostFactorChanged(cost.leaf_hash, thousandths)
+
+
+def take_factors(weights: Weights, entry: Factors, index: int, log_time_ms: int) -> tuple[Weights, WeightsChange]:
+    """After the pipeline's entry at `index`: all of its factors, or for a reason none."""
+    refusal = _refusal(weights, entry, index)
+    if refusal is not None:
+        return weights, WishRefused("factors", refusal)
+    factors = dict(fading(weights, log_time_ms).factors)
+    for leaf_hash, factor in entry.factors.items():
+        before = factors.get(leaf_hash)
+        now = THOUSANDTHS if before is None else before.at(log_time_ms)
+        factors[leaf_hash] = PipelineFactor(_damped(now, _thousandths(factor, PIPELINE_BOUNDS) or now), log_time_ms)
+    if len(factors) > FACTORS_MAX:
+        return weights, WishRefused("factors", f"{len(factors)} leaves would have one, at most {FACTORS_MAX} can")
+    weights = replace(weights, factors=factors, through_index=entry.through_index, formula=entry.formula)
+    return weights, FactorsAccepted(entry.through_index, len(entry.factors))
+
+
+def fading(weights: Weights, log_time_ms: int) -> Weights:
+    """Without the factors of which nothing is left."""
+    if all(log_time_ms - each.said_ms < FACTOR_ENDS_MS for each in weights.factors.values()):
+        return weights
+    left = {leaf: each for leaf, each in weights.factors.items() if log_time_ms - each.said_ms < FACTOR_ENDS_MS}
+    return replace(weights, factors=left)
+
+
+def _refusal(weights: Weights, entry: Factors, index: int) -> str | None:
+    if entry.through_index <= weights.through_index:
+        return f"made from the log up to {entry.through_index}; one from up to {weights.through_index} was accepted"
+    if entry.through_index >= index:
+        return f"it claims to know the log up to {entry.through_index}, and is itself the entry {index}"
+    for leaf_hash, factor in entry.factors.items():
+        if _thousandths(factor, PIPELINE_BOUNDS) is None:
+            return f"the factor {factor:g} of {leaf_hash[:8]} is not within {_bounds(PIPELINE_BOUNDS)}"
+    return None
+
+
+def _damped(now: int, wanted: int) -> int:
+    # Rounded towards `now`, so that no move is more than it may be.
+    lowest = -(-now * (100 - DAMPING_PERCENT) // 100)
+    return min(max(wanted, lowest), now * (100 + DAMPING_PERCENT) // 100)
+
+
+def _thousandths(factor: float, bounds: tuple[int, int]) -> int | None:
+    """None if it is out of bounds; a NaN is."""
+    lowest, highest = bounds
+    return round(factor * THOUSANDTHS) if lowest <= factor * THOUSANDTHS <= highest else None
+
+
+def _bounds(bounds: tuple[int, int]) -> str:
+    lowest, highest = (each / THOUSANDTHS for each in bounds)
+    return f"{lowest:g} to {highest:g}"

@@ -1,0 +1,167 @@
+"""What every server holds of the farm at one log index: immutable, equal on all servers, comparable by `==`.
+
+Nothing in here comes from a local clock, a random source or the network. `heard_ms` is the one figure that needs
+explaining. Log time moves only with clock entries, one a reporting period, so each report proves when it was made only
+to within a period. Its `date` is placed inside of these bounds by `lag_ms`, how far the sender's clock is taken to lag
+behind log time: nothing at first, and moved by each report just as far as that report proves. Taking log time itself
+would make two reports that straddle two clock entries look stale; taking the date as it is, a slow clock.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any
+
+from bridge.core.farm.authors import AuthorNumbers
+from bridge.core.farm.client_keys import Client
+from bridge.core.membership.admission import Admitted
+from bridge.core.membership.eviction import Rekeying
+from bridge.core.publishing.weights import Weights
+from bridge.core.state.feature_level import FIRST_LEVEL
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import LeafStatus, Publication, Report
+from bridge.core.state.voter_clocks import VoterClocks
+from consensus.sessions import SessionLimits
+
+SERVERS_MAX = 64
+MASTERS_MAX = 8
+LEAVES_PER_SERVER_MAX = 64
+PERIOD_MIN_MS, PERIOD_MAX_MS = 500, 600_000
+AUTHORS_MARK = "~"
+"""Begins the name of an author of the farm in the table of sessions; no request that somebody names begins so."""
+SESSION_LIMITS = SessionLimits(
+    sessions_max=1024, window=16, result_bytes_max=16, expiry_ms=3_600_000, reserved_prefix=AUTHORS_MARK
+)
+AUTHOR_SESSIONS_MAX = 16
+"""Sessions of one author that strangers cannot push out. A life of a node has three or four; the rest is for restarts
+within the time in which a session ends."""
+UNFENCED_AHEAD_MS = 30_000
+"""A second published without a quorum counts only up to so far ahead of log time: no wrong clock must bind a farm."""
+LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
+"""Meta LS2 seconds are 32 bits wide; a clock entry beyond is ignored."""
+
+
+@dataclass(frozen=True, slots=True)
+class FarmTuning:
+    """What all servers of a farm must agree on, since decisions follow from it: constants, but for the period.
+
+    `period_ms` is the reporting period; clock entries carry the leader's. A report is stale after 1.5 of them.
+    """
+
+    period_ms: int = 30_000
+    clock_tolerance_ms: int = 30_000
+    forget_after_ms: int = 3_600_000
+    margin_points: int = 100
+    margin_clocks: int = 3
+    cost_margin: int = 10
+
+    @property
+    def stale_after_ms(self) -> int:
+        """Age at which a report no longer says anything about its sender."""
+        return self.period_ms * 3 // 2
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """One server's latest report, made at `heard_ms` of log time; `clock_off` if its date contradicts log time."""
+
+    report: Report
+    heard_ms: int
+    lag_ms: int = 0
+    clock_off: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who publishes, and for how many clock entries in a row it has been beaten by the margin."""
+
+    server_id: int | None = None
+    beaten: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A destination in the Meta LS2, with its cost (lower is preferred)."""
+
+    destination: str
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class MasterState:
+    """One master destination: who publishes it, the leaves that it lists, the last accepted publication.
+
+    `since_ms` is the log time of its first report. `forced`: an operator wants it published anew.
+    """
+
+    since_ms: int = 0
+    choice: Choice = Choice()
+    leaves: tuple[Leaf, ...] = ()
+    publication: Publication | None = None
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FarmState:
+    """The farm after the entry `applied_index`."""
+
+    log_time_ms: int
+    applied_index: int = 0
+    applied_term: int = 0
+    servers: Mapping[int, ServerState] = field(default_factory=dict)
+    masters: Mapping[str, MasterState] = field(default_factory=dict)
+    admitted: Mapping[int, Admitted] = field(default_factory=dict)
+    """Whose Raft id is whose, of all that were ever given out."""
+    weights: Weights = field(default_factory=Weights)
+    removed: tuple[int, ...] = ()
+    """Servers that an operator took out of the farm: what they report does not count, and the leader lets them go."""
+    rekeying: Rekeying = field(default_factory=Rekeying)
+    level: int = FIRST_LEVEL
+    clients: Mapping[bytes, Client] = field(default_factory=dict)
+    """Client keys by what names them as authors, those that were removed included."""
+    numbers: Mapping[bytes, AuthorNumbers] = field(default_factory=dict)
+    """Which numbers of each author had effect."""
+    clocks: VoterClocks = field(default_factory=VoterClocks)
+    """What bounds log time."""
+
+    def after(self, index: int, term: int) -> "FarmState":
+        """The same after one more entry. Every entry passes here, and `replace` takes several times as long."""
+        return FarmState(self.log_time_ms, index, term, *_behind_the_position(self))
+
+    def stale(self, server: ServerState, tuning: FarmTuning) -> bool:
+        """Whether the server has been silent for 1.5 reporting periods of log time."""
+        return self.log_time_ms - server.heard_ms > tuning.stale_after_ms
+
+    def serving(self, master: str) -> list[ServerState]:
+        """The servers that report for `master`, in order of id; one that names no master reports for every one."""
+        return [
+            server
+            for _, server in sorted(self.servers.items())
+            if not server.report.masters or server.report.part_in(master) is not None
+        ]
+
+    def leaves_of(self, master: str) -> list[tuple[ServerState, LeafStatus]]:
+        """Every known leaf that stands behind `master` and is not excluded, with its server, in order of server."""
+        master_hash = hash_of(master)
+        return [
+            (server, leaf)
+            for server in self.serving(master)
+            for leaf in server.report.destinations
+            if leaf.master_hash in {None, master_hash} and hash_of(leaf.destination) not in self.weights.excluded
+        ]
+
+    def unfenced_second(self, master: str) -> int:
+        """The last second at which a server says that it published `master`, committed or not; 0 if none says so.
+
+        Without a quorum a server publishes what the log does not know. Its next report does, and what is published from
+        then on must be later, or clients keep the older structure.
+        """
+        latest_s = (self.log_time_ms + UNFENCED_AHEAD_MS) // 1000
+        parts = [server.report.part_in(master) for server in self.servers.values()]
+        seconds = [part.last_published_time_ms // 1000 for part in parts if part is not None]
+        return max((each for each in seconds if each <= latest_s), default=0)
+
+
+_behind_the_position: Callable[[FarmState], tuple[Any, ...]] = attrgetter(
+    *(each.name for each in fields(FarmState)[3:])
+)

@@ -1,0 +1,118 @@
+"""Log time as one server reckons it between clock entries, what a leader writes as clock entry, whose clock is off.
+
+The log carries the time (`bridge.core.state.voter_clocks`). Between clock entries a server runs it on by its own
+monotonic clock (`paced`), and so it does with the clock of each server that reports: its date, and what has passed here
+since. Of these the *majority time* is what a majority of the voters have reached: with an odd number of voters the
+median.
+
+    the leader writes    the majority time as it reckons it, within the limit of the log; with no majority of recent
+                         reports the paced time. Its own clock is one of the voters' and has no other part in this
+    at once again        when the reports of a majority allow a step of more than `STEP_MS`: after an election, when the
+                         farm was off for long, the first reports settle the matter, and not the next period
+    every server judges  its own clock, and the others', by the majority time (`ClockJudgement`)
+
+No server can know which clocks are right. What it says is therefore which of them differ from those of a majority, and
+whether a majority agrees at all.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bridge.core.state.voter_clocks import VoterClocks, time_of_majorities
+
+STEP_MS = 5_000
+CLOCK_OFF_MS = 10_000
+"""A clock that differs by more is told of. A report may take seconds until it is applied, over I2P above all."""
+SERVERS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ClockJudgement:
+    """The clocks beside the majority time, as one server sees them; offsets are positive for a clock that is fast."""
+
+    majority_ms: int
+    """The majority time now."""
+    own_ms: int
+    """The offset of this server's clock."""
+    offsets_ms: Mapping[int, int]
+    """Of each server that reported lately, this one included."""
+    agreed: bool
+    """A majority of the voters differs by no more than `CLOCK_OFF_MS` from the majority time."""
+
+    @property
+    def off(self) -> dict[int, int]:
+        """The servers whose clocks are off, with their offsets."""
+        return {each: offset for each, offset in sorted(self.offsets_ms.items()) if abs(offset) > CLOCK_OFF_MS}
+
+
+class LogTime:
+    """One server's reckoning; the base is the log time of the empty log (or of the snapshot that it starts from)."""
+
+    def __init__(self, log_time_ms: int, now: int, period_ms: int) -> None:
+        self._log_time_ms = log_time_ms
+        self._anchor = (log_time_ms, now)
+        self._recent_ms = 2 * period_ms
+        self._written: tuple[int, int] | None = None
+        self._dates: dict[int, tuple[int, int]] = {}
+
+    def period_changed(self, period_ms: int) -> None:
+        """The farm reports at another pace from here on."""
+        self._recent_ms = 2 * period_ms
+
+    def paced(self, now: int) -> int:
+        """Log time by this server's monotonic clock at `now`."""
+        anchored_ms, anchored_at = self._anchor
+        return anchored_ms + max(0, now - anchored_at)
+
+    def clock_applied(self, log_time_ms: int, now: int) -> None:
+        """An entry was applied that sets log time, forwards or back; `log_time_ms` is log time after it."""
+        self._log_time_ms = log_time_ms
+        # Of its own entry a leader knows when it read the clock: commitment takes no time out of log time.
+        own = self._written is not None and self._written[0] == log_time_ms
+        self._anchor = self._written if own and self._written is not None else (log_time_ms, now)
+
+    def report_applied(self, server_id: int, date_ms: int, now: int) -> None:
+        """A report was applied that was made in this life of the server: note its sender's clock."""
+        if server_id in self._dates or len(self._dates) < SERVERS_MAX:
+            self._dates[server_id] = (date_ms, now)
+
+    def next_entry(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks, limit_ms: int | None) -> int:
+        """The time of the clock entry that this server writes as the leader, and is about to propose.
+
+        `limit_ms` is the most that the log allows (`VoterClocks.limit_ms`).
+        """
+        time_ms = self._next_ms(now, clock_ms, server_id, clocks, limit_ms)
+        self._written = (time_ms, now)
+        return time_ms
+
+    def step_due(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks, limit_ms: int | None) -> bool:
+        """Whether a clock entry would bring log time further than it has come by itself, by more than `STEP_MS`."""
+        return self._next_ms(now, clock_ms, server_id, clocks, limit_ms) - self.paced(now) > STEP_MS
+
+    def judge(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks) -> ClockJudgement | None:
+        """The clocks of those who reported lately beside the majority time; None without a majority of them."""
+        times_ms = self._times_ms(now, clock_ms, server_id)
+        majority_ms = time_of_majorities(clocks.majorities, times_ms)
+        if majority_ms is None:
+            return None
+        offsets_ms = {each: time_ms - majority_ms for each, time_ms in times_ms.items()}
+        agreed = all(
+            2 * sum(abs(offsets_ms.get(each, CLOCK_OFF_MS + 1)) <= CLOCK_OFF_MS for each in voters) > len(voters)
+            for voters in clocks.majorities
+        )
+        return ClockJudgement(majority_ms, offsets_ms[server_id], offsets_ms, agreed)
+
+    def _next_ms(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks, limit_ms: int | None) -> int:
+        majority_ms = time_of_majorities(clocks.majorities, self._times_ms(now, clock_ms, server_id))
+        time_ms = self.paced(now) if majority_ms is None else majority_ms
+        return max(self._log_time_ms, time_ms if limit_ms is None else min(time_ms, limit_ms))
+
+    def _times_ms(self, now: int, clock_ms: int, server_id: int) -> dict[int, int]:
+        """What the clock of each server shows now, as far as it reported lately."""
+        passed_ms = {each: now - noted for each, (_, noted) in self._dates.items()}
+        recent = {
+            each: date_ms + passed_ms[each]
+            for each, (date_ms, _) in self._dates.items()
+            if passed_ms[each] <= self._recent_ms
+        }
+        return {**recent, server_id: clock_ms}

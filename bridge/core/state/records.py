@@ -1,0 +1,334 @@
+"""The farm's log entries as values: what the JSON of an application entry means.
+
+These kinds of JSON object travel as application entries of the Raft log. A member tells them apart:
+
+    report        `router` / `destinations` / `meta`  one server's state (I2P proposal 150, application layer)
+    clock         `clock`                             the leader's advance of log time
+    publication   `publication`                       the publisher's commitment, before it signs and hands over
+    admission     `admission`                         an identity that belongs to the farm from here on
+    exclusion     `exclusion`                         an operator keeps a leaf out of every structure, or lets it in
+    cost          `cost`                              an operator makes a leaf dearer or cheaper
+    force         `force`                             an operator has a master published anew
+    factors       `factors`                           the pipeline's judgement of leaves, from the history of the log
+    removal       `removal`                           an operator takes a server out of the farm, or lets it back
+    correction    `correction`                        an operator brings log time back to a majority's clocks
+    approval      `approval`                          a person's word that another identity takes a name
+    eviction      `eviction`                          a person's word that an identity is out, and new gossip keys
+    rekeying      `rekeying`                          a person's word that the gossip keys are replaced, for all
+    level         `level`                             what all servers understand from here on
+    client        `client`                            an operator admits a client key with scopes, or removes it
+    foreign       anything else that is a JSON object kept in the log; the state machine only notes its `request`
+
+The decoder lives on the wire floor; the state machine sees only these values, each with the author that the entry's
+proof names (`ProvenRecord`), or without one. Unknown members are ignored there and
+stay in the log. What a router kind cannot tell is `None`: unknown, never invented.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class PublishConfig(Enum):
+    """What an operator allows this server: never publish, publish if chosen, or publish whenever able."""
+
+    OFF = "off"
+    AUTO = "auto"
+    ON = "on"
+
+
+@dataclass(frozen=True, slots=True)
+class MetaStatus:
+    """`meta`: the sender's part in publishing one master destination (base64 as in I2P)."""
+
+    destination: str
+    publish_config: PublishConfig
+    publishing: bool
+    last_published_time_ms: int
+    last_published_lease_set: str | None = None
+    can_sign_until_s: int | None = None
+    """Second at which its (transient) signing key ends; None when it holds no key and so can never publish."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterStatus:
+    """`router`: the sender's router. `attached` is false for a node that has no router."""
+
+    attached: bool
+    uptime_ms: int | None = None
+    job_lag_ms: float | None = None
+    """Lag of the router's job queue, or of the node's own event loop when the router kind cannot tell."""
+    exploratory_tunnels: int | None = None
+    participating_tunnels: int | None = None
+    configured_bandwidth_bytes_per_s: int | None = None
+    current_bandwidth_bytes_per_s: int | None = None
+    cpu_percent: float | None = None
+    memory_percent: float | None = None
+    last_published_router_info: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeafStatus:
+    """One element of `destinations`: a destination served by the sender's router."""
+
+    destination: str
+    healthy: bool
+    """Router reachable, tunnels up, and the local service answers its probe."""
+    master_hash: str | None = None
+    """Base32 of the master that it stands behind; None: every master of its report."""
+    uptime_ms: int | None = None
+    configured_tunnels: int | None = None
+    current_tunnels: int | None = None
+    configured_bandwidth_bytes_per_s: int | None = None
+    current_bandwidth_bytes_per_s: int | None = None
+    configured_connections: int | None = None
+    current_connections: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What the sender's router saw of a destination that it does not serve: whether a lease set is found, how fast."""
+
+    destination_hash: str
+    """Base32."""
+    reachable: bool
+    fetch_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One server's application entry."""
+
+    cluster: str
+    date_ms: int
+    server_id: int
+    router: RouterStatus
+    masters: tuple[MetaStatus, ...] = ()
+    """Its part in each master destination that it serves; none if it names none."""
+    destinations: tuple[LeafStatus, ...] = ()
+    remote_destinations: tuple[Measurement, ...] = ()
+    """What it measured of leaves of other servers since its last report."""
+    remote_metas: tuple[Measurement, ...] = ()
+    """The same of master destinations."""
+    request: str | None = None
+
+    def part_in(self, master: str) -> MetaStatus | None:
+        """Its part in publishing `master`."""
+        return next((each for each in self.masters if each.destination == master), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The leader's clock entry: log time becomes `time_ms`, within the limit of `bridge.core.state.voter_clocks`.
+
+    `period_ms` is the farm's reporting period from here on: the leader's setting, and through the log everybody's.
+    """
+
+    time_ms: int
+    server_id: int
+    period_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """The publisher commits to a structure before it signs it: fences a deposed publisher, orders the seconds."""
+
+    master: str
+    server_id: int
+    published_s: int
+    content_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The leader admits an identity, or records the name of one: see `bridge.core.membership.admission`."""
+
+    node_id: bytes
+    name: str
+    key: bytes | None = None
+    """Its public key."""
+    server_id: int = 0
+    """The Raft id that it gives out, or that the identity has: the leader says it, so that its signature covers it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """The identity `node_id` takes `name` from the identity `replaces`: see `bridge.core.membership.admission`."""
+
+    node_id: bytes
+    name: str
+    replaces: bytes
+    key: bytes | None = None
+    server_id: int = 0
+    """As in an admission."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """The identity `node_id` is out, and an era of gossip keys begins: see `bridge.core.membership.eviction`."""
+
+    node_id: bytes
+    era: int
+    boxes: tuple[tuple[bytes, bytes], ...]
+    """NodeId, and the era's key sealed for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyReplacement:
+    """An era of gossip keys begins, and nobody is out: see `bridge.core.membership.eviction`."""
+
+    era: int
+    boxes: tuple[tuple[bytes, bytes], ...]
+    """NodeId, and the era's key sealed for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """All servers understand feature level `number`, which `version` brought (`bridge.core.state.feature_level`)."""
+
+    number: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """The leaf with this hash (base32, as in its address) is listed nowhere from here on, or again."""
+
+    leaf_hash: str
+    excluded: bool
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CostFactor:
+    """An operator's factor on the cost of a leaf, until another one; 1 takes it back."""
+
+    leaf_hash: str
+    factor: float
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Force:
+    """The publisher of `master` publishes it anew, changed or not."""
+
+    master: str
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """What the pipeline makes of the log up to `through_index`: a factor on the cost of each leaf that it names."""
+
+    through_index: int
+    formula: str
+    factors: Mapping[str, float]
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """An application entry that the farm's state machine does not know."""
+
+    reason: str
+    request: str | None = None
+    """What its sender calls it, so that a repetition of it is told from a second one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The server with this Raft id does not belong to the group from here on, alive or not; or it may come back."""
+
+    server_id: int
+    removed: bool
+    request: str | None = None
+
+
+class Scope(Enum):
+    """What entries of a client key may do."""
+
+    WEIGHTS = "weights"
+    """Factors, as the pipeline says them."""
+    OPERATOR = "operator"
+    """What an operator asks for: exclusions, costs, forced publications, removals."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """From here on a client key may, or may not, write entries of these scopes (`bridge.core.farm.client_keys`)."""
+
+    node_id: bytes
+    """What names it as an author: as with servers, it follows from the key."""
+    name: str
+    key: bytes
+    scopes: tuple[Scope, ...]
+    admitted: bool
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Log time goes back to the time of a majority of the voters' clocks (`bridge.core.farm.log_time_correction`)."""
+
+    time_ms: int
+    request: str | None = None
+
+
+Wish = Exclusion | CostFactor | Force | Factors | Removal | ClientKey | Correction
+"""What operators and the pipeline have to say about what is published, by whom, and who else may say so."""
+
+Record = Report | Clock | Publication | Admission | Approval | Eviction | KeyReplacement | Level | Wish | Foreign
+
+
+def request_of(record: Record) -> str | None:
+    """What its sender calls it; None for what servers write in their office, which is never submitted twice."""
+    match record:
+        case Clock() | Publication() | Admission() | Approval() | Eviction() | KeyReplacement() | Level():
+            return None
+        case _:
+            return record.request
+
+
+_KINDS: dict[type[Record], str] = {
+    Report: "report",
+    Clock: "clock",
+    Publication: "publication",
+    Admission: "admission",
+    Approval: "approval",
+    Eviction: "eviction",
+    KeyReplacement: "rekeying",
+    Level: "level",
+    Exclusion: "exclusion",
+    CostFactor: "cost",
+    Force: "force",
+    Factors: "factors",
+    Removal: "removal",
+    ClientKey: "client",
+    Correction: "correction",
+    Foreign: "foreign",
+}
+
+
+def kind_of(record: Record) -> str:
+    """What the table above calls it."""
+    return _KINDS[type(record)]
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who signed an entry, verified, and which of its entries this is (`bridge.core.farm.authors`)."""
+
+    node_id: bytes
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenRecord:
+    """A record as the log holds it: with its author if its proof holds, and with its bytes."""
+
+    record: Record
+    author: Author | None = None
+    forged: bool = False
+    """It ends like a proof that does not hold."""
+    data: bytes = b""
+    """The entry; kept where others will want to check the signature themselves (`bridge.core.membership.admission`)."""

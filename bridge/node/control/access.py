@@ -1,0 +1,100 @@
+"""Who may ask what over TCP, where an operator has opened the control endpoint to other machines.
+
+    [control] listen = "192.168.7.5:7650"
+
+    control.read.token     whoever shows it may look: every GET
+    control.admin.token    whoever shows it may do everything that the Unix socket allows
+    control.crt            the node's certificate, without its key: clients compare it, no authority vouches for it
+
+The tokens are made at the first start, 32 random bytes each, in files of mode 0600; a client sends one as
+`Authorization: Bearer …`. They are exchanged by removing the file and restarting the node. Comparing takes the same
+time wherever they differ, and a guess among 2^256 needs no lockout. The certificate is the one by which the nodes know
+each other (`consensus.net.tls`), so a fingerprint that gossip carries is the one that a client pins.
+"""
+
+import hmac
+import os
+import secrets
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from bridge.node.security.control_socket import ControlSocketError
+from bridge.node.security.durable_file import OWNER_ONLY, READABLE, replace_file
+from consensus.net import NodeCertificate, load_or_create_certificate
+from gossip.core.member import Address
+
+READ_TOKEN_FILE = "control.read.token"  # noqa: S105 - the name of the file that holds it
+ADMIN_TOKEN_FILE = "control.admin.token"  # noqa: S105 - likewise
+CERTIFICATE_FILE = "control.crt"
+TOKEN_BYTES = 32
+TOKEN_LEAST_CHARACTERS = 32
+_SCHEME = "bearer "
+_FILE_LIMIT_BYTES = 4096
+
+
+class Access(IntEnum):
+    """What a client may do; each includes those before it."""
+
+    NONE = 0
+    READ = 1
+    ADMIN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAccess:
+    """Where TCP clients are heard, and the tokens that they must show."""
+
+    address: Address
+    certificate: NodeCertificate
+    read_token: str = field(repr=False)
+    admin_token: str = field(repr=False)
+
+    def granted(self, authorization: str) -> Access:
+        """What the value of a request's header `Authorization` allows."""
+        if not authorization.lower().startswith(_SCHEME):
+            return Access.NONE
+        shown = authorization[len(_SCHEME) :].strip().encode("latin-1", "replace")
+        if hmac.compare_digest(shown, self.admin_token.encode()):
+            return Access.ADMIN
+        return Access.READ if hmac.compare_digest(shown, self.read_token.encode()) else Access.NONE
+
+
+def open_remote_access(state_dir: Path, address: Address | None) -> RemoteAccess | None:
+    """Reads or makes the tokens and writes the certificate out, if there is an address; raises `ControlSocketError`."""
+    if address is None:
+        return None
+    certificate = load_or_create_certificate(state_dir)
+    try:
+        public = x509.load_pem_x509_certificate(certificate.path.read_bytes()).public_bytes(Encoding.PEM)
+        replace_file(state_dir / CERTIFICATE_FILE, public, READABLE)
+        read, admin = (_token(state_dir / name) for name in (READ_TOKEN_FILE, ADMIN_TOKEN_FILE))
+    except OSError as error:
+        if isinstance(error, ControlSocketError):
+            raise
+        raise ControlSocketError(f"the control tokens in {state_dir} cannot be used: {error}") from error
+    return RemoteAccess(address, certificate, read, admin)
+
+
+def _token(path: Path) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        made = secrets.token_urlsafe(TOKEN_BYTES)
+        replace_file(path, made.encode() + b"\n", OWNER_ONLY)
+        return made
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_mode & 0o077:
+            raise ControlSocketError(f"{path} is a secret and others may read it: chmod 600 {path}")
+        if status.st_uid not in {os.geteuid(), 0}:
+            raise ControlSocketError(f"{path} belongs to user id {status.st_uid}: remove it, and the node makes one")
+        text = file.read(_FILE_LIMIT_BYTES).decode("ascii", "replace").strip()
+    if len(text) < TOKEN_LEAST_CHARACTERS or not (text.isascii() and text.isprintable()) or " " in text:
+        raise ControlSocketError(
+            f"{path} holds no token of {TOKEN_LEAST_CHARACTERS} or more characters: remove it, and the node makes one"
+        )
+    return text

@@ -1,0 +1,384 @@
+"""The other end of the control socket: what the command line, the terminal view and `up` ask a node.
+
+One connection is kept and used for one question at a time; when the node closed it in between, the question is asked
+once more on a new one (only questions that change nothing: a submission whose answer was lost is never repeated).
+Whatever goes wrong is a `ControlError`, whose text an operator can act on.
+
+Before it asks, it looks who answers: a node is run by this user or by root, and nobody else could have put its socket
+there (`bridge.node.security.local_trust`). What a question or an answer holds is nobody else's.
+
+Which node: the one that was named (`--node`, or the variable GARLICFARM_NODE), a socket or a state directory; otherwise
+the first that answers in `./farm-state` (where `up` keeps its nodes), otherwise the default state directory of `run`.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import urlencode
+
+import h11
+import msgspec
+import trio
+
+from bridge.api.control import (
+    WAIT_LIMIT_MS,
+    ClusterAnswer,
+    EventPage,
+    KeysAnswer,
+    LogPage,
+    LogTimeAnswer,
+    SubmitAnswer,
+    WishAnswer,
+)
+from bridge.api.control_json import cluster_from, event_page_from, keys_from, log_page_from, submit_from
+from bridge.api.view import FarmView
+from bridge.api.view_json import DOCUMENT_LIMIT_BYTES, ViewError, checked, decode_json, decode_view, from_document
+from bridge.node.security.control_socket import SOCKET_NAME, answers, socket_address
+from bridge.node.security.local_trust import UntrustedPathError, check_control_socket, check_node_user, peer_user_id
+
+RECEIVE_BYTES = 64 * 1024
+ANSWER_TIMEOUT_S = 30.0
+LOCAL_FARM_DIRECTORY = "farm-state"
+NODE_VARIABLE = "GARLICFARM_NODE"
+OK = 200
+SUBMIT_STATUSES = frozenset({200, 409, 410, 503, 504})
+
+LOST = (trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError, EOFError)
+"""How a connection ends without an answer."""
+
+T = TypeVar("T")
+
+
+class ControlError(Exception):
+    """The node could not be asked, or refused; the text says what happened and what to do."""
+
+
+class ControlClient:
+    """Asks the node behind one control socket. An async context manager; not for several tasks at a time."""
+
+    def __init__(
+        self,
+        path: Path,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+        user_of: Callable[[trio.socket.SocketType], int | None] = peer_user_id,
+    ) -> None:
+        """`user_of` tells who runs the process on the other side of a connected socket."""
+        self._user_of = user_of
+        self.path = path
+        self._timeout_s = timeout_s
+        self._stream: trio.SocketStream | None = None
+        self._connection = h11.Connection(h11.CLIENT)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connection, if there is one."""
+        self._drop()
+        await trio.lowlevel.checkpoint()
+
+    def _drop(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.socket.close()
+
+    async def view(self) -> FarmView:
+        """The picture of this moment."""
+        return decode_view(await self._get("/v1/view"))
+
+    async def cluster(self) -> ClusterAnswer:
+        """Who leads and who votes."""
+        return cluster_from(decode_json(await self._get("/v1/cluster")))
+
+    async def log(self, first: int = 1, limit: int = 100, wait_ms: int = 0, *, linearizable: bool = False) -> LogPage:
+        """Committed entries from `first` on; `linearizable`: with all that was acknowledged before the question."""
+        target = _paged("/v1/log", first, limit, wait_ms) + ("&linearizable=1" if linearizable else "")
+        return log_page_from(decode_json(await self._get(target)))
+
+    async def events(self, cursor: int = 1, limit: int = 100, wait_ms: int = 0) -> EventPage:
+        """The trace from `cursor` on."""
+        return event_page_from(decode_json(await self._get(_paged("/v1/events", cursor, limit, wait_ms))))
+
+    async def metrics(self) -> str:
+        """Prometheus text."""
+        return (await self._get("/metrics")).decode()
+
+    async def submit(self, entry: bytes, request: str | None = None) -> SubmitAnswer:
+        """Have one application entry committed. Any outcome is returned; `ControlError` when nothing was answered.
+
+        Under the same `request` (a request id) it is applied once, however often and at whichever node it is submitted.
+        """
+        target = "/v1/submit" + (f"?{urlencode({'request': request})}" if request else "")
+        status, body = await self.request("POST", target, entry)
+        if status in SUBMIT_STATUSES:
+            found = _document(body)
+            if "outcome" in found:
+                return submit_from(found)
+        raise self._refused(status, body)
+
+    async def wish(self, wish: dict[str, Any]) -> WishAnswer:
+        """Have what an operator asks for granted; ControlError says why it was not."""
+        return from_document(WishAnswer, await self._post("/v1/wishes", wish))
+
+    async def log_time(self) -> LogTimeAnswer:
+        """The farm's time, and the servers' clocks."""
+        return from_document(LogTimeAnswer, _document(await self._get("/v1/log-time")))
+
+    async def leave(self) -> None:
+        """Tell the node to leave the farm and stop."""
+        status, body = await self.request("POST", "/v1/leave")
+        if status not in {OK, 202}:
+            raise self._refused(status, body)
+
+    async def withdraw(self) -> None:
+        """Take back the node's promise to found the farm; ControlError says why it was refused."""
+        status, body = await self.request("POST", "/v1/withdraw")
+        if status != OK:
+            raise self._refused(status, body)
+
+    async def confirm_cluster(self, cluster_id: str) -> None:
+        """Tell the node that the cluster of this id is its farm; ControlError says why it was refused."""
+        await self._post("/v1/confirm-cluster", {"clusterId": cluster_id})
+
+    async def transfer(self, to: str | None = None) -> str:
+        """Hand leadership over, to the named node if one is; who leads now. ControlError says why it was not done."""
+        return str((await self._post("/v1/transfer", {"to": to})).get("leader", ""))
+
+    async def nodes(self) -> dict[str, Any]:
+        """Who belongs to the farm (docs/json-output.md)."""
+        return checked(decode_json(await self._get("/v1/nodes")))
+
+    async def approve_node(self, node: str) -> dict[str, Any]:
+        """Have a new identity take a name; what was done. ControlError says why it was not."""
+        return await self._post("/v1/nodes/approve", {"node": node})
+
+    async def evict_node(self, node: str, *, force: bool = False) -> dict[str, Any]:
+        """Throw an identity out and replace all keys; what was done."""
+        return await self._post("/v1/nodes/evict", {"node": node, "force": force})
+
+    async def replace_keys(self, *, force: bool = False) -> dict[str, Any]:
+        """Replace all gossip keys, sealed for each member; what was done."""
+        return await self._post("/v1/keys/replace", {"force": force})
+
+    async def backup(self) -> bytes:
+        """The bytes of a backup file."""
+        status, body = await self.request("POST", "/v1/backup")
+        if status != OK:
+            raise self._refused(status, body)
+        return body
+
+    async def keys(self) -> KeysAnswer:
+        """The farm's key ring, and who has it."""
+        return keys_from(decode_json(await self._get("/v1/keys")))
+
+    async def install_key(self) -> str:
+        """Have a new key opened everywhere; its id."""
+        return str((await self._post("/v1/keys/install")).get("key", ""))
+
+    async def use_key(self, key: str, *, force: bool = False) -> None:
+        """Have everybody seal with an installed key."""
+        await self._post("/v1/keys/use", {"key": key, "force": force})
+
+    async def remove_key(self, key: str, *, force: bool = False) -> None:
+        """Have a key refused everywhere."""
+        await self._post("/v1/keys/remove", {"key": key, "force": force})
+
+    async def export_keys(self) -> str:
+        """The text of the current farm key file. Secret."""
+        return str((await self._post("/v1/keys/export")).get("farmKey", ""))
+
+    async def _post(self, target: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        status, answer = await self.request("POST", target, b"" if body is None else msgspec.json.encode(body))
+        if status != OK:
+            raise self._refused(status, answer)
+        return checked(_document(answer))
+
+    async def _get(self, target: str) -> bytes:
+        status, body = await self.request("GET", target)
+        if status != OK:
+            raise self._refused(status, body)
+        return body
+
+    def _refused(self, status: int, body: bytes) -> ControlError:
+        match _document(body):
+            case {"error": {"text": str(text)}}:
+                return ControlError(f"the node refused: {text}")
+            case _:
+                return ControlError(f"the node at {self.path} answered {status} and gave no reason")
+
+    async def request(self, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
+        """One question and its answer: status and body. `ControlError` when there is none."""
+        if method != "GET":
+            # On an old connection it could not be told apart whether the node closed it before or after it took this.
+            self._drop()
+        reused = self._stream is not None
+        try:
+            return await self._attempt(method, target, body)
+        except LOST as error:
+            if not reused:
+                raise ControlError(self._lost(method)) from error
+        try:
+            return await self._attempt(method, target, body)
+        except LOST as error:
+            raise ControlError(self._lost(method)) from error
+
+    def _lost(self, method: str) -> str:
+        unknown = "; whether it did what was asked is unknown" if method == "POST" else ""
+        return f"the node at {self.path} closed the connection without an answer{unknown}"
+
+    async def _attempt(self, method: str, target: str, body: bytes) -> tuple[int, bytes]:
+        try:
+            with trio.fail_after(self._timeout_s + WAIT_LIMIT_MS / 1000 * ("wait=" in target)):
+                stream = self._stream or await self._connect()
+                self._stream = stream
+                return await self._exchange(stream, method, target, body)
+        except trio.TooSlowError as error:
+            self._drop()
+            raise ControlError(f"the node at {self.path} does not answer; is it stopped or overloaded?") from error
+        except BaseException:
+            # Cancelled, too: what is left of an exchange must not be taken for the answer to the next question.
+            self._drop()
+            raise
+
+    async def _connect(self) -> trio.SocketStream:
+        connecting = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+        try:
+            check_control_socket(self.path)
+            with socket_address(self.path) as address:
+                await connecting.connect(address)
+            check_node_user(self.path, self._user_of(connecting))
+        except UntrustedPathError as error:
+            connecting.close()
+            raise ControlError(str(error)) from error
+        except FileNotFoundError as error:
+            connecting.close()
+            raise ControlError(f"no node runs at {self.path}; start one, or say which with --node") from error
+        except ConnectionRefusedError as error:
+            connecting.close()
+            raise ControlError(f"the node that made {self.path} no longer runs; start it again") from error
+        except PermissionError as error:
+            connecting.close()
+            raise ControlError(f"{self.path} may only be used by the user who runs the node") from error
+        except OSError as error:
+            connecting.close()
+            raise ControlError(f"cannot reach a node at {self.path}: {error.strerror or error}") from error
+        except BaseException:
+            connecting.close()
+            raise
+        self._connection = h11.Connection(h11.CLIENT)
+        return trio.SocketStream(connecting)
+
+    async def _exchange(self, stream: trio.SocketStream, method: str, target: str, body: bytes) -> tuple[int, bytes]:
+        connection = self._connection
+        headers = [("Host", "node"), ("Content-Length", str(len(body)))]
+        if body:
+            headers.append(("Content-Type", "application/json"))
+        data = [
+            connection.send(h11.Request(method=method, target=target, headers=headers)),
+            connection.send(h11.Data(data=body)),
+            connection.send(h11.EndOfMessage()),
+        ]
+        await stream.send_all(b"".join(part or b"" for part in data))
+        status, found = await self._receive(stream)
+        if connection.our_state is h11.DONE and connection.their_state is h11.DONE:
+            connection.start_next_cycle()
+        else:
+            self._drop()
+        return status, found
+
+    async def _receive(self, stream: trio.SocketStream) -> tuple[int, bytes]:
+        status = 0
+        body = bytearray()
+        while True:
+            event = self._connection.next_event()
+            match event:
+                case h11.NEED_DATA:
+                    self._connection.receive_data(await stream.receive_some(RECEIVE_BYTES))
+                case h11.Response():
+                    status = event.status_code
+                case h11.Data():
+                    body += event.data
+                    if len(body) > DOCUMENT_LIMIT_BYTES:
+                        raise ControlError(f"the node at {self.path} sent more than {DOCUMENT_LIMIT_BYTES} bytes")
+                case h11.EndOfMessage():
+                    return status, bytes(body)
+                case h11.InformationalResponse():
+                    pass
+                case _:
+                    raise EOFError
+
+
+def _paged(path: str, first: int, limit: int, wait_ms: int) -> str:
+    return f"{path}?from={first}&limit={limit}" + (f"&wait={wait_ms}" if wait_ms else "")
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    try:
+        return decode_json(body)
+    except ViewError:
+        return {}
+
+
+def find_control_socket(
+    named: str | None, environment: Mapping[str, str] = os.environ, directory: Path | None = None
+) -> Path:
+    """The control socket of the node that is meant; `ControlError` says how to name one."""
+    chosen = named or environment.get(NODE_VARIABLE)
+    if chosen:
+        return _named_socket(Path(chosen).expanduser())
+    here = directory or Path.cwd()
+    default = default_state_directory(environment)
+    for candidate in (*_sockets(here / LOCAL_FARM_DIRECTORY), *_sockets(default)):
+        if answers(candidate):
+            return candidate
+    raise ControlError(
+        f"no node answers in {here / LOCAL_FARM_DIRECTORY} or {default}; start one with `garlicfarm up` or "
+        f"`garlicfarm run`, or say which with --node STATE_DIR (or {NODE_VARIABLE})"
+    )
+
+
+def _named_socket(chosen: Path) -> Path:
+    if not chosen.is_dir():
+        return chosen
+    sockets = list(_sockets(chosen))
+    if not sockets:
+        raise ControlError(f"no control socket in {chosen}: no node has been started with this state directory")
+    return next((socket for socket in sockets if answers(socket)), sockets[0])
+
+
+def _sockets(directory: Path) -> Iterator[Path]:
+    """Sockets of a node's state directory, or of the nodes whose state directories lie in it, in the order of names."""
+    own = directory / SOCKET_NAME
+    if own.exists():
+        yield own
+    try:
+        found = sorted(directory.glob(f"*/{SOCKET_NAME}"), key=lambda path: (len(path.parent.name), path.parent.name))
+    except OSError:
+        return
+    yield from found
+
+
+def default_state_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where `run` keeps a node's state unless told otherwise."""
+    base = environment.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(base) / "garlicfarm"
+
+
+def ask(path: Path, question: Callable[[ControlClient], Awaitable[T]], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
+    """Ask one question from code that is not async. Whatever goes wrong is a `ControlError`."""
+
+    async def conversation() -> T:
+        async with ControlClient(path, timeout_s) as client:
+            return await question(client)
+
+    try:
+        return trio.run(conversation)
+    except ViewError as error:
+        raise ControlError(f"the node at {path} answered what this version does not understand: {error}") from error

@@ -1,0 +1,72 @@
+"""The gossip key of a new era, sealed for each identity that stays.
+
+    admitted members, this node first, then those who run ──▶ public key known? ──▶ a box for each
+                                                          └──▶ no, or no room  ──▶ left out, by name
+
+A public key is known from the admission of its identity, or from its signed description in gossip. Whoever is left out
+has to be given the key file by a person.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bridge.core.membership.admission import Admitted
+from bridge.core.state.farm_state import FarmState
+from bridge.node.membership.member_directory import Listed
+from bridge.node.membership.membership_provider import Company
+from bridge.wire.keys.box import EraKey, new_key, seal_key
+from bridge.wire.log.identity_entries import BOXES_LIMIT
+from gossip.core.keychain import KeyChain
+
+
+@dataclass(frozen=True, slots=True)
+class SealedEra:
+    """An era that could begin, the boxes of those who stay, and by name who gets none."""
+
+    era: int
+    boxes: tuple[tuple[bytes, bytes], ...]
+    left_out: tuple[str, ...]
+
+
+def seal_era(
+    state: FarmState,
+    chain: KeyChain,
+    company: Company,
+    label: bytes,
+    seen: Mapping[bytes, Listed],
+    *,
+    without: bytes | None = None,
+) -> SealedEra:
+    """A new key in a box for each member but `without`. Only what the boxes hold is secret."""
+    content = EraKey(max(state.rekeying.era, chain.era) + 1, chain.clock + 1, new_key())
+    boxes: list[tuple[bytes, bytes]] = []
+    left_out: list[str] = []
+    for each in staying(state, company.node_id, seen, without=without):
+        listed = seen.get(each.node_id)
+        own = each.node_id == company.node_id
+        key = company.public_key if own else each.key or (listed.key if listed else None)
+        if key and len(boxes) < BOXES_LIMIT:
+            # It hashes to a NodeId that signs in gossip, so it is a point of the curve.
+            boxes.append((each.node_id, seal_key(content, key, label)))
+        else:
+            left_out.append(each.name or each.node_id.hex())
+    return SealedEra(content.era, tuple(boxes), tuple(left_out))
+
+
+def staying(
+    state: FarmState, own_id: bytes, seen: Mapping[bytes, Listed], *, without: bytes | None = None
+) -> list[Admitted]:
+    """The members but `without`: this node first, then those who run, then the others."""
+    members = [each for each in state.admitted.values() if each.is_member and each.node_id != without]
+
+    def rank(each: Admitted) -> tuple[bool, bool]:
+        listed = seen.get(each.node_id)
+        return each.node_id != own_id, listed is None or not listed.reachable
+
+    return sorted(members, key=rank)
+
+
+def not_admitted(state: FarmState, seen: Mapping[bytes, Listed]) -> tuple[str, ...]:
+    """Routers that run and that the log has not admitted: no box is made for them."""
+    known = {each.node_id for each in state.admitted.values()}
+    return tuple(each.metadata.name for each in seen.values() if each.node_id not in known and each.reachable)

@@ -1,0 +1,465 @@
+"""What operators may do to identities through a node: list them, approve one under a known name, throw one out.
+
+    GET  /v1/nodes                                   every identity that the log or gossip knows, and its standing
+    POST /v1/nodes/approve  {"node": NAME or ID}     a newcomer is admitted; or another identity takes a name, and the
+                                                     one before is retired
+    POST /v1/nodes/evict    {"node": NAME or ID}     an identity is out, all keys are replaced
+    POST /v1/keys/replace   {"force": false}         all keys are replaced, and nobody is out
+    POST /v1/backup                                  what the farm agreed on, as a backup file
+
+Approvals and evictions are the leader's entries, and are asked for where it runs: whoever can open its control socket
+may do anything to that router anyway, whereas an entry that any server passes on could be made by the very box that is
+to be thrown out, against the others.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from bridge.api.control import Scalar
+from bridge.core.formation.founding import Founding
+from bridge.core.membership.admission import (
+    Admitted,
+    Standing,
+    approval_refusal,
+    holder_of,
+    next_raft_id,
+    raft_id_of,
+    refusal,
+)
+from bridge.core.membership.eviction import majority_lost, vote_goes_first
+from bridge.core.state.farm_state import FarmState
+from bridge.core.state.feature_level import SUPPORTED_LEVEL, needed_level
+from bridge.core.state.records import Admission, Approval, Eviction, KeyReplacement
+from bridge.node.control.era_sealing import not_admitted, seal_era, staying
+from bridge.node.control.routes import Answer, Handler, Refused, Request
+from bridge.node.events.event_log import EventLog
+from bridge.node.membership.member_directory import Listed, Roster
+from bridge.node.membership.membership_provider import Company
+from bridge.node.membership.reconciling import PASSING, group_of
+from bridge.node.raft.applied_state import Ledger, clock_ms
+from bridge.node.raft.entry_signer import EntrySigner
+from bridge.node.raft.replica import Replica
+from bridge.node.security.farm_keys import FarmKeys
+from bridge.wire.keys.backup import Backup, BackupHead, encode_backup
+from bridge.wire.log.entries import encode
+from consensus import (
+    ChangeOutcome,
+    ChangeRefusal,
+    Configuration,
+    LogId,
+    Outcome,
+    ServerBusyError,
+    ServerStoppedError,
+    integer_id,
+)
+
+BACKUP_TYPE = "application/octet-stream"
+APPLY_PATIENCE_S = 10.0
+STRANGERS_LISTED_MAX = 64
+"""Routers that are not admitted: whoever holds the farm's key can make as many as gossip has room for."""
+VOTE_PATIENCE_S = 10.0
+VOTE_AGAIN_S = 0.1
+WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
+"""Refusals after which the same leader may be asked again."""
+
+
+class _Which(Struct, forbid_unknown_fields=True):
+    node: str
+    force: bool = False
+
+
+class _Whether(Struct, forbid_unknown_fields=True):
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Farm:
+    """What there is once this node is a server."""
+
+    replica: Replica
+    ledger: Ledger
+    signer: EntrySigner
+    founding: Founding
+    answered_within_ms: int
+
+
+class IdentityOffice:
+    """Answers the routes above."""
+
+    def __init__(self, agent: Company, roster: Roster, farm_keys: FarmKeys, trace: EventLog) -> None:
+        self._agent = agent
+        self._roster = roster
+        self._farm_keys = farm_keys
+        self._trace = trace
+        self._farm: _Farm | None = None
+        self.losing_vote: frozenset[int] = frozenset()
+        """Who is being thrown out: as a learner that is caught up and well it would otherwise be given a vote again."""
+
+    def founded(
+        self, replica: Replica, ledger: Ledger, signer: EntrySigner, founding: Founding, answered_within_ms: int
+    ) -> None:
+        """From now on there is a log."""
+        self._farm = _Farm(replica, ledger, signer, founding, answered_within_ms)
+
+    @property
+    def handlers(self) -> dict[str, tuple[str, Handler]]:
+        """The routes, for the control endpoint."""
+        return {
+            "/v1/nodes": ("GET", self._list),
+            "/v1/nodes/approve": ("POST", self._approve),
+            "/v1/nodes/evict": ("POST", self._evict),
+            "/v1/keys/replace": ("POST", self._replace_keys),
+            "/v1/backup": ("POST", self._back_up),
+        }
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    async def _list(self, _request: Request, _query: str) -> Answer:
+        farm = self._server()
+        state, configuration = farm.ledger.state, farm.replica.server.describe().raft.configuration
+        seen = {bytes(each.node_id): each for each in self._roster.members()}
+        rows = [
+            _row(
+                each.node_id,
+                self._name(each),
+                server_id,
+                each.standing.value,
+                self._status(each.node_id, seen),
+                _role(server_id, configuration),
+            )
+            for server_id, each in sorted(state.admitted.items())
+            if each.standing is not Standing.LAPSED
+        ]
+        strangers = [each for each in sorted(seen.items()) if raft_id_of(state.admitted, each[0]) is None]
+        for node_id, listed in strangers[:STRANGERS_LISTED_MAX]:
+            why = refusal(state.admitted, node_id, listed.metadata.name)
+            status = self._status(node_id, seen)
+            row = _row(node_id, listed.metadata.name, None, "waiting for approval", status, "none")
+            rows.append(row | {"reason": why})
+        hidden = max(0, len(strangers) - STRANGERS_LISTED_MAX)
+        clients = [
+            {
+                "id": node_id.hex(),
+                "name": each.name,
+                "scopes": [scope.value for scope in each.scopes],
+                "admitted": each.admitted,
+            }
+            for node_id, each in sorted(state.clients.items())
+        ]
+        levels = {"level": state.level, "supportedLevel": SUPPORTED_LEVEL}
+        return _json({"schema": 1, **levels, "nodes": rows, "notListed": hidden, "clients": clients})
+
+    def _name(self, each: Admitted) -> str | None:
+        own = each.node_id == self._agent.node_id
+        return self._roster.name_of(self._agent.node_id) if own else each.name
+
+    def _status(self, node_id: bytes, seen: dict[bytes, Listed]) -> str:
+        if node_id == self._agent.node_id:
+            return "alive"
+        listed = seen.get(node_id)
+        return "unknown" if listed is None else listed.status.name.lower()
+
+    # -- approving -----------------------------------------------------------------------------------------------------
+
+    async def _approve(self, request: Request, _query: str) -> Answer:
+        farm, wanted = self._leader(), _which(request.body).node
+        state = farm.ledger.state
+        newcomer = self._newcomer(state, wanted)
+        name = newcomer.metadata.name
+        holder = holder_of(state.admitted, name)
+        if holder is None:
+            return await self._admit(farm, newcomer)
+        replaced = state.admitted[holder]
+        if self._runs(replaced.node_id):
+            raise Refused(
+                409,
+                "still-runs",
+                f"the identity {replaced.node_id.hex()}, which has the name {name}, runs: two routers cannot have one"
+                f" name. Stop that one, or give {newcomer.node_id.hex()} another name",
+            )
+        server_id = next_raft_id(state.admitted, newcomer.node_id)
+        approval = Approval(newcomer.node_id, name, replaced.node_id, newcomer.key or None, server_id)
+        reason = approval_refusal(state.admitted, approval)
+        if reason is not None:
+            raise Refused(409, "not-approved", reason)
+        await self._commit(farm, approval)
+        after = farm.ledger.state.admitted
+        given = raft_id_of(after, newcomer.node_id)
+        if given is None or after[given].name != name:
+            raise Refused(409, "not-approved", "another decision about this name came first: `garlicfarm node list`")
+        self._trace.append("node-approved", {"name": name, "id": newcomer.node_id.hex(), "server": given})
+        return _json(
+            {
+                "schema": 1,
+                "name": name,
+                "id": newcomer.node_id.hex(),
+                "raftId": given,
+                "retired": {"id": replaced.node_id.hex(), "raftId": holder},
+            }
+        )
+
+    async def _admit(self, farm: _Farm, newcomer: Listed) -> Answer:
+        """A router under a name that nobody has."""
+        node_id, name, table = newcomer.node_id, newcomer.metadata.name, farm.ledger.state.admitted
+        if raft_id_of(table, node_id) is not None:
+            text = f"{node_id.hex()} is admitted already; the leader records by itself that it is called {name} now"
+            raise Refused(409, "not-needed", text)
+        reason = refusal(table, node_id, name)
+        if reason is not None:
+            raise Refused(409, "not-approved", reason)
+        await self._commit(farm, Admission(node_id, name, newcomer.key or None, next_raft_id(table, node_id)))
+        given = raft_id_of(farm.ledger.state.admitted, node_id)
+        if given is None:
+            raise Refused(409, "not-approved", "another admission came first: ask again")
+        self._trace.append("node-approved", {"name": name, "id": node_id.hex(), "server": given})
+        return _json({"schema": 1, "name": name, "id": node_id.hex(), "raftId": given, "retired": None})
+
+    def _newcomer(self, state: FarmState, wanted: str) -> Listed:
+        """The router that runs under a name which belongs to another identity."""
+        found = [
+            each
+            for each in self._roster.members()
+            if each.reachable
+            and wanted in (each.node_id.hex(), each.metadata.name)
+            and ((known := raft_id_of(state.admitted, each.node_id)) is None or state.admitted[known].name != wanted)
+        ]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            text = f"no router that runs waits for approval as {wanted[:64]!r}; `garlicfarm node list` shows who does"
+            raise Refused(404, "no-such-node", text)
+        ids = ", ".join(each.node_id.hex() for each in found)
+        raise Refused(409, "several", f"several identities come under {wanted[:64]!r}: {ids}; name one by its id")
+
+    # -- evicting ------------------------------------------------------------------------------------------------------
+
+    async def _evict(self, request: Request, _query: str) -> Answer:
+        farm, which = self._leader(), _which(request.body)
+        state = farm.ledger.state
+        node_id, server_id = self._target(state, which.node)
+        if node_id == self._agent.node_id:
+            text = "this node leads, and nobody throws himself out: `garlicfarm transfer`, then ask the next leader"
+            raise Refused(409, "leads", text)
+        each = None if server_id is None else state.admitted[server_id]
+        if each is not None and each.standing is Standing.EVICTED and not which.force:
+            text = f"{node_id.hex()} is evicted already. To replace the farm's keys once more, force it"
+            raise Refused(409, "evicted-already", text)
+        group = group_of(farm.replica.server.describe().raft, farm.answered_within_ms)
+        expect = self._farm_keys.current.expect
+        obstacle = majority_lost(group.voters, group.answering | {group.own_id}, server_id, expect)
+        if obstacle is not None and not which.force:
+            raise Refused(409, "no-majority", obstacle)
+        going = frozenset(() if server_id is None else (server_id,))
+        self.losing_vote |= going
+        try:
+            if obstacle is None and server_id is not None and vote_goes_first(group.voters, server_id, expect):
+                await self._take_vote(farm, server_id)
+            eviction, left_out = self._eviction(farm.ledger.state, node_id)
+            await self._commit(farm, eviction)
+        finally:
+            self.losing_vote -= going
+        if farm.ledger.state.rekeying.era != eviction.era:
+            raise Refused(409, "not-evicted", "somebody else evicted at the same time, and that came first: ask again")
+        facts: dict[str, Scalar] = {"id": node_id.hex(), "era": eviction.era, "sealedFor": len(eviction.boxes)}
+        self._trace.append("node-evicted", facts)
+        raft = farm.replica.server.describe().raft
+        return _json(
+            {
+                "schema": 1,
+                **facts,
+                "name": None if each is None else each.name,
+                "raftId": raft_id_of(farm.ledger.state.admitted, node_id),
+                "keysReplaced": self._agent.key_chain is not None,
+                "leftOut": list(left_out),
+                "votesStill": server_id is not None and server_id in raft.configuration.voter_ids,
+            }
+        )
+
+    async def _take_vote(self, farm: _Farm, server_id: int) -> None:
+        """Make a learner of a voter: it still gets the log, and so hears that it is out."""
+        server, ended = farm.replica.server, None
+        with trio.move_on_after(VOTE_PATIENCE_S):
+            while True:
+                now = server.describe().raft.configuration
+                leaving = tuple(each for each in now.voters if each.server_id == server_id)
+                staying = tuple(each for each in now.voters if each.server_id != server_id)
+                ended = await server.change_configuration(staying, (*now.learners, *leaving))
+                if ended.outcome is ChangeOutcome.COMMITTED:
+                    return
+                if ended.outcome is not ChangeOutcome.REFUSED or ended.refusal not in WAITED_FOR:
+                    break
+                await trio.sleep(VOTE_AGAIN_S)
+        why = "no majority answers" if ended is None or ended.refusal is None else ended.refusal.value
+        text = f"the vote of server {server_id} could not be taken from it: {why}. Nobody was evicted; ask again"
+        raise Refused(503, "not-evicted", text)
+
+    def _target(self, state: FarmState, wanted: str) -> tuple[bytes, int | None]:
+        known = {each.node_id: number for number, each in state.admitted.items()}
+        named = [each.node_id for each in state.admitted.values() if each.name == wanted and each.is_member]
+        named += [bytes(each.node_id) for each in self._roster.members() if each.metadata.name == wanted]
+        everybody = {*known, *(bytes(each.node_id) for each in self._roster.members()), bytes(self._agent.node_id)}
+        by_id = [node_id for node_id in everybody if node_id.hex() == wanted]
+        found = set(by_id or named)
+        if len(found) != 1:
+            what = "several identities have" if found else "no identity has"
+            text = f"{what} the name or id {wanted[:64]!r}; `garlicfarm node list` shows them, name one by its id"
+            raise Refused(404 if not found else 409, "no-such-node", text)
+        node_id = found.pop()
+        return node_id, known.get(node_id)
+
+    def _eviction(self, state: FarmState, node_id: bytes) -> tuple[Eviction, tuple[str, ...]]:
+        """The entry, and who remains and gets no box."""
+        chain, seen = self._agent.key_chain, self._seen()
+        if chain is None:
+            # No gossip carries keys here: the operator replaces the key file of every node by hand.
+            members = staying(state, self._agent.node_id, {}, without=node_id)
+            return Eviction(node_id, state.rekeying.era + 1, ()), tuple(each.name or "?" for each in members)
+        sealed = seal_era(state, chain, self._agent, self._farm_keys.current.label, seen, without=node_id)
+        return Eviction(node_id, sealed.era, sealed.boxes), (*sealed.left_out, *not_admitted(state, seen))
+
+    # -- replacing the keys --------------------------------------------------------------------------------------------
+
+    async def _replace_keys(self, request: Request, _query: str) -> Answer:
+        farm, force = self._leader(), _forced(request.body)
+        state, chain, seen = farm.ledger.state, self._agent.key_chain, self._seen()
+        if chain is None:
+            text = (
+                'with transport = "i2p" no gossip carries keys: replace the key file of each router by hand, as'
+                " docs/keys.md says under 'A stolen router'"
+            )
+            raise Refused(409, "no-gossip", text)
+        group = group_of(farm.replica.server.describe().raft, farm.answered_within_ms)
+        well = len(group.voters & (group.answering | {group.own_id}))
+        if 2 * well <= len(group.voters):
+            text = f"{well} of {len(group.voters)} voters answer, which is no majority: nothing could be committed"
+            raise Refused(409, "no-majority", text)
+        sealed = seal_era(state, chain, self._agent, self._farm_keys.current.label, seen)
+        if sealed.left_out and not force:
+            text = (
+                f"{len(sealed.left_out)} of {len(sealed.left_out) + len(sealed.boxes)} members would get no key, since"
+                f" their public key is not known yet: {', '.join(sealed.left_out)}. Start them once, so that the leader"
+                " records it; or force it, and bring them the new key file"
+            )
+            raise Refused(409, "left-out", text)
+        await self._commit(farm, KeyReplacement(sealed.era, sealed.boxes))
+        if farm.ledger.state.rekeying.era != sealed.era:
+            text = "somebody else replaced the keys at the same time, and that came first: `garlicfarm keys list`"
+            raise Refused(409, "not-replaced", text)
+        names = {each.node_id: each.name or each.node_id.hex() for each in state.admitted.values()}
+        away = [names[node_id] for node_id, _ in sealed.boxes if not self._runs(node_id)]
+        facts: dict[str, Scalar] = {"era": sealed.era, "sealedFor": len(sealed.boxes)}
+        self._trace.append("keys-replacement-committed", facts)
+        left_out = [*sealed.left_out, *not_admitted(state, seen)]
+        return _json({"schema": 1, **facts, "away": sorted(away), "leftOut": left_out})
+
+    def _seen(self) -> dict[bytes, Listed]:
+        return {bytes(each.node_id): each for each in self._roster.members()}
+
+    # -- a backup ------------------------------------------------------------------------------------------------------
+
+    async def _back_up(self, _request: Request, _query: str) -> Answer:
+        farm = self._server()
+        state = farm.ledger.state
+        image = farm.ledger.snapshot()
+        configuration = farm.replica.server.describe().raft.configuration
+        key = self._farm_keys.current
+        head = BackupHead(
+            node_id=self._agent.node_id,
+            cluster_id=farm.founding.cluster_id,
+            founding=farm.founding,
+            configuration=configuration,
+            last=LogId(state.applied_index, state.applied_term),
+            made_at_ms=clock_ms(),
+            cluster=key.cluster,
+            label=key.label.hex(),
+            epoch=key.epoch,
+        )
+        self._trace.append("backup-made", {"index": state.applied_index})
+        return Answer(200, encode_backup(Backup(head, b"".join(image))), BACKUP_TYPE)
+
+    # -- common --------------------------------------------------------------------------------------------------------
+
+    def _server(self) -> _Farm:
+        if self._farm is None:
+            raise Refused(409, "no-server", "this node is not a server of a founded farm; see `garlicfarm status`")
+        return self._farm
+
+    def _leader(self) -> _Farm:
+        farm = self._server()
+        if not farm.replica.leads:
+            leader = farm.replica.server.role.leader
+            each = None if leader is None else farm.ledger.state.admitted.get(integer_id(leader))
+            name = "nobody known" if leader is None else (each.name if each and each.name else f"server {leader}")
+            text = f"only the leader decides about identities, and this node does not lead; {name} does. Ask it there"
+            raise Refused(409, "not-leader", text)
+        return farm
+
+    def _runs(self, node_id: bytes) -> bool:
+        if node_id == self._agent.node_id:
+            return True
+        return any(each.node_id == node_id and each.reachable for each in self._roster.members())
+
+    async def _commit(self, farm: _Farm, record: Admission | Approval | Eviction | KeyReplacement) -> None:
+        level = farm.ledger.state.level
+        if level < needed_level(record):
+            raise Refused(
+                409,
+                "level",
+                f"the farm is at feature level {level}, and this takes {needed_level(record)}: a voter runs an older"
+                " version, or its word has not come yet. Update it, or wait a moment",
+            )
+        try:
+            entry = farm.signer.sign(encode(record))
+        except ValueError as error:
+            raise Refused(409, "no-entry", f"no entry can be made of this: {error}") from error
+        try:
+            answer = await farm.replica.server.propose((entry,))
+            if answer.outcome is not Outcome.COMMITTED or answer.position is None:
+                text = "leadership changed, or no majority answers: whether it was done, `garlicfarm node list` shows"
+                raise Refused(503, "not-committed", text)
+            with trio.fail_after(APPLY_PATIENCE_S):
+                await farm.replica.server.wait_applied(answer.position.index)
+        except (ServerBusyError, ServerStoppedError, trio.TooSlowError) as error:
+            raise Refused(503, "busy", f"this node cannot do it now: {error}; look again in a moment") from error
+
+
+def _role(server_id: int, configuration: Configuration) -> str:
+    if server_id in configuration.voter_ids:
+        return "voter"
+    return "learner" if server_id in configuration.learner_ids else "none"
+
+
+def _row(
+    node_id: bytes, name: str | None, raft_id: int | None, standing: str, status: str, role: str
+) -> dict[str, Any]:
+    return {
+        "id": node_id.hex(),
+        "name": name,
+        "raftId": raft_id,
+        "standing": standing,
+        "status": status,
+        "serverRole": role,
+        "reason": None,
+    }
+
+
+def _which(body: bytes) -> _Which:
+    try:
+        return msgspec.json.decode(body, type=_Which)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(400, "bad-request", f'expected {{"node": NAME or ID, "force": false}}: {error}') from error
+
+
+def _forced(body: bytes) -> bool:
+    try:
+        return msgspec.json.decode(body or b"{}", type=_Whether).force
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(400, "bad-request", f'expected {{"force": false}}: {error}') from error
+
+
+def _json(document: dict[str, Any]) -> Answer:
+    return Answer(200, msgspec.json.encode(document))

@@ -1,0 +1,172 @@
+"""What operators may do to the farm's keys through a node: list, install, use, remove, export.
+
+Gossip's key room asks the members that run whether a step has reached them. Here names stand for ids, and those count
+as well that do not run: a router that is down has the keys that it had, and one that comes back when they are removed
+finds everybody deaf. So a removal waits for them, unless it is forced.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import trio
+
+from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer
+from bridge.api.view import FarmView, MemberStatus, ServerRole
+from bridge.node.control.routes import Refused
+from bridge.node.events.event_log import EventLog
+from bridge.node.membership.member_directory import Roster
+from bridge.node.security.farm_keys import FarmKeys
+from bridge.wire.keys.farm_key import farm_key_text
+from gossip.core.effects import AlarmKind
+from gossip.core.keychain import KeyChainError, KeyState
+from gossip.core.member import NodeId
+from gossip.node.agent import Agent
+from gossip.node.key_room import KeyRoom, ListedKey, NotEverywhereError
+from gossip.node.requests import BusyError
+
+_STATES = {
+    KeyState.PRIMARY: FarmKeyState.PRIMARY,
+    KeyState.OPEN: FarmKeyState.INSTALLED,
+    KeyState.RETIRED: FarmKeyState.REMOVED,
+}
+_RUNNING = frozenset({MemberStatus.ALIVE, MemberStatus.SUSPECT})
+
+
+class KeyOffice:
+    """The `KeyPort` of a node."""
+
+    def __init__(
+        self, agent: Agent, roster: Roster, farm_keys: FarmKeys, make_view: Callable[[], FarmView], trace: EventLog
+    ) -> None:
+        self._room = KeyRoom(agent)
+        self._own_id = agent.node_id
+        self._roster = roster
+        self._farm_keys = farm_keys
+        self._make_view = make_view
+        self._trace = trace
+
+    async def listing(self) -> KeysAnswer:
+        """The ring, and who has it."""
+        with self._refusals():
+            listing = await self._room.list()
+        living = {self._own_id, *listing.agreeing, *listing.differing, *listing.silent}
+        filed = await trio.to_thread.run_sync(self._farm_keys.filed_now)
+        current = self._farm_keys.current
+        return KeysAnswer(
+            farm=current.label.hex(),
+            epoch=listing.epoch,
+            primary=listing.primary,
+            members=len(living),
+            file=str(self._farm_keys.path),
+            file_epoch=None if filed is None or filed.label != current.label else filed.epoch,
+            keys=tuple(sorted((self._key(each, living) for each in listing.keys), key=_in_order)),
+            behind=self._names(listing.differing),
+            silent=self._names(listing.silent),
+            absent=self._absent(),
+            refused=self._is_refused(),
+        )
+
+    def _key(self, key: ListedKey, living: set[NodeId]) -> FarmKeyView:
+        missing = () if key.state is KeyState.RETIRED else tuple(living - set(key.opened_by))
+        return FarmKeyView(
+            key.name,
+            _STATES[key.state],
+            key.since,
+            opened_by=len(key.opened_by),
+            sealed_by=len(key.sealed_by),
+            missing=self._names(missing),
+        )
+
+    async def install(self) -> str:
+        """Have a new key opened everywhere; its id."""
+        self._require_membership()
+        with self._refusals():
+            name = await self._room.install()
+        self._trace.append("key-installed", {"key": name})
+        return name
+
+    async def use(self, name: str, *, force: bool) -> None:
+        """Have everybody seal with an installed key."""
+        self._require_membership()
+        with self._refusals():
+            await self._room.use(name, force=force)
+        self._trace.append("key-used", {"key": name, "forced": force})
+
+    async def remove(self, name: str, *, force: bool) -> None:
+        """Have a key refused everywhere."""
+        self._require_membership()
+        absent = self._absent()
+        if absent and not force:
+            raise Refused(
+                409,
+                "members-absent",
+                f"{_listed(absent)} down, and would be refused afterwards if {name} is the key known there: start what "
+                "is down, and it learns the new key by itself; or force it, and give it the current key file before its"
+                " next start (`garlicfarm keys export FILE`)",
+            )
+        with self._refusals():
+            await self._room.remove(name, force=force)
+        self._trace.append("key-removed", {"key": name, "forced": force})
+
+    async def export(self) -> str:
+        """The text of the farm key file as it would have to be now. Secret."""
+        self._require_membership()
+        self._trace.append("keys-exported", {"epoch": self._farm_keys.current.epoch})
+        return farm_key_text(self._farm_keys.exported)
+
+    def _is_refused(self) -> bool:
+        return any(alarm.kind == AlarmKind.KEY_RETIRED.value for alarm in self._make_view().alarms)
+
+    def _require_membership(self) -> None:
+        if self._is_refused():
+            raise Refused(
+                409,
+                "node-refused",
+                "the farm has removed the keys of this node, so that its ring is not the farm's: ask a router that is "
+                "in the farm (--node)",
+            )
+
+    def _absent(self) -> tuple[str, ...]:
+        view = self._make_view()
+        # A node with a new identity has taken the address, and the place, of what can no more come back.
+        taken = {member.address for member in view.members if member.status in _RUNNING}
+        # Once there is a farm, whoever has not been a server of it is no reason to wait: anybody with a copied key can
+        # join the gossip under any name, and be gone.
+        belongs = {member.node_id for member in view.members if member.server_role is not ServerRole.NONE}
+        dead = (
+            member
+            for member in view.members
+            if member.status is MemberStatus.DEAD and (member.node_id in belongs or not view.raft.voters)
+        )
+        down = {member.name for member in dead if member.address not in taken}
+        here = {member.raft_id for member in view.members if member.status in _RUNNING}
+        voters = {voter.name or f"server {voter.raft_id}" for voter in view.raft.voters if voter.raft_id not in here}
+        return tuple(sorted(down | voters))
+
+    def _names(self, node_ids: tuple[NodeId, ...]) -> tuple[str, ...]:
+        return tuple(sorted(self._roster.name_of(node_id) for node_id in node_ids))
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except NotEverywhereError as error:
+            raise Refused(
+                409,
+                "not-everywhere",
+                f"{_listed(self._names(error.behind))} not known to have key {error.name} {error.step}, and would be "
+                "cut off: wait until `garlicfarm keys list` shows agreement, tell what does not answer to leave, or "
+                "force it",
+            ) from error
+        except KeyChainError as error:
+            raise Refused(409, "key-refused", str(error)) from error
+        except BusyError as error:
+            raise Refused(503, "busy", str(error)) from error
+
+
+def _in_order(key: FarmKeyView) -> tuple[int, int, str]:
+    return (list(FarmKeyState).index(key.state), -key.since, key.key_id)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"

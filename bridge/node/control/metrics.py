@@ -1,0 +1,124 @@
+"""Prometheus metrics, made out of a FarmView at the moment of scraping.
+
+Nothing is counted twice: the figures are those of the view, and a registry of its own keeps the process's defaults and
+other libraries' metrics out. Labels are names and small words only. Node ids, destinations and addresses are not among
+them: a metrics store is read by many, keeps for long, and must not become a directory of who serves what; each would
+also be a new time series.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from bridge.api.printable import printable
+from bridge.api.view import CounterView, FarmView, MemberStatus, RaftRole
+
+PREFIX = "garlicfarm"
+
+
+def exposition(view: FarmView, extra_counters: Mapping[str, int] | None = None) -> bytes:
+    """The metrics of `view` as Prometheus text."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_ViewCollector(view, extra_counters or {}))
+    return generate_latest(registry)
+
+
+class _ViewCollector(Collector):
+    """Metrics of one view."""
+
+    def __init__(self, view: FarmView, extra_counters: Mapping[str, int]) -> None:
+        self._view = view
+        self._extra_counters = extra_counters
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _node(self._view)
+        yield from _members(self._view)
+        yield from _raft(self._view)
+        yield from _publishing(self._view)
+        yield from self._counters()
+
+    def _counters(self) -> Iterator[Metric]:
+        seen: set[str] = set()
+        extra = (CounterView(name, value) for name, value in sorted(self._extra_counters.items()))
+        groups = (
+            ("", self._view.counters),
+            ("gossip_", self._view.gossip.counters),
+            ("raft_", self._view.raft.counters),
+            ("", tuple(extra)),
+        )
+        for prefix, counters in groups:
+            for counter in counters:
+                name = f"{PREFIX}_{prefix}{counter.name}"
+                if name not in seen:
+                    seen.add(name)
+                    yield CounterMetricFamily(name, counter.name.replace("_", " "), value=counter.value)
+
+
+def _labels(*texts: str) -> tuple[str, ...]:
+    return tuple(map(printable, texts))
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)
+
+
+def _node(view: FarmView) -> Iterator[Metric]:
+    info = GaugeMetricFamily(
+        f"{PREFIX}_node_info", "Constant 1, with what this node is", labels=("name", "version", "phase")
+    )
+    info.add_metric(_labels(view.node.name, view.node.version, view.node.phase.value), 1)
+    yield info
+    yield _gauge("uptime_seconds", "Since this process started", view.node.uptime_ms / 1000)
+    yield _gauge("generation", "Restarts of this node, persisted", view.node.generation)
+    alarms = GaugeMetricFamily(f"{PREFIX}_alarms", "Alarms that stand, by kind", labels=("kind",))
+    for kind in sorted({alarm.kind for alarm in view.alarms}):
+        alarms.add_metric(_labels(kind), sum(alarm.kind == kind for alarm in view.alarms))
+    yield alarms
+
+
+def _members(view: FarmView) -> Iterator[Metric]:
+    members = GaugeMetricFamily(f"{PREFIX}_members", "Members known to this node, by status", labels=("status",))
+    for status in MemberStatus:
+        members.add_metric(_labels(status.value), sum(member.status is status for member in view.members))
+    yield members
+    yield _gauge("gossip_peers", "Members that this node probes", view.gossip.peer_count)
+    yield _gauge("gossip_capacity", "Members that this node is willing to probe", view.gossip.capacity)
+    times = [member.rtt_ms for member in view.members if member.rtt_ms is not None]
+    if times:
+        yield _gauge("gossip_round_trip_seconds_max", "The slowest peer's last round trip", max(times) / 1000)
+
+
+def _raft(view: FarmView) -> Iterator[Metric]:
+    raft = view.raft
+    roles = GaugeMetricFamily(f"{PREFIX}_raft_role", "1 at this node's role", labels=("role",))
+    for role in RaftRole:
+        roles.add_metric(_labels(role.value), raft.role is role)
+    yield roles
+    yield _gauge("raft_term", "The latest term that this node knows", raft.term)
+    yield _gauge("raft_has_leader", "1 while this node knows a leader", raft.leader_id is not None)
+    yield _gauge("raft_last_index", "The last entry in this node's log", raft.last_index)
+    yield _gauge("raft_commit_index", "The last committed entry that this node knows", raft.commit_index)
+    yield _gauge("raft_applied_index", "The last entry that the state machine has seen", raft.applied_index)
+    lags = GaugeMetricFamily(f"{PREFIX}_raft_follower_lag_entries", "Entries a follower lacks", labels=("server",))
+    for follower in raft.followers:
+        if follower.lag_entries is None:
+            continue
+        lags.add_metric(_labels(follower.name or str(follower.raft_id)), follower.lag_entries)
+    yield lags
+
+
+def _publishing(view: FarmView) -> Iterator[Metric]:
+    if not view.publishing:
+        return
+    here = sum(each.publisher_id is not None and each.publisher_id == view.node.raft_id for each in view.publishing)
+    yield _gauge("publishing", "Master destinations that this node publishes", here)
+    yield _gauge(
+        "lease_set_entries", "Entries of what is published", sum(len(each.entries) for each in view.publishing)
+    )
+    healthy = sum(entry.healthy for each in view.publishing for entry in each.entries)
+    yield _gauge("lease_set_healthy_entries", "Of these, healthy", healthy)
+    left = [each.seconds_to_expiry for each in view.publishing if each.seconds_to_expiry is not None]
+    if left:
+        yield _gauge("lease_set_seconds_to_expiry", "Until the first entry ends, by log time", min(left))

@@ -1,0 +1,226 @@
+"""What stands behind the control endpoint: one node's answers about itself, its farm and its log.
+
+Reading goes by position (`bridge.api.control`), so a slow reader holds nothing here. The view is made anew for each
+question out of what the cores say at that moment; the same view feeds the terminal, `--json` and the metrics.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+
+import trio
+
+from bridge.api.control import (
+    ClusterAnswer,
+    EventPage,
+    LogPage,
+    LogTimeAnswer,
+    ServerClock,
+    SubmitAnswer,
+    SubmitOutcome,
+    WishAnswer,
+)
+from bridge.api.control_json import log_entry
+from bridge.api.view import FarmView, VoterView
+from bridge.core.membership.admission import server_name
+from bridge.core.state.records import Admission, Approval, Clock, Eviction, KeyReplacement, Level, Publication
+from bridge.node.control.operator_commands import Wishing
+from bridge.node.control.routes import KeyPort, Refused
+from bridge.node.events.event_log import EventLog
+from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.entry_signer import EntrySigner
+from bridge.node.raft.handover import hand_over
+from bridge.node.raft.replica import Replica
+from bridge.node.raft.submitting import Submitting
+from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, decode
+from consensus import Entry, NotLeaderError, ServerBusyError, ServerStoppedError
+from consensus.sessions import RequestId
+
+PAGE_LIMIT_BYTES = 4 * 1024 * 1024
+
+
+class NodePort:
+    """The node, as far as the control endpoint needs it."""
+
+    def __init__(
+        self,
+        *,
+        make_view: Callable[[], FarmView],
+        trace: EventLog,
+        leave: Callable[[], None],
+        withdraw: Callable[[], Awaitable[str | None]],
+        confirm: Callable[[bytes], Awaitable[str | None]],
+        keys: KeyPort,
+    ) -> None:
+        self._make_view = make_view
+        self._trace = trace
+        self._leave = leave
+        self._withdraw = withdraw
+        self._confirm = confirm
+        self.keys = keys
+        self._ledger: Ledger | None = None
+        self._replica: Replica | None = None
+        self._submitting: Submitting | None = None
+        self._has_log = trio.Event()
+
+    def founded(self, replica: Replica, ledger: Ledger, signer: EntrySigner, client_name: str) -> None:
+        """From now on there is a log; under `client_name`, unique to this life, others' entries are submitted."""
+        self._replica, self._ledger = replica, ledger
+        self._submitting = Submitting(replica, ledger, signer, client_name)
+        self._has_log.set()
+
+    async def view(self) -> FarmView:
+        """The picture of this moment."""
+        return self._make_view()
+
+    async def cluster(self) -> ClusterAnswer:
+        """Who leads and who votes."""
+        view = self._make_view()
+        endpoints: dict[int | None, str | None] = {member.raft_id: member.endpoint for member in view.members}
+        raft = view.raft
+        return ClusterAnswer(
+            cluster=view.farm.cluster,
+            cluster_id=view.farm.cluster_id,
+            raft_id=view.node.raft_id,
+            term=raft.term,
+            commit_index=raft.commit_index,
+            leader_id=raft.leader_id,
+            leader_name=raft.leader_name,
+            leader_endpoint=endpoints.get(raft.leader_id) or raft.leader_endpoint,
+            voters=tuple(
+                VoterView(voter.raft_id, endpoints.get(voter.raft_id) or voter.endpoint, voter.name)
+                for voter in raft.voters
+            ),
+        )
+
+    async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
+        """Committed entries from `first` on; if there are none yet, wait for one for at most `wait_ms`.
+
+        Only entries that this node has applied are shown: their log time is known. `linearizable`: it has first applied
+        everything that was acknowledged before the call.
+        """
+        start = max(first, 1)
+        if linearizable:
+            await self._catch_up()
+        with trio.move_on_after(wait_ms / 1000), suppress(ServerStoppedError):
+            await self._has_log.wait()
+            if self._replica is not None:
+                await self._replica.server.wait_applied(start)
+        if self._replica is None or self._ledger is None:
+            return LogPage(first_index=1, last_index=0, commit_index=0, next_index=start)
+        server, ledger = self._replica.server, self._ledger
+        about = server.describe()
+        applied, kept = about.applied, about.raft.log_start.index + 1
+        # What a snapshot covers and the log no longer holds is skipped; the page says where it begins.
+        start = max(start, kept)
+        readable = max(0, min(limit, applied - start + 1))
+        entries = await self._read(self._replica, start, readable) if readable else ()
+        shown = tuple(
+            log_entry(start + offset, entry, ledger.log_time_at(start + offset)) for offset, entry in enumerate(entries)
+        )
+        return LogPage(
+            first_index=kept,
+            last_index=about.raft.last.index,
+            commit_index=applied,
+            next_index=start + len(shown),
+            entries=shown,
+        )
+
+    async def _catch_up(self) -> None:
+        if self._replica is None:
+            raise Refused(503, "no-leader", "this node is not a server of a founded farm; see `garlicfarm status`")
+        try:
+            await self._replica.read_barrier()
+        except NotLeaderError as error:
+            text = "no leader has confirmed in time what is committed; read without `linearizable`, or try again"
+            raise Refused(503, "no-leader", text) from error
+        except ServerBusyError as error:
+            raise Refused(503, "busy", f"{error}; try again in a moment") from error
+        except ServerStoppedError as error:
+            raise Refused(503, "stopping", f"this node stops: {error}") from error
+
+    async def _read(self, replica: Replica, first: int, limit: int) -> tuple[Entry, ...]:
+        try:
+            return await replica.server.read(first, limit, PAGE_LIMIT_BYTES)
+        except ServerBusyError as error:
+            raise Refused(503, "busy", f"too many readers at a time ({error}); try again in a moment") from error
+        except ServerStoppedError as error:
+            raise Refused(503, "stopping", f"this node stops: {error}") from error
+
+    async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
+        """Events of the trace from `cursor` on, waiting likewise."""
+        return await self._trace.wait(cursor, limit, wait_ms)
+
+    async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
+        """Have one application entry (a JSON object) committed, here or by the leader, and applied at most once."""
+        refusal = _refusal(entry)
+        if refusal is not None:
+            return SubmitAnswer(SubmitOutcome.REFUSED, reason=refusal)
+        if self._submitting is None:
+            return SubmitAnswer(
+                SubmitOutcome.REFUSED,
+                reason="this node is not a server of a founded farm; see `garlicfarm status`",
+            )
+        return await self._submitting.submit(entry, request)
+
+    async def wish(self, body: bytes) -> WishAnswer:
+        """Have what an operator asks for committed; `Refused` says why it came to nothing."""
+        if self._submitting is None or self._ledger is None:
+            raise Refused(409, "no-server", "this node is not a server of a founded farm; see `garlicfarm status`")
+        return await Wishing(self._make_view(), self._ledger, self._submitting.submit).grant(body)
+
+    async def log_time(self) -> LogTimeAnswer:
+        """The farm's time, and the servers' clocks beside it."""
+        view = self._make_view()
+        if self._ledger is None or view.node.raft_id is None:
+            raise Refused(409, "no-server", "this node is not a server of a founded farm; see `garlicfarm status`")
+        ledger, state = self._ledger, self._ledger.state
+        judgement = ledger.judge_clocks(view.node.raft_id)
+        offsets_ms: Mapping[int, int] = {} if judgement is None else judgement.offsets_ms
+        voters = {each for majority in state.clocks.majorities for each in majority}
+        return LogTimeAnswer(
+            log_time_ms=state.log_time_ms,
+            majority_ms=None if judgement is None else judgement.majority_ms,
+            latest_ms=state.clocks.limit_ms(view.raft.term, ledger.farm.tuning.period_ms),
+            agreed=judgement is not None and judgement.agreed,
+            clocks=tuple(
+                ServerClock(each, server_name(state.admitted, each), each in voters, offsets_ms.get(each))
+                for each in sorted(voters | offsets_ms.keys())
+            ),
+        )
+
+    async def leave(self) -> None:
+        """Begin to leave the farm and stop."""
+        self._leave()
+
+    async def transfer(self, to: str | None) -> str:
+        """Hand leadership to the node of that name or Raft id, or to whoever is caught up best; who leads now."""
+        if self._replica is None:
+            raise Refused(409, "no-server", "this node is not a server of a founded farm; see `garlicfarm status`")
+        return await hand_over(self._replica, self._make_view().raft.voters, to)
+
+    async def withdraw(self) -> str | None:
+        """Take back this node's promise to found the farm; a text says why it cannot be."""
+        return await self._withdraw()
+
+    async def confirm_cluster(self, cluster_id: bytes) -> str | None:
+        """Take this cluster for the node's farm; a text says why it cannot be."""
+        return await self._confirm(cluster_id)
+
+
+def _refusal(entry: bytes) -> str | None:
+    if len(entry) > ENTRY_LIMIT_BYTES:
+        return f"the entry has {len(entry)} bytes, at most {ENTRY_LIMIT_BYTES} are accepted"
+    try:
+        value = json.loads(entry)
+    except (ValueError, RecursionError) as error:
+        return f"the entry is not JSON: {error}"
+    if not isinstance(value, dict):
+        return "the entry is not a JSON object"
+    match decode(entry):
+        case Clock() | Admission() | Approval() | Eviction() | KeyReplacement() | Level():
+            return "clock entries, and those about who belongs to the farm, are written by the leader alone"
+        case Publication():
+            return "publications are written by the publisher alone"
+        case _:
+            return None

@@ -1,0 +1,271 @@
+"""What operators ask of the farm through a node: resolved, submitted, and answered with what came of it.
+
+    {"exclusion": {"hash": ADDRESS, "excluded": true}}      a leaf is listed nowhere, or again
+    {"cost": {"hash": ADDRESS, "factor": 1.5}}              a leaf becomes dearer or cheaper
+    {"force": {"master": ADDRESS}}                          a master is published anew
+    {"removal": {"server": NAME or Raft id, "removed": true}}
+    {"correction": {}}                                      log time goes back to the clocks of a majority of the voters
+    {"client": {"name": NAME, "key": KEY, "scopes": ["weights"], "admitted": true}}     a client key is admitted
+    {"client": {"name": NAME, "admitted": false}}                                       or removed
+
+The body is the log's entry in an operator's words: addresses in place of hashes and destinations, names in place of
+Raft ids. Any node takes it, for the entry goes through the log and the state machine decides, alike on all servers;
+what it refused is told with its reason. What cannot come to anything is refused before it is in the log.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Struct
+
+from bridge.api.control import SubmitAnswer, SubmitOutcome, WishAnswer
+from bridge.api.view import FarmView
+from bridge.api.weights import address_of_hash
+from bridge.core.farm.client_keys import client_refusal
+from bridge.core.farm.log_time_correction import correction_refusal
+from bridge.core.state.farm_state import FarmState
+from bridge.core.state.feature_level import needed_level
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import ClientKey, Correction, CostFactor, Exclusion, Force, Removal, Scope, Wish
+from bridge.core.state.voter_clocks import allowance_ms
+from bridge.node.control.routes import Refused
+from bridge.node.raft.applied_state import Ledger
+from bridge.node.settings.masters import ADDRESS
+from bridge.wire.i2p.structures import I2pError, destination_from_base64
+from bridge.wire.log.entries import ApplicationError, encode
+from bridge.wire.log.operator_commands import public_key_of
+from gossip.wire.identity import node_id_of
+
+FORMS = (
+    'one of {"exclusion": {"hash": ADDRESS, "excluded": true}}, {"cost": {"hash": ADDRESS, "factor": 1.5}},'
+    ' {"force": {"master": ADDRESS}}, {"removal": {"server": NAME, "removed": true}},'
+    ' {"client": {"name": NAME, "key": KEY, "scopes": ["weights"], "admitted": true}},'
+    ' {"correction": {}}'
+)
+_STATUS = {SubmitOutcome.REFUSED: 409, SubmitOutcome.BUSY: 503, SubmitOutcome.UNKNOWN: 504, SubmitOutcome.EXPIRED: 410}
+
+
+class _Exclusion(Struct, forbid_unknown_fields=True):
+    hash: str
+    excluded: bool
+
+
+class _Cost(Struct, forbid_unknown_fields=True):
+    hash: str
+    factor: float
+
+
+class _Force(Struct, forbid_unknown_fields=True):
+    master: str
+
+
+class _Removal(Struct, forbid_unknown_fields=True):
+    server: str
+    removed: bool
+
+
+class _Client(Struct, forbid_unknown_fields=True):
+    name: str
+    admitted: bool
+    key: str | None = None
+    scopes: list[Scope] = []
+
+
+class _Correction(Struct, forbid_unknown_fields=True):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Wishing:
+    """One node's way to the log. `submit` returns when the entry has been applied here."""
+
+    view: FarmView
+    ledger: Ledger
+    submit: Callable[[bytes], Awaitable[SubmitAnswer]]
+
+    async def grant(self, body: bytes) -> WishAnswer:
+        """Have a wish committed; `Refused` says why it came to nothing."""
+        kind, wish, text = self._understand(body)
+        if self._state.level < needed_level(wish):
+            raise Refused(
+                409,
+                "level-too-low",
+                "not all servers of the farm understand this entry yet: the leader raises the feature level by itself"
+                " once every voter runs a version that does; wait a moment, or update the others",
+            )
+        answer = await self.submit(encode(wish))
+        if answer.outcome is not SubmitOutcome.COMMITTED or answer.index is None:
+            raise Refused(_STATUS[answer.outcome], answer.outcome.value, answer.reason or "it was not committed")
+        refusal = self.ledger.refusal_of(answer.index)
+        if refusal is not None:
+            raise Refused(409, "wish-refused", refusal)
+        return WishAnswer(kind, answer.index, text)
+
+    def _understand(self, body: bytes) -> tuple[str, Wish, str]:
+        """The kind of a wish, what it is in the log, and what to tell when it is granted."""
+        try:
+            members = list(msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items())
+            match members:
+                case [("exclusion" as kind, told)]:
+                    return kind, *self._exclusion(msgspec.json.decode(told, type=_Exclusion))
+                case [("cost" as kind, told)]:
+                    return kind, *self._cost(msgspec.json.decode(told, type=_Cost))
+                case [("force" as kind, told)]:
+                    return kind, *self._force(msgspec.json.decode(told, type=_Force))
+                case [("removal" as kind, told)]:
+                    return kind, *self._removal(msgspec.json.decode(told, type=_Removal))
+                case [("client" as kind, told)]:
+                    return kind, *self._client(msgspec.json.decode(told, type=_Client))
+                case [("correction" as kind, told)]:
+                    msgspec.json.decode(told, type=_Correction)
+                    return kind, *self._correction()
+                case _:
+                    raise Refused(400, "bad-request", f"the body is {FORMS}")
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise Refused(400, "bad-request", f"the body is {FORMS}: {error}") from error
+
+    @property
+    def _state(self) -> FarmState:
+        return self.ledger.state
+
+    # -- leaves --------------------------------------------------------------------------------------------------------
+
+    def _exclusion(self, asked: _Exclusion) -> tuple[Exclusion, str]:
+        leaf_hash = self._leaf_hash(asked.hash)
+        if not asked.excluded and leaf_hash not in self._state.weights.excluded:
+            raise Refused(
+                409, "not-excluded", f"{address_of_hash(leaf_hash)} is not excluded; `garlicfarm farm` lists who is"
+            )
+        done = "is excluded" if asked.excluded else "is listed again"
+        return Exclusion(leaf_hash, asked.excluded), f"{address_of_hash(leaf_hash)} {done}{self._unknown(leaf_hash)}"
+
+    def _cost(self, asked: _Cost) -> tuple[CostFactor, str]:
+        leaf_hash = self._leaf_hash(asked.hash)
+        text = f"{address_of_hash(leaf_hash)} has the factor {asked.factor:g}{self._unknown(leaf_hash)}"
+        return CostFactor(leaf_hash, asked.factor), text
+
+    def _leaf_hash(self, text: str) -> str:
+        found = _hash(text)
+        if found in {hash_of(master) for master in self._state.masters}:
+            raise Refused(409, "a-master", f"{address_of_hash(found)} is a master; exclude and weigh its leaves")
+        return found
+
+    def _unknown(self, leaf_hash: str) -> str:
+        known = {
+            hash_of(leaf.destination) for each in self._state.servers.values() for leaf in each.report.destinations
+        }
+        return "" if leaf_hash in known else "; no server reports this leaf now, it counts when one does"
+
+    # -- masters -------------------------------------------------------------------------------------------------------
+
+    def _force(self, asked: _Force) -> tuple[Force, str]:
+        wanted = _hash(asked.master)
+        master = next((each for each in self._state.masters if hash_of(each) == wanted), None)
+        if master is None:
+            known = ", ".join(address_of_hash(hash_of(each)) for each in sorted(self._state.masters)) or "none"
+            raise Refused(
+                404, "no-such-master", f"no server reports for {address_of_hash(wanted)}; masters are {known}"
+            )
+        shown = next((each for each in self.view.publishing if each.master == address_of_hash(wanted)), None)
+        if shown is None or shown.publisher_id is None:
+            reason = "" if shown is None else f": {shown.reason}"
+            raise Refused(409, "no-publisher", f"nobody can publish {address_of_hash(wanted)} now{reason}")
+        who = shown.publisher_name or f"server {shown.publisher_id}"
+        return Force(master), f"{who} publishes {address_of_hash(wanted)} anew, as soon as a router takes it (65 s)"
+
+    # -- servers -------------------------------------------------------------------------------------------------------
+
+    def _removal(self, asked: _Removal) -> tuple[Removal, str]:
+        server_id = self._server_named(asked.server)
+        voters = {each.raft_id for each in self.view.raft.voters}
+        members = voters | {each.raft_id for each in self.view.raft.learners}
+        if not asked.removed and server_id not in self._state.removed:
+            raise Refused(409, "not-removed", f"{self._name(server_id)} was not removed by an operator")
+        if asked.removed and server_id in self._state.removed and server_id not in members:
+            raise Refused(409, "removed-already", f"{self._name(server_id)} is removed already")
+        if asked.removed and server_id in voters and len(voters) <= self.view.farm.expect:
+            raise Refused(
+                409,
+                "too-few-voters",
+                f"a farm of {self.view.farm.expect} keeps that many voters, and it has {len(voters)}: start another"
+                f" router first; once it votes, {self._name(server_id)} can be removed",
+            )
+        if not asked.removed:
+            return Removal(server_id, removed=False), f"{self._name(server_id)} may come back"
+        leads = server_id == self.view.raft.leader_id
+        how = "hands leadership over and is then taken out" if leads else "is taken out of the group"
+        return Removal(server_id, removed=True), f"{self._name(server_id)} {how}"
+
+    # -- client keys ---------------------------------------------------------------------------------------------------
+
+    def _client(self, asked: _Client) -> tuple[ClientKey, str]:
+        try:
+            entry = self._admitted_client(asked) if asked.admitted else self._removed_client(asked.name)
+        except ApplicationError as error:
+            raise Refused(400, "bad-key", str(error)) from error
+        reason = client_refusal(self._state.clients, self._state.admitted, entry)
+        if reason is not None:
+            raise Refused(409, "client-refused", reason)
+        scopes = " and ".join(each.value for each in entry.scopes)
+        done = f"is admitted with the scope {scopes}" if asked.admitted else "is removed: what it signs has no effect"
+        return entry, f"the client key {entry.name} ({entry.node_id.hex()}) {done}"
+
+    def _admitted_client(self, asked: _Client) -> ClientKey:
+        key = public_key_of(asked.key or "")
+        return ClientKey(node_id_of(key), asked.name, key, tuple(dict.fromkeys(asked.scopes)), admitted=True)
+
+    def _removed_client(self, name: str) -> ClientKey:
+        for node_id, client in self._state.clients.items():
+            if client.admitted and name in {client.name, node_id.hex()}:
+                return ClientKey(node_id, client.name, client.key, client.scopes, admitted=False)
+        known = ", ".join(sorted(each.name for each in self._state.clients.values() if each.admitted)) or "none"
+        raise Refused(404, "no-such-client", f"no client key has the name or id {name[:64]!r}; there are {known}")
+
+    # -- log time ------------------------------------------------------------------------------------------------------
+
+    def _correction(self) -> tuple[Correction, str]:
+        """Back to the majority time as this node reckons it, as far as the log vouches for it."""
+        state, tuning = self._state, self.ledger.farm.tuning
+        majority_ms = state.clocks.majority_ms(state.applied_term)
+        judgement = self.ledger.judge_clocks(self.view.node.raft_id or 0)
+        now = majority_ms if judgement is None else judgement.majority_ms
+        if majority_ms is None or now is None:
+            raise Refused(
+                409, "no-majority", "no majority of the voters reported lately; see `garlicfarm log-time show`"
+            )
+        time_ms = min(max(now, majority_ms), majority_ms + allowance_ms(tuning.period_ms))
+        refusal = correction_refusal(state.log_time_ms, majority_ms, time_ms, tuning.period_ms)
+        if refusal is not None:
+            raise Refused(409, "wish-refused", refusal)
+        back_s = (state.log_time_ms - time_ms) / 1000
+        return Correction(time_ms), f"log time goes back by {back_s:.0f} s, to the clocks of a majority of the voters"
+
+    # -- common --------------------------------------------------------------------------------------------------------
+
+    def _server_named(self, wanted: str) -> int:
+        for server_id, admitted in self._state.admitted.items():
+            if wanted in {str(server_id), admitted.name, admitted.node_id.hex()}:
+                return server_id
+        known = ", ".join(self._name(each) for each in sorted(self._state.admitted))
+        raise Refused(
+            404, "no-such-server", f"no server has the name, Raft id or node id {wanted[:64]!r}; there are {known}"
+        )
+
+    def _name(self, server_id: int) -> str:
+        return self._state.admitted[server_id].name or f"server {server_id}"
+
+
+def _hash(text: str) -> str:
+    """The hash in an address, with or without its ending, or of a destination in base64."""
+    found = ADDRESS.fullmatch(text)
+    if found is not None:
+        return found[1]
+    try:
+        return hash_of(destination_from_base64(text).base64)
+    except I2pError as error:
+        raise Refused(
+            400,
+            "bad-hash",
+            f"{text[:60]!r} is neither an address (52 characters and .b32.i2p) nor a destination: {error}",
+        ) from error

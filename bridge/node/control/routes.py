@@ -1,0 +1,389 @@
+"""What the control endpoint answers: a request in, one answer out (`docs/control-endpoint.md`).
+
+    GET  /v1/view                                   the whole FarmView
+    GET  /v1/cluster                                who leads and where, who votes
+    GET  /v1/log?from=N&limit=M&wait=MS             committed entries; waits for the first new one; `linearizable=1`
+    GET  /v1/events?from=CURSOR&limit=M&wait=MS     the trace; waits likewise
+    GET  /metrics, /healthz                         Prometheus text; whether this node can do its work
+    GET  /v1/log-time                               the farm's time, and the servers' clocks
+    POST /v1/submit?request=ID                      one entry for the log
+    POST /v1/wishes                                 exclude a leaf, weigh it, publish anew, remove a server; log time
+    POST /v1/leave, /v1/withdraw                    goodbye; a founder's promise taken back
+    POST /v1/confirm-cluster                        the cluster of this id is this node's farm
+    POST /v1/transfer                               leadership handed to another node
+    GET  /v1/keys                                   the ids of the farm's gossip keys, and which members have them
+    GET  /v1/nodes, POST /v1/nodes/approve, evict   who belongs to the farm (`bridge.node.control.identity_admin`)
+    POST /v1/backup                                 what the farm agreed on, as the bytes of a backup file
+    POST /v1/keys/install, use, remove, export      changes of the key ring; the current farm key file (secret)
+
+The routes know nothing of sockets, and of the node only the `ControlPort` that it implements. Every refusal is JSON
+`{"error": {"code": …, "text": …}}`, whose text says what was wrong and what would be right.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+from msgspec import Meta, Struct
+
+from bridge.api.control import (
+    WAIT_LIMIT_MS,
+    ClusterAnswer,
+    EventPage,
+    KeysAnswer,
+    LogPage,
+    LogTimeAnswer,
+    SubmitAnswer,
+    SubmitOutcome,
+    WishAnswer,
+)
+from bridge.api.control_json import (
+    cluster_document,
+    event_page_document,
+    keys_document,
+    log_page_document,
+    submit_document,
+)
+from bridge.api.view import FarmView, Phase
+from bridge.api.view_json import document, encode_view
+from bridge.core.formation.founding import CLUSTER_ID_BYTES
+from bridge.node.control.access import Access
+from consensus.sessions import RequestId, parse_request_id
+
+LOG = logging.getLogger(__name__)
+
+PAGE_LIMIT = 1000
+PAGE_DEFAULT = 100
+QUERY_LIMIT_FIELDS = 8
+_PAGE = {"from": 1, "limit": PAGE_DEFAULT, "wait": 0}
+NUMBER_LIMIT = 2**63 - 1
+
+JSON_TYPE = "application/json"
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+OUTCOME_STATUS = {
+    SubmitOutcome.COMMITTED: 200,
+    SubmitOutcome.REFUSED: 409,
+    SubmitOutcome.BUSY: 503,
+    SubmitOutcome.UNKNOWN: 504,
+    SubmitOutcome.EXPIRED: 410,
+}
+
+
+class KeyPort(Protocol):
+    """The node's hand on the farm's keys. `Refused` says why a step is not taken."""
+
+    async def listing(self) -> KeysAnswer:
+        """The ring, and who has it."""
+
+    async def install(self) -> str:
+        """Have a new key opened everywhere; its id."""
+
+    async def use(self, name: str, *, force: bool) -> None:
+        """Have everybody seal with an installed key."""
+
+    async def remove(self, name: str, *, force: bool) -> None:
+        """Have a key refused everywhere."""
+
+    async def export(self) -> str:
+        """The current farm key file. Secret."""
+
+
+class ControlPort(Protocol):
+    """The node, as far as the control endpoint needs it. A wait ends early when there is something to answer."""
+
+    @property
+    def keys(self) -> KeyPort:
+        """The farm's keys."""
+
+    async def view(self) -> FarmView:
+        """The picture of this moment."""
+
+    async def cluster(self) -> ClusterAnswer:
+        """Who leads and who votes."""
+
+    async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
+        """Committed entries from `first` on; if there are none yet, wait for one for at most `wait_ms`.
+
+        `linearizable`: this node has first applied everything that was acknowledged before the call.
+        """
+
+    async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
+        """Events of the trace from `cursor` on, waiting likewise."""
+
+    async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
+        """Have one application entry (a JSON object) committed, here or by the leader, and applied at most once."""
+
+    async def wish(self, body: bytes) -> WishAnswer:
+        """Commits an operator's command (`bridge.node.control.operator_commands`), or raises `Refused`."""
+
+    async def log_time(self) -> LogTimeAnswer:
+        """The farm's time, and the servers' clocks beside it; `Refused` on a node that is no server of a farm."""
+
+    async def leave(self) -> None:
+        """Begin to leave the farm and stop; returns as soon as it is certain that the node will."""
+
+    async def withdraw(self) -> str | None:
+        """Take back this node's promise to found the farm; a text says why that cannot be."""
+
+    async def confirm_cluster(self, cluster_id: bytes) -> str | None:
+        """The operator says that this cluster is the node's farm; a text says why that cannot be."""
+
+    async def transfer(self, to: str | None) -> str:
+        """Hand leadership to the node of that name or Raft id; who leads now. `Refused` says why it does not."""
+
+
+class _Transfer(Struct, forbid_unknown_fields=True):
+    to: str | None = None
+
+
+class _ConfirmCluster(Struct, forbid_unknown_fields=True, rename="camel"):
+    cluster_id: Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * CLUSTER_ID_BYTES}}}\\Z")]
+
+
+class _KeyStep(Struct, forbid_unknown_fields=True):
+    key: str
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request of which everything has been received."""
+
+    method: str
+    target: str
+    body: bytes = b""
+    access: Access = Access.ADMIN
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent back."""
+
+    status: int
+    body: bytes
+    content_type: str = JSON_TYPE
+
+
+Handler = Callable[[Request, str], Awaitable[Answer]]
+
+
+class Refused(Exception):  # noqa: N818 -- a refusal is an answer, not a fault
+    """The request is not one that can be carried out; `status` and `code` are for programs, the text for people."""
+
+    def __init__(self, status: int, code: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+
+
+def refusal(status: int, code: str, text: str) -> Answer:
+    """The answer to what is refused."""
+    return Answer(status, msgspec.json.encode({"error": {"code": code, "text": text}}))
+
+
+class Routes:
+    """Answers requests out of a `ControlPort`."""
+
+    def __init__(self, port: ControlPort, more: Mapping[str, tuple[str, Handler]] | None = None) -> None:
+        """`more`: routes that other parts of the node answer."""
+        self._port = port
+        self.counters = {"control_requests": 0, "control_refused": 0, "control_internal_errors": 0}
+        self._handlers: dict[str, tuple[str, Handler]] = {
+            "/v1/view": ("GET", self._view),
+            "/v1/cluster": ("GET", self._cluster),
+            "/v1/log": ("GET", self._log),
+            "/v1/events": ("GET", self._events),
+            "/metrics": ("GET", self._metrics),
+            "/healthz": ("GET", self._healthz),
+            "/v1/log-time": ("GET", self._log_time),
+            "/v1/submit": ("POST", self._submit),
+            "/v1/wishes": ("POST", self._wish),
+            "/v1/leave": ("POST", self._leave),
+            "/v1/withdraw": ("POST", self._withdraw),
+            "/v1/confirm-cluster": ("POST", self._confirm_cluster),
+            "/v1/transfer": ("POST", self._transfer),
+            "/v1/keys": ("GET", self._keys),
+            "/v1/keys/install": ("POST", self._install_key),
+            "/v1/keys/use": ("POST", self._use_key),
+            "/v1/keys/remove": ("POST", self._remove_key),
+            "/v1/keys/export": ("POST", self._export_keys),
+            **(more or {}),
+        }
+
+    async def answer(self, request: Request) -> Answer:
+        """The one answer to a request. A bug behind the port costs this request, never the node."""
+        self.counters["control_requests"] += 1
+        try:
+            return await self._route(request)
+        except Refused as refused:
+            self.counters["control_refused"] += 1
+            return refusal(refused.status, refused.code, str(refused))
+        except Exception:
+            self.counters["control_internal_errors"] += 1
+            LOG.exception("the control endpoint failed at %s %s", request.method, request.target)
+            return refusal(500, "internal", "the node failed to answer this; its own log has the details")
+
+    async def _route(self, request: Request) -> Answer:
+        try:
+            parts = urlsplit(request.target)
+        except ValueError as error:
+            raise Refused(400, "bad-target", f"the request's target does not parse: {error}") from error
+        wanted, handler = self._handlers.get(parts.path, (None, None))
+        if handler is None:
+            raise Refused(404, "no-such-path", f"no {parts.path[:80]!r} here; there are {', '.join(self._handlers)}")
+        if wanted != ("GET" if request.method == "HEAD" else request.method):
+            raise Refused(405, "wrong-method", f"{parts.path} takes {wanted}, not {request.method}")
+        if wanted != "GET" and request.access < Access.ADMIN:
+            raise Refused(403, "forbidden", "this token only reads; use the one in the node's control.admin.token")
+        return await handler(request, parts.query)
+
+    async def _view(self, _request: Request, _query: str) -> Answer:
+        return Answer(200, encode_view(await self._port.view()))
+
+    async def _cluster(self, _request: Request, _query: str) -> Answer:
+        return _json(200, cluster_document(await self._port.cluster()))
+
+    async def _log(self, _request: Request, query: str) -> Answer:
+        asked = _numbers(query, {**_PAGE, "linearizable": 0})
+        first, limit, wait_ms = _page(asked)
+        page = await self._port.read_log(first, limit, wait_ms, linearizable=asked["linearizable"] > 0)
+        return _json(200, log_page_document(page))
+
+    async def _events(self, _request: Request, query: str) -> Answer:
+        cursor, limit, wait_ms = _page(_numbers(query, _PAGE))
+        return _json(200, event_page_document(await self._port.read_events(cursor, limit, wait_ms)))
+
+    async def _metrics(self, _request: Request, _query: str) -> Answer:
+        # Its library takes 2.4 MB, which a node that nobody scrapes has a better use for.
+        from bridge.node.control.metrics import exposition  # noqa: PLC0415 - see above
+
+        return Answer(200, exposition(await self._port.view(), self.counters), METRICS_TYPE)
+
+    async def _healthz(self, _request: Request, _query: str) -> Answer:
+        return _health(await self._port.view())
+
+    async def _submit(self, request: Request, query: str) -> Answer:
+        answer = await self._port.submit(_entry(request.body), _request_id(query))
+        return _json(OUTCOME_STATUS[answer.outcome], submit_document(answer))
+
+    async def _wish(self, request: Request, _query: str) -> Answer:
+        return _json(200, {"schema": 1, **document(await self._port.wish(request.body))})
+
+    async def _log_time(self, _request: Request, _query: str) -> Answer:
+        return _json(200, {"schema": 1, **document(await self._port.log_time())})
+
+    async def _leave(self, _request: Request, _query: str) -> Answer:
+        await self._port.leave()
+        return _json(202, {"schema": 1, "leaving": True})
+
+    async def _withdraw(self, _request: Request, _query: str) -> Answer:
+        reason = await self._port.withdraw()
+        if reason is not None:
+            raise Refused(409, "not-withdrawn", reason)
+        return _json(200, {"schema": 1, "withdrawn": True})
+
+    async def _confirm_cluster(self, request: Request, _query: str) -> Answer:
+        try:
+            asked = msgspec.json.decode(request.body, type=_ConfirmCluster)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Refused(400, "bad-request", f'the body is {{"clusterId": 32 hexadecimal digits}}: {error}') from error
+        reason = await self._port.confirm_cluster(bytes.fromhex(asked.cluster_id))
+        if reason is not None:
+            raise Refused(409, "not-confirmed", reason)
+        return _json(200, {"schema": 1, "confirmed": asked.cluster_id})
+
+    async def _transfer(self, request: Request, _query: str) -> Answer:
+        try:
+            asked = msgspec.json.decode(request.body or b"{}", type=_Transfer)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Refused(400, "bad-request", f'the body is {{"to": NODE}}, or nothing: {error}') from error
+        return _json(200, {"schema": 1, "leader": await self._port.transfer(asked.to)})
+
+    async def _keys(self, _request: Request, _query: str) -> Answer:
+        return _json(200, keys_document(await self._port.keys.listing()))
+
+    async def _install_key(self, _request: Request, _query: str) -> Answer:
+        return _json(200, {"schema": 1, "key": await self._port.keys.install()})
+
+    async def _use_key(self, request: Request, _query: str) -> Answer:
+        step = _key_step(request.body)
+        await self._port.keys.use(step.key, force=step.force)
+        return _json(200, {"schema": 1, "key": step.key})
+
+    async def _remove_key(self, request: Request, _query: str) -> Answer:
+        step = _key_step(request.body)
+        await self._port.keys.remove(step.key, force=step.force)
+        return _json(200, {"schema": 1, "key": step.key})
+
+    async def _export_keys(self, _request: Request, _query: str) -> Answer:
+        return _json(200, {"schema": 1, "farmKey": await self._port.keys.export()})
+
+
+def _json(status: int, document: dict[str, Any]) -> Answer:
+    return Answer(status, msgspec.json.encode(document))
+
+
+def _fields(query: str, names: Iterable[str]) -> list[tuple[str, str]]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=QUERY_LIMIT_FIELDS)
+    except ValueError as error:
+        raise Refused(400, "bad-query", f"the query does not parse: {error}") from error
+    for name, _ in pairs:
+        if name not in names:
+            raise Refused(400, "bad-query", f"no parameter {name[:40]!r}; there are {', '.join(names)}")
+    return pairs
+
+
+def _request_id(query: str) -> RequestId | None:
+    named = None
+    for _, text in _fields(query, ("request",)):
+        named = parse_request_id(text)
+        if named is None:
+            what = "CLIENT-BORN-SEQUENCE: a name of 1 to 64 bytes, a committed index seen before, a number from 1 on"
+            raise Refused(400, "bad-query", f"request is {text[:100]!r}, not {what}")
+    return named
+
+
+def _numbers(query: str, defaults: Mapping[str, int]) -> dict[str, int]:
+    numbers = dict(defaults)
+    for name, text in _fields(query, numbers):
+        if not (
+            text.isascii() and text.isdigit() and len(text) <= len(str(NUMBER_LIMIT)) and int(text) <= NUMBER_LIMIT
+        ):
+            raise Refused(400, "bad-query", f"{name} is {text[:40]!r}, not a number from 0 on")
+        numbers[name] = int(text)
+    return numbers
+
+
+def _page(numbers: Mapping[str, int]) -> tuple[int, int, int]:
+    return max(1, numbers["from"]), min(numbers["limit"], PAGE_LIMIT), min(numbers["wait"], WAIT_LIMIT_MS)
+
+
+def _key_step(body: bytes) -> _KeyStep:
+    try:
+        return msgspec.json.decode(body, type=_KeyStep)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise Refused(400, "bad-request", f'expected {{"key": ID, "force": false}}: {error}') from error
+
+
+def _entry(body: bytes) -> bytes:
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise Refused(400, "bad-entry", f"an entry is one JSON object; this is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise Refused(400, "bad-entry", f"an entry is one JSON object, this is a {type(found).__name__}")
+    return body
+
+
+def _health(view: FarmView) -> Answer:
+    reasons = []
+    if view.node.phase not in {Phase.FOUNDED, Phase.OBSERVER}:
+        reasons.append(f"this node is {view.node.phase.value}")
+    if view.raft.leader_id is None:
+        reasons.append("no leader is known: no quorum, or an election is going on")
+    return _json(503 if reasons else 200, {"schema": 1, "healthy": not reasons, "reasons": reasons})

@@ -1,0 +1,345 @@
+"""The control endpoint's server: HTTP/1.1 on a Unix socket that only the node's own user can open, and on TCP if told.
+
+    accept ─▶ one task per connection: read one request whole ─▶ Routes.answer ─▶ send ─▶ next request (keep-alive)
+
+The socket's mode (0600), its directory's (0700) and the kernel's word on who connects (this user or root) are the
+access control. A TCP port is one more way in and is opened only on an operator's word:
+then with TLS, and with a token in every request that says what its sender may do (`bridge.node.control.access`).
+Clients of TCP have places of their own, so that strangers cannot keep the node's own user out, and those who have shown
+a token have others than those who have not (`bridge.node.control.places`). Without a token nothing but the head of a
+request is read. Everything is bounded: connections at a time, bytes of a head, of a body and of all bodies together,
+requests on one connection, and the time for a client to say something, to finish what it began and to take its
+answer. Whoever breaks a bound loses the connection and is counted;
+nobody else notices. Requests on one connection are answered strictly in order, and the next one is not read before the
+last was answered, so that a client can never pile up work.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import h11
+import trio
+
+from bridge.node.control.access import Access, RemoteAccess
+from bridge.node.control.places import Place, RemotePlaces
+from bridge.node.control.routes import Answer, ControlPort, Handler, Request, Routes, refusal
+from bridge.node.security.control_socket import ControlSocketError, identity, listen, remove_if_ours
+from bridge.node.security.local_trust import is_trusted_user, peer_user_id
+from consensus.net import AcceptOptions, AcceptQueue, DropReason, TlsStream
+
+RECEIVE_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ControlLimits:
+    """What one client, and all of them together, may take."""
+
+    connections: int = 64
+    remote_connections: int = 64
+    """By TCP, with a token."""
+    remote_strangers: int = 64
+    """By TCP, without one yet."""
+    requests_per_connection: int = 10_000
+    head_bytes: int = 16 * 1024
+    body_bytes: int = 256 * 1024
+    bodies_bytes: int = 8 * 1024 * 1024
+    """Of all requests that are not answered yet."""
+    idle_s: float = 120.0
+    receive_s: float = 10.0
+    stranger_s: float = 5.0
+    """By TCP: for TLS and the head of the first request, which shows the token."""
+    send_s: float = 10.0
+    linger_s: float = 1.0
+    linger_bytes: int = 1024 * 1024
+
+
+class TooLarge(Exception):  # noqa: N818 -- an answer (413), not a fault
+    """A request's body is beyond the limit."""
+
+
+class Full(Exception):  # noqa: N818 -- an answer (503), not a fault
+    """There is no place, or no room, for this client now; the text says of what."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """Who is connected by TCP, and what its tokens are compared with."""
+
+    remote: RemoteAccess
+    place: Place
+    address: str
+
+
+class ControlServer:
+    """Serves a `ControlPort` at `path` until cancelled."""
+
+    def __init__(
+        self,
+        path: Path,
+        port: ControlPort,
+        limits: ControlLimits | None = None,
+        remote: RemoteAccess | None = None,
+        more: Mapping[str, tuple[str, Handler]] | None = None,
+        user_of: Callable[[trio.socket.SocketType], int | None] = peer_user_id,
+    ) -> None:
+        """`more`: routes that other parts of the node answer. `user_of`: who is on the other side of a Unix socket."""
+        self._user_of = user_of
+        self.path = path
+        self.remote_port: int | None = None
+        """The TCP port, once there is one."""
+        self._remote = remote
+        self._routes = Routes(port, more)
+        self._limits = limits or ControlLimits()
+        self._local_connections = 0
+        self._places = RemotePlaces(self._limits.remote_strangers, self._limits.remote_connections)
+        self._bodies_bytes = 0
+        self._counters = {
+            "control_connections": 0,
+            "control_connections_refused": 0,
+            "control_connections_broken": 0,
+            "control_unauthorized": 0,
+        }
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What happened here so far."""
+        refused = self._counters["control_connections_refused"] + self._places.gave_way
+        return {**self._counters, "control_connections_refused": refused, **self._routes.counters}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve. `task_status` is started once the socket answers; a `ControlSocketError` says why it cannot."""
+        listening = listen(self.path)
+        ours = identity(self.path)
+        try:
+            listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+            async with trio.open_nursery() as nursery:
+                await nursery.start(trio.serve_listeners, self._serve, [listener])
+                if self._remote is not None:
+                    await self._listen_remote(nursery, self._remote)
+                task_status.started()
+        finally:
+            remove_if_ours(self.path, ours)
+
+    async def _listen_remote(self, nursery: trio.Nursery, remote: RemoteAccess) -> None:
+        context = remote.certificate.server_context()
+
+        async def accept(transport: trio.SocketStream, address: str) -> None:
+            place = self._places.arrive(address)
+            try:
+                with place.scope:
+                    async with TlsStream(transport, context, server_side=True) as stream:
+                        stream.read_bytes = RECEIVE_BYTES
+                        await self._guarded(stream, _Client(remote, place, address))
+            finally:
+                self._places.leave(place)
+                await trio.aclose_forcefully(transport)
+
+        def arrived() -> None:
+            self._counters["control_connections"] += 1
+
+        def dropped(_address: str, _why: DropReason) -> None:
+            self._counters["control_connections_refused"] += 1
+
+        try:
+            listeners = await trio.open_tcp_listeners(remote.address.port, host=remote.address.host)
+        except OSError as error:
+            raise ControlSocketError(
+                f"control.listen = {remote.address.host}:{remote.address.port} cannot be opened"
+                f" ({error.strerror or error}): choose an address of this machine and a port that no other process uses"
+            ) from error
+        self.remote_port = int(listeners[0].socket.getsockname()[1])
+        queue = AcceptQueue(
+            AcceptOptions(
+                strangers_max=self._limits.remote_strangers,
+                strangers_per_source_max=max(1, self._limits.remote_strangers // 2),
+                known_max=max(1, self._limits.remote_strangers // 2),
+                waiting_s=self._limits.stranger_s,
+            ),
+            self._places.known,
+            arrived,
+            dropped,
+        )
+        await nursery.start(queue.serve, listeners, accept)
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        self._counters["control_connections"] += 1
+        with self._counted():
+            async with stream:
+                if is_trusted_user(self._user_of(stream.socket)):
+                    await self._guarded(stream, None)
+                else:
+                    self._counters["control_unauthorized"] += 1
+
+    async def _guarded(self, stream: trio.abc.Stream, client: _Client | None) -> None:
+        try:
+            if isinstance(stream, TlsStream):
+                with trio.fail_after(self._stranger_s):
+                    await stream.do_handshake()
+            if client is None and self._local_connections > self._limits.connections:
+                self._counters["control_connections_refused"] += 1
+                await self._refuse(stream, f"{self._limits.connections} connections are open already; try again")
+            else:
+                await self._converse(stream, client)
+        except (h11.ProtocolError, trio.BrokenResourceError, trio.TooSlowError):
+            self._counters["control_connections_broken"] += 1
+
+    @property
+    def _stranger_s(self) -> float:
+        return min(self._limits.stranger_s, self._limits.receive_s)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._local_connections += 1
+        try:
+            yield
+        finally:
+            self._local_connections -= 1
+
+    async def _refuse(self, stream: trio.abc.Stream, text: str, connection: h11.Connection | None = None) -> None:
+        answered = connection or h11.Connection(h11.SERVER)
+        await self._send(stream, answered, refusal(503, "busy", text), closing=True)
+
+    async def _converse(self, stream: trio.abc.Stream, client: _Client | None) -> None:
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
+        # Who has not shown a token yet may be anybody, and must not keep a place for as long as a known client may.
+        patience_s = self._limits.idle_s if client is None else self._stranger_s
+        for remaining in range(self._limits.requests_per_connection, 0, -1):
+            with self._body() as body:
+                try:
+                    request = await self._read_request(stream, connection, client, patience_s, body)
+                except TooLarge:
+                    text = f"a body has at most {self._limits.body_bytes} bytes"
+                    await self._send(stream, connection, refusal(413, "too-large", text), closing=True)
+                    return
+                except Full as full:
+                    self._counters["control_connections_refused"] += 1
+                    await self._refuse(stream, str(full), connection)
+                    return
+                except h11.RemoteProtocolError as error:
+                    answer = refusal(error.error_status_hint, "not-http", f"this is not HTTP/1.1: {error}")
+                    await self._send(stream, connection, answer, closing=True)
+                    raise
+                if request is None:
+                    return
+                if request.access is Access.NONE:
+                    await self._refuse_unauthorized(stream, connection)
+                    return
+                patience_s = self._limits.idle_s
+                answer = await self._routes.answer(request)
+            await self._send(stream, connection, answer, closing=remaining == 1, head_only=request.method == "HEAD")
+            if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
+                return
+            connection.start_next_cycle()
+
+    async def _refuse_unauthorized(self, stream: trio.abc.Stream, connection: h11.Connection) -> None:
+        self._counters["control_unauthorized"] += 1
+        text = "show a token: 'Authorization: Bearer …' with what is in control.read.token or control.admin.token"
+        await self._send(stream, connection, refusal(401, "unauthorized", text), closing=True)
+
+    @contextmanager
+    def _body(self) -> Iterator[bytearray]:
+        """The body of one request, which counts until it is answered."""
+        body = bytearray()
+        try:
+            yield body
+        finally:
+            self._bodies_bytes -= len(body)
+
+    def _take(self, body: bytearray, data: bytes) -> None:
+        body += data
+        self._bodies_bytes += len(data)
+        if len(body) > self._limits.body_bytes:
+            raise TooLarge
+        if self._bodies_bytes > self._limits.bodies_bytes:
+            raise Full(f"requests of {self._limits.bodies_bytes} bytes are being answered; try again")
+
+    def _admitted(self, head: h11.Request, client: _Client | None) -> Access:
+        """What the sender of a request may do: everything on the node's own socket, else what its token allows."""
+        if client is None:
+            return Access.ADMIN
+        shown = [value.decode("latin-1") for name, value in head.headers if name == b"authorization"]
+        access = client.remote.granted(shown[0]) if len(shown) == 1 else Access.NONE
+        if access is not Access.NONE and not self._places.authenticate(client.place, client.address):
+            raise Full(f"{self._limits.remote_connections} connections are open already; try again")
+        return access
+
+    async def _read_request(
+        self,
+        stream: trio.abc.Stream,
+        connection: h11.Connection,
+        client: _Client | None,
+        patience_s: float,
+        body: bytearray,
+    ) -> Request | None:
+        """The next request, whole, its body in `body` as well; None when the client has gone or kept silent.
+
+        A request without a right to anything is not read beyond its head.
+        """
+        head: h11.Request | None = None
+        access = Access.NONE
+        with trio.move_on_after(patience_s) as patience:
+            while True:
+                event = connection.next_event()
+                if event is h11.NEED_DATA:
+                    if connection.they_are_waiting_for_100_continue:
+                        go_on = h11.InformationalResponse(status_code=100, headers=[])
+                        await self._write(stream, _bytes(connection.send(go_on)))
+                    connection.receive_data(bytes(await stream.receive_some(RECEIVE_BYTES)))
+                    patience.deadline = min(patience.deadline, trio.current_time() + self._limits.receive_s)
+                    continue
+                match event:
+                    case h11.Request():
+                        head, access = event, self._admitted(event, client)
+                        if access is Access.NONE:
+                            return Request("", "", b"", access)
+                    case h11.Data():
+                        self._take(body, event.data)
+                    case h11.EndOfMessage() if head is not None:
+                        method, target = head.method.decode("ascii"), head.target.decode("latin-1")
+                        return Request(method, target, bytes(body), access)
+                    case _:
+                        return None
+        return None
+
+    async def _send(
+        self,
+        stream: trio.abc.Stream,
+        connection: h11.Connection,
+        answer: Answer,
+        *,
+        closing: bool,
+        head_only: bool = False,
+    ) -> None:
+        headers = [
+            ("Content-Type", answer.content_type),
+            ("Content-Length", str(len(answer.body))),
+            ("Cache-Control", "no-store"),
+        ]
+        if closing:
+            headers.append(("Connection", "close"))
+        data = _bytes(connection.send(h11.Response(status_code=answer.status, headers=headers)))
+        if not head_only:
+            data += _bytes(connection.send(h11.Data(data=answer.body)))
+        data += _bytes(connection.send(h11.EndOfMessage()))
+        await self._write(stream, data)
+        if closing:
+            await self._linger(stream)
+
+    async def _linger(self, stream: trio.abc.Stream) -> None:
+        """Take in what the client still sends: closing over unread bytes would take the answer away from it."""
+        if isinstance(stream, trio.SocketStream):
+            await stream.send_eof()
+        left = self._limits.linger_bytes
+        with trio.move_on_after(self._limits.linger_s):
+            while left > 0 and (data := await stream.receive_some(RECEIVE_BYTES)):
+                left -= len(data)
+
+    async def _write(self, stream: trio.abc.Stream, data: bytes) -> None:
+        with trio.fail_after(self._limits.send_s):
+            await stream.send_all(data)
+
+
+def _bytes(data: bytes | None) -> bytes:
+    return data or b""

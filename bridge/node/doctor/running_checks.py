@@ -1,0 +1,93 @@
+"""What `garlicfarm doctor` learns from the node itself, if it runs: time, quorum, company, and what alarms stand.
+
+The node is asked by its control socket for the picture that `status` shows. Its clock is compared with log time, which
+is the clocks of all servers: no server of time has to be asked, and a node whose clock is off is told by its own farm.
+"""
+
+from pathlib import Path
+
+from bridge.api.view import FarmView, MemberStatus, Phase
+from bridge.node.control.client import ControlClient, ControlError, ask
+from bridge.node.doctor.check import Check, Result
+from bridge.node.security.control_socket import SOCKET_NAME, answers
+
+CLOCK_WARNING_MS = 5_000
+CLOCK_PROBLEM_MS = 30_000
+"""A report that is dated further from log time than this keeps its sender from publishing."""
+GRAVE = frozenset(
+    {"no-quorum", "disk-full", "formation", "isolated", "key-retired", "generation-not-kept", "router-unreachable"}
+)
+"""With these alarms the node cannot do its work; the others wait for somebody to look."""
+NTP = "switch on NTP here (for instance: timedatectl set-ntp true), and look at the clocks of the other routers"
+
+
+def running_checks(state_dir: Path) -> list[Check]:
+    """What the node of this state directory says; nothing if none runs."""
+    socket = state_dir / SOCKET_NAME
+    if not answers(socket):
+        return []
+    try:
+        return checks_of(ask(socket, _picture))
+    except ControlError as error:
+        action = "look at its output; a node that hangs can be stopped and started"
+        return [Check("node", Result.PROBLEM, f"it runs and does not answer: {error}", action)]
+
+
+async def _picture(client: ControlClient) -> FarmView:
+    return await client.view()
+
+
+def checks_of(view: FarmView) -> list[Check]:
+    """The same out of a picture."""
+    node = Check("node", Result.OK, f"{view.node.name} runs, version {view.node.version}, {view.node.phase.value}")
+    in_farm = view.node.phase in {Phase.FOUNDED, Phase.OBSERVER} and view.raft.log_time_ms is not None
+    of_farm = [_quorum_check(view), *_log_time_checks(view), _company_check(view)] if in_farm else []
+    return [node, *of_farm, *_alarm_checks(view)]
+
+
+def _quorum_check(view: FarmView) -> Check:
+    raft = view.raft
+    if raft.leader_id is None:
+        action = "start the others or mend the network; docs/operating.md, 'When the majority is gone'"
+        return Check("quorum", Result.PROBLEM, "nobody leads: nothing can be committed", action)
+    leader = raft.leader_name or f"server {raft.leader_id}"
+    return Check("quorum", Result.OK, f"{leader} leads {len(raft.voters)} voters in term {raft.term}")
+
+
+def _log_time_checks(view: FarmView) -> list[Check]:
+    if view.raft.log_time_ms is None:
+        return []
+    ahead_ms = view.taken_at_ms - view.raft.log_time_ms
+    text = f"this machine's clock is {abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms >= 0 else 'behind'} log time"
+    if abs(ahead_ms) > CLOCK_PROBLEM_MS:
+        return [Check("log time", Result.PROBLEM, f"{text}: this node cannot publish", NTP)]
+    if abs(ahead_ms) > CLOCK_WARNING_MS:
+        return [Check("log time", Result.WARNING, text, NTP)]
+    return [Check("log time", Result.OK, text)]
+
+
+def _company_check(view: FarmView) -> Check:
+    others = [member for member in view.members if not member.is_self]
+    servers = {voter.raft_id for voter in (*view.raft.voters, *view.raft.learners)}
+    lost = [
+        f"{member.name} ({member.status.value}, {member.endpoint or member.address})"
+        for member in others
+        if member.raft_id in servers and member.status is not MemberStatus.ALIVE
+    ]
+    if lost:
+        action = "look whether it runs, and whether UDP (gossip) and TCP (consensus) get through to it"
+        return Check("company", Result.WARNING, f"not reached: {', '.join(lost)}", action)
+    alive = sum(member.status is MemberStatus.ALIVE for member in others)
+    return Check("company", Result.OK, f"{alive} other members are reached")
+
+
+def _alarm_checks(view: FarmView) -> list[Check]:
+    return [
+        Check(
+            f"alarm {alarm.kind}",
+            Result.PROBLEM if alarm.kind in GRAVE else Result.WARNING,
+            alarm.text,
+            alarm.action,
+        )
+        for alarm in view.alarms
+    ]

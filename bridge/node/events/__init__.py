@@ -1,0 +1,1 @@
+"""The node's trace of events and its alarms."""

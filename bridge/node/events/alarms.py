@@ -1,0 +1,62 @@
+"""The alarms of a node that stand at the moment: raised once, shown until their cause is gone.
+
+An alarm is a kind, a sentence about what happened, and what to do. Raising it again with the same words is nothing new;
+with other words it is replaced. Each raising and clearing is an event of the trace as well, so that the past shows what
+the picture no longer does. The board is bounded by the kinds that the code knows.
+
+Where several parts of the node may each have the same kind of trouble, they share one alarm: it stands while any of
+them has a cause, and says all of them.
+"""
+
+from bridge.api.view import AlarmView
+from bridge.node.events.event_log import EventLog
+
+
+class Alarms:
+    """The board."""
+
+    def __init__(self, trace: EventLog) -> None:
+        self._trace = trace
+        self._standing: dict[str, AlarmView] = {}
+
+    def set(self, kind: str, text: str, action: str) -> None:
+        """An alarm stands from now on."""
+        alarm = AlarmView(kind, text, action)
+        if self._standing.get(kind) != alarm:
+            self._standing[kind] = alarm
+            self._trace.append("alarm-raised", {"alarm": kind, "text": text})
+
+    def clear(self, kind: str) -> None:
+        """Its cause is gone."""
+        if self._standing.pop(kind, None) is not None:
+            self._trace.append("alarm-cleared", {"alarm": kind})
+
+    def standing(self) -> tuple[AlarmView, ...]:
+        """What stands now, in order of kind."""
+        return tuple(alarm for _, alarm in sorted(self._standing.items()))
+
+
+class SharedAlarm:
+    """One alarm with several causes; `cause` names whose it is."""
+
+    def __init__(self, alarms: Alarms, kind: str, action: str) -> None:
+        self._alarms = alarms
+        self._kind = kind
+        self._action = action
+        self._texts: dict[str, str] = {}
+
+    def set(self, cause: str, text: str) -> None:
+        """It is so, from now on."""
+        self._texts[cause] = text
+        self._show()
+
+    def clear(self, cause: str) -> None:
+        """It is not so any more."""
+        self._texts.pop(cause, None)
+        self._show()
+
+    def _show(self) -> None:
+        if self._texts:
+            self._alarms.set(self._kind, "; ".join(text for _, text in sorted(self._texts.items())), self._action)
+        else:
+            self._alarms.clear(self._kind)

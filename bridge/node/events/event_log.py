@@ -1,0 +1,123 @@
+"""The recent past of a node: a bounded ring of trace events, read by cursor.
+
+Every event gets the next cursor. A reader says from which cursor it wants to go on; if the ring has moved past that
+point, the page says how many were lost, so that nobody takes a gap for silence. Readers hold no state here, which is
+why a slow one cannot make the node grow.
+
+Cursors begin at 1 in each process. A reader whose cursor lies beyond the end has read from an earlier process: it is
+given what this one has from the start.
+
+No cause has more than a quarter of the ring: what comes beyond that takes the place of the oldest event of the same
+cause. So whoever can cause one kind of event without end cannot make the others forgotten. What is missing in between
+counts as lost, like what the ring has moved past. A cause is a kind of event, and of alarms each alarm for itself.
+
+The ring holds each event as the bytes of its JSON, a quarter of what the objects would take: four thousand events are
+kept for readers who mostly never come.
+"""
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+
+import trio
+
+from bridge.api.control import EventPage, Scalar, TraceEvent
+
+CAPACITY_EVENTS = 4096
+PER_CAUSE_EVENTS = CAPACITY_EVENTS // 4
+PAGE_LIMIT_EVENTS = 1000
+
+
+class EventLog:
+    """A ring of events. `append` never blocks and may be called from anywhere in the trio thread."""
+
+    def __init__(
+        self,
+        node: str,
+        clock_ms: Callable[[], int],
+        capacity_events: int = CAPACITY_EVENTS,
+        on_event: Callable[[TraceEvent], None] = lambda _: None,
+        per_cause_events: int = PER_CAUSE_EVENTS,
+    ) -> None:
+        self._on_event = on_event
+        self._node = node
+        self._clock_ms = clock_ms
+        self._capacity_events = capacity_events
+        self._per_cause_events = per_cause_events
+        self._events: dict[int, tuple[str, bytes]] = {}
+        self._by_cause: defaultdict[str, deque[int]] = defaultdict(deque)
+        self._next = 1
+        self._news = trio.Event()
+
+    @property
+    def next_cursor(self) -> int:
+        """The cursor that the next event will get."""
+        return self._next
+
+    def append(
+        self, kind: str, data: Mapping[str, Scalar] | None = None, *, log_time_ms: int | None = None
+    ) -> TraceEvent:
+        """Record that something happened now."""
+        event = TraceEvent(self._next, self._clock_ms(), log_time_ms, kind, self._node, dict(data or {}))
+        self._keep(event)
+        self._next += 1
+        self._news.set()
+        self._news = trio.Event()
+        self._on_event(event)
+        return event
+
+    def _keep(self, event: TraceEvent) -> None:
+        cause = cause_of(event)
+        of_cause = self._by_cause[cause]
+        if len(of_cause) >= self._per_cause_events:
+            del self._events[of_cause.popleft()]
+        elif len(self._events) >= self._capacity_events:
+            oldest = next(iter(self._events))
+            oldest_cause, _ = self._events.pop(oldest)
+            self._by_cause[oldest_cause].popleft()
+        of_cause.append(event.cursor)
+        self._events[event.cursor] = (cause, _packed(event))
+
+    def read(self, cursor: int, limit: int = PAGE_LIMIT_EVENTS) -> EventPage:
+        """Events from `cursor` on, as many as fit in a page."""
+        oldest = next(iter(self._events), self._next)
+        wanted = oldest if cursor > self._next else max(cursor, 1)
+        count = max(0, min(limit, PAGE_LIMIT_EVENTS))
+        events = self._unpacked(islice((each for each in self._events if each >= wanted), count))
+        end = self._next if len(events) < count else max(wanted, oldest)
+        if events and len(events) == count:
+            end = events[-1].cursor + 1
+        return EventPage(end, end - wanted - len(events), events)
+
+    def recent(self, count: int) -> tuple[TraceEvent, ...]:
+        """The last `count` events, oldest first."""
+        return self._unpacked(islice(self._events, max(0, len(self._events) - count), None))
+
+    async def wait(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
+        """Like `read`, but if there is nothing yet, wait for something for at most `wait_ms`."""
+        page = self.read(cursor, limit)
+        if not page.events and limit > 0:
+            with trio.move_on_after(wait_ms / 1000):
+                await self._news.wait()
+            page = self.read(cursor, limit)
+        return page
+
+    def _unpacked(self, cursors: Iterable[int]) -> tuple[TraceEvent, ...]:
+        return tuple(_event(self._node, cursor, self._events[cursor][1]) for cursor in cursors)
+
+
+def cause_of(event: TraceEvent) -> str:
+    """What events of which no one may crowd out the others have in common."""
+    alarm = event.data.get("alarm")
+    return event.kind if alarm is None else f"{event.kind} {alarm}"
+
+
+def _packed(event: TraceEvent) -> bytes:
+    fields = [event.time_ms, event.log_time_ms, event.kind, event.data]
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _event(node: str, cursor: int, packed: bytes) -> TraceEvent:
+    time_ms, log_time_ms, kind, data = json.loads(packed)
+    return TraceEvent(cursor, time_ms, log_time_ms, kind, node, data)

@@ -1,0 +1,1 @@
+"""A farm of several routers on one machine."""

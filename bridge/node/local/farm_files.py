@@ -1,0 +1,275 @@
+"""The files of a farm of several routers on one machine: keys, one configuration a node, ports that are free.
+
+    <directory>/farm.key                  the farm's key (expect = number of servers)
+    <directory>/master.key                a throwaway master destination, marked as a demonstration
+    <directory>/node-1/node.toml          what `garlicfarm run --config` is given
+    <directory>/node-1/signing.key        a transient key of its own, signed by the master
+    <directory>/node-1/…                  the node's state: identity, certificate, log, published structures
+
+A directory that already holds a farm is continued: keys, identities and logs stay, so a farm that was stopped, or
+killed to the last process, comes back with everything that it acknowledged. Only the ports are looked at again: one
+that is in use by now is exchanged for a free one, since the address of a router is no part of its identity. The
+transient keys are made anew when they are about to end. Once the farm is founded, the next `up` writes its cluster id
+into the key file, so that a node whose directory was removed joins it again.
+
+Ports are found by binding and letting go; between that and the node's own bind another program may take one. The node
+then says so and ends, and the next `up` finds another.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.security.durable_file import OWNER_ONLY
+from bridge.node.security.key_files import (
+    load_farm_key,
+    load_master_key,
+    load_signing_key,
+    replace_farm_key,
+    save_farm_key,
+    save_master_key,
+    save_signing_key,
+)
+from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
+from bridge.wire.i2p.destination_keys import (
+    TRANSIENT_ALARM_S,
+    MasterKey,
+    new_demo_leaf,
+    new_master_key,
+)
+from bridge.wire.keys.farm_key import new_farm_key
+from bridge.wire.membership.formation_state import FormationStateError, decode_formation_state
+
+LOOPBACK = "127.0.0.1"
+SERVERS_MAX = 9
+REPORTING_PERIOD_MS = 2_000
+PORT_LIMIT = 65_535
+SEGMENT_BYTES = 4 * 1024 * 1024
+
+
+class LocalFarmError(Exception):
+    """The directory cannot hold this farm: what is there, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNode:
+    """One router of the farm: its name, its directory, its configuration file and the ports in it."""
+
+    name: str
+    directory: Path
+    gossip_port: int
+    consensus_port: int
+
+    @property
+    def configuration_file(self) -> Path:
+        """What `garlicfarm run --config` is given."""
+        return self.directory / "node.toml"
+
+    @property
+    def log_file(self) -> Path:
+        """Where the process writes what it has to say."""
+        return self.directory / "node.log"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFarm:
+    """A farm whose files are all in place."""
+
+    directory: Path
+    nodes: tuple[LocalNode, ...]
+    continued: bool
+    """The directory held this farm before."""
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keeps a second `up` away from `directory` while the block runs; raises LocalFarmError."""
+    try:
+        make_state_directory(directory)
+    except UntrustedPathError as error:
+        raise LocalFarmError(str(error)) from None
+    descriptor = os.open(directory / "up.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, OWNER_ONLY)
+    with os.fdopen(descriptor, "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise LocalFarmError(
+                f"another `garlicfarm up` runs on {directory}; watch it with `garlicfarm top`,"
+                " or choose another directory with --state-dir",
+            ) from None
+        yield
+
+
+def prepare(directory: Path, servers: int) -> LocalFarm:
+    """Makes or completes the files of a farm of `servers` routers below `directory`.
+
+    Raises LocalFarmError when the directory holds a farm of another size.
+    """
+    continued = _farm_key(directory, servers)
+    master = _master_key(directory)
+    node_directories = [directory / f"node-{number}" for number in range(1, servers + 1)]
+    ports = _ports(node_directories)
+    seeds = [f"{LOOPBACK}:{gossip}" for gossip, _ in ports]
+    nodes = []
+    for node_directory, (gossip_port, consensus_port) in zip(node_directories, ports, strict=True):
+        try:
+            make_state_directory(node_directory)
+        except UntrustedPathError as error:
+            raise LocalFarmError(str(error)) from None
+        node = LocalNode(node_directory.name, node_directory, gossip_port, consensus_port)
+        _signing_key(node_directory, master)
+        others = [seed for seed in seeds if seed != f"{LOOPBACK}:{gossip_port}"]
+        node.configuration_file.write_text(_toml(directory, node, others, _leaf(node_directory)), encoding="utf-8")
+        nodes.append(node)
+    return LocalFarm(directory, tuple(nodes), continued)
+
+
+def _farm_key(directory: Path, servers: int) -> bool:
+    path = directory / "farm.key"
+    if not path.exists():
+        save_farm_key(path, new_farm_key(servers))
+        return False
+    farm_key = load_farm_key(path)
+    expect = farm_key.expect
+    if expect != servers:
+        raise LocalFarmError(
+            f"{directory} holds a farm of {expect} routers, not of {servers}: start it with --servers {expect},"
+            " or choose another directory with --state-dir",
+        )
+    clusters = {each for number in range(1, servers + 1) if (each := _cluster_id(directory / f"node-{number}"))}
+    if len(clusters) == 1 and farm_key.cluster_id not in clusters:
+        # A node that lost its directory joins the farm again: these directories are all of one user's farm.
+        replace_farm_key(path, replace(farm_key, cluster_id=clusters.pop()))
+    return True
+
+
+def _cluster_id(node_directory: Path) -> bytes | None:
+    """The cluster that a node belongs to, as far as it says so; its start judges the file."""
+    try:
+        state = decode_formation_state((node_directory / FORMATION_FILE).read_bytes())
+    except (OSError, FormationStateError):
+        return None
+    founding = state.founding or state.known
+    return None if founding is None else founding.cluster_id
+
+
+def _master_key(directory: Path) -> MasterKey:
+    path = directory / "master.key"
+    if not path.exists():
+        save_master_key(path, new_master_key(demo=True))
+    return load_master_key(path)
+
+
+def _signing_key(node_directory: Path, master: MasterKey) -> None:
+    path = node_directory / "signing.key"
+    now_s = int(time.time())
+    if path.exists():
+        held = load_signing_key(path)
+        if held.destination == master.destination and held.can_sign_until_s > now_s + TRANSIENT_ALARM_S:
+            return
+    path.unlink(missing_ok=True)
+    save_signing_key(path, master.sign_transient(now_s))
+
+
+def _leaf(node_directory: Path) -> str:
+    """The node's demonstration leaf (I2P base64), the same each time."""
+    path = node_directory / "leaf.destination"
+    if not path.exists():
+        path.write_text(new_demo_leaf().base64 + "\n", encoding="ascii")
+    return path.read_text(encoding="ascii").strip()
+
+
+def _ports(node_directories: list[Path]) -> list[tuple[int, int]]:
+    """A gossip and a consensus port for each node: those that it had where they are free, else new ones."""
+    with ExitStack() as held:
+        chosen = []
+        for node_directory in node_directories:
+            gossip, consensus = _previous_ports(node_directory / "node.toml")
+            chosen.append((_hold(held, socket.SOCK_DGRAM, gossip), _hold(held, socket.SOCK_STREAM, consensus)))
+        return chosen
+
+
+def _previous_ports(configuration: Path) -> tuple[int, int]:
+    if not configuration.exists():
+        return 0, 0
+    try:
+        known = tomllib.loads(configuration.read_text(encoding="utf-8"))
+        return _port(known["gossip"]["bind"]), _port(known["consensus"]["bind"])
+    except (tomllib.TOMLDecodeError, AttributeError, KeyError, TypeError, ValueError):
+        return 0, 0
+
+
+def _port(bind: str) -> int:
+    port = int(bind.rpartition(":")[2])
+    if not 0 <= port <= PORT_LIMIT:
+        raise ValueError(f"{port} is no port")
+    return port
+
+
+def _hold(held: ExitStack, kind: socket.SocketKind, port: int) -> int:
+    if port:
+        probe = held.enter_context(socket.socket(socket.AF_INET, kind))
+        try:
+            if kind is socket.SOCK_STREAM:
+                # A port in TIME_WAIT is free for the node, which binds with the same option. Only one who listens
+                # keeps others with that option away.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((LOOPBACK, port))
+                probe.listen()
+            else:
+                probe.bind((LOOPBACK, port))
+        except OSError:
+            pass
+        else:
+            return port
+    probe = held.enter_context(socket.socket(socket.AF_INET, kind))
+    probe.bind((LOOPBACK, 0))
+    return int(probe.getsockname()[1])
+
+
+def _toml(directory: Path, node: LocalNode, seeds: list[str], leaf: str) -> str:
+    seed_list = ", ".join(f'"{seed}"' for seed in seeds)
+    return f"""# Written by `garlicfarm up`; written again at its next start.
+name = "{node.name}"
+state_dir = {_quoted(node.directory)}
+farm_key = {_quoted(directory / "farm.key")}
+demo = true
+
+[gossip]
+bind = "{LOOPBACK}:{node.gossip_port}"
+seeds = [{seed_list}]
+broadcast = "off"
+timing = "local"
+
+[consensus]
+bind = "{LOOPBACK}:{node.consensus_port}"
+timing = "local"
+segment_bytes = {SEGMENT_BYTES}
+admit = "all"
+
+[publishing]
+publish = "auto"
+signing_key = {_quoted(node.directory / "signing.key")}
+pace = "reporting-period"
+reporting_period_ms = {REPORTING_PERIOD_MS}
+
+[router]
+kind = "file"
+directory = {_quoted(node.directory / "published")}
+
+[[leaf]]
+destination = "{leaf}"
+"""
+
+
+def _quoted(path: Path) -> str:
+    """A TOML basic string of an absolute path: JSON's strings are TOML's, as long as nothing is escaped in pairs."""
+    return json.dumps(os.fspath(path.resolve()), ensure_ascii=False)

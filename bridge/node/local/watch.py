@@ -1,0 +1,165 @@
+"""Watches the nodes of a local farm through their control sockets: their pictures, their events, what they published.
+
+Each node has two tasks of its own here, one that asks for its picture twice a second and one that waits for its events;
+a node that is stopped, killed or not up yet delays nobody else. Events go to one bounded channel in the order of their
+arrival. A node that was started again begins a new trace, and is read from its start.
+
+Whether something is published is judged by the file alone: it is read, decoded and verified here, not believed.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from bridge.api.control import TraceEvent
+from bridge.api.view import FarmView, LocalFarmView, ProcessView, best_view
+from bridge.api.view_json import ViewError
+from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.local.farm_files import LocalFarm
+from bridge.node.local.supervisor import Child
+from bridge.node.security.control_socket import SOCKET_NAME
+from bridge.wire.i2p.meta_lease_set import STRUCTURE_LIMIT_BYTES, LeaseSetError, decode, verify
+
+VIEW_INTERVAL_SECONDS = 0.5
+EVENT_WAIT_MS = 5_000
+EVENTS_BUFFERED = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A structure on disk that verifies."""
+
+    path: Path
+    published_s: int
+    entries: int
+
+
+class LocalWatch:
+    """What is known of the running nodes, kept fresh while `run` runs."""
+
+    def __init__(
+        self, farm: LocalFarm, children: tuple[Child, ...], notice: str = "", program: str = "garlicfarm"
+    ) -> None:
+        self._farm = farm
+        self._children = children
+        self._notice = notice
+        self._program = program
+        self._views: dict[str, FarmView] = {}
+        self._event_sink, self.events = trio.open_memory_channel[TraceEvent](EVENTS_BUFFERED)
+        self.events_dropped = 0
+        self._started_ns = time.time_ns()
+
+    async def run(self) -> None:
+        """Keeps the pictures fresh and the events coming until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for node, child in zip(self._farm.nodes, self._children, strict=True):
+                nursery.start_soon(self._keep_view, node.name, node.directory / SOCKET_NAME, child)
+                nursery.start_soon(self._follow_events, node.directory / SOCKET_NAME)
+
+    def picture(self) -> LocalFarmView:
+        """Every process with the last picture of its node."""
+        return LocalFarmView(
+            taken_at_ms=time.time_ns() // 1_000_000,
+            state_directory=str(self._farm.directory),
+            processes=tuple(self._process(child) for child in self._children),
+            notice=self._notice,
+            program=self._program,
+        )
+
+    def _process(self, child: Child) -> ProcessView:
+        view = self._views.get(child.command.name)
+        by_hand = view is not None and view.node.pid != child.pid
+        if view is not None and by_hand and not child.running:
+            # Somebody followed the advice on the screen: the node is back, as a process of its own.
+            return ProcessView(child.command.name, view.node.pid, running=True, detail="started by hand", view=view)
+        return ProcessView(child.command.name, child.pid, running=child.running, detail=child.exit_text, view=view)
+
+    def published(self) -> Published | None:
+        """The latest structure of this run that verifies and covers every healthy destination.
+
+        None while there is none, or while a router's destination that reports as healthy is not in it yet. What an
+        earlier run of the same farm left behind is no proof that this one publishes.
+        """
+        view = best_view(self.picture())
+        if view is None or len(view.reports) < len(self._children):
+            return None
+        wanted = sum(report.healthy_destinations for report in view.reports)
+        found = [
+            each
+            for path in self._structure_files()
+            if _modified_ns(path) >= self._started_ns and (each := _verified(path)) is not None
+        ]
+        complete = [each for each in found if each.entries >= max(wanted, 1)]
+        return max(complete, key=lambda each: each.published_s, default=None)
+
+    def progress(self) -> str:
+        """How far the farm has come, in words: for whoever waited in vain."""
+        parts = []
+        for process in self.picture().processes:
+            if not process.running:
+                parts.append(f"{process.name}: {process.detail}")
+            elif process.view is None:
+                parts.append(f"{process.name}: does not answer on its control socket")
+            else:
+                raft, node = process.view.raft, process.view.node
+                leader = "no leader" if raft.leader_id is None else f"leader {raft.leader_name or raft.leader_id}"
+                parts.append(f"{process.name}: {node.phase.value}, {leader}, commit index {raft.commit_index}")
+        return "; ".join(parts)
+
+    def _structure_files(self) -> list[Path]:
+        return [path for node in self._farm.nodes for path in (node.directory / "published").glob("*.meta-ls2")]
+
+    async def _keep_view(self, name: str, socket: Path, child: Child) -> None:
+        async with ControlClient(socket, timeout_s=2.0) as client:
+            while True:
+                try:
+                    self._views[name] = await client.view()
+                except (ControlError, ViewError):
+                    if not child.running:
+                        self._views.pop(name, None)
+                await trio.sleep(VIEW_INTERVAL_SECONDS)
+
+    async def _follow_events(self, socket: Path) -> None:
+        last: TraceEvent | None = None
+        doubtful = False
+        async with ControlClient(socket) as client:
+            while True:
+                try:
+                    if doubtful and last is not None and not await _still_there(client, last):
+                        last = None
+                    doubtful = False
+                    page = await client.events(1 if last is None else last.cursor + 1, wait_ms=EVENT_WAIT_MS)
+                except (ControlError, ViewError):
+                    doubtful = True
+                    await trio.sleep(VIEW_INTERVAL_SECONDS)
+                    continue
+                self.events_dropped += page.lost
+                for event in page.events:
+                    last = event
+                    await self._event_sink.send(event)
+
+
+async def _still_there(client: ControlClient, last: TraceEvent) -> bool:
+    """Whether the node that answers now is the one that told `last`, or was started again since."""
+    page = await client.events(last.cursor, wait_ms=0)
+    return last in page.events
+
+
+def _modified_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _verified(path: Path) -> Published | None:
+    try:
+        with path.open("rb") as file:
+            structure = decode(file.read(STRUCTURE_LIMIT_BYTES + 1))
+    except (OSError, LeaseSetError):
+        return None
+    if not verify(structure).holds:
+        return None
+    return Published(path, structure.published_s, len(structure.leases))

@@ -1,0 +1,192 @@
+"""Who of those that connect belongs to this farm: the directory that the handshakes of the Raft port ask.
+
+    key of the proof ──▶ NodeId ──▶ evicted or replaced?                  refused, whatever else it shows
+                               ├──▶ the founding, the log, admissions.json: the Raft id is bound to another identity?
+                               └──▶ a server that the log has removed and that is out of the group?     no server's role
+
+A copied key file is an invitation to ask: who holds it may connect as a client and introduce itself. A Raft id needs
+the identity to which the founding or an admission in the log has bound it. Before this node knows its farm it believes
+nobody; a claim is then answered by "not yet", and its peers try again.
+
+This node's log may be behind, as a newcomer's empty one is. So a Raft id that it does not tell of is believed if the
+handshake brings the signed admissions that lead from a founder to that identity (`admission_chain`). What the log says
+of an id or an identity goes before.
+
+A server that an operator has removed speaks as a server as long as the group still needs it: it votes until another one
+is in its place, and what it alone has in its log has to reach the others. Who was evicted does not.
+
+*Who was let in is judged again* by the same rules whenever the log changes what they go by. A connection lasts for
+weeks, and what was shown at its begin may be worth nothing by now: the log has given the id to another identity, the
+admission has lapsed, or who signed it was thrown out.
+
+*While the log is replayed* `admissions.json` knows who was thrown out before the log tells of those whom they had
+admitted. Those are believed all the same: `AdmissionNotes` writes both into one file in one write, so a file that names
+an identity as out also names everybody whom the log had admitted before. Such a one needs no chain.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from bridge.core.formation.founding import Founding
+from bridge.core.membership.admission import Admitted, is_lapsed, out_refusal, raft_id_of
+from bridge.node.membership.admissions import AdmissionNotes
+from bridge.node.raft.applied_state import Ledger
+from bridge.wire.log.admission_chain import flaw_of
+from consensus.protocols.garlic_farm import Claim, ConnectionRole, Fault, ProvenPeer, Refusal
+from gossip.node.identity import Identity
+from gossip.wire.identity import node_id_of
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFarm:
+    """What this node knows of who belongs, once it knows its farm."""
+
+    founding: Founding
+    notes: AdmissionNotes
+    ledger: Ledger
+    group: Callable[[], Collection[int]]
+    """The Raft ids of the configuration in effect; none before the server runs."""
+
+    def is_lapsed(self, server_id: int) -> bool:
+        """Whether the log gave this Raft id out, and its identity never came alive."""
+        return is_lapsed(self.ledger.state.admitted, server_id)
+
+    def holder_of(self, server_id: int) -> Admitted | None:
+        """Whose Raft id it is: by the log, else by what was noted of it before the log was replayed."""
+        admitted = self.ledger.state.admitted.get(server_id)
+        if admitted is None:
+            node_id = self.notes.node_id_of(server_id)
+            admitted = None if node_id is None else Admitted(node_id)
+        return admitted
+
+    def raft_id_of(self, node_id: bytes) -> int | None:
+        """Which Raft id an identity has, as far as this node knows."""
+        known = raft_id_of(self.ledger.state.admitted, node_id)
+        if known is not None:
+            return known
+        noted = self.notes.raft_id_of(node_id)
+        return None if noted is None or self.is_lapsed(noted) else noted
+
+    def expulsion(self, node_id: bytes) -> str | None:
+        """Why this identity is out for good; None if it is not."""
+        if node_id in self.notes.out:
+            return (
+                f"the identity {node_id.hex()} was evicted or replaced, and is never admitted again: a router that may"
+                " come back needs a new state directory, and with it a new identity"
+            )
+        return out_refusal(self.ledger.state.admitted, node_id)
+
+    def is_removed(self, server_id: int) -> bool:
+        """Whether an operator has removed this server, and the group does not need it any more."""
+        return server_id in self.ledger.state.removed and server_id not in self.group()
+
+    def grounds(self) -> tuple[object, ...]:
+        """All that verdicts rest on and that changes: equal grounds, equal verdicts."""
+        state = self.ledger.state
+        table = frozenset((number, each.node_id, each.key, each.standing) for number, each in state.admitted.items())
+        return table, self.notes.out, frozenset(number for number in state.removed if self.is_removed(number))
+
+
+class FarmPeers:
+    """The directory of one node. `farm` is set once, when the node knows its farm."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._public_key = identity.key.public_key().public_bytes_raw()
+        self.farm: KnownFarm | None = None
+
+    @property
+    def public_key(self) -> bytes:
+        """Of this node's identity."""
+        return self._public_key
+
+    def sign(self, data: bytes) -> bytes:
+        """By this node's identity."""
+        return self._identity.key.sign(data)
+
+    def admissions(self) -> tuple[bytes, ...]:
+        """What shows this node's identity to who has not heard of it."""
+        return () if self.farm is None else self.farm.notes.chain
+
+    def judge(self, claim: Claim) -> Refusal | None:
+        """What is against this claim; the sentence says who, and why."""
+        farm, node_id = self.farm, node_id_of(claim.public_key)
+        if farm is None:
+            if claim.server_id is None:
+                return None
+            text = f"the identity {node_id.hex()} claims to be server {claim.server_id}, and this node does not know"
+            return Refusal(Fault.BUSY, f"{text} its farm yet; it will try again")
+        expulsion = farm.expulsion(node_id)
+        if expulsion is not None:
+            return Refusal(Fault.EXPELLED, expulsion)
+        if claim.server_id is None:
+            return None
+        return _judged(farm, claim, node_id, claim.server_id)
+
+    def is_out(self, node_id: bytes) -> bool:
+        """Whether this identity was evicted or replaced: nobody calls it."""
+        return self.farm is not None and self.farm.expulsion(node_id) is not None
+
+    async def follow(self, farm: KnownFarm, end_connections: Callable[[Callable[[ProvenPeer], bool]], None]) -> None:
+        """End the connections of those who would not be let in any more, until cancelled."""
+        grounds: tuple[object, ...] = ()
+        refused: dict[Claim, bool] = {}
+        while True:
+            # News come with every entry, and a chain costs up to sixteen signatures: verdicts stand with their grounds.
+            before = refused if grounds == (now := farm.grounds()) else {}
+            grounds, refused = now, {}
+            end_connections(partial(self._is_refused, before, refused))
+            await farm.ledger.news()
+
+    def _is_refused(self, before: Mapping[Claim, bool], now: dict[Claim, bool], proven: ProvenPeer) -> bool:
+        claim = proven.claim
+        if claim not in now:
+            now[claim] = before[claim] if claim in before else self.judge(claim) is not None
+        return now[claim]
+
+
+def _judged(farm: KnownFarm, claim: Claim, node_id: bytes, server_id: int) -> Refusal | None:
+    if farm.is_lapsed(server_id):
+        return Refusal(
+            Fault.UNKNOWN_IDENTITY,
+            f"the identity {node_id.hex()} claims to be server {server_id}, an admission that has lapsed since nothing"
+            " came of it: a router that is to come after all needs a new state directory, and to be admitted again",
+        )
+    holder = farm.holder_of(server_id)
+    if holder is None:
+        flaw = _flaw_of(farm, claim, node_id, server_id)
+        if flaw is None:
+            return None
+        text = f"the identity {node_id.hex()} claims to be server {server_id}, which this farm does not have: {flaw}"
+        return Refusal(Fault.UNKNOWN_IDENTITY, text)
+    if holder.node_id != node_id or holder.key not in {None, claim.public_key}:
+        return Refusal(
+            Fault.UNKNOWN_IDENTITY,
+            f"the identity {node_id.hex()} claims to be {_named(server_id, holder)}, which has the identity"
+            f" {holder.node_id.hex()}",
+        )
+    if claim.role is ConnectionRole.SERVER and farm.is_removed(server_id):
+        return Refusal(
+            Fault.EXPELLED,
+            f"{_named(server_id, holder)} was removed from the farm by an operator, and speaks as a server no more",
+        )
+    return None
+
+
+def _flaw_of(farm: KnownFarm, claim: Claim, node_id: bytes, server_id: int) -> str | None:
+    """Why somebody of whom the log does not tell is not believed by what it shows either."""
+    own_id = farm.raft_id_of(node_id)
+    if own_id is not None:
+        return f"that identity has the Raft id {own_id}"
+    return flaw_of(
+        claim.admissions,
+        farm.founding.cluster_id,
+        (server_id, node_id),
+        believed=lambda author: farm.raft_id_of(author) is not None,
+        is_out=lambda author: farm.expulsion(author) is not None,
+    )
+
+
+def _named(server_id: int, holder: Admitted) -> str:
+    return f"server {server_id}" if holder.name is None else f"server {server_id} ({holder.name})"

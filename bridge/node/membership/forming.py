@@ -1,0 +1,250 @@
+"""The shell around formation: gossip's members in, promises to disk, notices out, and the farm when it is founded.
+
+    members (gossip) ──▶ Formation.step ──▶ Persist ──▶ formation.json, fsynced ──▶ Persisted ──▶ …
+                                       ├──▶ Advertise ──▶ this node's gossip metadata
+                                       └──▶ Founded | KnowsCluster ──▶ whoever waits for the farm
+
+The file lies beside the identity key: they live and die together, which the safety argument of `formation` needs.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import SystemRandom
+from typing import assert_never
+
+import trio
+
+from bridge.core.formation.formation import Formation, FormationTuning
+from bridge.core.formation.founding import FormationNotice, FormationState, Founding
+from bridge.core.formation.messages import (
+    Advertise,
+    Alarm,
+    ConfirmRequested,
+    DeadlineReached,
+    Effect,
+    Event,
+    Founded,
+    KnowsCluster,
+    Member,
+    MembersChanged,
+    Persist,
+    Persisted,
+    Phase,
+    RequestRefused,
+    Started,
+    WithdrawRequested,
+)
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.security.durable_file import replace_file
+from bridge.wire.membership.formation_state import (
+    FORMATION_STATE_LIMIT_BYTES,
+    FormationStateError,
+    MadeBeforeError,
+    decode_formation_state,
+    encode_formation_state,
+)
+
+FILE_NAME = "formation.json"
+RECOVERY_FILE_NAME = "formation.recovering.json"
+"""What `recover` is about to make of the file. While it is there, the log beside it is not to be relied on."""
+ALARM = "formation"
+IGNORED_NOTED_MAX = 64
+"""So many members get an event of the trace, once each: one with the farm key can tell of any number of foundings."""
+
+
+class UnusableFormationError(Exception):
+    """The formation file cannot be used; the text says what to do."""
+
+
+def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
+    """What the node `node_id` remembers of formation; raises UnusableFormationError."""
+    path = state_dir / FILE_NAME
+    if (state_dir / RECOVERY_FILE_NAME).exists():
+        raise UnusableFormationError(
+            f"`garlicfarm recover` was interrupted in {state_dir}, and the log there may be the old farm's or the new"
+            f" one's: call `garlicfarm recover --from {state_dir}` again, which begins anew with the old log",
+        )
+    try:
+        with path.open("rb") as file:
+            state = decode_formation_state(file.read(FORMATION_STATE_LIMIT_BYTES + 1))
+    except FileNotFoundError:
+        return FormationState()
+    except MadeBeforeError as error:
+        raise UnusableFormationError(f"{path} cannot be used: {error}") from error
+    except (OSError, FormationStateError) as error:
+        raise UnusableFormationError(
+            f"{path} cannot be used ({error}): what this node promised is unknown, and it must not promise again."
+            " Restore the file, or give the node a new state directory and another name: it then joins as a new router",
+        ) from error
+    own = [each.founders for each in (state.promise, state.founding, *state.withdrawn) if each is not None]
+    if not all(node_id in founders for founders in own):
+        raise UnusableFormationError(
+            f"{path} was written by another identity than this node's ({node_id.hex()}): a promise goes with the"
+            " identity key beside it. Restore that key, or give the node a new state directory and another name: it"
+            " then joins as a new router",
+        )
+    return state
+
+
+@dataclass(slots=True)
+class _Request:
+    """What an operator asks for, and what became of it."""
+
+    event: WithdrawRequested | ConfirmRequested
+    done: trio.Event = field(default_factory=trio.Event)
+    refusal: str | None = None
+
+
+class Forming:
+    """One node's formation at work. `run` it once; `members_changed` may be called at any time."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        node_id: bytes,
+        expect: int,
+        durable: FormationState,
+        *,
+        advertise: Callable[[FormationNotice], None],
+        alarms: Alarms,
+        trace: EventLog,
+        cluster_id: bytes | None = None,
+        tuning: FormationTuning | None = None,
+    ) -> None:
+        """`cluster_id`: the one that the farm key file names, if it names one."""
+        self._path = state_dir / FILE_NAME
+        self._core = Formation(node_id, expect, durable, SystemRandom(), cluster_id=cluster_id, tuning=tuning)
+        self._trace = trace
+        self._ignored: dict[bytes, bytes] = {}
+        self._noted: set[bytes] = set()
+        self.ignored_count = 0
+        """How often a member told of a founding that this node does not believe."""
+        self._advertise = advertise
+        self._alarms = alarms
+        self._members: tuple[Member, ...] | None = None
+        self._requests: list[_Request] = []
+        self._work = trio.Event()
+        self._settled = trio.Event()
+        self._has_founded = trio.Event()
+        self.founded: Founded | None = None
+        self.known: Founding | None = None
+
+    @property
+    def phase(self) -> Phase:
+        """Where this node stands, by what is durable."""
+        return self._core.phase
+
+    @property
+    def waiting_for(self) -> tuple[bytes, ...]:
+        """Founders whose promise is still missing."""
+        return self._core.waiting_for
+
+    def members_changed(self, members: tuple[Member, ...]) -> None:
+        """The picture of the other members is now this; only the last one counts."""
+        self._members = members
+        self._work.set()
+
+    async def withdraw(self) -> str | None:
+        """An operator takes this node's promise back; a text tells why that is not possible (any more)."""
+        return await self._ask(WithdrawRequested())
+
+    async def confirm(self, cluster_id: bytes) -> str | None:
+        """An operator says that a cluster is this node's farm; durable when this returns, or a text tells why not."""
+        return await self._ask(ConfirmRequested(cluster_id))
+
+    async def _ask(self, event: WithdrawRequested | ConfirmRequested) -> str | None:
+        request = _Request(event)
+        self._requests.append(request)
+        self._work.set()
+        await request.done.wait()
+        return request.refusal
+
+    async def until_settled(self) -> None:
+        """Returns once the farm is founded or known; see `founded` and `known`."""
+        await self._settled.wait()
+
+    async def until_founded(self) -> Founded:
+        """Returns once this node is a founder of the farm: for an observer that may be never."""
+        await self._has_founded.wait()
+        if self.founded is None:
+            raise AssertionError("the event is set behind the fact")
+        return self.founded
+
+    async def run(self) -> None:
+        """Works until cancelled, or until a promise cannot be kept on disk (UnusableFormationError)."""
+        await self._step(Started())
+        while True:
+            deadline = self._core.deadline
+            with trio.move_on_at(float("inf") if deadline is None else deadline / 1000) as waiting:
+                await self._work.wait()
+            if waiting.cancelled_caught:
+                await self._step(DeadlineReached())
+            self._work = trio.Event()
+            requests, self._requests = self._requests, []
+            for request in requests:
+                request.refusal = " ".join(await self._step(request.event)) or None
+                request.done.set()
+            if self._members is not None:
+                members, self._members = self._members, None
+                await self._step(MembersChanged(members))
+
+    async def _step(self, event: Event) -> list[str]:
+        """Returns why an operator's request is refused, if this step was one and refused it."""
+        effects = self._core.step(event, _now_ms(), time.time_ns() // 1_000_000)
+        # What a finished write leads to comes behind what was said before it: the last notice must be the latest.
+        for effect in effects:
+            effects += await self._carry_out(effect)
+        self._count_ignored()
+        if self._core.alarms:
+            self._alarms.set(ALARM, " ".join(self._core.alarms), "see docs/operating.md, 'Founding a farm'")
+        else:
+            self._alarms.clear(ALARM)
+        return [effect.text for effect in effects if isinstance(effect, RequestRefused)]
+
+    def _count_ignored(self) -> None:
+        told = {node_id: founding.cluster_id for node_id, founding in self._core.ignored.items()}
+        for node_id, cluster_id in told.items():
+            if self._ignored.get(node_id) != cluster_id:
+                self.ignored_count += 1
+                if len(self._noted) < IGNORED_NOTED_MAX and node_id not in self._noted:
+                    self._noted.add(node_id)
+                    self._trace.append("founding-ignored", {"id": node_id.hex(), "cluster": cluster_id.hex()})
+        self._ignored = told
+
+    async def _carry_out(self, effect: Effect) -> list[Effect]:
+        """Returns what follows from it."""
+        match effect:
+            case Persist(number, state):
+                await self._keep(state)
+                return self._core.step(Persisted(number), _now_ms(), time.time_ns() // 1_000_000)
+            case Advertise(notice):
+                self._advertise(notice)
+            case Founded():
+                self.founded = effect
+                self._has_founded.set()
+                self._settled.set()
+            case KnowsCluster(founding):
+                self.known = founding
+                self._settled.set()
+            case Alarm() | RequestRefused():
+                pass  # What stands is read from the core after each step; a refusal is the answer to its asker.
+            case _:
+                assert_never(effect)
+        return []
+
+    async def _keep(self, state: FormationState) -> None:
+        try:
+            await trio.to_thread.run_sync(replace_file, self._path, encode_formation_state(state))
+        except OSError as error:
+            raise UnusableFormationError(
+                f"{self._path} cannot be written ({error.strerror or error}), and a promise that is not kept on disk"
+                " must not be given: free some space or mend the permissions there, then start the node again",
+            ) from error
+
+
+def _now_ms() -> int:
+    # Rounded up: a wake-up at a deadline must not read as one millisecond before it.
+    return int(trio.current_time() * 1000 + 0.999)

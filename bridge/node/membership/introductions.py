@@ -1,0 +1,275 @@
+"""Membership without gossip: servers introduce themselves in the handshakes of the Garlic Farm protocol.
+
+    seeds, and who is known ──▶ a connection now and then, and at once when there is news ──▶ X-Garlic-Introduction
+    Raft's own connections, both ways ────────────────────────────────────────────────────▶ the same header
+
+With `transport = "i2p"` nothing but the Garlic Farm protocol passes between servers. What gossip would tell travels in
+its handshake, behind the password: each side's signed description (name, endpoint, what it says of formation, which
+newcomers are admitted) and those that it has of others. A connection that is made only for that is closed again after
+the 101. Who is alive follows from these and from Raft's connections (`bridge.core.membership.connection_membership`).
+
+To the rest of the node this stands in gossip's place (`company`). It changes no keys, and queries nobody.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from random import Random
+from types import MappingProxyType
+
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from bridge.core.membership.connection_membership import Acquaintances, Consequence
+from consensus import now_ms
+from consensus.protocols.garlic_farm import INTRODUCTIONS_MAX, Dialer, GarlicFarmError, Identity, Metrics, PeerAddress
+from gossip.core.description import Description, MemberDescription
+from gossip.core.effects import AdoptGeneration, Alarm, MembershipChanged
+from gossip.core.keychain import KeyChain
+from gossip.core.member import NodeId, NodeInfo
+from gossip.node.agent import AgentEvent
+from gossip.node.config import EVENTS_LIMIT
+from gossip.node.counters import AgentDescription, WireDescription
+from gossip.node.generation_keeper import GenerationKeeper
+from gossip.wire.decoding import decode_node_info
+from gossip.wire.encoding import encode_node_info
+from gossip.wire.identity import Purpose, Signer, Verifier
+from gossip.wire.layout import DatagramError
+
+LOOK_INTERVAL_S = 0.5
+SILENT_PERIODS = 3
+CONTACTS_MAX = 64
+GOODBYE_S = 30.0
+BREATH_S = 0.1
+
+
+class Introductions:
+    """One node's acquaintances. `run` it once; everything that is not async returns at once."""
+
+    def __init__(
+        self,
+        own: NodeInfo,
+        signer: Signer,
+        keeper: GenerationKeeper,
+        metrics: Metrics,
+        *,
+        seeds: Collection[PeerAddress],
+        advertised: PeerAddress,
+        period_s: float,
+        hurried_s: float,
+    ) -> None:
+        self._seeds, self._advertised = tuple(seeds), advertised
+        self._dialer: Dialer | None = None
+        self._random = Random()
+        self._core = Acquaintances(own, int(SILENT_PERIODS * period_s * 1000))
+        self._signer = signer
+        self._verifier = Verifier()
+        self._keeper = keeper
+        self._metrics = metrics
+        self._period_s, self._hurried_s = period_s, hurried_s
+        self._events_in, self.events = trio.open_memory_channel[AgentEvent](EVENTS_LIMIT)
+        self._resync_needed = False
+        self._lost = 0
+        self._changed = trio.Event()
+        self._heard, self._said, self._refused = 0, 0, 0
+        self._adopting: int | None = None
+        self.settled: Callable[[], bool] = lambda: False
+        """Whether there is a farm: until then introductions are hurried."""
+        self.connected: Callable[[], Collection[NodeId]] = tuple
+        """With whom a Raft connection stands."""
+        self.addresses: Callable[[], Iterable[PeerAddress]] = tuple
+        """Where those listen who are known."""
+        self.avoided: Callable[[], Iterable[PeerAddress]] = tuple
+        """Where those listen who were thrown out: nobody calls them, though they may be seeds."""
+
+    # -- in gossip's place ---------------------------------------------------------------------------------------------
+
+    @property
+    def public_key(self) -> bytes:
+        """Of its identity."""
+        return self._signer.key.public_key().public_bytes_raw()
+
+    @property
+    def identity_key(self) -> Ed25519PrivateKey:
+        """With which this node signs. Secret."""
+        return self._signer.key
+
+    @property
+    def node_id(self) -> NodeId:
+        """This node's name."""
+        return self._core.own.node_id
+
+    @property
+    def generation(self) -> int:
+        """The number of this life."""
+        return self._keeper.current
+
+    @property
+    def key_chain(self) -> KeyChain | None:
+        """None: the farm key file alone counts."""
+        return None
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many others are known, and how many are alive."""
+        return self._core.counts
+
+    def members(self) -> tuple[MemberDescription, ...]:
+        """Every other server that has introduced itself."""
+        return self._core.members()
+
+    def take_resync(self) -> bool:
+        """Whether events were lost since the last call."""
+        needed, self._resync_needed = self._resync_needed, False
+        return needed
+
+    def set_metadata(self, metadata: bytes) -> None:
+        """Say something else about this node from now on, and say it soon."""
+        if metadata != self._core.own.metadata:
+            self._core.say(metadata)
+            self._tell()
+
+    def describe(self) -> AgentDescription:
+        """The picture, in gossip's words."""
+        core = self._core
+        counted = {"introductions_sent": self._said, "introductions_heard": self._heard}
+        dropped = {"introduction_refused": self._refused, "introduction_left_out": core.left_out}
+        return AgentDescription(
+            Description(
+                self_info=core.own,
+                members=core.members(),
+                peer_count=core.counts[1],
+                health_score=0,
+                leaving=core.leaving,
+                in_maintenance=False,
+                halted=False,
+                joins_in_flight=0,
+                seed_count=0,
+                sent=MappingProxyType(counted),
+                received=MappingProxyType({}),
+                dropped=MappingProxyType(dropped),
+            ),
+            WireDescription(0, 0, 0, 0, MappingProxyType({}), 0, self._lost),
+        )
+
+    # -- in the handshakes ---------------------------------------------------------------------------------------------
+
+    def introduced(self, identity: Identity) -> Identity:
+        """The identity with what this node has to say of itself and of others."""
+        self._said += 1
+        purpose = Purpose.LEAVING if self._core.leaving else Purpose.PRESENCE
+        others = self._core.alive()
+        if len(others) >= INTRODUCTIONS_MAX:
+            # In a large farm others each time, so that nobody is left out for ever.
+            others = tuple(self._random.sample(others, INTRODUCTIONS_MAX - 1))
+        told = [self._signer.signed_info(self._core.own, purpose), *others]
+        return replace(identity, introductions=tuple(_word(info) for info in told))
+
+    def met(self, peer: Identity) -> None:
+        """A server has said something of itself and of others."""
+        for number, info in enumerate(introductions_in(peer)):
+            if info is None:
+                self._refused += 1
+                continue
+            present = self._verifier.holds(info)
+            leaving = not present and number == 0 and self._verifier.holds(info, Purpose.LEAVING)
+            if not present and not leaving:
+                self._refused += 1
+                continue
+            self._heard += 1
+            for consequence in self._core.hear(info, now_ms(), first_hand=number == 0, leaving=leaving):
+                self._publish(consequence)
+
+    # -- at work -------------------------------------------------------------------------------------------------------
+
+    def call_by(self, dialer: Dialer) -> None:
+        """How others are reached."""
+        self._dialer = dialer
+
+    async def run(self) -> None:
+        """Introduce this node to its seeds and to whom it knows, until cancelled; then the events end."""
+        visited: set[PeerAddress] = set()
+        async with self._events_in, trio.open_nursery() as nursery:
+            while True:
+                for change in self._core.look(now_ms(), self.connected()):
+                    self._publish(change)
+                if self._adopting is not None:
+                    await self._adopt(self._adopting)
+                for address in self._contacts() - visited:
+                    if len(visited) < CONTACTS_MAX:
+                        visited.add(address)
+                        nursery.start_soon(self._visit, address, visited)
+                await trio.sleep(LOOK_INTERVAL_S)
+
+    async def leave(self) -> None:
+        """Say goodbye to everybody, and wait a moment for that to arrive."""
+        self._core.say_goodbye()
+        with trio.move_on_after(GOODBYE_S):
+            async with trio.open_nursery() as nursery:
+                for address in self._contacts():
+                    nursery.start_soon(self._introduce, address)
+
+    def _contacts(self) -> set[PeerAddress]:
+        # The same list of seeds may have been given to all nodes.
+        return {*self._seeds, *self.addresses()} - {self._advertised, *self.avoided()}
+
+    async def _visit(self, address: PeerAddress, visited: set[PeerAddress]) -> None:
+        """Introduce this node at one address, as long as it is a seed or somebody's."""
+        while address in self._contacts():
+            said = self._core.own.incarnation
+            await self._introduce(address)
+            with trio.move_on_after(self._period_s if self.settled() else self._hurried_s):
+                if said == self._core.own.incarnation:
+                    await self._changed.wait()
+            await trio.sleep(BREATH_S)
+        visited.discard(address)
+
+    async def _introduce(self, address: PeerAddress) -> None:
+        if self._dialer is None:
+            return
+        try:
+            dialed = await self._dialer.dial(address)
+        except GarlicFarmError as error:
+            self._metrics.incident(error.fault, str(address), f"introduction to {address}: {error}", ours=True)
+        else:
+            self._metrics.connected(str(address))
+            with trio.move_on_after(1.0):
+                await dialed.stream.aclose()
+
+    async def _adopt(self, generation: int) -> None:
+        self._adopting = None
+        await self._keeper.adopt(generation, self._publish)
+        self._core.adopt(generation)
+        self._tell()
+
+    def _publish(self, event: Consequence) -> None:
+        match event:
+            case AdoptGeneration(generation):
+                self._adopting = generation
+            case MembershipChanged() | Alarm():
+                try:
+                    self._events_in.send_nowait(event)
+                except (trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
+                    self._lost += 1
+                    self._resync_needed = True
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+def introductions_in(peer: Identity) -> list[NodeInfo | None]:
+    """What a peer says, as far as it can be read; whether it was signed is another question."""
+    return [_info(word) for word in peer.introductions]
+
+
+def _word(info: NodeInfo) -> str:
+    return base64.urlsafe_b64encode(encode_node_info(info)).decode().rstrip("=")
+
+
+def _info(word: str) -> NodeInfo | None:
+    try:
+        return decode_node_info(base64.urlsafe_b64decode(word + "=" * (-len(word) % 4)))
+    except (binascii.Error, ValueError, DatagramError):
+        return None

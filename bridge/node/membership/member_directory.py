@@ -1,0 +1,167 @@
+"""Who is who: the members that gossip knows, with what their signed metadata says about names, addresses and ids.
+
+Metadata is decoded once for each incarnation of a member. A member whose metadata cannot be read is known to gossip but
+not to the farm: it is counted, and left out here.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import trio
+
+from bridge.api.build_view import Facts
+from bridge.core.formation.messages import Member as FormationMember
+from bridge.wire.membership.metadata import MetadataError, NodeMetadata, RoleHint, decode_metadata
+from consensus.protocols.garlic_farm import PeerAddress
+from gossip.core.member import NodeId, NodeInfo, Status
+from gossip.wire.identity import PUBLIC_KEY_BYTES
+
+if TYPE_CHECKING:
+    from bridge.node.membership.membership_provider import Company
+
+_ENDPOINT = re.compile(r"tcp://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One other member of the farm. A suspect still counts as reachable: suspicion is not a verdict."""
+
+    node_id: NodeId
+    status: Status
+    metadata: NodeMetadata
+    key: bytes
+    """Its identity's public key."""
+    signed: bytes
+    """The bytes that the metadata was decoded from: the very object that gossip keeps."""
+
+    @property
+    def reachable(self) -> bool:
+        """Gossip has not given it up."""
+        return self.status in {Status.ALIVE, Status.SUSPECT}
+
+
+class Roster:
+    """The members. `learn` takes over one change, `refresh` everything."""
+
+    def __init__(self, agent: "Company", own_name: str) -> None:
+        self._agent = agent
+        self._own_name = own_name
+        self._listed: dict[NodeId, Listed] = {}
+        self._unreadable: dict[NodeId, bytes] = {}
+        self.unreadable = 0
+        self._news = trio.Event()
+
+    def __len__(self) -> int:
+        """Members that gossip knew when they were last looked at, readable or not."""
+        return len(self._listed) + len(self._unreadable)
+
+    def refresh(self) -> None:
+        """Take over what gossip knows now, and forget whom it has forgotten."""
+        present = set()
+        for member in self._agent.members():
+            present.add(member.node_id)
+            self._take(member.info, member.status)
+        for known in (self._listed, self._unreadable):
+            for gone in known.keys() - present:
+                del known[gone]
+        self._tell()
+
+    def learn(self, info: NodeInfo, status: Status) -> None:
+        """Take over what gossip says of one member: a whole refresh for each would cost the square of their number."""
+        self._take(info, status)
+        self._tell()
+
+    async def news(self) -> None:
+        """Returns when something has been taken over since the call."""
+        await self._news.wait()
+
+    def admissions_told(self, node_id: bytes, cluster_id: bytes) -> list[tuple[Listed, int]]:
+        """Who of those that count themselves to that cluster announces which Raft id for `node_id`."""
+        return [
+            (each, raft_id)
+            for each in self._listed.values()
+            if (founding := each.metadata.notice.founding) is not None and founding.cluster_id == cluster_id
+            for named, raft_id in each.metadata.admissions
+            if named == node_id
+        ]
+
+    def members(self) -> tuple[Listed, ...]:
+        """Every other member whose metadata can be read, dead ones as well."""
+        return tuple(self._listed.values())
+
+    def reachable(self) -> frozenset[bytes]:
+        """The other members that gossip has not given up."""
+        return frozenset(node_id for node_id, each in self._listed.items() if each.reachable)
+
+    def formation_members(self, cluster: str) -> tuple[FormationMember, ...]:
+        """The members as formation sees them."""
+        return tuple(
+            FormationMember(
+                node_id=each.node_id,
+                reachable=each.reachable,
+                notice=each.metadata.notice,
+                eligible=each.metadata.role is not RoleHint.OBSERVER,
+                name=each.metadata.name,
+            )
+            for each in self.members()
+            if each.metadata.cluster == cluster
+        )
+
+    def facts(self) -> Mapping[bytes, Facts]:
+        """What the picture shows of each."""
+        return {
+            node_id: Facts(each.metadata.name, each.metadata.raft_id, each.metadata.endpoint)
+            for node_id, each in self._listed.items()
+        }
+
+    def name_of_server(self, server_id: int) -> str | None:
+        """What the member that announces this Raft id calls itself."""
+        names = (each.metadata.name for each in self._listed.values() if each.metadata.raft_id == server_id)
+        return next(names, None)
+
+    def name_of(self, node_id: NodeId) -> str:
+        """What operators call the node."""
+        if node_id == self._agent.node_id:
+            return self._own_name
+        known = self._listed.get(node_id)
+        return node_id.hex() if known is None else known.metadata.name
+
+    def endpoint_of(self, node_id: bytes) -> str | None:
+        """Where its Raft server listens."""
+        known = self._listed.get(NodeId(node_id))
+        return None if known is None else known.metadata.endpoint
+
+    def address_of(self, node_id: bytes) -> PeerAddress | None:
+        """How to connect to its Raft server, and which certificate it must show, if it has one."""
+        known = self._listed.get(NodeId(node_id))
+        if known is None or known.metadata.endpoint is None:
+            return None
+        found = _ENDPOINT.fullmatch(known.metadata.endpoint)
+        if found is None:
+            return None
+        return PeerAddress(found[1] or found[2], int(found[3]), known.metadata.fingerprint)
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+    def _take(self, info: NodeInfo, status: Status) -> None:
+        node_id, signed = info.node_id, info.metadata
+        known = self._listed.get(node_id)
+        if known is not None and known.signed == signed:
+            if known.status is not status:
+                self._listed[node_id] = replace(known, status=status)
+            return
+        if self._unreadable.get(node_id) == signed:
+            return
+        try:
+            metadata = decode_metadata(signed)
+        except MetadataError:
+            self.unreadable += 1
+            self._unreadable[node_id] = signed
+            self._listed.pop(node_id, None)
+        else:
+            self._unreadable.pop(node_id, None)
+            self._listed[node_id] = Listed(node_id, status, metadata, info.credential[:PUBLIC_KEY_BYTES], signed)

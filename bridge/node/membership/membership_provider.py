@@ -1,0 +1,190 @@
+"""The other nodes, as the rest of the node sees them: by gossip, or by introductions where there is no gossip.
+
+transport = "tls"  ──▶ gossip.node.agent.Agent
+transport = "i2p"  ──▶ bridge.node.membership.introductions.Introductions
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from bridge.node.membership.forming import Forming
+from bridge.node.membership.introductions import Introductions
+from bridge.node.membership.member_directory import Roster
+from bridge.node.membership.node_metadata import Presence
+from bridge.node.raft.connecting import Connecting
+from bridge.node.raft.replica import RequestGateway
+from bridge.node.settings.configuration import GossipSettings, NodeConfiguration, Timing
+from bridge.node.settings.timing import profile_of
+from consensus.protocols.garlic_farm import PeerAddress
+from gossip.core.description import MemberDescription
+from gossip.core.keychain import KeyChain
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+from gossip.core.tuning import Tuning as GossipTuning
+from gossip.node.agent import AgentEvent, open_agent
+from gossip.node.config import DEFAULT_CAPACITY, AgentConfig
+from gossip.node.counters import AgentDescription
+from gossip.node.generation_keeper import GenerationKeeper
+from gossip.node.identity import begin_generation, exclusive, load_identity
+from gossip.wire.identity import Signer
+from gossip.wire.seal import KeyRing
+
+
+class Company(Protocol):
+    """Membership, whatever brings it. What is not async returns at once."""
+
+    @property
+    def events(self) -> trio.MemoryReceiveChannel[AgentEvent]:
+        """Changes and alarms."""
+
+    @property
+    def node_id(self) -> NodeId:
+        """This node's name."""
+
+    @property
+    def public_key(self) -> bytes:
+        """Of its identity."""
+
+    @property
+    def identity_key(self) -> Ed25519PrivateKey:
+        """With which this node signs. Secret."""
+
+    @property
+    def generation(self) -> int:
+        """The number of this life."""
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many others are known, and with how many this node is in touch."""
+
+    @property
+    def key_chain(self) -> KeyChain | None:
+        """The group's keys, where they can change while it runs."""
+
+    def members(self) -> tuple[MemberDescription, ...]:
+        """Every other node."""
+
+    def describe(self) -> AgentDescription:
+        """The picture and the counters."""
+
+    def take_resync(self) -> bool:
+        """Whether events were lost since the last call: then `members` tells what they would have."""
+
+    def set_metadata(self, metadata: bytes) -> None:
+        """Say something else about this node from now on."""
+
+    async def leave(self) -> None:
+        """Tell the others that this node goes."""
+
+
+@asynccontextmanager
+async def open_company(
+    settings: NodeConfiguration,
+    presence: Presence,
+    key_ring: KeyRing,
+    connecting: Connecting,
+    offer_keys: Callable[[NodeId, bytes], bytes],
+    may_tell_keys: Callable[[NodeId], bool],
+) -> AsyncIterator[Company]:
+    """The company of one node while the block lasts.
+
+    `offer_keys`: what to say to whoever comes with a retired key; `may_tell_keys`: whose news of keys counts.
+    """
+    if settings.gossip is not None:
+        config = replace(
+            _agent_config(settings, settings.gossip, presence, key_ring),
+            offer_keys=offer_keys,
+            may_tell_keys=may_tell_keys,
+        )
+        async with open_agent(config) as agent:
+            yield agent
+        return
+    with ExitStack() as stack:
+        introductions = _introductions(settings, presence, connecting, stack)
+        connecting.introduce_by(introductions)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(introductions.run)
+            yield introductions
+            nursery.cancel_scope.cancel()
+
+
+def acquaint(
+    company: Company, roster: Roster, forming: Forming, gateway: RequestGateway, is_out: Callable[[bytes], bool]
+) -> None:
+    """Tell those who introduce themselves what the node knows by now; gossip needs to know none of it.
+
+    `is_out`: whether an identity was thrown out.
+    """
+    if not isinstance(company, Introductions):
+        return
+
+    def addresses(*, out: bool) -> list[PeerAddress]:
+        wanted = [each for each in roster.members() if is_out(each.node_id) is out]
+        found = [roster.address_of(each.node_id) for each in wanted if out or each.status is not Status.LEFT]
+        return [address for address in found if address is not None]
+
+    def connected() -> set[NodeId]:
+        if gateway.replica is None:
+            return set()
+        servers = {link.peer for link in gateway.replica.links.describe() if link.connected}
+        return {each.node_id for each in roster.members() if each.metadata.raft_id in servers}
+
+    company.addresses, company.avoided = partial(addresses, out=False), partial(addresses, out=True)
+    company.connected = connected
+    company.settled = lambda: forming.founded is not None or forming.known is not None
+
+
+def gossip_tuning(gossip: GossipSettings) -> GossipTuning:
+    """What its timing means."""
+    return GossipTuning.loopback() if gossip.timing is Timing.LOCAL else GossipTuning.lan()
+
+
+def _agent_config(
+    settings: NodeConfiguration, gossip: GossipSettings, presence: Presence, key_ring: KeyRing
+) -> AgentConfig:
+    return AgentConfig(
+        bind=gossip.bind,
+        key_ring=key_ring,
+        advertise=gossip.advertise,
+        seeds=gossip.seeds,
+        state_directory=settings.state_dir,
+        capacity=gossip.capacity,
+        metadata=presence.metadata(),
+        tuning=gossip_tuning(gossip),
+        broadcast=gossip.broadcast,
+        allow_wan=gossip.allow_wan,
+    )
+
+
+def _introductions(
+    settings: NodeConfiguration, presence: Presence, connecting: Connecting, stack: ExitStack
+) -> Introductions:
+    """The next life of this node begins."""
+    directory, consensus = settings.state_dir, settings.consensus
+    stack.enter_context(exclusive(directory))
+    identity = load_identity(directory)
+    generation = begin_generation(directory, identity.node_id)
+    period_s, hurried_s = profile_of(consensus.timing).introduce_s
+    own = NodeInfo(
+        node_id=identity.node_id,
+        # A description has a numeric address; where others reach this node is in its metadata.
+        address=Address(consensus.bind.host, consensus.bind.port),
+        incarnation=Incarnation(generation, 0),
+        capacity=DEFAULT_CAPACITY,
+        metadata=presence.metadata(),
+    )
+    return Introductions(
+        own,
+        Signer(identity.key),
+        GenerationKeeper(directory, identity.node_id, generation),
+        connecting.metrics,
+        seeds=[PeerAddress(seed.host, seed.port, None) for seed in settings.transport.seeds],
+        advertised=PeerAddress(consensus.advertise.host, consensus.advertise.port, None),
+        period_s=period_s,
+        hurried_s=hurried_s,
+    )

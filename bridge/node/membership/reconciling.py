@@ -1,0 +1,293 @@
+"""The leader's care for the group: looks at gossip, log and Raft once a second, and carries out one proposal at a time.
+
+    roster, ledger, server.describe() ──▶ Reconciler.decide ──▶ Admit ─────────────▶ an entry of the log
+                                                           └──▶ the others ────────▶ change_configuration
+    admitted, alive, not started yet ──▶ told by this node's gossip metadata
+
+A change may take long, since a newcomer first gets the whole log. Meanwhile the looking goes on, for a server that
+flaps is only known by those who watch it. Every term that this node leads begins with a new reckoning.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import trio
+
+from bridge.api.view import MemberStatus
+from bridge.core.membership.admission import next_raft_id
+from bridge.core.membership.reconcile import (
+    AddLearner,
+    Admit,
+    Group,
+    HandOver,
+    Promote,
+    Proposal,
+    Reconciler,
+    ReconcileSettings,
+    Remove,
+    Sighting,
+)
+from bridge.core.state.records import Admission
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.membership.admissions import not_started
+from bridge.node.membership.member_directory import Listed, Roster
+from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.entry_signer import EntrySigner
+from bridge.node.raft.replica import UNKNOWN_ENDPOINT, Replica
+from bridge.node.settings.configuration import Admit as AdmitSetting
+from bridge.node.settings.configuration import ConsensusSettings
+from bridge.node.settings.timing import profile_of
+from bridge.wire.log.entries import encode
+from bridge.wire.membership.metadata import ADMISSIONS_LIMIT, RoleHint
+from consensus import (
+    ChangeOutcome,
+    ChangeRefusal,
+    Description,
+    Outcome,
+    Server,
+    ServerBusyError,
+    ServerStoppedError,
+    TransferOutcome,
+    integer_id,
+    now_ms,
+)
+
+ALARM = "admission"
+ASKING_ALARM = "waiting-for-approval"
+ASKING_NAMED_MAX = 8
+LOOK_INTERVAL_SECONDS = 0.5
+CAUGHT_UP_ENTRIES = 256
+PASSING = frozenset(
+    {
+        ChangeRefusal.NO_COMMIT_IN_TERM,
+        ChangeRefusal.CHANGE_UNDER_WAY,
+        ChangeRefusal.BUSY,
+        ChangeRefusal.NOT_LEADER,
+        ChangeRefusal.LEADERSHIP_LOST,
+    }
+)
+"""Refusals that say nothing about the server in question."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnIdentity:
+    """This node, as the log is to know it."""
+
+    node_id: bytes
+    name: str
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcilingParts:
+    """What it works with.
+
+    `announce` tells routers their Raft ids through this node's metadata; `losing_vote` tells who is just being evicted.
+    """
+
+    settings: ReconcileSettings
+    answered_within_ms: int
+    own: OwnIdentity
+    cluster: str
+    cluster_id: bytes
+    replica: Replica
+    ledger: Ledger
+    signer: EntrySigner
+    roster: Roster
+    announce: Callable[[tuple[tuple[bytes, int], ...]], None]
+    losing_vote: Callable[[], frozenset[int]] = frozenset
+    trace: EventLog
+    alarms: Alarms
+
+
+class Reconciling:
+    """`run` it once; `waits` tells what the leader waits for, and is empty on every other node."""
+
+    def __init__(self, parts: ReconcilingParts) -> None:
+        self._parts = parts
+        self._busy = False
+        self.waits: tuple[str, ...] = ()
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        reconciler, term = Reconciler(self._parts.settings), -1
+        async with trio.open_nursery() as nursery:
+            while True:
+                role = self._parts.replica.server.role
+                if not self._parts.replica.leads:
+                    self._rest()
+                else:
+                    if role.term != term:
+                        reconciler, term = Reconciler(self._parts.settings), role.term
+                    self._look(reconciler, nursery)
+                await trio.sleep(LOOK_INTERVAL_SECONDS)
+
+    def _rest(self) -> None:
+        self.waits = ()
+        self._parts.announce(())
+        self._parts.alarms.clear(ALARM)
+        self._parts.alarms.clear(ASKING_ALARM)
+
+    def _tell_of(self, asking: tuple[Sighting, ...]) -> None:
+        """Newcomers wait for an operator. The longest waiting are named, so that a crowd does not hide them."""
+        if not asking:
+            self._parts.alarms.clear(ASKING_ALARM)
+            return
+        named = [f"{each.name} ({each.node_id.hex()})" for each in asking[:ASKING_NAMED_MAX]]
+        more = len(asking) - len(named)
+        text = f"not admitted, and waiting for you: {', '.join(named)}{f', and {more} more' if more else ''}"
+        action = (
+            f"if it is your router: `garlicfarm node approve {asking[0].node_id.hex()}` here; otherwise somebody has"
+            " a copy of the key file: `garlicfarm keys replace`"
+        )
+        self._parts.alarms.set(ASKING_ALARM, text, action)
+
+    def _look(self, reconciler: Reconciler, nursery: trio.Nursery) -> None:
+        parts = self._parts
+        raft = parts.replica.server.describe().raft
+        admitted, group = (
+            parts.ledger.state.admitted,
+            replace(
+                group_of(raft, parts.answered_within_ms),
+                removed=frozenset(parts.ledger.state.removed),
+                losing_vote=parts.losing_vote(),
+            ),
+        )
+        listed = [each for each in parts.roster.members() if each.metadata.cluster == parts.cluster]
+        decision = reconciler.decide(now_ms(), self._sightings(listed), admitted, group)
+        self.waits = decision.waits
+        if decision.refused:
+            action = "rename it, or bring back the identity.key of the old one; see docs/operating.md, 'Alarms'"
+            parts.alarms.set(ALARM, "; ".join(decision.refused), action)
+        else:
+            parts.alarms.clear(ALARM)
+        self._tell_of(decision.asking)
+        alive: dict[bytes, int | None] = {each.node_id: each.metadata.raft_id for each in listed if each.reachable}
+        parts.announce(not_started(admitted, group.members, alive, ADMISSIONS_LIMIT))
+        under_way = self._busy or raft.change is not None or raft.configuration.is_joint
+        if decision.proposal is not None and not under_way:
+            self._busy = True
+            nursery.start_soon(self._carry_out, reconciler, decision.proposal)
+
+    def _sightings(self, listed: Sequence[Listed]) -> tuple[Sighting, ...]:
+        """Members that say that they know this very farm, and this node, which is to be in the log as well."""
+        own = self._parts.own
+        found = [Sighting(own.node_id, own.name, MemberStatus.ALIVE, key=own.key)]
+        for each in listed:
+            told = each.metadata.notice.founding
+            if told is not None and told.cluster_id == self._parts.cluster_id:
+                found.append(
+                    Sighting(
+                        node_id=each.node_id,
+                        name=each.metadata.name,
+                        status=MemberStatus(each.status.name.lower()),
+                        serves=each.metadata.raft_id is not None,
+                        may_vote=each.metadata.role is not RoleHint.OBSERVER,
+                        key=each.key,
+                    )
+                )
+        return tuple(found)
+
+    async def _carry_out(self, reconciler: Reconciler, proposal: Proposal) -> None:
+        try:
+            failure = await self._do(proposal)
+        finally:
+            self._busy = False
+        if failure is not None:
+            reconciler.failed(proposal, now_ms())
+            self._parts.trace.append("reconcile-failed", {**_words(proposal), "reason": failure})
+
+    async def _do(self, proposal: Proposal) -> str | None:
+        """Why it failed, if for a reason that lies in the proposal."""
+        self._parts.trace.append("reconcile-proposed", _words(proposal))
+        server = self._parts.replica.server
+        match proposal:
+            case Admit(node_id, name, key):
+                server_id = next_raft_id(self._parts.ledger.state.admitted, node_id)
+                entry = self._parts.signer.sign(encode(Admission(node_id, name, key, server_id)))
+                answer = await server.propose((entry,))
+                if answer.outcome is Outcome.COMMITTED and answer.position is not None:
+                    with suppress(ServerStoppedError):
+                        await server.wait_applied(answer.position.index)
+                return None
+            case HandOver():
+                try:
+                    ended = await server.transfer_leadership()
+                except (ServerBusyError, ServerStoppedError) as error:
+                    return str(error)
+                return None if ended.outcome is TransferOutcome.DONE else ended.outcome.value
+            case AddLearner(server_id):
+                invited = await self._parts.replica.members.requests.add_learner(self._server(server_id))
+                if invited is None:
+                    return "it did not take the invitation"
+                resolved = invited
+            case Promote(server_id) | Remove(server_id):
+                if isinstance(proposal, Remove):
+                    await self._parts.replica.members.requests.ask_to_leave(server_id)
+                voters, learners = self._target(proposal, server_id)
+                resolved = await server.change_configuration(voters, learners)
+        if resolved.outcome is ChangeOutcome.REFUSED and resolved.refusal not in PASSING:
+            return "unknown" if resolved.refusal is None else resolved.refusal.value
+        return None
+
+    def _target(self, proposal: Promote | Remove, server_id: int) -> tuple[tuple[Server, ...], tuple[Server, ...]]:
+        configuration = self._parts.replica.server.describe().raft.configuration
+        voters = tuple(each for each in configuration.voters if each.server_id != server_id)
+        learners = tuple(each for each in configuration.learners if each.server_id != server_id)
+        match proposal:
+            case Promote():
+                return (*voters, self._server(server_id)), learners
+            case Remove():
+                return voters, learners
+
+    def _server(self, server_id: int) -> Server:
+        admitted = self._parts.ledger.state.admitted.get(server_id)
+        endpoint = None if admitted is None else self._parts.roster.endpoint_of(admitted.node_id)
+        return Server(server_id, endpoint or UNKNOWN_ENDPOINT)
+
+
+def settings_of(consensus: ConsensusSettings, expect: int, period_ms: int) -> ReconcileSettings:
+    """What an operator has set, with a settling time that fits to it."""
+    return ReconcileSettings(
+        expect,
+        voters_max=consensus.voters_max,
+        grace_ms=consensus.grace_ms,
+        settle_ms=min(profile_of(consensus.timing).settle_ms, consensus.grace_ms),
+        admits_all=consensus.admit is AdmitSetting.ALL,
+        admission_every_ms=period_ms,
+    )
+
+
+def group_of(raft: Description, answered_within_ms: int) -> Group:
+    """The group as its leader's core describes it."""
+    answering = {
+        integer_id(each.server_id): each.match
+        for each in raft.followers
+        if each.contact_ms is not None and each.contact_ms <= answered_within_ms
+    }
+    learners = frozenset(map(integer_id, raft.configuration.learner_ids))
+    return Group(
+        own_id=integer_id(raft.server_id),
+        voters=frozenset(map(integer_id, raft.configuration.voter_ids)),
+        learners=learners,
+        answering=frozenset(answering),
+        caught_up=frozenset(
+            each for each in learners if each in answering and answering[each] + CAUGHT_UP_ENTRIES >= raft.commit_index
+        ),
+    )
+
+
+def _words(proposal: Proposal) -> dict[str, str | int]:
+    match proposal:
+        case Admit(node_id, name, _):
+            return {"step": "admit", "name": name, "id": node_id.hex()}
+        case AddLearner(server_id):
+            return {"step": "add-learner", "server": server_id}
+        case Promote(server_id):
+            return {"step": "promote", "server": server_id}
+        case Remove(server_id):
+            return {"step": "remove", "server": server_id}
+        case HandOver():
+            return {"step": "hand-over"}

@@ -1,0 +1,1 @@
+"""State directories of stopped nodes: read, recovered, written."""

@@ -1,0 +1,284 @@
+"""Makes a new cluster out of the state directory of a survivor, after the majority of the old one was lost for good.
+
+Or out of a backup, if no state directory is left at all: then its server is a new router, with an identity made here.
+
+    DIR/raft, formation.json ──read offline──▶ FarmOnDisk ──▶ `recovered` ──▶ DIR/raft.recovering: one snapshot, no log
+                                                                                   │ all durable; only then:
+    DIR/formation.recovering.json                         written: founded alone, a new cluster id
+    DIR/raft            ──▶ DIR/raft.of-<old cluster>     kept, never opened by a node again
+    DIR/admissions.json                                   removed: the old cluster's Raft ids
+    DIR/raft.recovering ──▶ DIR/raft
+    DIR/formation.recovering.json ──▶ DIR/formation.json  last, for what a log means is said by the founding beside it
+
+    BACKUP ──▶ FarmOnDisk ──▶ `recovered` ──▶ NEW/raft.recovering ──▶ …, where there was nothing before
+
+The new storage begins with a snapshot at the place where the old log ended, so whoever joins gets the state, and
+indexes go on. The node keeps its identity: it has voted in the old cluster only, and no server of that takes its word
+any more, nor does it take theirs, because every connection names the cluster.
+
+If the log itself is the trouble, its end can be left out, and term, log time and the seconds of publications can begin
+anew (`Reset`). That is for a new cluster only, never for a running one: servers of one cluster must not disagree about
+what they once agreed on.
+
+A crash between two of these steps leaves `formation.recovering.json`, with which a node refuses to start: the log could
+be the old cluster's or the new one's. `recover` may be called again at any point. Until the last step `formation.json`
+is the old one, so it finds the old log, in `raft.of-…` if that has been moved, and makes everything anew. If the new
+founding were written earlier, the second call would read the old log by it, and take one server for another.
+
+The farm key's `expect` is left alone. It says how many routers found a farm, and nobody who knows a cluster founds; and
+below how many voters the leader removes nobody, which a cluster of one cannot get into the way of. So the farm grows
+back to its size under the same key file.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import SystemRandom
+from shutil import rmtree
+
+import trio
+
+from bridge.core.farm.recovery import FIRST_TERM, SURVIVOR_ID, Reset, recovered
+from bridge.core.formation.founding import NONCE_BYTES, FormationState, Promise, found
+from bridge.core.membership.admission import out_refusal, raft_id_of
+from bridge.core.state.farm_state import SESSION_LIMITS
+from bridge.node.membership.admissions import FILE_NAME as ADMISSIONS_FILE
+from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.membership.forming import RECOVERY_FILE_NAME
+from bridge.node.offline.state_reading import (
+    FarmOnDisk,
+    StateReadingError,
+    aside_of,
+    read_backup,
+    read_directory,
+    storage_of,
+)
+from bridge.node.raft.commit_store import FILE_NAME as COMMIT_FILE
+from bridge.node.raft.replica import RAFT_DIRECTORY, STORAGE_NOTE, STORAGE_NOTE_TEXT, UNKNOWN_ENDPOINT
+from bridge.node.security.durable_file import replace_file, sync_directory
+from bridge.node.security.local_trust import UntrustedPathError, check_state_directory
+from bridge.node.tasks.published_store import FILE_NAME as PUBLISHED_FILE
+from bridge.wire.log.snapshot import decode_farm, encode_farm
+from bridge.wire.membership.formation_state import encode_formation_state
+from consensus import (
+    MAX_NUMBER,
+    TERM_STEP_MAX,
+    Configuration,
+    HardState,
+    Index,
+    Install,
+    LogId,
+    Persist,
+    Server,
+    SnapshotChange,
+    StoreChunk,
+    integer_id,
+)
+from consensus.sessions import SessionTable
+from consensus.storage import Directory, ImageWriter, OutOfSpaceError, StorageError, StorageOptions, open_directory
+from gossip.node.identity import Identity, StateError, keep_generation, save_identity
+
+MAKING = f"{RAFT_DIRECTORY}.recovering"
+_CHUNK_BYTES = 1024 * 1024
+_GENERATION = 1
+"""Each start of a node has a higher generation than any before, hence than this one."""
+_SEGMENT_BYTES = 1024 * 1024
+"""Of the first file of the log; the node makes the others as it is told."""
+
+
+class RecoveryError(Exception):
+    """No new cluster was made; the text says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """What `recover` makes of a directory or a backup, as long as nothing has changed yet."""
+
+    survivor: FarmOnDisk
+    state_dir: Path
+    node_id: bytes
+    formation: FormationState
+    reset: Reset = field(default_factory=Reset)
+    identity: Identity | None = None
+    """Of the new router that goes on from a backup; None: the survivor keeps its own."""
+
+    @property
+    def new_cluster_id(self) -> bytes:
+        """Never seen before: a random number is in it."""
+        return b"" if self.formation.founding is None else self.formation.founding.cluster_id
+
+    @property
+    def begins_at(self) -> LogId:
+        """Where the log of the new cluster begins."""
+        return replace(self.survivor.last, term=FIRST_TERM) if self.reset.term else self.survivor.last
+
+    @property
+    def aside(self) -> Path | None:
+        """Where the old storage goes, if there is one."""
+        if self.identity is not None:
+            return None
+        return aside_of(self.state_dir, self.survivor.cluster_id)
+
+    @property
+    def left_behind(self) -> tuple[str, ...]:
+        """The other members of the old group, by name where the farm knew one."""
+        admitted = self.survivor.farm.admitted
+        own_id = raft_id_of(admitted, self.node_id)
+        others = sorted(map(integer_id, self.survivor.configuration.member_ids - {own_id}))
+        names = {each: admitted[each].name for each in others if each in admitted}
+        return tuple(names.get(each) or f"server {each}" for each in others)
+
+
+async def plan_recovery(state_dir: Path, cut_after: Index | None = None, reset: Reset | None = None) -> RecoveryPlan:
+    """Read the directory, as far as it is to count; raises RecoveryError."""
+    try:
+        survivor = await read_directory(state_dir, cut_after)
+    except StateReadingError as error:
+        raise RecoveryError(str(error)) from error
+    out = out_refusal(survivor.farm.admitted, survivor.node_id)
+    if out is not None:
+        raise RecoveryError(f"{out}; make the new farm of another survivor")
+    reset = reset or Reset()
+    _check_term(survivor, reset)
+    plan = RecoveryPlan(survivor, state_dir, survivor.node_id, _founded_alone(survivor, survivor.node_id, reset), reset)
+    interrupted = await trio.Path(state_dir / RECOVERY_FILE_NAME).exists()
+    if plan.aside is not None and plan.aside.exists() and not interrupted:
+        raise RecoveryError(f"{plan.aside} is there already: move it away, then call again")
+    return plan
+
+
+async def plan_recovery_of_backup(backup: Path, state_dir: Path, reset: Reset | None = None) -> RecoveryPlan:
+    """Read the backup; raises RecoveryError."""
+    try:
+        check_state_directory(state_dir)
+    except UntrustedPathError as error:
+        raise RecoveryError(str(error)) from error
+    if await trio.Path(state_dir).exists():
+        raise RecoveryError(f"{state_dir} exists: name a new directory, in which the state of a new router is made")
+    try:
+        survivor = await read_backup(backup)
+    except StateReadingError as error:
+        raise RecoveryError(str(error)) from error
+    reset = reset or Reset()
+    _check_term(survivor, reset)
+    identity = Identity.throwaway()
+    formation = _founded_alone(survivor, identity.node_id, reset)
+    return RecoveryPlan(survivor, state_dir, identity.node_id, formation, reset, identity)
+
+
+def _check_term(survivor: FarmOnDisk, reset: Reset) -> None:
+    """A cluster near the last term would soon elect nobody any more."""
+    if not reset.term and survivor.last.term > MAX_NUMBER - TERM_STEP_MAX:
+        raise RecoveryError(
+            f"the log of {survivor.source} ends at entry {survivor.last.index} of term {survivor.last.term}, and there"
+            " is no election beyond the last term: add `--reset term`, with which the new farm begins at term 1, or cut"
+            " the log before the first entry of such a term (`--cut-after INDEX`)"
+        )
+
+
+def _founded_alone(survivor: FarmOnDisk, node_id: bytes, reset: Reset) -> FormationState:
+    log_time_ms = survivor.farm.log_time_ms if reset.log_time_ms is None else reset.log_time_ms
+    promise = Promise((node_id,), log_time_ms, SystemRandom().randbytes(NONCE_BYTES))
+    return FormationState(promise=promise, founding=found({node_id: promise}))
+
+
+async def carry_out(plan: RecoveryPlan) -> None:
+    """Make the new cluster; raises RecoveryError."""
+    state = await _first_state(plan)
+    await trio.to_thread.run_sync(_exchange if plan.identity is None else _make, plan, state)
+
+
+async def _first_state(plan: RecoveryPlan) -> bytes:
+    async def image() -> AsyncIterator[bytes]:
+        yield plan.survivor.image
+
+    snapshot = await decode_farm(image())
+    snapshot.farm = recovered(plan.survivor.farm, plan.node_id, plan.reset)
+    log_time_ms = plan.reset.log_time_ms
+    if log_time_ms is not None:
+        snapshot.moment_times_ms = [min(each, log_time_ms) for each in snapshot.moment_times_ms]
+        # It counts log time as well: forgotten as a whole, so that no request of before is executed again.
+        sessions = SessionTable(SESSION_LIMITS)
+        sessions.floor = plan.survivor.last.index
+        snapshot.sessions = sessions.dump()
+    return b"".join(encode_farm(snapshot))
+
+
+def _make(plan: RecoveryPlan, state: bytes) -> None:
+    """The state directory of a new router. Its identity comes last: without one it is nobody's, and made again."""
+    state_dir, identity = plan.state_dir, plan.identity
+    try:
+        state_dir.mkdir(mode=0o700, parents=True)
+        _make_storage(state_dir / RAFT_DIRECTORY, plan, state)
+        replace_file(state_dir / FORMATION_FILE, encode_formation_state(plan.formation))
+        replace_file(state_dir / STORAGE_NOTE, STORAGE_NOTE_TEXT)
+        if identity is not None:
+            keep_generation(state_dir, identity.node_id, _GENERATION)
+            save_identity(state_dir, identity)
+        sync_directory(state_dir)
+    except (StateError, StorageError, OSError, OutOfSpaceError) as error:
+        raise RecoveryError(
+            f"the new cluster could not be made in {state_dir}: {error}. Remove that directory, free or mend the disk,"
+            " then call again"
+        ) from error
+
+
+def _exchange(plan: RecoveryPlan, state: bytes) -> None:
+    state_dir, storage, making = plan.state_dir, plan.state_dir / RAFT_DIRECTORY, plan.state_dir / MAKING
+    aside, recovery_file = plan.aside or state_dir, plan.state_dir / RECOVERY_FILE_NAME
+    old = storage_of(state_dir, plan.survivor.cluster_id)
+    try:
+        # Held while it is moved: a node that is started meanwhile finds it in use.
+        held = Directory(old)
+    except (StorageError, OSError) as error:
+        raise RecoveryError(f"{state_dir}: {error}") from error
+    try:
+        rmtree(making, ignore_errors=True)
+        _make_storage(making, plan, state)
+        replace_file(recovery_file, encode_formation_state(plan.formation))
+        if old == storage:
+            storage.rename(aside)
+        elif storage.exists():
+            # Of a call that was interrupted behind its second move; no node has ever opened it.
+            rmtree(storage)
+        for name in (ADMISSIONS_FILE, COMMIT_FILE):
+            (state_dir / name).unlink(missing_ok=True)
+        if plan.reset.second:
+            (state_dir / PUBLISHED_FILE).unlink(missing_ok=True)
+        replace_file(state_dir / STORAGE_NOTE, STORAGE_NOTE_TEXT)
+        making.rename(storage)
+        sync_directory(state_dir)
+        recovery_file.rename(state_dir / FORMATION_FILE)
+        sync_directory(state_dir)
+    except (StorageError, OSError, OutOfSpaceError) as error:
+        raise RecoveryError(
+            f"the new cluster could not be made in {state_dir}: {error}. Free or mend the disk, then call again"
+        ) from error
+    finally:
+        held.close()
+
+
+def _make_storage(path: Path, plan: RecoveryPlan, state: bytes) -> None:
+    """A storage that holds one snapshot, of the place where the old log ended."""
+    tuning = StorageOptions(segment_bytes=_SEGMENT_BYTES)
+    disk, recovery = open_directory(path, plan.node_id, _GENERATION, tuning)
+    try:
+        group = [Persist(1, hard_state=HardState(plan.begins_at.term, None))]
+        group += [Persist(number, snapshot=change) for number, change in enumerate(_changes(plan, state), start=2)]
+        for persist in group:
+            disk.perform_all(recovery.storage.plan((persist,)))
+            recovery.storage.done()
+        disk.perform_all(recovery.storage.plan_close())
+    finally:
+        disk.close()
+
+
+def _changes(plan: RecoveryPlan, state: bytes) -> Iterator[SnapshotChange]:
+    survivor = plan.survivor
+    old_id = raft_id_of(survivor.farm.admitted, plan.node_id)
+    endpoint = next((each.endpoint for each in survivor.configuration.voters if each.server_id == old_id), "")
+    writer = ImageWriter(plan.begins_at, Configuration((Server(SURVIVOR_ID, endpoint or UNKNOWN_ENDPOINT),)))
+    image = writer.begin() + writer.blocks(state) + writer.end()
+    for offset in range(0, len(image), _CHUNK_BYTES):
+        yield StoreChunk(plan.begins_at, offset, image[offset : offset + _CHUNK_BYTES])
+    yield Install(writer.description)

@@ -1,0 +1,319 @@
+"""What a stopped node's state directory, or a backup file, knows of its farm: read offline, changing nothing.
+
+    DIR/formation.json   which farm it is, and who founded it                 ─┐
+    DIR/raft/            hard state (to whom it belongs), snapshot, log           ─┼──▶ FarmOnDisk
+    FILE                 a backup: the same, written down by a node that ran  ─┘
+
+For whoever makes something new out of an old farm: `backup` of a stopped node, `restore`, and `recover`, which makes a
+new cluster of it. `read_state(path)` takes either kind; `trio.run(read_state, path)` where nothing else is async.
+
+*The whole log counts.* Which of its last entries were committed a server learns from the leader, and the disk does not
+say it. What this server holds and the farm had not committed yet is taken for committed: of a farm that has lost the
+others nobody can tell any more, and to leave out what may have been acknowledged would be the worse mistake.
+
+*The hard state stays behind.* A `FarmOnDisk` holds what the farm agreed on and nothing of what its server voted, so it
+can never be used to vote again. For that reason there is no way from here to a Raft storage of the same server.
+
+A directory that a running node holds is refused: ask that node for a backup.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from bridge.core.formation.founding import FormationState, Founding
+from bridge.core.state.farm_state import FarmState
+from bridge.core.state.feature_level import UnsupportedLevelError
+from bridge.node.events.event_log import EventLog
+from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.membership.forming import RECOVERY_FILE_NAME
+from bridge.node.raft.applied_state import Ledger, clock_ms
+from bridge.node.raft.replica import RAFT_DIRECTORY, UNKNOWN_ENDPOINT
+from bridge.node.security.local_trust import UntrustedPathError, check_state_directory
+from bridge.wire.keys.backup import BACKUP_LIMIT_BYTES, Backup, BackupError, BackupHead, decode_backup
+from bridge.wire.log.entries import decode
+from bridge.wire.log.snapshot import FarmSnapshotError, decode_farm
+from bridge.wire.membership.formation_state import (
+    FORMATION_STATE_LIMIT_BYTES,
+    FormationStateError,
+    decode_formation_state,
+)
+from consensus import COMMAND, ORIGIN, Configuration, Entry, Index, LogId, ReadEntries, ReadSnapshot, Server
+from consensus.sessions import SessionTableError
+from consensus.storage import STATE_FILE as HARD_STATE_FILE
+from consensus.storage import (
+    Directory,
+    HardStateFile,
+    ImageReader,
+    Owner,
+    RecordError,
+    Recovery,
+    StorageError,
+    StorageInUseError,
+    StorageOptions,
+    read_extents,
+    recover,
+)
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+
+
+class StateReadingError(Exception):
+    """The state cannot be read; the text says which file, why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The end of a log that is left out: entries `first` to `last`, how many of each kind."""
+
+    first: Index
+    last: Index
+    kinds: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarmOnDisk:
+    """A farm as one of its servers knew it. `image` is `farm` with its history as `decode_farm` reads it."""
+
+    source: Path
+    node_id: bytes
+    """Whose state it was."""
+    cluster_id: bytes
+    founding: Founding | None
+    """None if it was made before farms could be verified: nobody can join it, only a new cluster be made of it."""
+    configuration: Configuration
+    """The last one in the log, committed or not; of the founders if the log has none."""
+    last: LogId
+    farm: FarmState
+    period_ms: int
+    image: bytes
+    cut: Cut | None = None
+    """What was left out at the end of the log, because it was asked for."""
+
+    @property
+    def backup(self) -> Backup:
+        """The same as the content of a backup file."""
+        return Backup(
+            BackupHead(
+                node_id=self.node_id,
+                cluster_id=self.cluster_id,
+                founding=self.founding,
+                configuration=self.configuration,
+                last=self.last,
+                made_at_ms=clock_ms(),
+            ),
+            self.image,
+        )
+
+
+async def read_state(path: Path) -> FarmOnDisk:
+    """What the state directory, or the backup file, at `path` knows; raises StateReadingError."""
+    return await read_directory(path) if await trio.Path(path).is_dir() else await read_backup(path)
+
+
+async def read_backup(path: Path) -> FarmOnDisk:
+    """What a backup file holds."""
+    try:
+        backup = await trio.to_thread.run_sync(_read_file, path)
+        snapshot = await decode_farm(_chunks((backup.image,)))
+    except OSError as error:
+        raise StateReadingError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (BackupError, FarmSnapshotError) as error:
+        raise StateReadingError(f"{path} is no backup that can be used: {error}. Take another one") from error
+    head = backup.head
+    return FarmOnDisk(
+        source=path,
+        node_id=head.node_id,
+        cluster_id=head.cluster_id,
+        founding=head.founding,
+        configuration=head.configuration,
+        last=head.last,
+        farm=snapshot.farm,
+        period_ms=snapshot.period_ms,
+        image=backup.image,
+    )
+
+
+def _read_file(path: Path) -> Backup:
+    with path.open("rb") as file:
+        return decode_backup(file.read(BACKUP_LIMIT_BYTES + 1))
+
+
+async def read_directory(state_dir: Path, cut_after: Index | None = None) -> FarmOnDisk:
+    """What the state directory of a node that does not run holds; with `cut_after`, up to that entry."""
+    try:
+        check_state_directory(state_dir)
+    except UntrustedPathError as error:
+        raise StateReadingError(str(error)) from error
+    formation = await trio.to_thread.run_sync(_read_formation, state_dir / FORMATION_FILE)
+    founding = formation.founding or formation.known
+    if founding is None:
+        raise StateReadingError(f"the node of {state_dir} has never belonged to a farm: there is nothing to read")
+    directory = await trio.to_thread.run_sync(_open, storage_of(state_dir, founding.cluster_id))
+    try:
+        return await _read_storage(directory, state_dir, founding, cut_after)
+    except UnsupportedLevelError as error:
+        raise StateReadingError(f"{state_dir}: {error}. {_way_past(error, state_dir)}") from error
+    except (StorageError, FarmSnapshotError, RecordError, SessionTableError, OSError) as error:
+        raise StateReadingError(f"{state_dir}: {error}") from error
+    finally:
+        directory.close()
+
+
+def aside_of(state_dir: Path, cluster_id: bytes) -> Path:
+    """Where `recover` puts the storage of a cluster."""
+    return state_dir / f"{RAFT_DIRECTORY}.of-{cluster_id.hex()[:8]}"
+
+
+def storage_of(state_dir: Path, cluster_id: bytes) -> Path:
+    """Where the storage of the cluster of `formation.json` lies: aside if `recover` ended after that move."""
+    aside = aside_of(state_dir, cluster_id)
+    interrupted = (state_dir / RECOVERY_FILE_NAME).exists()
+    return aside if interrupted and aside.exists() else state_dir / RAFT_DIRECTORY
+
+
+def _read_formation(path: Path) -> FormationState:
+    try:
+        with path.open("rb") as file:
+            return decode_formation_state(file.read(FORMATION_STATE_LIMIT_BYTES + 1))
+    except FileNotFoundError:
+        text = f"there is no {path}: give the state directory of a node that belonged to a farm, or a backup file"
+        raise StateReadingError(text) from None
+    except (OSError, FormationStateError) as error:
+        raise StateReadingError(f"{path} cannot be used: {error}") from error
+
+
+def _open(path: Path) -> Directory:
+    if not (path / HARD_STATE_FILE).is_file():
+        raise StateReadingError(f"{path} holds no server's log: this node has never got the farm's log")
+    try:
+        return Directory(path)
+    except StorageInUseError as error:
+        text = f"the node of {path.parent} runs: stop it, or ask it for a backup (`garlicfarm backup FILE`)"
+        raise StateReadingError(text) from error
+    except (StorageError, OSError) as error:
+        raise StateReadingError(f"{path} cannot be opened: {error}") from error
+
+
+def _way_past(error: UnsupportedLevelError, state_dir: Path) -> str:
+    if error.index is None:
+        return "Its snapshot says so, and cannot be cut: if that level was made up, take another survivor, or a backup"
+    return (
+        f"Entry {error.index} says so. If it was made up, a new farm can be made of what comes before it: `garlicfarm"
+        f" recover --from {state_dir} --cut-after {error.index - 1}`"
+    )
+
+
+async def _read_storage(
+    directory: Directory, state_dir: Path, founding: Founding, cut_after: Index | None
+) -> FarmOnDisk:
+    hard_state, _ = HardStateFile.read(directory)
+    state = hard_state.state
+    # It is read as its own owner would, wherever it lies by now, and nothing that recovery plans is carried out.
+    owner = Owner(state.binding.node_id, state.generation, state.place)
+    recovery = await trio.to_thread.run_sync(
+        recover, directory, owner, state.binding.storage_id, StorageOptions(tail_entries=1)
+    )
+    ledger = Ledger(
+        founding.log_time_base_ms,
+        EventLog("offline", clock_ms, 1),
+        lambda _: None,
+        founding.founders,
+        founding.cluster_id,
+    )
+    end = recovery.log.last
+    start = ORIGIN if recovery.log.snapshot is None else recovery.log.snapshot.last
+    last_index = _checked_cut(state_dir, start.index, end.index, cut_after)
+    ledger.history_ends_at(last_index)
+    if recovery.log.snapshot is not None:
+        await ledger.restore(recovery.log.snapshot.last, _chunks(_state_bytes(directory, recovery)))
+    last = start
+    for first, entries in _entries(directory, recovery, start.index + 1, last_index):
+        await ledger.apply(first, entries)
+        last = LogId(first + len(entries) - 1, entries[-1].term)
+    return FarmOnDisk(
+        source=state_dir,
+        node_id=state.binding.node_id,
+        cluster_id=founding.cluster_id,
+        founding=founding,
+        configuration=_configuration(recovery, founding, last.index),
+        last=last,
+        farm=ledger.state,
+        period_ms=ledger.farm.tuning.period_ms,
+        image=b"".join(ledger.snapshot()),
+        cut=None if last == end else _cut(directory, recovery, last.index + 1, end.index),
+    )
+
+
+def _checked_cut(state_dir: Path, start: Index, end: Index, cut_after: Index | None) -> Index:
+    """Where to end; raises StateReadingError if the log cannot be cut there."""
+    if cut_after is None:
+        return end
+    if cut_after > end:
+        raise StateReadingError(f"{state_dir}: the log ends at entry {end}; nothing comes after entry {cut_after}")
+    if cut_after < max(start, 1):
+        text = "the snapshot stands for all entries up to" if start else "something has to be kept, at least"
+        raise StateReadingError(f"{state_dir}: {text} entry {max(start, 1)}; the log cannot be cut after {cut_after}")
+    return cut_after
+
+
+def _entries(
+    directory: Directory, recovery: Recovery, first: Index, last: Index
+) -> Iterator[tuple[Index, tuple[Entry, ...]]]:
+    """The entries of [first, last], as many at a time as are read at once."""
+    while first <= last:
+        request = ReadEntries(0, first, last, _CHUNK_BYTES)
+        entries = read_extents(directory, recovery.storage.binding, recovery.storage.extents(request), _CHUNK_BYTES)
+        if not entries:
+            raise StorageError(f"the log ends at entry {first - 1}, and should reach {last}")
+        yield first, entries
+        first += len(entries)
+
+
+def _cut(directory: Directory, recovery: Recovery, first: Index, last: Index) -> Cut:
+    kinds: Counter[str] = Counter()
+    for _, entries in _entries(directory, recovery, first, last):
+        kinds.update(_kind(entry) for entry in entries)
+    return Cut(first, last, tuple(sorted(kinds.items())))
+
+
+def _kind(entry: Entry) -> str:
+    return (
+        type(decode(entry.data)).__name__.lower() if entry.kind == COMMAND else entry.kind.name.lower().replace("_", "")
+    )
+
+
+def _state_bytes(directory: Directory, recovery: Recovery) -> Iterator[bytes]:
+    """The state machine's bytes out of the stored snapshot."""
+    snapshot = recovery.log.snapshot
+    if snapshot is None:
+        return
+    reader, offset, done = ImageReader(), 0, False
+    while not done:
+        chunk = recovery.storage.chunk_extent(ReadSnapshot(0, snapshot.last, offset, _CHUNK_BYTES))
+        if chunk is None:
+            raise StorageError(f"the snapshot of entry {snapshot.last.index} is gone")
+        yield from reader.feed(directory.read(chunk.file, chunk.offset_bytes, chunk.length_bytes))
+        offset, done = offset + chunk.length_bytes, chunk.done
+    reader.finish()
+
+
+def _configuration(recovery: Recovery, founding: Founding, last: Index) -> Configuration:
+    """The one in force at entry `last`."""
+    log = recovery.log
+    in_force = [configuration for index, configuration in log.configurations if index <= last]
+    if in_force:
+        return in_force[-1]
+    return log.snapshot.configuration if log.snapshot is not None else _of_founders(founding)
+
+
+def _of_founders(founding: Founding) -> Configuration:
+    return Configuration(tuple(Server(number, UNKNOWN_ENDPOINT) for number in range(1, len(founding.founders) + 1)))
+
+
+async def _chunks(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part

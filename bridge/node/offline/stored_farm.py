@@ -1,0 +1,313 @@
+"""A farm's committed log out of a directory: a stopped node's, a running one's, or a backup. Read-only, no lock.
+
+    DIR/raft/…             the log and its snapshot (DIR may also be this directory itself, or what `recover` set aside)
+    DIR/formation.json     which cluster, and the log time of the empty log; absent in some backups
+    DIR/committed.json     how far the node knew the log to be committed
+
+Only committed entries are given. Known to be committed is what the note beside the log says, what a snapshot stands
+for (only applied entries get into one), and, where both are missing, what an operator says who knows that the farm
+was stopped in order. The greatest counts.
+
+Log time is not stored with an entry; it is the greatest clock entry so far, or a correction after it. Here both are
+taken as they were written: what the clocks of a majority allowed (`bridge.core.state.voter_clocks`) only the state
+machine knows, which would have to apply everything. An honest leader writes no more than that.
+
+To read from the middle one must know log time there, and reading everything before would cost as much as the reading
+itself. So these entries are found by a search for their key, at the speed of a memory scan; they serve as anchors: a
+place in a file, and log time before it.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from bridge.api.control import EntryKind
+from bridge.api.control_json import log_entry
+from bridge.core.state.farm_state import LOG_TIME_LIMIT_MS
+from bridge.core.state.records import Clock, Correction
+from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.raft.commit_store import read_commit_note
+from bridge.node.security.local_trust import UntrustedPathError, check_state_directory
+from bridge.wire.log.entries import decode, encode
+from bridge.wire.log.snapshot import FarmSnapshot, FarmSnapshotError, decode_farm
+from bridge.wire.membership.formation_state import (
+    FORMATION_STATE_LIMIT_BYTES,
+    FormationStateError,
+    decode_formation_state,
+)
+from consensus import COMMAND, Entry, Index
+from consensus import EntryKind as EntryKindInLog
+from consensus.storage import (
+    SEGMENT_HEADER_BYTES,
+    Place,
+    RecordError,
+    StorageError,
+    StoredEntry,
+    StoredLog,
+    StoredSegment,
+    open_stored_log,
+)
+
+RAFT_DIRECTORY = "raft"
+_CLOCK_KEY = b'"clock"'
+_UNKNOWN = -1
+_APPLICATION = EntryKind.APPLICATION.value
+
+
+class StoredFarmError(Exception):
+    """The directory cannot be read as a farm's log; the text says why and what to do."""
+
+
+StoredRow = tuple[int, int, str, int | None, bytes]
+"""One committed entry, as the control endpoint would tell it: index, term, kind, log time, bytes.
+
+A plain tuple: a reader makes millions of them, and a frozen dataclass costs three times as much.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A place in the log with log time before it. Picklable: a reader in another process goes on from here."""
+
+    file: str
+    offset_bytes: int
+    index: Index
+    log_time_ms: int | None
+
+
+@dataclass(slots=True)
+class _Clocks:
+    """The entries of one segment that set log time: where they are, and log time after each, by this segment alone.
+
+    From the first correction on (its place is `corrected`) that is log time itself, whatever was before the segment.
+    """
+
+    indexes: "array[int]" = field(default_factory=lambda: array("q"))
+    offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    times_ms: "array[int]" = field(default_factory=lambda: array("q"))
+    corrected: int | None = None
+    complete: bool = False
+    searched_bytes: int = SEGMENT_HEADER_BYTES
+
+    def take(self, entry: StoredEntry) -> None:
+        """An entry that follows those before. Of a group that was not committed as a whole they come again."""
+        offset_bytes, index, _, kind, value = entry
+        if kind != COMMAND or _CLOCK_KEY not in value or (self.indexes and index <= self.indexes[-1]):
+            return
+        time_ms = _later(self.times_ms[-1] if self.times_ms else None, value)
+        if time_ms is None:
+            return
+        if self.corrected is None and _is_correction(value):
+            self.corrected = len(self.times_ms)
+        self.indexes.append(index)
+        self.offsets.append(offset_bytes)
+        self.times_ms.append(time_ms)
+
+    def time_after(self, place: int, before_ms: int | None) -> int:
+        """Log time after the entry at `place`, if it was `before_ms` before the segment."""
+        if before_ms is None or (self.corrected is not None and place >= self.corrected):
+            return self.times_ms[place]
+        return max(before_ms, self.times_ms[place])
+
+
+class StoredFarm:
+    """The committed log of one directory. Raises StoredFarmError from every method."""
+
+    def __init__(self, directory: Path, committed_through: Index | None = None) -> None:
+        """`committed_through` is the operator's word, for a directory whose note is lost."""
+        self.directory = directory
+        self._told = committed_through
+        own = directory / RAFT_DIRECTORY
+        self._raft = own if own.is_dir() else directory
+        # What `recover` set aside as `raft.of-…` lies beside the notes of the new cluster, which are not about it.
+        beside = (self._raft.parent,) if self._raft.name == RAFT_DIRECTORY else ()
+        self._notes = tuple(dict.fromkeys((directory, *beside)))
+        self._clocks: dict[str, _Clocks] = {}
+        self._decoded: tuple[Index, FarmSnapshot] | None = None
+        self._log = self._open()
+        self.cluster_id, self._base_ms = self._founding()
+
+    def refresh(self) -> None:
+        """Look again: a running node has gone on. Or was made anew: another cluster, another storage in its place."""
+        before = self._log.binding
+        self._log = self._open()
+        self.cluster_id, self._base_ms = self._founding()
+        if self._log.binding != before:
+            self._clocks.clear()
+            self._decoded = None
+
+    @property
+    def first_index(self) -> Index:
+        """The first entry that is there."""
+        return self._log.start.index + 1
+
+    @property
+    def commit_index(self) -> Index:
+        """Up to where entries are known to be committed."""
+        snapshot = 0 if self._log.snapshot is None else self._log.snapshot.last.index
+        noted = max(read_commit_note(place) or 0 for place in self._notes)
+        return max(snapshot, noted, self._told or 0)
+
+    def anchor(self, index: Index) -> Anchor:
+        """The nearest place at or before the entry at `index` from which it can be read."""
+        try:
+            segment = self._log.segment_of(index)
+        except StorageError as error:
+            raise StoredFarmError(str(error)) from error
+        log_time_ms = self._time_before(segment)
+        clocks = self._search(segment)
+        place = bisect_right(clocks.indexes, index) - 1
+        if place < 0:
+            return Anchor(segment.file, SEGMENT_HEADER_BYTES, segment.first, log_time_ms)
+        if place > 0:
+            log_time_ms = clocks.time_after(place - 1, log_time_ms)
+        return Anchor(segment.file, clocks.offsets[place], clocks.indexes[place], log_time_ms)
+
+    def holds(self, index: Index) -> bool:
+        """Whether the entry at `index` is there and sound."""
+        try:
+            segment = self._log.segment_of(index)
+            clocks = self._search(segment)
+            place = bisect_right(clocks.indexes, index) - 1
+            start = self._log.beginning(segment)
+            if place >= 0:
+                start = Place(segment.file, clocks.offsets[place], clocks.indexes[place])
+            return any(each == index for _, each, _, _, _ in self._log.entries(start, index + 1))
+        except (StorageError, RecordError):
+            return False
+
+    def rows(self, anchor: Anchor, first: Index, end: Index) -> Iterator[StoredRow]:
+        """Entries with first <= index < end, reading on from `anchor`."""
+        log_time_ms = anchor.log_time_ms
+        try:
+            place = Place(anchor.file, anchor.offset_bytes, anchor.index)
+            for _, index, term, kind, value in self._log.entries(place, end):
+                if kind == COMMAND and _CLOCK_KEY in value:
+                    log_time_ms = _later(log_time_ms, value)
+                if index >= first:
+                    yield _row(index, term, kind, value, log_time_ms)
+        except (StorageError, RecordError) as error:
+            raise StoredFarmError(str(error)) from error
+
+    def snapshot_rows(self) -> tuple[Index, list[StoredRow]]:
+        """What the snapshot holds, and the index that it stands at: one row for the last report of each server."""
+        description, snapshot = self._log.snapshot, self._snapshot()
+        if description is None or snapshot is None:
+            raise StoredFarmError(f"there is no snapshot in '{self._raft}': begin with the oldest entry instead")
+        last, farm = description.last, snapshot.farm
+        rows: list[StoredRow] = [
+            (last.index, last.term, "snapshot", farm.log_time_ms, encode(server.report))
+            for _, server in sorted(farm.servers.items())
+        ]
+        return last.index, rows
+
+    # -- what it is made of --------------------------------------------------------------------------------------------
+
+    def _open(self) -> StoredLog:
+        try:
+            check_state_directory(self._raft)
+            return open_stored_log(self._raft)
+        except (StorageError, UntrustedPathError) as error:
+            raise StoredFarmError(str(error)) from error
+
+    def _founding(self) -> tuple[str, int | None]:
+        for place in self._notes:
+            try:
+                with (place / FORMATION_FILE).open("rb") as file:
+                    state = decode_formation_state(file.read(FORMATION_STATE_LIMIT_BYTES + 1))
+            except OSError:
+                continue
+            except FormationStateError as error:
+                raise StoredFarmError(f"'{place / FORMATION_FILE}' cannot be read: {error}") from error
+            founding = state.founding or state.known
+            if founding is not None:
+                return founding.cluster_id.hex(), founding.log_time_base_ms
+        # Without it, a checkpoint is bound to this one log.
+        return f"storage-{self._log.binding.storage_id.hex()}", None
+
+    def _time_before(self, segment: StoredSegment) -> int | None:
+        """Log time before the first entry of a segment."""
+        log_time_ms = self._time_at_start()
+        for earlier in self._log.segments[: self._log.segments.index(segment)]:
+            clocks = self._search(earlier)
+            if clocks.times_ms:
+                log_time_ms = clocks.time_after(len(clocks.times_ms) - 1, log_time_ms)
+        return log_time_ms
+
+    def _time_at_start(self) -> int | None:
+        start = self._log.start.index
+        if start == 0:
+            return self._base_ms
+        snapshot = self._snapshot()
+        if snapshot is None:
+            return None
+        place = bisect_right(snapshot.moment_indexes, start) - 1
+        return snapshot.moment_times_ms[place] if place >= 0 else None
+
+    def _search(self, segment: StoredSegment) -> _Clocks:
+        """All clock entries of a segment that are committed; what was found before is not searched again.
+
+        Those behind are not kept: a new leader may put other entries in their place.
+        """
+        clocks = self._clocks.setdefault(segment.file, _Clocks())
+        if segment is not self._log.segments[-1] and clocks.complete:
+            return clocks
+        committed = self.commit_index
+        try:
+            for end_bytes, entries in self._log.groups_holding(segment, _CLOCK_KEY, clocks.searched_bytes):
+                for entry in entries:
+                    if entry[1] > committed:
+                        return clocks
+                    clocks.take(entry)
+                clocks.searched_bytes = end_bytes
+        except (StorageError, RecordError) as error:
+            raise StoredFarmError(str(error)) from error
+        clocks.complete = segment is not self._log.segments[-1]
+        return clocks
+
+    def _snapshot(self) -> FarmSnapshot | None:
+        if self._log.snapshot is None:
+            return None
+        if self._decoded is None or self._decoded[0] != self._log.snapshot.last.index:
+
+            async def chunks() -> AsyncIterator[bytes]:
+                for chunk in self._log.snapshot_chunks():
+                    yield chunk
+
+            async def whole() -> FarmSnapshot:
+                return await decode_farm(chunks())
+
+            try:
+                self._decoded = self._log.snapshot.last.index, trio.run(whole)
+            except (StorageError, FarmSnapshotError) as error:
+                raise StoredFarmError(f"the snapshot in '{self._raft}' cannot be read: {error}") from error
+        return self._decoded[1]
+
+
+def _row(index: Index, term: int, kind: int, value: bytes, log_time_ms: int | None) -> StoredRow:
+    if kind == COMMAND:
+        return index, term, _APPLICATION, log_time_ms, value
+    try:
+        shown = log_entry(index, Entry(term, EntryKindInLog(kind), value), log_time_ms)
+    except ValueError as error:
+        raise RecordError(f"entry {index} cannot be read: {error}") from error
+    return index, term, shown.kind.value, log_time_ms, shown.value
+
+
+def _later(log_time_ms: int | None, value: bytes) -> int | None:
+    """Log time after an entry that may be a clock entry."""
+    match decode(value):
+        case Clock(time_ms=time_ms) if time_ms <= LOG_TIME_LIMIT_MS:
+            return time_ms if log_time_ms is None else max(log_time_ms, time_ms)
+        case Correction(time_ms=time_ms):
+            return time_ms
+        case _:
+            return log_time_ms
+
+
+def _is_correction(value: bytes) -> bool:
+    return isinstance(decode(value), Correction)

@@ -1,0 +1,87 @@
+"""Writes a farm's log into a directory as a node would have left it: for load tests and demonstrations.
+
+The bytes come from the same planner that a running server writes with (`consensus.storage.planner`), so what reads or
+verifies a real log reads this one, and no second description of the format can drift from the first. Entries are made
+durable in groups of thousands with one sync each.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bridge.core.formation.founding import FormationState, Founder, Founding
+from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.offline.stored_farm import RAFT_DIRECTORY, StoredFarmError
+from bridge.node.raft.commit_store import write_commit_note
+from bridge.node.security.durable_file import replace_file
+from bridge.wire.membership.formation_state import encode_formation_state
+from consensus import Configuration, Entry, HardState, Persist, Server, configuration_entry
+from consensus.storage import OutOfSpaceError, StorageError, StorageOptions, open_directory
+
+GROUP_ENTRIES = 4096
+
+
+class StoredFarmWriter:
+    """A state directory that grows. Raises StoredFarmError from every method."""
+
+    def __init__(self, directory: Path, founders: Sequence[bytes], log_time_base_ms: int, nonce: bytes) -> None:
+        """Of a farm whose founders all promised at that time, with that nonce."""
+        founding = Founding(tuple(Founder(each, log_time_base_ms, nonce) for each in sorted(founders)))
+        node_id = founding.founders[0]
+        if directory.exists() and any(directory.iterdir()):
+            raise StoredFarmError(f"'{directory}' is not empty: name a directory that does not exist yet")
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(directory / FORMATION_FILE, encode_formation_state(FormationState(known=founding)))
+            self._disk, recovery = open_directory(directory / RAFT_DIRECTORY, node_id, 1, StorageOptions())
+        except (OSError, StorageError) as error:
+            raise StoredFarmError(f"no log can be made in '{directory}': {error}") from error
+        self._directory = directory
+        self.cluster_id = founding.cluster_id
+        """For which the entries of this log are signed."""
+        self._storage = recovery.storage
+        self._pending: list[Entry] = []
+        self._group = 0
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last entry that was appended."""
+        return self._storage.last.index + len(self._pending)
+
+    def append(self, term: int, value: bytes) -> None:
+        """One application entry at the end of the log."""
+        self._pending.append(Entry.command(term, value))
+        if len(self._pending) >= GROUP_ENTRIES:
+            self._flush()
+
+    def append_configuration(self, term: int, voters: Sequence[tuple[int, str]]) -> None:
+        """The member set, by Raft id and endpoint."""
+        servers = tuple(Server(server_id, endpoint) for server_id, endpoint in voters)
+        self._pending.append(configuration_entry(term, Configuration(servers)))
+
+    def close(self) -> None:
+        """Everything is durable and noted as committed; the directory is as after a clean stop."""
+        self._flush()
+        try:
+            self._disk.perform_all(self._storage.plan_close())
+            write_commit_note(self._directory, self._storage.last.index)
+        except (OSError, OutOfSpaceError) as error:
+            raise self._failed(error) from error
+        finally:
+            self._disk.close()
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        self._group += 1
+        last, entries = self._storage.last, tuple(self._pending)
+        hard_state = None if entries[-1].term == last.term else HardState(entries[-1].term, None)
+        persist = Persist(self._group, hard_state=hard_state, first=last.index + 1, entries=entries)
+        try:
+            self._disk.perform_all(self._storage.plan((persist,)))
+        except (OSError, OutOfSpaceError) as error:
+            raise self._failed(error) from error
+        self._storage.done()
+        self._pending.clear()
+
+    def _failed(self, error: Exception) -> StoredFarmError:
+        return StoredFarmError(f"the log in '{self._directory}' cannot be written: {error}; free some space")

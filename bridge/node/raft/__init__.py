@@ -1,0 +1,1 @@
+"""This node's Raft server, its connections, and the state that it applies."""

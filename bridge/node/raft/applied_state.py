@@ -1,0 +1,419 @@
+"""The farm's state on this node: committed entries decoded and applied, and what follows from them told to others.
+
+    committed entries ──▶ decode, verify ──▶ Farm.apply ──▶ changes ──▶ trace, publishing
+                                        └──▶ LogTime                └──▶ whoever waits for news
+
+Everything here is rebuilt at each start, from a snapshot and the log after it, in silence: what entries of an earlier
+life changed is no news,
+and told with the time of this start it would be wrong. The ledger also remembers at which index log time moved, so that
+the control endpoint can tell for any entry when it was, in log time: one number pair a reporting period, and only for
+as long as `MOMENTS_MAX` of them (16 bytes each: half a year of 30 s periods in 8 MB); of older entries it says that it
+does not know. Configurations are remembered likewise: there is one for each election.
+"""
+
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import assert_never
+
+import trio
+
+from bridge.api.control import Scalar
+from bridge.core.farm.authors import EntryWithoutEffect, NoEffect
+from bridge.core.farm.client_keys import ClientChanged
+from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten
+from bridge.core.farm.operator_commands import PublicationForced, RemovalChanged
+from bridge.core.farm.state_machine import (
+    Change,
+    ClockBounded,
+    ClockOff,
+    EntryTooEarly,
+    Farm,
+    LevelRaised,
+    LevelRefused,
+    PublicationAccepted,
+    PublicationRefused,
+    RequestRefused,
+    ServerForgotten,
+)
+from bridge.core.membership.admission import AdmissionLapsed, AdmissionRefused, ServerAdmitted, ServerRetired
+from bridge.core.membership.eviction import EvictionRefused, KeysNotReplaced, KeysReplaced, ServerEvicted
+from bridge.core.publishing.publisher_election import PublisherChanged
+from bridge.core.publishing.weights import (
+    THOUSANDTHS,
+    CostFactorChanged,
+    ExclusionChanged,
+    FactorsAccepted,
+    WeightsChange,
+    WishRefused,
+)
+from bridge.core.publishing.without_quorum import QuorumWatch
+from bridge.core.state.farm_state import FarmState
+from bridge.core.state.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError, may_raise
+from bridge.core.state.log_time import ClockJudgement, LogTime
+from bridge.core.state.records import (
+    Admission,
+    Approval,
+    ClientKey,
+    Clock,
+    Correction,
+    CostFactor,
+    Eviction,
+    Exclusion,
+    Factors,
+    Force,
+    Foreign,
+    KeyReplacement,
+    Level,
+    ProvenRecord,
+    Publication,
+    Record,
+    Removal,
+    Report,
+    request_of,
+)
+from bridge.node.events.event_log import EventLog
+from bridge.wire.log.entries import EntryReader, decode
+from bridge.wire.log.snapshot import FarmSnapshot, decode_farm, encode_farm
+from consensus import Configuration, Entry, EntryKind, Index, LogId, decode_configuration, integer_id, now_ms
+from consensus.sessions import RequestId, parse_request_id
+
+MOMENTS_MAX = 500_000
+CONFIGURATIONS_MAX = 4096
+BREATH_ENTRIES = 64
+REFUSALS_MAX = 256
+RETENTION_MS = 7 * 24 * 3600 * 1000
+_COUNTED: dict[type[Record], str] = {
+    Report: "reports",
+    Clock: "clocks",
+    Publication: "publications",
+    Admission: "admissions",
+    Approval: "approvals",
+    Eviction: "evictions",
+    KeyReplacement: "key_replacements",
+    Level: "levels",
+    Exclusion: "exclusions",
+    CostFactor: "cost_factors",
+    Force: "forced_publications",
+    Factors: "pipeline_factors",
+    Removal: "removals",
+    ClientKey: "client_keys",
+    Correction: "log_time_corrections",
+    Foreign: "foreign_entries",
+}
+"""What is counted of each kind of entry."""
+_WHY = {
+    NoEffect.UNSIGNED: "the entry carries no proof: have a node of the farm submit it, or sign it with a client key",
+    NoEffect.FORGED: "the proof of the entry does not hold: it was changed after it was signed, or signed for another"
+    " farm",
+    NoEffect.UNKNOWN_AUTHOR: "nobody admitted the key that signed the entry: `garlicfarm node admit-client`",
+    NoEffect.EXPELLED: "the key that signed the entry was retired, evicted or removed",
+    NoEffect.WRONG_AUTHOR: "the entry speaks for a server, and another identity signed it",
+    NoEffect.OUT_OF_SCOPE: "the client key that signed the entry was not admitted for this kind of entry: `garlicfarm"
+    " node admit-client` with another scope",
+    NoEffect.REPEATED: "its author has used the number of this entry before, or much higher ones since: sign it anew",
+    NoEffect.OUTDATED: "a report that the same server made later has counted already",
+}
+"""Why an entry had no effect, and what to do, for whoever submitted it."""
+
+
+class Ledger:
+    """Takes committed entries in order (`apply`), and answers what they add up to."""
+
+    def __init__(
+        self,
+        log_time_base_ms: int,
+        trace: EventLog,
+        on_change: Callable[[Change], None],
+        founders: tuple[bytes, ...],
+        cluster_id: bytes,
+        on_entry_without_effect: Callable[[EntryWithoutEffect], None] = lambda _: None,
+    ) -> None:
+        """`on_entry_without_effect` hears of those that are committed now, and not of those of an earlier life."""
+        self._farm = Farm(log_time_base_ms, founders=founders)
+        self.entries = EntryReader(cluster_id)
+        """Reads entries of this farm's log, with their authors."""
+        self.log_time = LogTime(log_time_base_ms, now_ms(), self._farm.tuning.period_ms)
+        self.quorum = QuorumWatch(now_ms())
+        self._trace = trace
+        self._on_change = on_change
+        self._on_entry_without_effect = on_entry_without_effect
+        self._moment_indexes = array("q", [0])
+        self._moment_times_ms = array("q", [log_time_base_ms])
+        self._configuration_indexes = array("q")
+        self._news = trio.Event()
+        self._history_ends: Index = 0
+        self._refusals: dict[Index, str] = {}
+        self.records = dict.fromkeys(_COUNTED.values(), 0) | dict.fromkeys(map(_counter_of, NoEffect), 0)
+
+    @property
+    def farm(self) -> Farm:
+        """The state machine."""
+        return self._farm
+
+    @property
+    def state(self) -> FarmState:
+        """What all servers agree on after the last applied entry."""
+        return self._farm.state
+
+    def log_time_at(self, index: Index) -> int | None:
+        """Log time after the entry at `index`, milliseconds since the epoch; None if that is too long ago."""
+        place = bisect_right(self._moment_indexes, index) - 1
+        return None if place < 0 else self._moment_times_ms[place]
+
+    def configuration_before(self, index: Index) -> Index:
+        """Index of the last configuration before `index`; 0 if there is none, or it is too long ago."""
+        place = bisect_right(self._configuration_indexes, index - 1)
+        return self._configuration_indexes[place - 1] if place else 0
+
+    def refusal_of(self, index: Index) -> str | None:
+        """Why the entry at `index` changed nothing; None if it had its effect, or that is long ago."""
+        return self._refusals.get(index)
+
+    def history_ends_at(self, index: Index) -> None:
+        """The log of an earlier life reaches up to `index`."""
+        self._history_ends = index
+
+    async def news(self) -> None:
+        """Returns when something has been applied since the call."""
+        await self._news.wait()
+
+    async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
+        """Take committed entries; after a restart there are many, so others get their turn in between."""
+        for offset, entry in enumerate(entries):
+            self._apply(first + offset, entry)
+            if offset % BREATH_ENTRIES == BREATH_ENTRIES - 1:
+                await trio.lowlevel.checkpoint()
+        self._news.set()
+        self._news = trio.Event()
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The state of this moment: what is immutable as it is, what grows as a copy."""
+        return encode_farm(
+            FarmSnapshot(
+                self.state,
+                self._farm.tuning.period_ms,
+                self._farm.sessions.dump(),
+                self._moment_indexes[:],
+                self._moment_times_ms[:],
+                self._configuration_indexes[:],
+            )
+        )
+
+    async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
+        """Become what `snapshot` gave after the entry at `last`. Like a replayed log it is no news."""
+        snapshot = await decode_farm(state)
+        if snapshot.farm.level > SUPPORTED_LEVEL:
+            raise UnsupportedLevelError(snapshot.farm.level, "")
+        self._farm.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions)
+        self._moment_indexes = array("q", snapshot.moment_indexes)
+        self._moment_times_ms = array("q", snapshot.moment_times_ms)
+        self._configuration_indexes = array("q", snapshot.configuration_indexes)
+        self._history_ends = max(self._history_ends, last.index)
+        self.log_time.period_changed(snapshot.period_ms)
+        self.log_time.clock_applied(self.state.log_time_ms, now_ms())
+        self._news.set()
+        self._news = trio.Event()
+
+    def request_of(self, command: bytes) -> RequestId | None:
+        """The request that an entry names, as the table of sessions calls it: those of each author are its own."""
+        return self._farm.session_of(self.entries.read_submitted(command)) if _may_name_request(command) else None
+
+    def request_named_in(self, command: bytes) -> RequestId | None:
+        """The request as the entry itself names it, whoever wrote it."""
+        request = request_of(decode(command)) if _may_name_request(command) else None
+        return None if request is None else parse_request_id(request)
+
+    def was_executed(self, request: RequestId) -> bool:
+        """Whether the farm remembers this request."""
+        return self._farm.sessions.was_executed(request)
+
+    def judge_clocks(self, server_id: int) -> ClockJudgement | None:
+        """The clocks beside the majority time, as this server, `server_id`, sees them by its machine's clock."""
+        return self.log_time.judge(now_ms(), clock_ms(), server_id, self.state.clocks)
+
+    def keep_from(self) -> Index:
+        """Entries before this are older than seven days of log time."""
+        oldest_ms = self.state.log_time_ms - RETENTION_MS
+        # An operator may have brought log time back, so times need not rise with the index.
+        younger = next((place for place, at_ms in enumerate(self._moment_times_ms) if at_ms > oldest_ms), None)
+        place = (len(self._moment_times_ms) if younger is None else younger) - 1
+        return self._moment_indexes[place] if place >= 0 else 0
+
+    def _apply(self, index: Index, entry: Entry) -> None:
+        match entry.kind:
+            case EntryKind.CONFIGURATION:
+                configuration = decode_configuration(entry.data)
+                members = frozenset(map(integer_id, configuration.member_ids))
+                self._farm.configure(index, entry.term, majorities_of(configuration), members)
+                self._configuration_indexes.append(index)
+                if len(self._configuration_indexes) > CONFIGURATIONS_MAX:
+                    del self._configuration_indexes[: CONFIGURATIONS_MAX // 2]
+            case EntryKind.COMMAND:
+                self._take(index, entry.term, self.entries.read(entry.data))
+            case EntryKind.NO_OP | EntryKind.CONTROL:
+                pass
+            case _:
+                assert_never(entry.kind)
+
+    def _take(self, index: Index, term: int, entry: ProvenRecord) -> None:
+        record = entry.record
+        if (
+            isinstance(record, Level)
+            and record.number > SUPPORTED_LEVEL
+            and may_raise(self.state.level, record)
+            and self._farm.without_effect(entry) is None
+        ):
+            raise UnsupportedLevelError(record.number, record.version, index)
+        changes = self._farm.apply(index, term, entry)
+        self.records[_COUNTED[type(record)]] += 1
+        if not (changes and any(isinstance(change, EntryWithoutEffect) for change in changes)):
+            self._note_time(index, record)
+        for change in changes:
+            if isinstance(change, EntryWithoutEffect):
+                self.records[_counter_of(change.reason)] += 1
+            refusal = _refusal_in(change)
+            if refusal is not None:
+                self._refusals[index] = refusal
+                if len(self._refusals) > REFUSALS_MAX:
+                    del self._refusals[min(self._refusals)]
+            if index > self._history_ends:
+                kind, data = _event_of(change)
+                self._trace.append(kind, data, log_time_ms=self.state.log_time_ms)
+                if isinstance(change, EntryWithoutEffect):
+                    self._on_entry_without_effect(change)
+            self._on_change(change)
+
+    def _note_time(self, index: Index, record: Record) -> None:
+        match record:
+            case Clock():
+                self.quorum.clock_committed(now_ms())
+                self._note_log_time(index)
+            case Correction() if self.state.log_time_ms != self._moment_times_ms[-1]:
+                self._note_log_time(index)
+            case Report() if index > self._history_ends:
+                self.log_time.report_applied(record.server_id, record.date_ms, now_ms())
+            case _:
+                pass
+
+    def _note_log_time(self, index: Index) -> None:
+        moment_ms = self.state.log_time_ms
+        self.log_time.period_changed(self._farm.tuning.period_ms)
+        self.log_time.clock_applied(moment_ms, now_ms())
+        if moment_ms == self._moment_times_ms[-1]:
+            return
+        self._moment_indexes.append(index)
+        self._moment_times_ms.append(moment_ms)
+        if len(self._moment_indexes) > MOMENTS_MAX:
+            del self._moment_indexes[: MOMENTS_MAX // 2]
+            del self._moment_times_ms[: MOMENTS_MAX // 2]
+
+
+def _may_name_request(command: bytes) -> bool:
+    """Only what names one, or hides it behind an escape, is worth decoding."""
+    return b'"request"' in command or b"\\" in command
+
+
+def _counter_of(reason: NoEffect) -> str:
+    return f"without_effect_{reason.value.replace('-', '_')}"
+
+
+def majorities_of(configuration: Configuration) -> tuple[tuple[int, ...], ...]:
+    """The sets of voters of which each must agree by a majority of its own, as the state machine keeps them."""
+    return tuple(tuple(sorted(map(integer_id, each))) for each in configuration.majorities)
+
+
+def clock_ms() -> int:
+    """This machine's clock, milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911, PLR0912, C901 - one case per change
+    match change:
+        case PublisherChanged(master, server_id, previous):
+            return "publisher-chosen", {"server": server_id, "previous": previous, "master": master[:8]}
+        case PublicationAccepted(publication):
+            return "publication-accepted", {"server": publication.server_id, "second": publication.published_s}
+        case PublicationRefused(publication, reason):
+            return "publication-refused", {"server": publication.server_id, "reason": reason}
+        case ClockOff(server_id, offset_ms):
+            return "clock-off", {"server": server_id, "offsetMs": offset_ms}
+        case ClockBounded(server_id, excess_ms):
+            return "clock-bounded", {"server": server_id, "excessMs": excess_ms}
+        case LogTimeCorrected(before_ms, after_ms):
+            return "log-time-corrected", {"beforeMs": before_ms, "afterMs": after_ms}
+        case SecondForgotten(publication, refused_until_s):
+            second = publication.published_s
+            return "second-forgotten", {"master": publication.master[:8], "second": second, "until": refused_until_s}
+        case RequestRefused(request):
+            return "request-refused", {"request": request}
+        case ServerForgotten(server_id):
+            return "server-forgotten", {"server": server_id}
+        case ServerRetired(server_id, node_id, name, successor):
+            return "server-retired", {
+                "server": server_id,
+                "name": name,
+                "id": node_id.hex(),
+                "successor": successor.hex(),
+            }
+        case ServerEvicted(server_id, node_id, era):
+            return "server-evicted", {"server": server_id, "id": node_id.hex(), "era": era}
+        case EvictionRefused(node_id, reason):
+            return "eviction-refused", {"id": node_id.hex(), "reason": reason}
+        case KeysReplaced(era, sealed_for):
+            return "key-replacement", {"era": era, "sealedFor": sealed_for}
+        case KeysNotReplaced(era, reason):
+            return "key-replacement-refused", {"era": era, "reason": reason}
+        case LevelRaised(level):
+            return "level-raised", {"level": level}
+        case LevelRefused(level, current):
+            return "level-refused", {"level": level, "current": current}
+        case EntryTooEarly(kind, needed):
+            return "entry-too-early", {"kind": kind, "neededLevel": needed}
+        case EntryWithoutEffect(kind, author, reason):
+            told = None if author is None else author.hex()
+            return "entry-without-effect", {"kind": kind, "author": told, "reason": reason.value}
+        case ClientChanged(node_id, name, scopes, admitted):
+            facts: dict[str, Scalar] = {"name": name, "id": node_id.hex(), "scopes": " ".join(scopes)}
+            return "client-key-changed", facts | {"admitted": admitted}
+        case AdmissionLapsed(server_id, node_id, name):
+            return "admission-lapsed", {"server": server_id, "name": name, "id": node_id.hex()}
+        case ServerAdmitted(server_id, node_id, name):
+            return "server-admitted", {"server": server_id, "name": name, "id": node_id.hex()}
+        case AdmissionRefused(node_id, name, reason):
+            return "admission-refused", {"name": name, "id": node_id.hex(), "reason": reason}
+        case PublicationForced(master):
+            return "publication-forced", {"master": master[:8]}
+        case RemovalChanged(server_id, removed):
+            return "removal-changed", {"server": server_id, "removed": removed}
+        case ExclusionChanged() | CostFactorChanged() | FactorsAccepted() | WishRefused():
+            return _event_of_weights(change)
+        case _:
+            assert_never(change)
+
+
+def _refusal_in(change: Change) -> str | None:
+    match change:
+        case WishRefused(_, reason):
+            return reason
+        case EntryTooEarly(kind, needed):
+            return f"not all servers of the farm understand {kind} yet: it counts from the feature level {needed} on"
+        case EntryWithoutEffect(_, author, reason):
+            return f"{_WHY[reason]}{'' if author is None else f' (author {author.hex()})'}"
+        case _:
+            return None
+
+
+def _event_of_weights(change: WeightsChange) -> tuple[str, dict[str, Scalar]]:
+    match change:
+        case ExclusionChanged(leaf_hash, excluded):
+            return "exclusion-changed", {"leaf": leaf_hash, "excluded": excluded}
+        case CostFactorChanged(leaf_hash, thousandths):
+            return "cost-factor-changed", {"leaf": leaf_hash, "factor": thousandths / THOUSANDTHS}
+        case FactorsAccepted(through_index, leaves):
+            return "factors-accepted", {"throughIndex": through_index, "leaves": leaves}
+        case WishRefused(kind, reason):
+            return "wish-refused", {"kind": kind, "reason": reason}
+        case _:
+            assert_never(change)

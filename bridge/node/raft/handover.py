@@ -1,0 +1,97 @@
+"""Handing leadership over, for an operator and before a clean stop.
+
+Only the leader can hand leadership over. What came of it is told in words that say who leads now and what to do next.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import trio
+
+from bridge.api.control import Scalar
+from bridge.api.view import VoterView
+from bridge.node.control.routes import Refused
+from bridge.node.raft.replica import Replica
+from consensus import ServerBusyError, ServerId, ServerStoppedError, TransferOutcome, integer_id
+
+STOP_PATIENCE_SECONDS = 2.0
+"""A stop waits no longer than this for a successor: without one the others elect one by themselves."""
+REMOVAL_PATIENCE_SECONDS = 10.0
+REMOVAL_POLL_SECONDS = 0.1
+
+
+EXPLAINED = {
+    TransferOutcome.NOT_LEADER: "only the leader can hand leadership over, and this node does not lead; who does: "
+    "{leader}. Ask it there",
+    TransferOutcome.ANOTHER_UNDER_WAY: "leadership is being handed over already; look again in a moment",
+    TransferOutcome.TO_ITSELF: "this node leads already",
+    TransferOutcome.NOT_A_VOTER: "there is no such voter to hand leadership to; `garlicfarm status` lists the voters",
+    TransferOutcome.NO_VOTER: "there is no other voter to hand leadership to; `garlicfarm status` lists the voters",
+    TransferOutcome.TIMED_OUT: "the other node was not caught up, or not reachable, within an election timeout; this "
+    "node leads on",
+    TransferOutcome.DECLINED: "the other node refused to take over (a full disk, or it follows another leader); this "
+    "node leads on",
+    TransferOutcome.ELSEWHERE: "another node was elected instead: {leader}",
+    TransferOutcome.UNKNOWN: "this node leads no more, and nobody is known to lead yet; `garlicfarm status` shows who "
+    "does",
+}
+"""What came of a transfer that did not end as it was meant to."""
+
+
+async def hand_over(replica: Replica, voters: Sequence[VoterView], to: str | None) -> str:
+    """Hand leadership to the voter of that name or Raft id, or to whoever is caught up best; the leader's name."""
+    target = None if to is None else _voter_named(voters, to)
+    try:
+        ended = await replica.server.transfer_leadership(target)
+    except (ServerBusyError, ServerStoppedError) as error:
+        raise Refused(503, "busy", f"this node cannot do it now: {error}; try again in a moment") from error
+    leader = "nobody known" if ended.leader is None else _name_of(voters, integer_id(ended.leader))
+    if ended.outcome is TransferOutcome.DONE:
+        return leader
+    raise Refused(409, f"transfer-{ended.outcome.value}", EXPLAINED[ended.outcome].format(leader=leader))
+
+
+async def hand_over_before_stop(replica: Replica | None) -> dict[str, Scalar] | None:
+    """If this server leads, let another one lead; who does now and in which term, for the trace, if one does."""
+    if replica is None or not replica.leads:
+        return None
+    with trio.move_on_after(STOP_PATIENCE_SECONDS), suppress(ServerBusyError, ServerStoppedError):
+        ended = await replica.server.transfer_leadership()
+        if ended.outcome is TransferOutcome.DONE:
+            return {
+                "leader": None if ended.leader is None else integer_id(ended.leader),
+                "term": replica.server.role.term,
+            }
+    return None
+
+
+async def until_removed(replica: Replica, expect: int) -> bool:
+    """A node that said goodbye waits a moment for the leader to take it out of the group; True if that is done.
+
+    The leader does not if too few voters would stay, and what it cannot do is not waited for.
+    """
+    with trio.move_on_after(REMOVAL_PATIENCE_SECONDS):
+        while not _is_removed(replica):
+            voters = replica.server.describe().raft.configuration.voter_ids
+            if replica.server_id in voters and len(voters) <= expect:
+                return False
+            await trio.sleep(REMOVAL_POLL_SECONDS)
+        return True
+    return False
+
+
+def _is_removed(replica: Replica) -> bool:
+    raft = replica.server.describe().raft
+    return not raft.configuration.is_joint and replica.server_id not in raft.configuration.member_ids
+
+
+def _voter_named(voters: Sequence[VoterView], wanted: str) -> ServerId:
+    for voter in voters:
+        if wanted in (voter.name, str(voter.raft_id)):
+            return voter.raft_id
+    known = ", ".join(_name_of(voters, voter.raft_id) for voter in voters)
+    raise Refused(404, "no-such-voter", f"no voter has the name or Raft id {wanted[:64]!r}; there are {known}")
+
+
+def _name_of(voters: Sequence[VoterView], raft_id: int) -> str:
+    return next((voter.name for voter in voters if voter.raft_id == raft_id and voter.name), f"server {raft_id}")

@@ -1,0 +1,63 @@
+"""An alarm while somebody keeps submitting entries that have no effect on the farm.
+
+    entry without effect ──▶ event `entry-without-effect`, a counter for its reason   (`bridge.node.raft.applied_state`)
+    20 within a minute   ──▶ alarm `entries-without-effect`, until ten minutes without any
+
+Single ones are ordinary: a server repeats an entry whose fate it did not hear, a program submits without a key. Many of
+them mean that somebody who can connect tries to speak for the farm, or that a program of the operator's has the wrong
+key. The text names reasons and authors and no numbers, so that it does not change, and is not told anew, with each.
+"""
+
+from collections import OrderedDict, deque
+
+import trio
+
+from bridge.core.farm.authors import EntryWithoutEffect
+from bridge.node.events.alarms import Alarms
+
+ALARM = "entries-without-effect"
+ALARM_AFTER = 20
+WITHIN_S = 60.0
+QUIET_AFTER_S = 600.0
+LOOK_EVERY_S = 5.0
+CAUSES_MAX = 8
+"""Causes that are remembered for the text; the longest unheard is forgotten first."""
+ACTION = (
+    "the farm ignores these entries. A program of yours: sign with a client key that was admitted for this (`garlicfarm"
+    " node admit-client`), or submit through a node. Nobody of yours: somebody has the farm's key file; see"
+    " docs/keys.md, 'A copied key file'"
+)
+
+
+class IneffectiveEntries:
+    """`heard` of each such entry; `run` it for the alarm to end."""
+
+    def __init__(self, alarms: Alarms) -> None:
+        self._alarms = alarms
+        self._times: deque[float] = deque(maxlen=ALARM_AFTER)
+        self._causes: OrderedDict[str, None] = OrderedDict()
+        self._stands = False
+
+    def heard(self, change: EntryWithoutEffect) -> None:
+        """One more was committed."""
+        now = trio.current_time()
+        self._times.append(now)
+        author = "" if change.author is None else f", signed by {change.author.hex()}"
+        cause = f"{change.kind} ({change.reason.value}{author})"
+        self._causes[cause] = None
+        self._causes.move_to_end(cause)
+        if len(self._causes) > CAUSES_MAX:
+            self._causes.popitem(last=False)
+        if not self._stands and len(self._times) == ALARM_AFTER and now - self._times[0] <= WITHIN_S:
+            self._stands = True
+            self._alarms.set(ALARM, f"entries come that have no effect: {'; '.join(sorted(self._causes))}", ACTION)
+
+    async def run(self) -> None:
+        """Ends the alarm after a time of quiet, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            if self._times and trio.current_time() - self._times[-1] > QUIET_AFTER_S:
+                self._stands = False
+                self._times.clear()
+                self._causes.clear()
+                self._alarms.clear(ALARM)

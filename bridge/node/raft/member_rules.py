@@ -1,0 +1,93 @@
+"""Who may become a member, and who may be removed, by the Garlic Farm protocol's own words in a farm.
+
+    AddServerRequest     the log has given out the id and has not removed it, there is room among the voters, and it is
+                         known where the router listens
+    RemoveServerRequest  enough voters remain, and the server does not answer: it left, or is gone
+
+Whoever holds the farm key can say these words, so they must not be a way around what the reconciler and the log
+decide: an id that the log has not given out would be somebody whom nobody can tell from anybody else, and a farm that
+was talked below its size has lost what its founders agreed on. A router that lives would be taken in again at once;
+to remove it is an operator's decision, which the log records.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from bridge.core.formation.founding import Founding
+from bridge.node.raft.applied_state import Ledger
+from bridge.node.settings.timing import Profile
+from consensus import Configuration, ConsensusServer, Description, Server, ServerId
+from consensus.protocols.garlic_farm import MembershipOptions, PeerAddress
+
+
+@dataclass(frozen=True, slots=True)
+class FarmMemberRules:
+    """The rules of one farm; `expect` and `voters_max` as in its settings, `removed` as in its log."""
+
+    resolve: Callable[[ServerId], PeerAddress | None]
+    describe: Callable[[], Description]
+    removed: Callable[[], Collection[int]]
+    expect: int
+    voters_max: int
+    answered_within_ms: int
+
+    def may_add(self, server: Server) -> PeerAddress | str:
+        """Where the newcomer listens, or why it cannot be a voter."""
+        ceiling = max(self.voters_max, self.expect)
+        if server.server_id in self.removed():
+            return "the log has removed it from the farm, or its identity (docs/changing-servers.md)"
+        if len(self.describe().configuration.voter_ids) >= ceiling:
+            return (
+                f"the farm has {ceiling} voters already, as many as consensus.voters_max allows;"
+                " a router that is just started becomes an observer"
+            )
+        address = self.resolve(server.server_id)
+        if address is None:
+            return (
+                "the log has not given out this id, or nobody knows where that router listens: give the router the"
+                " farm key and start it, and it joins by itself (docs/changing-servers.md)"
+            )
+        return address
+
+    def may_remove(self, server: ServerId, configuration: Configuration) -> str | None:
+        """None if it is gone and enough voters remain."""
+        if len(configuration.voter_ids - {server}) < self.expect:
+            return f"a farm of {self.expect} needs another voter in its place first"
+        answers = (
+            each.contact_ms is not None and each.contact_ms <= self.answered_within_ms
+            for each in self.describe().followers
+            if each.server_id == server
+        )
+        if any(answers) and server not in self.removed():
+            return "it answers, and would be taken in again: stop it, or let `garlicfarm servers remove` take it out"
+        return None
+
+
+def farm_member_rules(
+    ledger: Ledger,
+    server: ConsensusServer,
+    resolve: Callable[[ServerId], PeerAddress | None],
+    founding: Founding,
+    profile: Profile,
+    voters_max: int,
+) -> FarmMemberRules:
+    """The rules as this node's log and server give them at each moment."""
+
+    def removed() -> frozenset[int]:
+        outlawed = (server_id for server_id, each in ledger.state.admitted.items() if not each.is_member)
+        return frozenset(ledger.state.removed) | frozenset(outlawed)
+
+    return FarmMemberRules(
+        resolve,
+        lambda: server.describe().raft,
+        removed,
+        expect=len(founding.founders),
+        voters_max=voters_max,
+        answered_within_ms=profile.answered_within_ms,
+    )
+
+
+def member_request_tuning(profile: Profile) -> MembershipOptions:
+    """How long an invitation and a farewell may take on these links."""
+    reply_s = profile.links.reply_timeout_s
+    return MembershipOptions(invitation_s=5 + 5 * reply_s, leave_s=reply_s)

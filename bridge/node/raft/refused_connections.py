@@ -1,0 +1,129 @@
+"""Refused connections, told to the operator: an event and a counter each, and an alarm as long as it goes on.
+
+    this node is refused, or refuses a server that it called ──▶ `refused-by-peers`  until that server lets it in
+    this node refuses who calls                              ──▶ `peers-refused`     until ten minutes of quiet
+
+Both sides see it, because each alone may not be looked at: the one who is refused has the wrong password or clock or
+version more often than not, and the one who refuses should know who knocks. What anybody on the network can cause
+without knowing anything (other paths, rubbish, silence) is counted and told as an event, and is no alarm.
+"""
+
+from collections import OrderedDict
+from typing import TypeVar
+
+import trio
+
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from consensus.protocols.garlic_farm import Fault, Incident
+
+REFUSED_BY_PEERS = "refused-by-peers"
+PEERS_REFUSED = "peers-refused"
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+QUIET_AFTER_S = 600.0
+MOMENT_S = 30.0
+LOOK_EVERY_S = 5.0
+TOLD_MAX = 4
+REMEMBERED_MAX = 64
+
+_DO_WHERE_REFUSED = {
+    Fault.WRONG_CREDENTIALS: "give this node the farm's present key file (`garlicfarm keys export FILE` at a router of"
+    " the farm), or mend its line in logins_file",
+    Fault.REPLAYED: "look for a proxy or a machine on the way that repeats requests",
+    Fault.WRONG_PATH: "check that the address leads to a server of this farm",
+    Fault.WRONG_CLUSTER: "if it is this farm, made anew by `garlicfarm recover`: stop this node, move its state"
+    " directory away and start it again; if it is another farm: use that farm's key file, or remove the address from"
+    " the seeds. Two of them never merge",
+    Fault.WRONG_VERSION: "update the older garlicfarm",
+    Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
+    Fault.UNPROVEN: "find out who stands between the two nodes; with I2P, write each seed as that node's"
+    " consensus.advertise has it",
+    Fault.UNKNOWN_IDENTITY: "if this node was given another state directory, or an old copy of its own, put the right"
+    " one back; otherwise start it as a new router, with a new state directory",
+    Fault.EXPELLED: "`garlicfarm node list` at a router of the farm shows who was evicted or removed; a router"
+    " that may come back needs a new state directory, or an operator lets it back (docs/changing-servers.md)",
+    Fault.WRONG_CERTIFICATE: "check both clocks and the certificate of that server; if nobody changed it, somebody else"
+    " may listen at its address: do not switch the check off, find out who",
+    Fault.PLAIN_REFUSED: 'set the same `transport` on all servers; with "i2p" each advertises its .b32.i2p name',
+    Fault.PROXY_REFUSED: "mend [proxy] user and password_file",
+}
+_DO_WHERE_REFUSING = {
+    Fault.WRONG_CREDENTIALS: "a router of yours: give it the farm's present key file; a stranger: somebody knows this"
+    " address and guesses, and learns nothing by it",
+    Fault.REPLAYED: "somebody recorded a handshake and sent it again: it was not let in; find out who can listen there",
+    Fault.WRONG_CLUSTER: "check which farm's key file that router has; if it is a member of this farm from before"
+    " `garlicfarm recover`, move its state directory away and start it again",
+    Fault.WRONG_VERSION: "update the older garlicfarm",
+    Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
+    Fault.UNPROVEN: "somebody has this farm's key file and no identity of the farm, or stands between two nodes: find"
+    " out who, and if the file was copied, replace the keys (docs/keys.md)",
+    Fault.UNKNOWN_IDENTITY: "a router of yours: give it back its own state directory, or a new one and let it be"
+    " admitted; a stranger: somebody has this farm's key file, so replace the keys (docs/keys.md)",
+    Fault.EXPELLED: "a router that was evicted, replaced or removed still runs: stop it, or take it back as"
+    " docs/changing-servers.md says; if nobody of yours runs it, replace the keys (docs/keys.md)",
+}
+
+
+class RefusedConnections:
+    """What the metrics report goes to the trace, and what an operator should act on to the alarms."""
+
+    def __init__(self, trace: EventLog, alarms: Alarms) -> None:
+        self._trace = trace
+        self._alarms = alarms
+        self._by_peers: OrderedDict[str, Incident] = OrderedDict()
+        self._peers: OrderedDict[tuple[str, Fault], tuple[Incident, float]] = OrderedDict()
+
+    def incident(self, incident: Incident) -> None:
+        """Somebody was refused."""
+        kind = "connection-failed" if incident.ours else "connection-refused"
+        if incident.fault is Fault.REFUSED_CHANGE:
+            kind = "change-refused"
+        self._trace.append(kind, {"reason": incident.fault.value, "text": incident.text})
+        if incident.ours and incident.fault in _DO_WHERE_REFUSED:
+            _remember(self._by_peers, incident.peer, incident)
+        elif not incident.ours and incident.fault in _DO_WHERE_REFUSING:
+            _remember(self._peers, (incident.peer, incident.fault), (incident, trio.current_time()))
+        else:
+            return
+        self._show()
+
+    def connected(self, peer: str) -> None:
+        """That server has let this node in, or whoever comes from there was let in.
+
+        Members hear of new keys one after the other: who shows the right password a moment after a wrong one is one.
+        """
+        self._by_peers.pop(peer, None)
+        refused = self._peers.get((peer, Fault.WRONG_CREDENTIALS))
+        if refused is not None and trio.current_time() - refused[1] < MOMENT_S:
+            del self._peers[peer, Fault.WRONG_CREDENTIALS]
+        self._show()
+
+    async def run(self) -> None:
+        """Forget what is long past, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            oldest = trio.current_time() - QUIET_AFTER_S
+            for key in [key for key, (_, at) in self._peers.items() if at < oldest]:
+                del self._peers[key]
+            self._show()
+
+    def _show(self) -> None:
+        self._set(REFUSED_BY_PEERS, list(self._by_peers.values()), _DO_WHERE_REFUSED)
+        self._set(PEERS_REFUSED, [incident for incident, _ in self._peers.values()], _DO_WHERE_REFUSING)
+
+    def _set(self, kind: str, incidents: list[Incident], actions: dict[Fault, str]) -> None:
+        if not incidents:
+            self._alarms.clear(kind)
+            return
+        latest = incidents[-TOLD_MAX:]
+        more = len(incidents) - len(latest)
+        text = "; ".join([*(each.text for each in latest), *([f"and {more} more"] if more else [])])
+        self._alarms.set(kind, text, "; ".join(dict.fromkeys(actions[each.fault] for each in latest)))
+
+
+def _remember(known: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > REMEMBERED_MAX:
+        known.popitem(last=False)

@@ -1,0 +1,454 @@
+"""This node's Raft server with all that it needs: storage, core, transport out and in, and a client to the leader.
+
+    GarlicFarmServer (accepts) ──▶ RequestGateway ──▶ ConsensusServer ◀── PeerLinks (dials)
+                                                    │
+                                   submit ──────────┴──▶ this server, if it leads; else GarlicFarmClient to the leader
+
+Raft ids are bound to node ids by the founding and by admissions in the log, so the address and the certificate of a
+server are those that its node announces, signed, in its gossip metadata. Both sides of a connection prove their
+identity in the handshake (`farm_peers`): whoever holds the farm's key alone speaks as no server and answers as none.
+
+A server is its storage: what it voted and acknowledged. So once there is a storage, a note of that lies beside the
+formation file, and a founder whose storage has gone since does not start again with an empty one: under the same Raft
+id it would vote a second time in a term and forget what it had acknowledged. The note tells the Raft id, too: a storage
+that holds an entry or a vote serves no second id, because its one vote and its one copy would count as two.
+"""
+
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import trio
+
+from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.core.formation.founding import Founding
+from bridge.core.state.records import Admission, Approval, Clock, Eviction, KeyReplacement, Level
+from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.commit_store import keep_commit_note
+from bridge.node.raft.farm_content import CHECKS
+from bridge.node.raft.member_rules import farm_member_rules, member_request_tuning
+from bridge.node.security.durable_file import replace_file
+from bridge.node.settings.timing import Profile
+from bridge.wire.log.entries import decode
+from consensus import (
+    GARLIC_FARM,
+    Configuration,
+    ConfigurationChanged,
+    ConsensusServer,
+    Index,
+    Notice,
+    Outcome,
+    ProposalResolved,
+    Raft,
+    Reply,
+    Request,
+    Role,
+    Server,
+    ServerId,
+    integer_id,
+    now_ms,
+)
+from consensus.protocols.garlic_farm import (
+    Cancel,
+    ClientAnswer,
+    ClientRequests,
+    ConnectionRole,
+    Dialer,
+    ExecutedRequests,
+    Fault,
+    GarlicFarmClient,
+    GarlicFarmError,
+    Identity,
+    Joining,
+    MemberRequests,
+    Members,
+    MembershipRequest,
+    Metrics,
+    PeerAddress,
+    PeerLinks,
+    ask_server,
+    nothing_to_cancel,
+    read_barrier_anywhere,
+)
+from consensus.protocols.garlic_farm import Reply as WireReply
+from consensus.storage import STATE_FILE as HARD_STATE_FILE
+from consensus.storage import Recovery, StorageError, StorageOptions, ThreadedDisk, open_storage
+
+LOG = logging.getLogger(__name__)
+RAFT_DIRECTORY = "raft"
+STORAGE_NOTE = "raft-made"
+STORAGE_NOTE_TEXT = (
+    b"The Raft storage of this node has been made. Keep this file: without it a lost storage goes unnoticed.\n"
+)
+_NOTED_ID = re.compile(rb"^Raft id ([1-9][0-9]{0,9})$", re.MULTILINE)
+_NOTE_LIMIT_BYTES = 1024
+UNKNOWN_ENDPOINT = "tcp://unknown.invalid:7669"
+SUBMIT_PATIENCE_SECONDS = 15.0
+SUBMIT_RETRY_SECONDS = 0.1
+APPLY_PATIENCE_SECONDS = 5.0
+SUBMIT_GRACE_SECONDS = 1.0
+CLIENT_PATIENCE_SECONDS = 5.0
+_LEADERS_WORDS = (b'"clock"', b'"admission"', b'"approval"', b'"eviction"', b'"rekeying"', b'"level"', b"\\")
+LEADERS_OWN_TEXT = "a client sent a clock entry, or one about who belongs to the farm; only the leader writes those"
+NO_ANSWER = "no answer in time: the entry may be committed or not; look into the log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSettings:
+    """What a replica is made of. `endpoint_of` tells where a founder listens, as far as gossip knows.
+
+    `node_id_of` tells whose Raft id it is, of those that the log does not tell (yet).
+    """
+
+    state_dir: Path
+    node_id: bytes
+    generation: int
+    server_id: int
+    founding: Founding
+    node_id_of: Callable[[int], bytes | None]
+    cluster: str
+    dialer: Callable[[Callable[[], Identity], ConnectionRole], Dialer]
+    """Makes connections in the name and role that it is given."""
+    profile: Profile
+    segment_bytes: int
+    voters_max: int
+    endpoint_of: Callable[[bytes], str | None]
+    address_of: Callable[[bytes], PeerAddress | None]
+    had_storage: bool = False
+    """Whether the node knows by something else than its storage, and the note of it, that it had one."""
+
+
+class Replica:
+    """The running parts. Made by `open_replica`."""
+
+    def __init__(
+        self,
+        server: ConsensusServer,
+        links: PeerLinks,
+        client: GarlicFarmClient | None,
+        server_id: int,
+        sessioned: ExecutedRequests,
+        members: Members,
+        *,
+        submit_patience_s: float = SUBMIT_PATIENCE_SECONDS,
+        apply_patience_s: float = APPLY_PATIENCE_SECONDS,
+        client_patience_s: float = CLIENT_PATIENCE_SECONDS,
+    ) -> None:
+        self._submit_patience_s = submit_patience_s
+        self.apply_patience_s = apply_patience_s
+        """How long this server's own copy of what was committed is waited for."""
+        self._client_patience_s = client_patience_s
+        self.server = server
+        self.members = members
+        self.clients = ClientRequests(server, server_id, sessioned)
+        self.links = links
+        self.server_id = server_id
+        self.alone = False
+        """It is the only voter: there is nobody to ask who leads."""
+        self._client = client
+
+    @property
+    def leads(self) -> bool:
+        """Whether this server is the leader, as far as it knows."""
+        return self.server.role.role is Role.LEADER
+
+    def has_stored(self) -> bool:
+        """Whether this server's storage holds an entry, a snapshot or a vote, so that it can serve no other Raft id."""
+        raft = self.server.describe().raft
+        return raft.last.index > 0 or raft.voted_for is not None
+
+    def voters_are(self, configuration: Configuration) -> None:
+        """The configuration in effect names these voters from here on."""
+        others = sorted(map(integer_id, configuration.voter_ids - {self.server_id}))
+        self.alone = not others
+        if self._client is not None:
+            self._client.servers_are(others)
+
+    @property
+    def _others(self) -> GarlicFarmClient | None:
+        return None if self.alone else self._client
+
+    async def submit(self, command: bytes, *, repeat_unknown: bool = False) -> SubmitAnswer:
+        """Have one entry committed, wherever the leader is.
+
+        With `repeat_unknown` an entry of unknown fate is submitted again: only for entries that may be there twice.
+        What the leader alone writes is refused here too: it goes to the server directly, from those who make it.
+        """
+        if is_leaders_own(command):
+            return SubmitAnswer(SubmitOutcome.REFUSED, reason=LEADERS_OWN_TEXT)
+        deadline = trio.current_time() + self._submit_patience_s
+        doubtful = False
+        while True:
+            answer = SubmitAnswer(SubmitOutcome.UNKNOWN, reason=NO_ANSWER)
+            left_s = deadline - trio.current_time()
+            with trio.move_on_after(left_s + SUBMIT_GRACE_SECONDS):
+                answer = await self._submit_once(command, left_s, repeat_unknown=repeat_unknown)
+            doubtful |= answer.outcome is SubmitOutcome.UNKNOWN
+            again = answer.outcome is SubmitOutcome.REFUSED or (
+                answer.outcome is SubmitOutcome.UNKNOWN and repeat_unknown
+            )
+            if not again or trio.current_time() + SUBMIT_RETRY_SECONDS >= deadline:
+                break
+            await trio.sleep(SUBMIT_RETRY_SECONDS)
+        if doubtful and answer.outcome not in {SubmitOutcome.COMMITTED, SubmitOutcome.EXPIRED}:
+            # Of an earlier try a copy may be committed: only what never can be is refused.
+            return replace(answer, outcome=SubmitOutcome.UNKNOWN)
+        return answer
+
+    async def read_barrier(self) -> Index:
+        """Wait until this node has applied everything acknowledged before the call. Raises what `refusals` lists."""
+        return await read_barrier_anywhere(self.server, self._others, patience_s=self._submit_patience_s)
+
+    async def _submit_once(self, command: bytes, patience_s: float, *, repeat_unknown: bool) -> SubmitAnswer:
+        client = self._others
+        if self.leads or client is None:
+            return _answer_of(await self.server.propose((command,)))
+        try:
+            sent = await client.submit(
+                (command,), patience_s=min(self._client_patience_s, patience_s), repeat_unknown=repeat_unknown
+            )
+        except GarlicFarmError as error:
+            return SubmitAnswer(SubmitOutcome.REFUSED, reason=str(error))
+        if sent.expired:
+            return SubmitAnswer(SubmitOutcome.EXPIRED, reason=sent.reason)
+        resolve = ProposalResolved(0, sent.outcome, sent.position, sent.leader)
+        return _answer_of(resolve, sent.reason)
+
+
+class RequestGateway:
+    """What stands behind the listener: refuses until there is a replica, then asks it."""
+
+    def __init__(self) -> None:
+        self.replica: Replica | None = None
+        self.identity = Identity()
+        self.is_out: Callable[[int], bool] = lambda _: False
+        """Whether the log has thrown a server out: what comes under its id is not heard."""
+
+    def request(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> Cancel:
+        """A peer's request."""
+        if self.replica is None:
+            raise GarlicFarmError(Fault.BUSY, "this node has not started its Raft server yet")
+        if self.is_out(integer_id(sender)):
+            raise GarlicFarmError(Fault.WRONG_SERVER, f"server {sender} was thrown out of the farm, and is not heard")
+        return ask_server(self.replica.server, sender, request, answered)
+
+    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
+        """A client's entries; without any, only who leads."""
+        # Kept by name: when the node stops, the gateway loses it while a request is under way.
+        replica = self.replica
+        if replica is None:
+            answered(ClientAnswer(accepted=False, leader=None, next_index=0, term=0))
+            return nothing_to_cancel
+        if any(is_leaders_own(command) for command in commands):
+            raise GarlicFarmError(Fault.OUT_OF_TURN, LEADERS_OWN_TEXT)
+        return replica.clients.client_request(commands, answered)
+
+    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
+        """Up to where a client's log must be applied for a linearizable read."""
+        replica = self.replica
+        if replica is None:
+            answered(ClientAnswer(accepted=False, leader=None, next_index=0, term=0))
+            return nothing_to_cancel
+        return replica.clients.read_index(answered)
+
+    def membership_request(self, request: MembershipRequest, answered: Callable[[WireReply | None], None]) -> Cancel:
+        """A server is to come or go."""
+        if self.replica is None:
+            raise GarlicFarmError(Fault.BUSY, "this node has not started its Raft server yet")
+        return self.replica.members.membership_request(request, answered)
+
+
+def is_leaders_own(command: bytes) -> bool:
+    """Whether an entry would move log time or change who belongs to the farm: a client must not."""
+    # Only what names it, or hides it behind an escape, is worth decoding.
+    suspicious = any(word in command for word in _LEADERS_WORDS)
+    return suspicious and isinstance(decode(command), Clock | Admission | Approval | Eviction | KeyReplacement | Level)
+
+
+@asynccontextmanager
+async def open_replica(
+    settings: ReplicaSettings,
+    ledger: Ledger,
+    gateway: RequestGateway,
+    metrics: Metrics,
+    observe: Callable[[Notice], None],
+) -> AsyncIterator[Replica]:
+    """Runs this node's Raft server while the block lasts. StorageError says why it cannot start."""
+    founding, server_id = settings.founding, settings.server_id
+    directory, recovery = await trio.to_thread.run_sync(_open_storage, settings)
+    for line in recovery.report.lines():
+        LOG.info("storage: %s", line)
+    ledger.history_ends_at(recovery.report.last.index)
+    try:
+        profile = settings.profile
+        raft = _core(settings, recovery)
+        identity = Identity(founding.cluster_id.hex(), server_id, profile.raft.lease_promise_ms)
+        resolve = _resolver(
+            settings,
+            ledger,
+            lambda: server.describe().raft.configuration.member_ids,  # made below
+        )
+
+        def hear(notice: Notice) -> None:
+            if isinstance(notice, ConfigurationChanged):
+                replica.voters_are(notice.configuration)
+            observe(notice)
+
+        links = PeerLinks(
+            settings.dialer(lambda: identity, ConnectionRole.SERVER),
+            resolve,
+            metrics=metrics,
+            random=Random(),
+            configuration_before=ledger.configuration_before,
+            options=profile.links,
+        )
+        server = ConsensusServer(
+            raft, recovery.storage, directory, links, ledger, hear, keep_from=ledger.keep_from, checks=CHECKS
+        )
+        asking = settings.dialer(lambda: identity, ConnectionRole.CLIENT)
+        client = GarlicFarmClient(asking, resolve, [server_id], random=Random(), options=profile.client)
+        rules = farm_member_rules(ledger, server, resolve, founding, profile, settings.voters_max)
+        requests = MemberRequests(server, server_id, links, rules, metrics, member_request_tuning(profile))
+        members = Members(Joining(server, server_id, _told_to_leave), requests)
+        replica = Replica(
+            server,
+            links,
+            client,
+            server_id,
+            ledger,
+            members,
+            submit_patience_s=profile.submit_patience_s,
+            apply_patience_s=profile.apply_patience_s,
+            client_patience_s=profile.client_patience_s,
+        )
+        replica.voters_are(raft.describe().configuration)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(client.run)
+            await nursery.start(server.run)
+            await nursery.start(requests.run)
+            nursery.start_soon(keep_commit_note, settings.state_dir, lambda: ledger.state.applied_index)
+            gateway.identity, gateway.replica = identity, replica
+            try:
+                yield replica
+            finally:
+                gateway.replica = None
+                nursery.cancel_scope.cancel()
+    finally:
+        directory.close()
+
+
+def _core(settings: ReplicaSettings, recovery: Recovery) -> Raft:
+    return Raft(
+        settings.server_id,
+        _first_configuration(settings),
+        recovery.hard_state,
+        recovery.log,
+        settings.profile.raft,
+        GARLIC_FARM,
+        Random(),
+        now_ms(),
+    )
+
+
+def _resolver(
+    settings: ReplicaSettings, ledger: Ledger, group: Callable[[], Collection[ServerId]]
+) -> Callable[[ServerId], PeerAddress | None]:
+    """Where a server is; who was evicted, retired, or removed and let go by the group, is nowhere."""
+
+    def resolve(peer: ServerId) -> PeerAddress | None:
+        admitted = ledger.state.admitted.get(integer_id(peer))
+        if admitted is not None and not admitted.is_member:
+            return None
+        if peer in ledger.state.removed and peer not in group():
+            return None
+        node_id = settings.node_id_of(integer_id(peer)) if admitted is None else admitted.node_id
+        return None if node_id is None else settings.address_of(node_id)
+
+    return resolve
+
+
+def _told_to_leave(leader: ServerId) -> None:
+    LOG.warning("server %s, which leads, is about to take this server out of the cluster", leader)
+
+
+def _open_storage(settings: ReplicaSettings) -> tuple[ThreadedDisk, Recovery]:
+    storage, note = settings.state_dir / RAFT_DIRECTORY, settings.state_dir / STORAGE_NOTE
+    if (settings.had_storage or note.exists()) and not (storage / HARD_STATE_FILE).exists():
+        raise StorageError(
+            f"{storage} is gone, and with it what this server voted and acknowledged: as the same server it could undo"
+            " both. Put the directory back as it was, or give this node a new state directory and another name: it then"
+            " joins as a new router",
+        )
+    opened = open_storage(
+        storage,
+        settings.node_id,
+        settings.generation,
+        StorageOptions(segment_bytes=settings.segment_bytes),
+    )
+    directory, recovery = opened
+    try:
+        _note_storage(note, settings.server_id, recovery)
+    except BaseException:
+        directory.close()
+        raise
+    return opened
+
+
+def _note_storage(note: Path, server_id: int, recovery: Recovery) -> None:
+    """Write down whose storage it is; StorageError if it is another server's."""
+    noted = _noted_id(note)
+    if noted == server_id:
+        return
+    if noted is not None and (recovery.report.last.index > 0 or recovery.hard_state.voted_for is not None):
+        raise StorageError(
+            f"the Raft storage of this node was made as server {noted}, and this node is server {server_id} now: one"
+            " storage never serves two, since its vote and its copy of the log would count twice. Give this node a new"
+            " state directory and another name: it then joins as a new router",
+        )
+    # A recovered storage has a note without an id: its server is a founder, and keeps its id for good.
+    replace_file(note, STORAGE_NOTE_TEXT + b"Raft id %d\n" % server_id)
+
+
+def _noted_id(note: Path) -> int | None:
+    """The Raft id that the note of a storage tells; None where there is no note, or it tells none."""
+    try:
+        with note.open("rb") as file:
+            found = _NOTED_ID.search(file.read(_NOTE_LIMIT_BYTES))
+    except FileNotFoundError:
+        return None
+    return None if found is None else int(found[1])
+
+
+def _first_configuration(settings: ReplicaSettings) -> Configuration:
+    """What the founders agreed on. Endpoints are for people: peers are found by what they announce."""
+    return Configuration(
+        tuple(
+            Server(number, settings.endpoint_of(node_id) or UNKNOWN_ENDPOINT)
+            for number, node_id in enumerate(settings.founding.founders, start=1)
+        )
+    )
+
+
+def _answer_of(resolve: ProposalResolved, reason: str = "") -> SubmitAnswer:
+    position = resolve.position
+    leader = None if resolve.leader is None else integer_id(resolve.leader)
+    match resolve.outcome:
+        case Outcome.COMMITTED:
+            return SubmitAnswer(
+                SubmitOutcome.COMMITTED,
+                index=None if position is None else position.index,
+                term=None if position is None else position.term,
+                leader_id=leader,
+            )
+        case Outcome.NOT_LEADER:
+            text = reason or "this server does not lead and knows no leader; try again in a moment"
+            return SubmitAnswer(SubmitOutcome.REFUSED, reason=text, leader_id=leader)
+        case Outcome.BUSY:
+            return SubmitAnswer(SubmitOutcome.BUSY, reason=reason or "the leader is busy; try again in a moment")
+        case Outcome.UNKNOWN:
+            text = reason or "leadership changed meanwhile: the entry may be committed or not; look into the log"
+            return SubmitAnswer(SubmitOutcome.UNKNOWN, reason=text, leader_id=leader)

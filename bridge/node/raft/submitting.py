@@ -1,0 +1,127 @@
+"""Entries that others have this node submit, applied once each although a leader may fail while they are under way.
+
+    entry ─▶ names a request? else give it the next number of this node ─▶ signed, if it acts on the farm
+          ─▶ replica, repeated while its fate is unknown ─▶ committed ─▶ applied here
+                                          ├─▶ the table tells where its first copy stands │ expired
+                                          └─▶ the ledger tells why it changed nothing, if it had no effect
+
+A submission of which nobody knows whether it was committed is submitted again, the same bytes. That may leave several
+copies in the log; all but the first have no effect, and the answer gives the place of the first. A caller that names
+the request itself may also repeat it through another node, for as long as the farm remembers it.
+
+The number is put in front of the members of the entry, which is otherwise left as it is. Whoever has access to this
+node may act on the farm through it, so what acts on the farm and carries no proof is then signed in the name of this
+node; what ends in a proof is submitted unchanged, and what means nothing to the farm is not signed. An entry into which
+no number can be put (it is too large, or nested beyond what the farm reads) is submitted as it is and never repeated.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+
+import trio
+
+from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.core.state.farm_state import SESSION_LIMITS
+from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.entry_signer import EntrySigner
+from bridge.node.raft.replica import LEADERS_OWN_TEXT, Replica, is_leaders_own
+from bridge.wire.log.proof import ends_like_proof
+from consensus import Index, ServerStoppedError
+from consensus.sessions import RequestId, RequestNumbers
+
+EXPIRED = (
+    "the farm has forgotten this request: whether it was applied before is not known, and now it was not. Look at the"
+    " log; to submit it all the same, give it a new request id"
+)
+
+
+class Submitting:
+    """`name` is this node's, unique to this life of it."""
+
+    def __init__(self, replica: Replica, ledger: Ledger, signer: EntrySigner, name: str) -> None:
+        self._replica = replica
+        self._ledger = ledger
+        self._signer = signer
+        self._numbers = RequestNumbers(name, self._open_session, SESSION_LIMITS)
+
+    async def submit(self, entry: bytes, named: RequestId | None = None) -> SubmitAnswer:
+        """Have one JSON object committed, and applied at most once under `named`, or under the request it names."""
+        if is_leaders_own(entry):
+            return _refused(LEADERS_OWN_TEXT)
+        own = self._ledger.request_named_in(entry)
+        if named not in {None, own} and (own is not None or ends_like_proof(entry)):
+            named_there = "no request" if own is None else f"the request {own}"
+            hint = ": put it in before you sign" if own is None else ""
+            return _refused(f"the entry names {named_there}, not {named}{hint}")
+        if named is not None and own is None:
+            entry = sealed(entry, named)
+            if self._ledger.request_named_in(entry) != named:
+                return _refused(
+                    "a request id cannot be put into this entry: it is too large, too nested, or has another"
+                )
+        if own is not None or named is not None:
+            return await self._submit(entry, own or named)
+        if ends_like_proof(entry):
+            return await self._submit(entry, None)
+        return await self._submit_numbered(entry)
+
+    async def _submit_numbered(self, entry: bytes) -> SubmitAnswer:
+        request = await self._numbers.take()
+        if request is None:
+            raise RuntimeError("a session was not opened")
+        try:
+            numbered = sealed(entry, request)
+            if self._ledger.request_named_in(numbered) != request:
+                return await self._submit(entry, None)
+            answer = await self._submit(numbered, request)
+            if answer.outcome is SubmitOutcome.EXPIRED:
+                self._numbers.session_expired(request)
+            return answer
+        finally:
+            self._numbers.answered(request)
+
+    async def _submit(self, entry: bytes, request: RequestId | None) -> SubmitAnswer:
+        try:
+            entry = self._signer.sign_for_operator(entry)
+        except ValueError as error:
+            return _refused(f"the entry cannot be signed: {error}")
+        if request is None:
+            return await self._submit_once(entry)
+        answer = replace(await self._replica.submit(entry, repeat_unknown=True), request=str(request))
+        if answer.outcome is not SubmitOutcome.COMMITTED or answer.index is None:
+            return answer
+        with trio.move_on_after(self._replica.apply_patience_s), suppress(ServerStoppedError):
+            await self._replica.server.wait_applied(answer.index)
+            session = self._ledger.request_of(entry)
+            first = None if session is None else self._ledger.farm.position_of(session)
+            if first is None:
+                return SubmitAnswer(SubmitOutcome.EXPIRED, reason=EXPIRED, request=str(request))
+            refusal = self._ledger.refusal_of(first.index)
+            return replace(answer, index=first.index, term=first.term, reason=refusal or "")
+        reason = f"committed at index {answer.index}; this node has not applied it yet, so whether it was a repetition"
+        return SubmitAnswer(SubmitOutcome.UNKNOWN, reason=f"{reason} is not known", request=str(request))
+
+    async def _submit_once(self, entry: bytes) -> SubmitAnswer:
+        """What names no request is not repeated; if it would act on the farm, the answer says whether it did."""
+        answer = await self._replica.submit(entry)
+        if answer.outcome is SubmitOutcome.COMMITTED and answer.index is not None and ends_like_proof(entry):
+            with trio.move_on_after(self._replica.apply_patience_s), suppress(ServerStoppedError):
+                await self._replica.server.wait_applied(answer.index)
+            return replace(answer, reason=self._ledger.refusal_of(answer.index) or "")
+        return answer
+
+    async def _open_session(self) -> Index | None:
+        await trio.lowlevel.checkpoint()
+        return self._ledger.state.applied_index
+
+
+def _refused(reason: str) -> SubmitAnswer:
+    return SubmitAnswer(SubmitOutcome.REFUSED, reason=reason)
+
+
+def sealed(entry: bytes, request: RequestId) -> bytes:
+    """The JSON object with the member `request` in front; otherwise byte for byte the same."""
+    head, brace, members = entry.partition(b"{")
+    member = b'"request":' + json.dumps(str(request)).encode()
+    return head + brace + member + (b"," if members.strip() != b"}" else b"") + members

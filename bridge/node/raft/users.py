@@ -1,0 +1,137 @@
+"""Who may connect to this server, and what this node shows to others: the farm key's credentials, or files.
+
+    users_file     user:password               who may connect here, instead of whoever has the farm key
+    logins_file    host:port user:password     what the server at that address wants to see
+
+The farm key's credentials are the cluster's: every server shows and accepts the same. With files each server has its
+own users, so a password taken from one server opens only what it was made for. A file is read when it has changed, so
+a user is added or refused without a restart; one that cannot be read any more leaves what was read before in force,
+with an alarm. Both hold passwords: mode 0600, lines beginning with `#` are comments.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from bridge.node.events.alarms import Alarms
+from bridge.node.security.farm_keys import FarmKeys
+from bridge.node.settings.transport import UserSettings
+from consensus.protocols.garlic_farm import Credentials, GarlicFarmError
+
+ALARM = "users"
+LOOK_EVERY_S = 5.0
+FILE_LIMIT_BYTES = 256 * 1024
+USERS_LIMIT = 1_024
+
+
+class UsersError(Exception):
+    """A file of users or a password file cannot be used; the text says why and what to do."""
+
+
+class Users:
+    """The credentials of one node's servers. Raises UsersError if its files cannot be used at the start."""
+
+    def __init__(self, farm_keys: FarmKeys, settings: UserSettings) -> None:
+        self._farm_keys = farm_keys
+        self._settings = settings
+        self._files = read_files(settings)
+
+    def credentials(self) -> tuple[Credentials, ...]:
+        """What any other server of the farm is shown."""
+        return self._farm_keys.credentials()
+
+    def login(self, address: str) -> Credentials | None:
+        """What the server at `host:port` is shown instead."""
+        return self._files.logins.get(address)
+
+    def password_of(self, user: str) -> str | None:
+        """What a user must prove to know; None for a stranger."""
+        if self._files.users is None:
+            return self._farm_keys.password_of(user)
+        known = self._files.users.get(user)
+        return None if known is None else known.password
+
+    async def watch(self, alarms: Alarms) -> None:
+        """Take over changed files, until cancelled."""
+        if self._settings == UserSettings():
+            return
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            await self.look(alarms)
+
+    async def look(self, alarms: Alarms) -> None:
+        """Read the files again."""
+        try:
+            self._files = await trio.to_thread.run_sync(read_files, self._settings)
+        except UsersError as error:
+            alarms.set(ALARM, f"{error}; what was read before still holds", "mend the file: it is read again")
+        else:
+            alarms.clear(ALARM)
+
+
+@dataclass(frozen=True, slots=True)
+class UserFiles:
+    """The users that are accepted, None where the farm key's are; and what is shown, by `host:port`."""
+
+    users: Mapping[str, Credentials] | None
+    logins: Mapping[str, Credentials]
+
+
+def read_files(settings: UserSettings) -> "UserFiles":
+    """What the files hold; raises UsersError."""
+    users = logins = None
+    if settings.users_file is not None:
+        found = [_credentials(settings.users_file, number, line) for number, line in _lines(settings.users_file)]
+        users = {each.user: each for each in found}
+    if settings.logins_file is not None:
+        logins = {}
+        for number, line in _lines(settings.logins_file):
+            address, _, pair = line.partition(" ")
+            logins[address] = _credentials(settings.logins_file, number, pair.strip())
+    return UserFiles(users, logins or {})
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    text = _private_text(path)
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1)]
+    kept = [(number, line) for number, line in lines if line and not line.startswith("#")]
+    if len(kept) > USERS_LIMIT:
+        raise UsersError(f"{path} has {len(kept)} lines, at most {USERS_LIMIT} are read")
+    return kept
+
+
+def _credentials(path: Path, number: int, pair: str) -> Credentials:
+    user, colon, password = pair.partition(":")
+    try:
+        if not (user and colon and password):
+            raise UsersError(f"{path}, line {number}: expected user:password")
+        return Credentials(user, password)
+    except GarlicFarmError as error:
+        raise UsersError(f"{path}, line {number}: {error}") from error
+
+
+def read_password(path: Path) -> str:
+    """The one line of a password file."""
+    password = _private_text(path).strip()
+    if not password or "\n" in password:
+        raise UsersError(f"{path} must hold one line, the password")
+    return password
+
+
+def _private_text(path: Path) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if os.fstat(descriptor).st_mode & 0o077:
+                raise UsersError(f"{path} holds passwords and others may read it: chmod 600 {path}")
+            content = file.read(FILE_LIMIT_BYTES + 1)
+        if len(content) > FILE_LIMIT_BYTES:
+            raise UsersError(f"{path} has more than {FILE_LIMIT_BYTES} bytes; is it the right file?")
+        return content.decode("ascii")
+    except OSError as error:
+        raise UsersError(f"{path} cannot be read: {error.strerror}; give this user access to it") from error
+    except UnicodeDecodeError as error:
+        raise UsersError(f"{path} has characters outside ASCII, which Digest has no encoding for") from error

@@ -1,0 +1,1 @@
+"""The router behind a node, and what the host says of itself."""

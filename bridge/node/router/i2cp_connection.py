@@ -1,0 +1,285 @@
+"""One I2CP connection to a router: questions and their answers, and the news that come in between.
+
+    open_i2cp ─▶ 2a, GetDate ─▶ SetDate ─▶ I2cpConnection ─▶ the end, told in words by `RouterLost`
+
+A task of the connection reads; whoever asks waits for its own answer. Dates and statuses answer in the order of their
+questions, look-ups by their number. When the connection ends, everybody who waits hears why.
+
+**A structure has no acknowledgement in I2CP**: a router that refuses one disconnects, one that takes it says nothing.
+But it handles messages in their order, so the structure is followed by a GetDate, and its answer means that the router
+went past the structure without an objection.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+import trio
+
+from bridge.node.raft.applied_state import clock_ms
+from bridge.node.router.link import Credentials, Link, RouterLost, open_stream, shown
+from bridge.wire.i2p.i2cp import PROTOCOL_BYTE, FrameReader, decode, encode
+from bridge.wire.i2p.i2cp_messages import (
+    NO_SESSION,
+    CreateLeaseSet2,
+    CreateSession,
+    DestroySession,
+    Disconnect,
+    GetDate,
+    HostLookup,
+    HostReply,
+    I2cpError,
+    Message,
+    RequestVariableLeaseSet,
+    SessionStatus,
+    SetDate,
+    Status,
+)
+from bridge.wire.i2p.i2cp_session import SessionConfig
+
+CLIENT_VERSION: Final = "0.9.64"
+"""The version of the protocol that a router may suppose: look-ups by hash, Meta LeaseSet2, offline keys."""
+ANSWER_TIMEOUT_S: Final = 10.0
+GOODBYE_TIMEOUT_S: Final = 1.0
+LOOKUP_GRACE_S: Final = 3.0
+LOOKUPS_LIMIT: Final = 8
+_READ_BYTES: Final = 16_384
+_REFUSALS: Final = {
+    Status.DESTROYED: "it destroyed the session",
+    Status.INVALID: "it holds the session's configuration for invalid: signature or date, or another client uses the "
+    "destination",
+    Status.REFUSED: "it refuses further sessions",
+    Status.DUPLICATE_DESTINATION: "another client of it has a session for the same destination",
+}
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter(Generic[Answer]):
+    """Somebody who waits for an answer."""
+
+    answer: Answer | None = None
+    event: trio.Event = field(default_factory=trio.Event)
+
+    def resolve(self, answer: Answer) -> None:
+        self.answer = answer
+        self.event.set()
+
+
+@dataclass(frozen=True, slots=True)
+class RouterDate:
+    """What the router's clock said when, and which version of the protocol it speaks."""
+
+    date_ms: int
+    version: str | None
+    heard_at_s: float
+    difference_ms: int
+    """The router's clock less this machine's."""
+
+    def now_ms(self) -> int:
+        """The router's clock now."""
+        return self.date_ms + round((trio.current_time() - self.heard_at_s) * 1000)
+
+
+class I2cpConnection:
+    """An open connection; made by `open_i2cp`."""
+
+    def __init__(self, stream: trio.abc.Stream, link: Link, news: Callable[[], None]) -> None:
+        self._stream = stream
+        self._link = link
+        self._news = news
+        self._reader = FrameReader()
+        self._one_sender = trio.Lock()
+        self._dates: deque[_Waiter[SetDate]] = deque()
+        self._statuses: deque[_Waiter[SessionStatus]] = deque()
+        self._replies: dict[int, _Waiter[HostReply]] = {}
+        self._lookups = 0
+        self.ended: str | None = None
+        """Why the connection is over; None while it is not."""
+        self.lease_set_requested = False
+        """The router wants a lease set; whoever sends one resets it."""
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    async def greet(self, credentials: Credentials | None) -> RouterDate:
+        """Begin the protocol; what the router's clock says."""
+        async with self._one_sender:
+            await self._send_bytes(PROTOCOL_BYTE)
+        return await self.get_date(credentials)
+
+    async def get_date(self, credentials: Credentials | None = None) -> RouterDate:
+        """The router's clock; when it answers, everything sent before was handled."""
+        waiter: _Waiter[SetDate] = _Waiter()
+        asked_at_s = trio.current_time()
+        options = None
+        if credentials is not None:
+            options = {"i2cp.username": credentials.username, "i2cp.password": credentials.password}
+        async with self._one_sender:
+            self._dates.append(waiter)
+            await self._send(GetDate(CLIENT_VERSION, options))
+        found = await self._answer(waiter, ANSWER_TIMEOUT_S, "no date")
+        # The router read its clock about halfway between question and answer.
+        now_s = trio.current_time()
+        difference_ms = found.date_ms - (clock_ms() - round((now_s - asked_at_s) * 500))
+        return RouterDate(found.date_ms, found.version, now_s, difference_ms)
+
+    async def create_session(self, config: SessionConfig) -> int:
+        """Make a session; its id."""
+        waiter: _Waiter[SessionStatus] = _Waiter()
+        async with self._one_sender:
+            self._statuses.append(waiter)
+            await self._send(CreateSession(config))
+        status = await self._answer(waiter, ANSWER_TIMEOUT_S, "no word about the session")
+        if status.status != Status.CREATED:
+            self._end(f"{self._link} made no session: {_refusal(status)}")
+            self._check()
+        return status.session_id
+
+    async def publish(self, session_id: int, structure: bytes, *, private_key_count: bool) -> RouterDate:
+        """Hand a signed structure over, and wait until the router went past it."""
+        self.lease_set_requested = False
+        async with self._one_sender:
+            await self._send(CreateLeaseSet2(session_id, structure, private_key_count))
+        return await self.get_date()
+
+    async def destroy_session(self, session_id: int) -> None:
+        """End the session: the router stops publishing for it."""
+        async with self._one_sender:
+            await self._send(DestroySession(session_id))
+
+    async def look_up(self, destination_hash: bytes, timeout_s: float) -> HostReply:
+        """Ask for the destination behind a hash."""
+        if len(self._replies) >= LOOKUPS_LIMIT:
+            raise RouterLost(f"{LOOKUPS_LIMIT} look-ups are under way at {self._link} already")
+        self._lookups = self._lookups % 0x7FFF_FFFF + 1
+        number, waiter = self._lookups, _Waiter[HostReply]()
+        self._replies[number] = waiter
+        try:
+            async with self._one_sender:
+                await self._send(HostLookup(NO_SESSION, number, round(timeout_s * 1000), destination_hash))
+            return await self._answer(waiter, timeout_s + LOOKUP_GRACE_S, "no answer to a look-up")
+        finally:
+            self._replies.pop(number, None)
+
+    async def _answer(self, waiter: _Waiter[Answer], timeout_s: float, lacking: str) -> Answer:
+        with trio.move_on_after(timeout_s):
+            await waiter.event.wait()
+        if waiter.answer is not None:
+            return waiter.answer
+        self._check()
+        # Answers come in order: after one that is missing, none can be told from another.
+        self._end(f"{self._link} is silent: {lacking} within {timeout_s:g} s")
+        raise RouterLost(self.ended)
+
+    async def _send(self, message: Message) -> None:
+        try:
+            data = encode(message)
+        except I2cpError as error:
+            self._end(f"nothing was sent to {self._link}: {error}")
+        else:
+            await self._send_bytes(data)
+        self._check()
+
+    async def _send_bytes(self, data: bytes) -> None:
+        self._check()
+        try:
+            with trio.fail_after(ANSWER_TIMEOUT_S):
+                await self._stream.send_all(data)
+        except trio.TooSlowError:
+            self._end(f"{self._link} takes nothing more for {ANSWER_TIMEOUT_S:g} s")
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            self._end(f"{self._link} closed the connection")
+        self._check()
+
+    def _check(self) -> None:
+        if self.ended is not None:
+            raise RouterLost(self.ended)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    async def read(self) -> None:
+        """Read until the connection ends; never raises."""
+        while self.ended is None:
+            try:
+                data = await self._stream.receive_some(_READ_BYTES)
+            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+                data = b""
+            if not data:
+                self._end(f"{self._link} closed the connection")
+                return
+            try:
+                self._reader.feed(bytes(data))
+                while (frame := self._reader.next_frame()) is not None:
+                    self._heed(decode(frame))
+            except I2cpError as error:
+                self._end(f"{self._link} does not speak I2CP: {error}")
+
+    def _heed(self, message: Message) -> None:
+        match message:
+            case SetDate() if self._dates:
+                self._dates.popleft().resolve(message)
+            case SessionStatus() if self._statuses:
+                self._statuses.popleft().resolve(message)
+            case SessionStatus(_, status) if status != Status.UPDATED:
+                self._end(f"{self._link} ended the session: {_refusal(message)}")
+            case HostReply(_, number) if number in self._replies:
+                self._replies.pop(number).resolve(message)
+            case RequestVariableLeaseSet():
+                self.lease_set_requested = True
+                self._news()
+            case Disconnect(reason):
+                self._end(f"{self._link} disconnected: {shown(reason)}")
+            case _:
+                pass  # payload of others, statuses of messages, answers that nobody waits for any more
+
+    def _end(self, reason: str) -> None:
+        if self.ended is not None:
+            return
+        self.ended = reason
+        events = [waiter.event for waiter in self._dates]
+        events += [waiter.event for waiter in self._statuses]
+        events += [waiter.event for waiter in self._replies.values()]
+        for event in events:
+            event.set()
+        self._news()
+
+    async def say_goodbye(self) -> None:
+        """Close the connection as the protocol has it, for a moment at most."""
+        with trio.move_on_after(GOODBYE_TIMEOUT_S, shield=True):
+            if self.ended is None:
+                async with self._one_sender:
+                    with suppress(RouterLost):
+                        await self._send(Disconnect("the farm's node is done"))
+        await trio.aclose_forcefully(self._stream)
+
+
+def _refusal(status: SessionStatus) -> str:
+    known = {kind.value: text for kind, text in _REFUSALS.items()}
+    return known.get(status.status, f"its status is {status.status}")
+
+
+@asynccontextmanager
+async def open_i2cp(
+    link: Link, credentials: Credentials | None, news: Callable[[], None] = lambda: None
+) -> AsyncIterator[tuple[I2cpConnection, RouterDate]]:
+    """A connection that was greeted, and what the router's clock says. `news` is called when something came to pass.
+
+    `RouterLost` comes from here when it cannot be opened, and from its methods when it ends.
+    """
+    stream = await open_stream(link)
+    connection = I2cpConnection(stream, link, news)
+    failure: RouterLost | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.read)
+        try:
+            yield connection, await connection.greet(credentials)
+        except RouterLost as error:
+            failure = error
+        finally:
+            await connection.say_goodbye()
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

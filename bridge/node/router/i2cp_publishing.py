@@ -1,0 +1,171 @@
+"""Publishing one master destination through a router's I2CP: a session that lives as long as something is published.
+
+    nothing to publish ──▶ connect ─▶ session ─▶ hand over ─▶ accepted ─▶ (asked again ─▶ hand over the same)
+           ▲                  │ lost: wait, growing           │
+           └── stop ──────────┴───────────────────────────────┘
+
+A router publishes for a session only while it lasts, so the connection stays open, and what was accepted last is handed
+over again after each reconnection and whenever the router asks: it ends sessions that do not answer. What was refused
+is forgotten: the farm plans anew, and a structure that nobody stands behind must not come up later. What is as old as
+a router refuses is not handed over again either.
+
+The session is signed by the key that signs the structures. i2pd knows no offline keys in sessions, so it can publish
+for a master key only; that is said before it refuses with nothing but "invalid".
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import trio
+
+from bridge.node.router.i2cp_connection import I2cpConnection, RouterDate, open_i2cp
+from bridge.node.router.link import Credentials, Link, RouterLost, Software
+from bridge.node.router.router import RouterError
+from bridge.wire.i2p.destination_keys import SigningKey
+from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, signed_session
+from bridge.wire.i2p.meta_lease_set import decode
+
+PUBLISH_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 5.0
+RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 60.0
+STRUCTURE_LIFE_MS: Final = 9 * 60_000
+"""A Java router refuses what was published more than ten minutes ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class I2cpAccess:
+    """How to speak to a router's I2CP."""
+
+    link: Link
+    software: Software
+    credentials: Credentials | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Offer:
+    """A structure that the router has not accepted yet, and somebody who waits for the outcome."""
+
+    structure: bytes
+    settled: trio.Event = field(default_factory=trio.Event)
+    refusal: str | None = None
+
+    def settle(self, refusal: str | None) -> None:
+        self.refusal = refusal
+        self.settled.set()
+
+
+class MasterSession:
+    """The session of one master destination. `run` it; then publish and stop."""
+
+    def __init__(self, access: I2cpAccess, key: SigningKey) -> None:
+        self._access = access
+        self._key = key
+        self._offer: _Offer | None = None
+        self._accepted: bytes | None = None
+        self._stopping = False
+        self._wake = trio.Event()
+        self._over = trio.Event()
+        self._random = Random()
+        self._retry_s = RETRY_FIRST_S
+        self._trouble = f"{access.link} has not been reached yet"
+        self.connected = False
+
+    async def publish(self, key: SigningKey, structure: bytes) -> None:
+        """Have the router take a structure; `RouterError` if it did not."""
+        if self._access.software is Software.I2PD and key.offline is not None:
+            raise RouterError(
+                "i2pd makes no session for a destination whose key is offline, so a transient signing key cannot "
+                "publish through it: take a Java router, or the master key itself as the signing key (docs/keys.md)"
+            )
+        self._key = key
+        offer = _Offer(structure)
+        if self._offer is not None:
+            self._offer.settle("a later structure took its place")
+        self._offer = offer
+        self._wake.set()
+        with trio.move_on_after(PUBLISH_TIMEOUT_S):
+            await offer.settled.wait()
+        if not offer.settled.is_set():
+            offer.refusal = f"the router did not take it within {PUBLISH_TIMEOUT_S:g} s: {self._trouble}"
+        if self._offer is offer:
+            self._offer = None
+        if offer.refusal is not None:
+            raise RouterError(offer.refusal)
+
+    async def stop(self) -> None:
+        """Destroy the session, as far as the router can be reached."""
+        self._stopping = True
+        self._wake.set()
+        with trio.move_on_after(STOP_TIMEOUT_S):
+            await self._over.wait()
+
+    async def run(self) -> None:
+        """Works until it is stopped or cancelled."""
+        while not self._stopping:
+            self._wake = trio.Event()
+            if self._offer is None and self._still_good() is None:
+                await self._wake.wait()
+                continue
+            try:
+                async with open_i2cp(self._access.link, self._access.credentials, self._ring) as (connection, date):
+                    await self._serve(connection, date)
+            except RouterLost as error:
+                self._lost(str(error))
+                if not self._stopping:
+                    await self._pause()
+            finally:
+                self.connected = False
+        self._over.set()
+
+    def _ring(self) -> None:
+        self._wake.set()
+
+    async def _serve(self, connection: I2cpConnection, date: RouterDate) -> None:
+        config = signed_session(self._key, date.now_ms(), META_SESSION_OPTIONS)
+        session_id = await connection.create_session(config)
+        self.connected = True
+        handed_over: bytes | None = None
+        while not self._stopping:
+            self._wake = trio.Event()
+            offer = self._offer
+            structure = self._still_good(date.now_ms()) if offer is None else offer.structure
+            if structure is not None and (structure != handed_over or connection.lease_set_requested):
+                counted = self._access.software is Software.I2PD
+                await connection.publish(session_id, structure, private_key_count=counted)
+                handed_over = structure
+                if offer is not None and self._offer is offer:
+                    self._accepted, self._offer = structure, None
+                    self._retry_s = RETRY_FIRST_S
+                    offer.settle(None)
+            elif connection.ended is not None:
+                raise RouterLost(connection.ended)
+            else:
+                await self._wake.wait()
+        await connection.destroy_session(session_id)
+        await connection.get_date()
+
+    def _still_good(self, router_now_ms: int | None = None) -> bytes | None:
+        """What was accepted last, unless the router would hold it for too old."""
+        if self._accepted is not None and router_now_ms is not None:
+            age_ms = router_now_ms - decode(self._accepted).published_s * 1000
+            if age_ms > STRUCTURE_LIFE_MS:
+                self._accepted = None
+        return self._accepted
+
+    def _lost(self, trouble: str) -> None:
+        """The farm backs off by itself when a structure is refused, so it hears of it at once."""
+        self._trouble = trouble
+        if self._offer is not None:
+            self._offer.settle(trouble)
+            self._offer = None
+
+    async def _pause(self) -> None:
+        """Before the next attempt: growing, cut short by something new to publish, never below the first."""
+        longest_s = self._retry_s * self._random.uniform(0.8, 1.2)
+        self._retry_s = min(2 * self._retry_s, RETRY_LONGEST_S)
+        with trio.move_on_after(longest_s):
+            await trio.sleep(RETRY_FIRST_S)
+            while self._offer is None and not self._stopping:
+                self._wake = trio.Event()
+                await self._wake.wait()

@@ -1,0 +1,136 @@
+"""Asking a router through a connection without a session: is it there, what does its clock say, who is behind a hash.
+
+The connection is kept and opened anew when it was lost. What is measured is what this router sees, now: whether the
+destination behind a hash can be looked up, and how long that took. A lease set of the destination had to be found for
+it, so it also tells that the destination's tunnels stand: a lease set lives for ten minutes and is renewed only by
+tunnels that were built. One failed look-up is the network's daily life, so two in a row make a no.
+
+I2CP tells neither the version of the lease set nor, where i2pd answers, anything of a Meta LeaseSet2: it looks in its
+lease sets of the ordinary kinds. That stays unknown.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import sha256
+from random import Random
+from typing import Final
+
+import trio
+
+from bridge.node.router.i2cp_connection import I2cpConnection, RouterDate, open_i2cp
+from bridge.node.router.i2cp_publishing import I2cpAccess
+from bridge.node.router.link import RouterLost
+from bridge.node.router.router import MeasuredStatus
+
+FOUND: Final = 0
+NOT_FOUND: Final = 1
+CONNECT_PATIENCE_S: Final = 6.0
+LOOKUP_TIMEOUT_S: Final = 15.0
+MEASURED_LIMIT: Final = 256
+MEASURED_AGAIN_S: Final = 60.0
+FAILURES_FOR_NO: Final = 2
+RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What the last look-ups of one hash said."""
+
+    measured_at_s: float
+    fetch_ms: int | None
+    failures: int
+    """Failed look-ups in a row."""
+
+    @property
+    def reachable(self) -> bool | None:
+        """Whether a lease set is found; None while one failure alone says too little."""
+        if not self.failures:
+            return True
+        return False if self.failures >= FAILURES_FOR_NO else None
+
+
+class RouterAsker:
+    """Asks one router. `run` it."""
+
+    def __init__(self, access: I2cpAccess) -> None:
+        self._access = access
+        self._connection: I2cpConnection | None = None
+        self._tried = trio.Event()
+        self._news = trio.Event()
+        self._random = Random()
+        self._measured: OrderedDict[bytes, Measurement] = OrderedDict()
+        self._one_lookup = trio.CapacityLimiter(4)
+        self.trouble = f"{access.link} has not been reached yet"
+
+    async def run(self) -> None:
+        """Keep a connection open until cancelled."""
+        retry_s = RETRY_FIRST_S
+        while True:
+            try:
+                async with open_i2cp(self._access.link, self._access.credentials, self._ring) as (connection, _):
+                    retry_s = RETRY_FIRST_S
+                    self._connection = connection
+                    self._tried.set()
+                    await self._until_ended(connection)
+            except RouterLost as error:
+                self.trouble = str(error)
+            finally:
+                self._connection = None
+            self._tried.set()
+            await trio.sleep(retry_s * self._random.uniform(0.8, 1.2))
+            retry_s = min(2 * retry_s, RETRY_LONGEST_S)
+
+    async def _until_ended(self, connection: I2cpConnection) -> None:
+        while connection.ended is None:
+            self._news = trio.Event()
+            await self._news.wait()
+        self.trouble = connection.ended
+
+    def _ring(self) -> None:
+        self._news.set()
+
+    async def date(self) -> RouterDate:
+        """The router's clock, asked now; `RouterLost` if it does not answer."""
+        return await (await self._open()).get_date()
+
+    async def _open(self) -> I2cpConnection:
+        # Only the first attempt is waited for: whoever reports once a period must not be late because of a router.
+        with trio.move_on_after(CONNECT_PATIENCE_S):
+            await self._tried.wait()
+        if self._connection is None:
+            raise RouterLost(self.trouble)
+        return self._connection
+
+    def known(self, destination_hash: bytes) -> Measurement | None:
+        """What was measured of a hash, if anything."""
+        return self._measured.get(destination_hash)
+
+    async def measure(self, destination_hash: bytes) -> MeasuredStatus | None:
+        """Look a hash up, unless that was done within the last minute; None where nothing can be said."""
+        found = self._measured.get(destination_hash)
+        if found is None or trio.current_time() - found.measured_at_s >= MEASURED_AGAIN_S:
+            try:
+                async with self._one_lookup:
+                    found = await self._look_up(destination_hash, 0 if found is None else found.failures)
+            except RouterLost:
+                return None
+        if found is None or found.reachable is None:
+            return None
+        return MeasuredStatus(reachable=found.reachable, fetch_ms=found.fetch_ms)
+
+    async def _look_up(self, destination_hash: bytes, failures: int) -> Measurement | None:
+        connection = await self._open()
+        began_s = trio.current_time()
+        reply = await connection.look_up(destination_hash, LOOKUP_TIMEOUT_S)
+        now_s = trio.current_time()
+        if reply.result == FOUND and sha256(reply.destination or b"").digest() == destination_hash:
+            found = Measurement(now_s, round((now_s - began_s) * 1000), 0)
+        elif reply.result == NOT_FOUND:
+            found = Measurement(now_s, None, failures + 1)
+        else:
+            return None
+        self._measured[destination_hash] = found
+        self._measured.move_to_end(destination_hash)
+        while len(self._measured) > MEASURED_LIMIT:
+            self._measured.popitem(last=False)
+        return found

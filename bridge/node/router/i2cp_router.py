@@ -1,0 +1,247 @@
+"""A real router, Java or i2pd: publishes over I2CP and tells about itself by I2PControl (docs/routers.md).
+
+    publish, stop            a session for each master destination        i2cp_publishing
+    reachable, clock, hashes a connection without a session               i2cp_asking
+    figures                  I2PControl, if it is configured              i2pcontrol
+
+A leaf is healthy while the router answers, the leaf's lease set can be looked up (so its tunnels stand), and its local
+service answers its probe. Before the first look-ups say yes or no, the other two decide.
+
+What the router refuses anyway is refused here, with a reason: in I2CP a structure that a router dislikes ends the
+session, and the next one hears no more than "invalid". A demonstration's structures never reach a real router: their
+keys were shown on a screen.
+
+A router that cannot be reached is no error of the one who asks how it is: the node goes on reporting, its leaves as
+ill, and an alarm of the router's own stands until it answers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from bridge.core.state.records import LeafStatus, RouterStatus
+from bridge.node.events.alarms import Alarms
+from bridge.node.raft.applied_state import clock_ms
+from bridge.node.router.host import HostSampler, LoopLag
+from bridge.node.router.i2cp_publishing import I2cpAccess, MasterSession
+from bridge.node.router.i2cp_queries import RouterAsker
+from bridge.node.router.i2pcontrol import ControlAccess, I2PControl
+from bridge.node.router.link import RouterLost, Software
+from bridge.node.router.local_service import answers
+from bridge.node.router.router import (
+    PROBE_TIMEOUT_S,
+    Leaf,
+    MeasuredStatus,
+    RouterError,
+    checked_structure,
+    leaves_behind,
+)
+from bridge.wire.i2p.destination_keys import SigningKey
+from bridge.wire.i2p.i2pcontrol import RouterFacts
+from bridge.wire.i2p.meta_lease_set import MetaLeaseSet
+from bridge.wire.i2p.structures import address_of
+
+MASTERS_LIMIT: Final = 16
+LEAVES_MEASURED_EVERY_S: Final = 60.0
+CLOCK_LIMIT_MS: Final = 30_000
+ROUTER_INFO_AGAIN_S: Final = 3600.0
+UNREACHABLE_ALARM: Final = "router-unreachable"
+STATUS_ALARM: Final = "router-status"
+CLOCK_ALARM: Final = "router-clock"
+
+
+@dataclass(frozen=True, slots=True)
+class I2cpRouterAccess:
+    """The router's doors."""
+
+    i2cp: I2cpAccess
+    control: ControlAccess | None = None
+
+
+class I2cpRouter:
+    """The router of this node; `run` it."""
+
+    def __init__(
+        self,
+        access: I2cpRouterAccess,
+        leaves: Sequence[Leaf],
+        host: HostSampler,
+        loop_lag: LoopLag,
+        alarms: Alarms,
+        *,
+        signing_key_of: Callable[[bytes], SigningKey | None],
+        probe_timeout_s: float = PROBE_TIMEOUT_S,
+    ) -> None:
+        self._access = access
+        self._leaves = {leaf.destination.hash: leaf for leaf in leaves}
+        self._host = host
+        self._loop_lag = loop_lag
+        self._alarms = alarms
+        self._signing_key_of = signing_key_of
+        self._probe_timeout_s = probe_timeout_s
+        self._asker = RouterAsker(access.i2cp)
+        self._control = None if access.control is None else I2PControl(access.control)
+        self._sessions: dict[bytes, MasterSession] = {}
+        self._taken: dict[bytes, MetaLeaseSet] = {}
+        """What the router took last, for each master destination."""
+        self._nursery: trio.Nursery | None = None
+        self._running = trio.Event()
+        self._reachable = False
+        self._healthy_since_s: dict[bytes, float] = {}
+        self._told_router_info: str | None = None
+        self._tell_again_at_s = 0.0
+
+    async def run(self) -> None:
+        """Keep the connections to the router until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._running.set()
+            nursery.start_soon(self._asker.run)
+            nursery.start_soon(self._measure_leaves)
+            await trio.sleep_forever()
+
+    # -- status --------------------------------------------------------------------------------------------------------
+
+    async def local_router_status(self) -> RouterStatus:
+        """Whether the router answers, and its figures; the host's where they are the host's."""
+        self._reachable = await self._look_at_clock()
+        facts = await self._facts() if self._reachable else RouterFacts()
+        figures = self._host.sample()
+        lag = self._loop_lag.figures()
+        own_lag_ms = None if lag is None else lag.mean_ms
+        bandwidth = facts.current_bandwidth_bytes_per_s
+        return RouterStatus(
+            attached=self._reachable,
+            uptime_ms=facts.uptime_ms,
+            job_lag_ms=own_lag_ms if facts.job_lag_ms is None else facts.job_lag_ms,
+            exploratory_tunnels=facts.exploratory_tunnels,
+            participating_tunnels=facts.participating_tunnels,
+            configured_bandwidth_bytes_per_s=facts.configured_bandwidth_bytes_per_s,
+            current_bandwidth_bytes_per_s=figures.network_bytes_per_s if bandwidth is None else bandwidth,
+            cpu_percent=figures.cpu_percent,
+            memory_percent=figures.memory_percent,
+            last_published_router_info=self._news_of_router_info(facts.router_info),
+        )
+
+    async def _look_at_clock(self) -> bool:
+        try:
+            date = await self._asker.date()
+        except RouterLost as error:
+            self._alarms.set(
+                UNREACHABLE_ALARM,
+                f"the router does not answer, so its leaves count as ill: {error}",
+                "start the router and its I2CP port, and check [router] with `garlicfarm doctor`; see docs/routers.md",
+            )
+            return False
+        self._alarms.clear(UNREACHABLE_ALARM)
+        if abs(date.difference_ms) < CLOCK_LIMIT_MS:
+            self._alarms.clear(CLOCK_ALARM)
+        else:
+            self._alarms.set(
+                CLOCK_ALARM,
+                f"the router's clock differs from this machine's by {date.difference_ms / 1000:+.0f} s",
+                "correct the clocks (NTP): structures that seem too old or too new are refused",
+            )
+        return True
+
+    async def _facts(self) -> RouterFacts:
+        if self._control is None:
+            return RouterFacts()
+        try:
+            facts = await self._control.facts()
+        except RouterLost as error:
+            self._alarms.set(STATUS_ALARM, str(error), "check router.i2pcontrol with `garlicfarm doctor`")
+            return RouterFacts()
+        if facts.network_error is None:
+            self._alarms.clear(STATUS_ALARM)
+        else:
+            self._alarms.set(
+                STATUS_ALARM, f"the router says of itself: {facts.network_error}", "look at the router's own console"
+            )
+        return facts
+
+    def _news_of_router_info(self, found: str | None) -> str | None:
+        """The router's own RouterInfo if it is news, and once an hour if it is not: a report may have been lost."""
+        now_s = trio.current_time()
+        if found is None or (found == self._told_router_info and now_s < self._tell_again_at_s):
+            return None
+        self._told_router_info, self._tell_again_at_s = found, now_s + ROUTER_INFO_AGAIN_S
+        return found
+
+    async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
+        """The configured leaves that name this master, and those that name none."""
+        await trio.lowlevel.checkpoint()
+        return leaves_behind(self._leaves, master_hash)
+
+    async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
+        """Whether the router answered last, the leaf's lease set is found, and its service answers now."""
+        leaf = self._leaves.get(leaf_hash)
+        if leaf is None:
+            raise RouterError(f"{address_of(leaf_hash)} is not a leaf of this node: see [[leaf]] in its configuration")
+        measured = self._asker.known(leaf_hash)
+        tunnels_stand = measured is None or measured.reachable is not False
+        served = leaf.probe is None or await answers(*leaf.probe, self._probe_timeout_s)
+        healthy = self._reachable and tunnels_stand and served
+        now_s = trio.current_time()
+        if not healthy:
+            self._healthy_since_s.pop(leaf_hash, None)
+        since_s = self._healthy_since_s.setdefault(leaf_hash, now_s) if healthy else None
+        return LeafStatus(
+            destination=leaf.destination.base64,
+            healthy=healthy,
+            uptime_ms=None if since_s is None else round((now_s - since_s) * 1000),
+        )
+
+    async def _measure_leaves(self) -> None:
+        while True:
+            for leaf_hash in self._leaves:
+                await self._asker.measure(leaf_hash)
+            await trio.sleep(LEAVES_MEASURED_EVERY_S)
+
+    async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:
+        """What a look-up through this router says of somebody else's destination."""
+        found = await self._asker.measure(master_or_leaf_hash)
+        if found is not None and not found.reachable and self._access.i2cp.software is Software.I2PD:
+            return None  # its "no" may be about a Meta LeaseSet2, a kind that it does not look for
+        return found
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
+        """Hand a signed structure to the router, in a session of the master destination."""
+        key, offered = self._checked(master_hash, structure)
+        session = self._sessions.get(master_hash)
+        if session is None:
+            if len(self._sessions) >= MASTERS_LIMIT:
+                raise RouterError(
+                    f"this node publishes {MASTERS_LIMIT} master destinations already, which is the limit"
+                )
+            session = self._sessions[master_hash] = MasterSession(self._access.i2cp, key)
+            await self._running.wait()
+            if self._nursery is None:
+                raise AssertionError("who runs has a nursery")
+            self._nursery.start_soon(session.run)
+        await session.publish(key, structure)
+        self._taken[master_hash] = offered
+
+    async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
+        """End the session, if there is one."""
+        session = self._sessions.pop(master_hash, None)
+        if session is not None:
+            await session.stop()
+
+    def _checked(self, master_hash: bytes, structure: bytes) -> tuple[SigningKey, MetaLeaseSet]:
+        offered = checked_structure(master_hash, structure, clock_ms() // 1000, self._taken.get(master_hash))
+        key = self._signing_key_of(master_hash)
+        if key is None:
+            raise RouterError(
+                f"this node holds no signing key of {address_of(master_hash)}, so no router makes it a session"
+            )
+        if offered.is_demo or key.demo:
+            raise RouterError(
+                "the structure or its key is a demonstration's and never reaches a real router: make a destination of "
+                "your own with `garlicfarm keys new-destination` (docs/keys.md)"
+            )
+        return key, offered

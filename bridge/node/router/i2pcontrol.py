@@ -1,0 +1,164 @@
+"""Asks a router's I2PControl about the router: one short HTTP request at a time, at most once in five seconds.
+
+    facts ─▶ fresh enough? ─▶ token? ─▶ RouterInfo, NetworkSetting, GetRate ─▶ RouterFacts
+                               │ none, or refused: Authenticate, once
+
+A wrong password is not tried again for a minute: routers log each attempt, and one that counts them would lock the
+operator out. i2pd knows no GetRate, and its NetworkSetting may set where Java's reads, so it is asked for neither. A
+part that a Java router does not answer is unknown and spoils nothing else.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import h11
+import trio
+
+from bridge.node.router.link import Link, RouterLost, Software, open_stream
+from bridge.wire.i2p.i2pcontrol import (
+    API_VERSION,
+    JOB_LAG,
+    JOB_LAG_PERIOD_MS,
+    KEYS,
+    LIMIT_IN,
+    LIMIT_OUT,
+    REPLY_LIMIT_BYTES,
+    TOKEN_FAULTS,
+    WRONG_PASSWORD,
+    I2PControlError,
+    RouterFacts,
+    decode_reply,
+    encode_request,
+    facts_of,
+    token_of,
+)
+
+REQUEST_TIMEOUT_S: Final = 10.0
+FRESH_S: Final = 5.0
+PASSWORD_RETRY_S: Final = 60.0
+PATHS: Final = {Software.JAVA: "/jsonrpc/", Software.I2PD: "/"}
+_READ_BYTES: Final = 16_384
+_OK: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAccess:
+    """How to speak to a router's I2PControl."""
+
+    link: Link
+    software: Software
+    password: str = field(repr=False)
+    path: str = "/"
+
+
+class I2PControl:
+    """One router's I2PControl."""
+
+    def __init__(self, access: ControlAccess) -> None:
+        self._access = access
+        self._token: str | None = None
+        self._number = 0
+        self._facts = RouterFacts()
+        self._asked_at_s: float | None = None
+        self._refused_until_s = float("-inf")
+        self._one_question = trio.Lock()
+
+    async def facts(self) -> RouterFacts:
+        """What the router tells about itself; `RouterLost` says why nothing could be learned."""
+        async with self._one_question:
+            now_s = trio.current_time()
+            if now_s < self._refused_until_s:
+                raise RouterLost(self._wrong_password())
+            if self._asked_at_s is None or now_s - self._asked_at_s >= FRESH_S:
+                try:
+                    self._facts = await self._ask()
+                except I2PControlError as error:
+                    raise RouterLost(f"I2PControl at {self._access.link}: {error}") from error
+                self._asked_at_s = trio.current_time()
+            return self._facts
+
+    async def _ask(self) -> RouterFacts:
+        info = await self._call("RouterInfo", dict.fromkeys(KEYS, ""))
+        if self._access.software is Software.I2PD:
+            return facts_of(info, {}, {})
+        settings: Mapping[str, Any] = {}
+        rate: Mapping[str, Any] = {}
+        with suppress(I2PControlError):
+            settings = await self._call("NetworkSetting", {LIMIT_IN: None, LIMIT_OUT: None})
+        with suppress(I2PControlError):
+            rate = await self._call("GetRate", {"Stat": JOB_LAG, "Period": JOB_LAG_PERIOD_MS})
+        return facts_of(info, settings, rate)
+
+    async def _call(self, method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        fresh = self._token is None
+        if self._token is None:
+            self._token = await self._authenticate()
+        try:
+            return await self._request(method, {**parameters, "Token": self._token})
+        except I2PControlError as error:
+            if fresh or error.code not in TOKEN_FAULTS:
+                raise
+        self._token = await self._authenticate()
+        return await self._request(method, {**parameters, "Token": self._token})
+
+    async def _authenticate(self) -> str:
+        self._token = None
+        try:
+            return token_of(
+                await self._request("Authenticate", {"API": API_VERSION, "Password": self._access.password})
+            )
+        except I2PControlError as error:
+            if error.code == WRONG_PASSWORD:
+                self._refused_until_s = trio.current_time() + PASSWORD_RETRY_S
+                raise RouterLost(self._wrong_password()) from None
+            raise
+
+    def _wrong_password(self) -> str:
+        return f"I2PControl at {self._access.link} refuses the password: correct router.i2pcontrol_password_file"
+
+    async def _request(self, method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        self._number += 1
+        body = encode_request(self._number, method, parameters)
+        stream = await open_stream(self._access.link)
+        try:
+            with trio.move_on_after(REQUEST_TIMEOUT_S):
+                return decode_reply(await self._exchange(stream, body))
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            raise RouterLost(f"I2PControl at {self._access.link} closed the connection") from None
+        except h11.ProtocolError as error:
+            raise RouterLost(f"I2PControl at {self._access.link} does not speak HTTP: {error}") from None
+        finally:
+            await trio.aclose_forcefully(stream)
+        raise RouterLost(f"I2PControl at {self._access.link} did not answer within {REQUEST_TIMEOUT_S:g} s")
+
+    async def _exchange(self, stream: trio.abc.Stream, body: bytes) -> bytes:
+        connection = h11.Connection(h11.CLIENT)
+        headers = [
+            ("Host", str(self._access.link)),
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+        ]
+        for event in (
+            h11.Request(method="POST", target=self._access.path, headers=headers),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
+            await stream.send_all(connection.send(event) or b"")
+        received = bytearray()
+        while True:
+            match connection.next_event():
+                case h11.NEED_DATA:
+                    connection.receive_data(bytes(await stream.receive_some(_READ_BYTES)))
+                case h11.Response(status_code=status) if status != _OK:
+                    raise I2PControlError(f"it answers with status {status}: check the address and path")
+                case h11.Data(data=data):
+                    received += data
+                    if len(received) > REPLY_LIMIT_BYTES:
+                        raise I2PControlError(f"a reply of more than {REPLY_LIMIT_BYTES} bytes")
+                case h11.EndOfMessage() | h11.ConnectionClosed():
+                    return bytes(received)
+                case _:
+                    pass

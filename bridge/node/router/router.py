@@ -1,0 +1,278 @@
+"""The farm's port to a router: the verbs that the proposal names, and the kind that needs no router.
+
+    verb of the proposal            here
+    getLocalRouterStatus            local_router_status
+    getLocalLeafHash                local_leaf_hashes
+    getLocalLeafStatus              local_leaf_status
+    getRemoteMeasuredStatus         remote_measured_status
+    publishMetaLS                   publish_meta_lease_set      (signed by the farm: a router never sees the key)
+    stopPublishingMetaLS            stop_publishing_meta_lease_set
+
+`FileRouter` keeps the structure on disk, for a demonstration or a test. It takes and refuses structures as a router
+does (they verify, they are this destination's, no rule of a Java router speaks against them), so what works with it is
+not news to a real one. It has no tunnels, so outside a demonstration the node is *unattached* and its leaves are never
+healthy, whatever their probes say. In a demonstration the file stands for the router; then a leaf is as healthy as its
+local service, asked by a real TCP connection, or simply healthy where the demonstration has no service.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import trio
+
+from bridge.core.state.records import LeafStatus, RouterStatus
+from bridge.node.raft.applied_state import clock_ms
+from bridge.node.router.host import HostSampler, LoopLag
+from bridge.node.router.local_service import answers
+from bridge.node.security.durable_file import READABLE, replace_file, sync_directory
+from bridge.wire.i2p.meta_lease_set import (
+    STRUCTURE_LIMIT_BYTES,
+    LeaseSetError,
+    MetaLeaseSet,
+    check_acceptable_to_java_router,
+    decode,
+    verify,
+)
+from bridge.wire.i2p.structures import Destination, I2pError, address_of, destination_from_base64
+
+PROBE_TIMEOUT_S: Final = 2.0
+_PROBE = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,253})):([1-9][0-9]{0,4})")
+_PORT_LIMIT: Final = 65_535
+
+
+class RouterError(Exception):
+    """The router did not do it; nothing changed. The message says what and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStatus:
+    """What a router measured of somebody else's destination: whether its lease set is found, and how fast."""
+
+    reachable: bool
+    fetch_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A destination that this node's router serves, and where its local service listens."""
+
+    destination: Destination
+    probe: tuple[str, int] | None = None
+    master_hash: bytes | None = None
+    """The master that it stands behind; None: every master of this node."""
+
+
+class Router(Protocol):
+    """One router, by the proposal's verbs. Hashes are SHA-256 of destinations. Failures are `RouterError`."""
+
+    async def local_router_status(self) -> RouterStatus:
+        """How the router is; what its kind cannot tell is None."""
+        ...
+
+    async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
+        """The leaves on this router that stand behind a master destination."""
+        ...
+
+    async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
+        """How one of them is."""
+        ...
+
+    async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:
+        """What the router measured of somebody else's; None where it cannot tell."""
+        ...
+
+    async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
+        """Take a signed structure and publish it in place of the previous one."""
+        ...
+
+    async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
+        """Stop publishing what this node handed over; harmless if there is nothing."""
+        ...
+
+
+def leaf_from_settings(destination: str, probe: str | None, master_hash: bytes | None = None) -> Leaf:
+    """Make a leaf from the texts of a configuration file (`destination=…`, `probe=host:port`)."""
+    try:
+        parsed = destination_from_base64(destination)
+    except I2pError as error:
+        raise RouterError(f"leaf destination {destination[:16]!r}…: {error}") from None
+    if probe is None:
+        return Leaf(parsed, master_hash=master_hash)
+    found = _PROBE.fullmatch(probe)
+    if found is None or int(found[3]) > _PORT_LIMIT:
+        raise RouterError(f"probe {probe[:60]!r} of leaf {parsed.address} is not host:port, e.g. 127.0.0.1:8080")
+    return Leaf(parsed, (found[1] or found[2], int(found[3])), master_hash)
+
+
+def leaves_behind(leaves: Mapping[bytes, Leaf], master_hash: bytes) -> tuple[bytes, ...]:
+    """Of the leaves of a node, by hash, those that stand behind a master."""
+    return tuple(each for each, leaf in leaves.items() if leaf.master_hash in {None, master_hash})
+
+
+class FileRouter:
+    """Keeps each published structure in `<directory>/<b32>.meta-ls2`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        leaves: Sequence[Leaf],
+        host: HostSampler,
+        loop_lag: LoopLag,
+        *,
+        demo: bool,
+        probe_timeout_s: float = PROBE_TIMEOUT_S,
+        clock: Callable[[], int] = clock_ms,
+    ) -> None:
+        self._directory = directory
+        self._leaves = {leaf.destination.hash: leaf for leaf in leaves}
+        self._host = host
+        self._loop_lag = loop_lag
+        self._demo = demo
+        self._probe_timeout_s = probe_timeout_s
+        self._clock_ms = clock
+        self._healthy_since_s: dict[bytes, float] = {}
+        self._published: dict[bytes, bytes] = {}
+        self._one_writer = trio.Lock()
+
+    async def run(self) -> None:
+        """Nothing has to be kept up for a file."""
+        await trio.lowlevel.checkpoint()
+
+    def path_of(self, master_hash: bytes) -> Path:
+        """Where a destination's structure lies."""
+        return self._directory / f"{address_of(master_hash).removesuffix('.b32.i2p')}.meta-ls2"
+
+    async def local_router_status(self) -> RouterStatus:
+        """Figures of the host and the node's own loop; there is no router to ask."""
+        figures = self._host.sample()
+        lag = self._loop_lag.figures()
+        await trio.lowlevel.checkpoint()
+        return RouterStatus(
+            attached=self._demo,
+            uptime_ms=figures.process_uptime_ms,
+            job_lag_ms=None if lag is None else lag.mean_ms,
+            current_bandwidth_bytes_per_s=figures.network_bytes_per_s,
+            cpu_percent=figures.cpu_percent,
+            memory_percent=figures.memory_percent,
+        )
+
+    async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
+        """The configured leaves that name this master, and those that name none."""
+        await trio.lowlevel.checkpoint()
+        return leaves_behind(self._leaves, master_hash)
+
+    async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
+        """Probe the leaf's local service now."""
+        leaf = self._leaves.get(leaf_hash)
+        if leaf is None:
+            raise RouterError(f"{address_of(leaf_hash)} is not a leaf of this node: see [[leaf]] in its configuration")
+        answered = self._demo if leaf.probe is None else await answers(*leaf.probe, self._probe_timeout_s)
+        healthy = self._demo and answered
+        now_s = trio.current_time()
+        if not healthy:
+            self._healthy_since_s.pop(leaf_hash, None)
+        since_s = self._healthy_since_s.setdefault(leaf_hash, now_s) if healthy else None
+        return LeafStatus(
+            destination=leaf.destination.base64,
+            healthy=healthy,
+            uptime_ms=None if since_s is None else round((now_s - since_s) * 1000),
+        )
+
+    async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:  # noqa: ARG002 - see doc
+        """Nothing: a file measures nobody."""
+        await trio.lowlevel.checkpoint()
+        return None
+
+    async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
+        """Put the structure on disk, whole or not at all."""
+        offered = checked_structure(master_hash, structure, self._clock_ms() // 1000)
+        path = self.path_of(master_hash)
+        async with self._one_writer:
+            try:
+                await trio.to_thread.run_sync(_replace_older, path, offered, structure)
+            except OSError as error:
+                raise RouterError(
+                    f"the Meta LeaseSet2 cannot be written to {path}: {error.strerror}; "
+                    "free space there or mend its permissions"
+                ) from None
+            self._published[master_hash] = structure
+
+    async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
+        """Remove the file if it still holds what this node put there: another publisher's is not ours to remove."""
+        async with self._one_writer:
+            published = self._published.pop(master_hash, None)
+            if published is None:
+                return
+            path = self.path_of(master_hash)
+            try:
+                await trio.to_thread.run_sync(_remove_if_same, path, published)
+            except OSError as error:
+                raise RouterError(f"{path} cannot be removed: {error.strerror}; remove it by hand") from None
+
+
+def checked_structure(
+    master_hash: bytes, structure: bytes, now_s: int, previous: MetaLeaseSet | None = None
+) -> MetaLeaseSet:
+    """The structure, if it is this destination's and no router would refuse it at `now_s`; else `RouterError`.
+
+    Most floodfills are Java routers, so their rules count whatever router this node has. `previous` is what it took
+    last.
+    """
+    try:
+        offered = decode(structure)
+    except LeaseSetError as error:
+        raise RouterError(f"this is no Meta LeaseSet2, so it is not published: {error}") from None
+    if offered.destination.hash != master_hash:
+        raise RouterError(
+            f"the structure is for {offered.destination.address}, not for {address_of(master_hash)}: not published"
+        )
+    if offered.is_unpublished:
+        raise RouterError(
+            "the structure is marked unpublished, so it is not published: have it signed without the mark"
+        )
+    verification = verify(offered)
+    if not verification.holds:
+        raise RouterError(f"the structure's signature does not hold, so it is not published: {verification.reason}")
+    reasons = check_acceptable_to_java_router(offered, now_s, None if previous == offered else previous)
+    if reasons:
+        raise RouterError(
+            f"routers would refuse the structure, so it is not published: {'; '.join(reasons)}. It was signed for"
+            f" second {offered.published_s}, and this machine's clock is at {now_s}: if they are far apart, compare"
+            " this machine's clock with log time (`garlicfarm status`) and correct it (NTP). The farm plans the next"
+            " one by itself"
+        )
+    return offered
+
+
+def _replace_older(path: Path, offered: MetaLeaseSet, structure: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lying = _read(path)
+    if lying == structure:
+        return
+    try:
+        published_s = decode(lying).published_s
+    except LeaseSetError:
+        published_s = -1  # nothing there, or nothing that a router would have kept
+    if offered.published_s <= published_s:
+        raise RouterError(
+            f"{path} holds a structure published at second {published_s}; one of second {offered.published_s} "
+            "does not replace it"
+        )
+    replace_file(path, structure, READABLE)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(STRUCTURE_LIMIT_BYTES + 1)
+    except FileNotFoundError:
+        return b""
+
+
+def _remove_if_same(path: Path, published: bytes) -> None:
+    if _read(path) == published:
+        path.unlink(missing_ok=True)
+        sync_directory(path.parent)

@@ -1,0 +1,130 @@
+"""The farm's keys while a node runs: the key file's at first, then what the group has.
+
+    farm key file ──▶ agent: merged with the ring that the state directory remembers ──▶ changes come by gossip
+                                   │
+                 what to show to other servers, what to accept from them: the credentials of every key that opens
+
+The file stays as the operator wrote it, since nodes may share it, or another program may keep it. So it falls behind
+when the keys change. That does no harm to a node which remembers the ring, and would keep out one that does not: hence
+an alarm, raised and taken back by looking at the file from time to time.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from bridge.node.events.alarms import Alarms
+from bridge.node.security.key_files import KeyFileError, load_farm_key
+from bridge.wire.keys.farm_key import FarmKey
+from consensus.protocols.garlic_farm import Credentials
+from gossip.core.keychain import KeyChain
+
+if TYPE_CHECKING:
+    from bridge.node.membership.membership_provider import Company
+
+ALARM: Final = "farm-key-file"
+LOOK_EVERY_S: Final = 5.0
+
+
+class FarmKeys:
+    """The keys of one node's farm. `filed` is what the key file held at the start."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.filed = load_farm_key(path)
+        self._agent: Company | None = None
+        self._chain: KeyChain | None = None
+        self._current = self.filed
+        self._credentials: tuple[Credentials, ...] = ()
+        self._cluster_id: bytes | None = None
+
+    def belong_to(self, cluster_id: bytes) -> None:
+        """From now on this node is of that cluster: an exported key file names it."""
+        self._cluster_id = cluster_id
+
+    @property
+    def exported(self) -> FarmKey:
+        """The key file for other routers: with the cluster that this node belongs to, if it does."""
+        return self.current if self._cluster_id is None else replace(self.current, cluster_id=self._cluster_id)
+
+    def follow(self, agent: "Company") -> None:
+        """From now on the group's keys count."""
+        self._agent = agent
+
+    @property
+    def current(self) -> FarmKey:
+        """The key file as it would have to be now."""
+        chain = None if self._agent is None else self._agent.key_chain
+        if chain is not None and chain != self._chain:
+            self._chain, self._current, self._credentials = chain, self.filed.following(chain), ()
+        return self._current
+
+    def credentials(self) -> tuple[Credentials, ...]:
+        """What to show to another server: the sealing key's credentials, then those of the other open ones.
+
+        When all keys were replaced at once, those of the one before come last: a server that missed it knows no other,
+        and has to get the log in which the new one is. Whoever reads them has shown the certificate of a member.
+        """
+        current = self.current
+        earlier = current.earlier_credentials[:1] if current.era else ()
+        return (*self._accepted(), *(Credentials(each.username, each.password) for each in earlier))
+
+    def _accepted(self) -> tuple[Credentials, ...]:
+        current = self.current
+        if not self._credentials:
+            self._credentials = tuple(Credentials(each.username, each.password) for each in current.digest_credentials)
+        return self._credentials
+
+    def password_of(self, user: str) -> str | None:
+        """What another server must show: the credentials of any key that opens, so that a rotation stops nobody."""
+        return next((each.password for each in self._accepted() if each.user == user), None)
+
+    @property
+    def way_back(self) -> str:
+        """What to do on a node whose keys the group has removed."""
+        return (
+            "on a router that is in the farm: `garlicfarm keys export FILE`; bring that file here, mode 0600, as "
+            f"{self.path}; then restart this node"
+        )
+
+    def filed_now(self) -> FarmKey | None:
+        """What the key file holds by now; none if it cannot be used."""
+        try:
+            return load_farm_key(self.path)
+        except KeyFileError:
+            return None
+
+    async def watch_file(self, alarms: Alarms) -> None:
+        """Have an alarm stand while the file would keep a node out that has nothing but the file."""
+        while True:
+            self.judge_file(await trio.to_thread.run_sync(self.filed_now), alarms)
+            await trio.sleep(LOOK_EVERY_S)
+
+    def judge_file(self, filed: FarmKey | None, alarms: Alarms) -> None:
+        """Compare what the file holds with what the group has."""
+        current = self.current
+        export = f"`garlicfarm keys export --replace {self.path}` writes the current one"
+        if filed is None or filed.label != current.label:
+            text = (
+                f"the farm key file {self.path} cannot be read any more, or is another farm's: with it no node starts"
+            )
+            alarms.set(ALARM, text, f"put it back; {export}")
+        elif filed.epoch < current.epoch:
+            text = (
+                f"the farm's keys have moved on to epoch {current.epoch}, the farm key file {self.path} is of epoch "
+                f"{filed.epoch}: this node goes on with the later ones, which its state directory remembers"
+            )
+            alarms.set(ALARM, text, f"{export}; a node without that memory would be refused with the old file")
+        elif filed.epoch > current.epoch:
+            text = f"the farm key file {self.path} is of epoch {filed.epoch}, this node's ring of epoch {current.epoch}"
+            alarms.set(ALARM, text, "restart this node: the later keys count, and it tells them to the others")
+        elif filed.cluster_id not in {None, self._cluster_id} and self._cluster_id is not None:
+            text = (
+                f"the farm key file {self.path} names another cluster than the one that this node belongs to, "
+                f"{self._cluster_id.hex()}: a node that has nothing but the file would never join it"
+            )
+            alarms.set(ALARM, text, export)
+        else:
+            alarms.clear(ALARM)

@@ -1,0 +1,193 @@
+"""Key files on disk: written 0600 and never over another, read only when nobody else can read them.
+
+A key that others on the machine can read is no secret, and an operator does not notice: so reading refuses, and says
+the command that mends it. Writing goes through a new file (O_EXCL with the mode from the start: a chmod afterwards
+leaves a moment in which it is open), is fsynced, and is refused where a file lies: a master key overwritten is a farm
+lost.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from bridge.node.security.durable_file import OWNER_ONLY, replace_file, sync_directory
+from bridge.wire.i2p.destination_keys import (
+    DestinationKeyError,
+    MasterKey,
+    SigningKey,
+    master_key_text,
+    parse_master_key,
+    parse_signing_key,
+    signing_key_text,
+)
+from bridge.wire.i2p.key_file import FILE_LIMIT_BYTES, parse_i2p_key_file
+from bridge.wire.keys.client_key import ClientKeyError, ClientKeyFile, client_key_text, parse_client_key
+from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, farm_key_text, parse_farm_key
+
+_SIZE_LIMIT_BYTES: Final = 65_536
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+class KeyFileError(Exception):
+    """A key file cannot be read or written; the message says which, why, and what to do."""
+
+
+def write_private_file(path: Path, text: str) -> None:
+    """Create `path`, readable by its owner only, with `text` durable in it."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, OWNER_ONLY)
+    except FileExistsError:
+        raise KeyFileError(
+            f"{path} exists already and is not overwritten: move it away, or choose another name"
+        ) from None
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            # The umask can only take bits away; some file systems give more than was asked for.
+            os.fchmod(file.fileno(), OWNER_ONLY)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(path.parent)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise KeyFileError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def read_private_file(path: Path) -> str:
+    """Read a key file that belongs to this user and that nobody else can read."""
+    try:
+        # Judged by descriptor, so that what is judged is what is read; a pipe must not make the start hang.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise KeyFileError(f"{path} does not exist: copy the key file there, or name another place") from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise KeyFileError(f"{path} is a link, which is not followed: name the key file itself") from None
+        raise KeyFileError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        _check_private(path, os.fstat(descriptor))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(_SIZE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be read: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
+    if len(content) > _SIZE_LIMIT_BYTES:
+        raise KeyFileError(f"{path} is larger than any key file: is it the right file?")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise KeyFileError(f"{path} is not a text file: is it the right file?") from None
+
+
+def _check_private(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise KeyFileError(f"{path} is not a file")
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & _OTHERS:
+        raise KeyFileError(f"{path} can be read by others (mode {mode:04o}): `chmod 600 {path}`, then try again")
+    if status.st_uid not in {os.geteuid(), 0}:
+        raise KeyFileError(f"{path} belongs to user id {status.st_uid}, not to this one: `chown` it, then try again")
+
+
+def save_farm_key(path: Path, farm_key: FarmKey) -> None:
+    """Write a new farm key file."""
+    write_private_file(path, farm_key_text(farm_key))
+
+
+def replace_farm_key(path: Path, farm_key: FarmKey) -> None:
+    """Put a farm key file in the place of an older one of the same farm, and of nothing else."""
+    older = load_farm_key(path)
+    if older.label != farm_key.label:
+        raise KeyFileError(
+            f"{path} is the key file of farm {older.label.hex()}, not of {farm_key.label.hex()}, and is not "
+            "overwritten: choose another name"
+        )
+    if older.epoch > farm_key.epoch:
+        raise KeyFileError(
+            f"{path} is of epoch {older.epoch}, later than epoch {farm_key.epoch} of this node's ring, and is not "
+            "overwritten: restart the node with that file, and it tells the others"
+        )
+    try:
+        replace_file(path, farm_key_text(farm_key).encode())
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be written: {error.strerror}; the file there is as it was") from None
+
+
+def load_farm_key(path: Path) -> FarmKey:
+    """Read a farm key file."""
+    try:
+        return parse_farm_key(read_private_file(path))
+    except FarmKeyError as error:
+        raise KeyFileError(f"{path}: {error}") from None
+
+
+def save_client_key(path: Path, client: ClientKeyFile) -> None:
+    """Write a new client key file."""
+    write_private_file(path, client_key_text(client))
+
+
+def load_client_key(path: Path) -> ClientKeyFile:
+    """Read a client key file."""
+    try:
+        return parse_client_key(read_private_file(path))
+    except ClientKeyError as error:
+        raise KeyFileError(f"{path}: {error}") from None
+
+
+def save_master_key(path: Path, key: MasterKey) -> None:
+    """Write a new master key file."""
+    write_private_file(path, master_key_text(key))
+
+
+def load_master_key(path: Path) -> MasterKey:
+    """Read a master key file."""
+    try:
+        return parse_master_key(read_private_file(path))
+    except DestinationKeyError as error:
+        raise KeyFileError(f"{path}: {error}") from None
+
+
+def load_i2p_key_file(path: Path) -> MasterKey:
+    """Read a destination's key out of a router's own key file; whether others can read that is the router's matter."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        return parse_i2p_key_file(content)
+    except DestinationKeyError as error:
+        raise KeyFileError(f"{path}: {error}") from None
+
+
+def save_signing_key(path: Path, key: SigningKey) -> None:
+    """Write a router's signing key file."""
+    write_private_file(path, signing_key_text(key))
+
+
+def save_signing_keys(keys: Mapping[Path, SigningKey]) -> None:
+    """Write the signing key files of several routers, all of them or none."""
+    made: list[Path] = []
+    try:
+        for path, key in keys.items():
+            save_signing_key(path, key)
+            made.append(path)
+    except KeyFileError as error:
+        # Nobody has used them yet, and a second attempt must not find half of them in its way.
+        for path in made:
+            path.unlink(missing_ok=True)
+        raise KeyFileError(f"{error}; no key was made") from None
+
+
+def load_signing_key(path: Path) -> SigningKey:
+    """Read a router's signing key file (or a master key file in its place)."""
+    try:
+        return parse_signing_key(read_private_file(path))
+    except DestinationKeyError as error:
+        raise KeyFileError(f"{path}: {error}") from None

@@ -1,0 +1,151 @@
+"""The key that a node signs a master destination's structures with, its renewal, and the alarm before it ends.
+
+A transient key ends after 30 days, and a new one is put in its file's place while the node runs. Once a reporting
+period the file's times and size are looked at; it is read when they have changed, and a good new key counts from then
+on. A file that cannot be used, or whose key is another master's or has ended, changes nothing but an alarm: the key in
+hand signs on. A key that is read once, at the start, would be simpler, and make every renewal a restart of a voter.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.core.state.records import PublishConfig
+from bridge.node.events.alarms import Alarms, SharedAlarm
+from bridge.node.security.key_files import KeyFileError, load_signing_key
+from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S, SigningKey
+
+LOG = logging.getLogger(__name__)
+KEY_ALARM = "signing-key"
+DAY_S = 86_400
+
+_Stamp = tuple[int, int, int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Filed:
+    """What a key file was seen to hold: the key, or why there is none."""
+
+    stamp: _Stamp
+    key: SigningKey | None = None
+    fault: str = ""
+
+
+class HeldKey:
+    """One master's key in this node's hands, the file that it came from, if any, and what the operator allows."""
+
+    def __init__(
+        self,
+        key: SigningKey,
+        path: Path | None = None,
+        stamp: _Stamp = None,
+        publish: PublishConfig = PublishConfig.AUTO,
+    ) -> None:
+        self.key = key
+        self.publish = publish
+        self.path = path
+        self.fault: str | None = None
+        """Why the file's present content is not used."""
+        self._stamp = stamp
+
+    @classmethod
+    def load(cls, path: Path, publish: PublishConfig = PublishConfig.AUTO) -> "HeldKey":
+        """Read the file; raises KeyFileError."""
+        stamp = _stamp_of(path)
+        held = cls(load_signing_key(path), path, stamp, publish)
+        held.warn_of_master_key()
+        return held
+
+    @property
+    def master(self) -> str:
+        """The master destination, in I2P's base64."""
+        return self.key.destination.base64
+
+    @property
+    def master_hash(self) -> bytes:
+        """The hash of the master destination."""
+        return self.key.destination.hash
+
+    def warn_of_master_key(self) -> None:
+        """Say it once in the node's own words when it is more than a transient key."""
+        if self.key.offline is None:
+            LOG.warning(
+                "%s holds the master's own private key: whoever steals this machine has the farm's address for good;"
+                " a transient key would do (docs/keys.md)",
+                self.path,
+            )
+
+    def renew(self, now_s: int) -> bool:
+        """Whether the file holds another key by now, which then is in hand; `fault` says why one was not taken.
+
+        It is a small file on a local disk, and read once a month: a thread for that would cost more than it saves.
+        """
+        path = self.path
+        if path is None:
+            return False
+        filed = _read_if_changed(path, self._stamp)
+        if filed is None:
+            return False
+        self._stamp = filed.stamp
+        self.fault = self._fault_of(filed, now_s)
+        if filed.key is None or self.fault is not None:
+            return False
+        # Two transient keys of one master differ in what the master signed for them.
+        same = (filed.key.offline, filed.key.demo) == (self.key.offline, self.key.demo)
+        self.key = filed.key
+        if not same:
+            self.warn_of_master_key()
+        return not same
+
+    def _fault_of(self, filed: _Filed, now_s: int) -> str | None:
+        if filed.key is None:
+            return filed.fault
+        if filed.key.destination != self.key.destination:
+            return f"{self.path} is a key of another master, {filed.key.destination.address}"
+        if filed.key.can_sign_until_s <= now_s:
+            return f"the key in {self.path} has ended already"
+        return None
+
+
+def key_alarm(alarms: Alarms) -> SharedAlarm:
+    """The alarm about signing keys, which all masters of a node share."""
+    return SharedAlarm(
+        alarms,
+        KEY_ALARM,
+        "make a new key with `garlicfarm keys offline` where the master key is, and put it in the old one's place; the"
+        " node takes it up by itself; see docs/keys.md",
+    )
+
+
+def judge_key(held: HeldKey, now_s: int, alarm: SharedAlarm) -> None:
+    """Have the alarm stand while the key ends soon, or while its file is not fit to replace it."""
+    address = held.key.destination.address
+    if held.fault is None:
+        alarm.clear(f"{address} file")
+    else:
+        alarm.set(f"{address} file", f"{held.fault}: this node goes on with the key that it has")
+    left_s = held.key.can_sign_until_s - now_s
+    if left_s >= TRANSIENT_ALARM_S:
+        alarm.clear(f"{address} end")
+    else:
+        ends = f"ends in {left_s // DAY_S} days; then it" if left_s > 0 else "has ended: it"
+        alarm.set(f"{address} end", f"this node's signing key {ends} cannot publish any more")
+
+
+def _read_if_changed(path: Path, stamp: _Stamp) -> _Filed | None:
+    # Before it is read: a file that is replaced in between is then looked at once more, and not missed.
+    seen = _stamp_of(path)
+    if seen == stamp:
+        return None
+    try:
+        return _Filed(seen, load_signing_key(path))
+    except KeyFileError as error:
+        return _Filed(seen, fault=str(error))
+
+
+def _stamp_of(path: Path) -> _Stamp:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

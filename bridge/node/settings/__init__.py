@@ -1,0 +1,1 @@
+"""What a node is told at its start."""

@@ -1,0 +1,399 @@
+"""What one node is told at its start: a TOML file, or only the farm's key on the command line.
+
+    name = "router-1"           what operators call this node; default: the host's name
+    farm_key = "farm.key"       the one setting without a default
+    state_dir = "state"         identity, log, control socket; default: ~/.local/state/garlicfarm
+    demo = false                the keys are a demonstration's: nothing leaves this machine
+
+    transport = "tls"           or "i2p", which has no [gossip] but a [proxy]: `transport_settings`
+
+    [gossip]      bind, advertise, seeds, capacity, broadcast ("auto", "off", or address), allow_wan, timing
+    [consensus]   bind, advertise, timing, segment_bytes, voters_max, grace_ms, admit
+    [publishing]  publish, signing_key, pace, reporting_period_ms
+    [[master]]    signing_key or destination, publish: in place of the first two, for several masters
+    [router]      kind ("file", "i2cp"), and what that kind needs (`bridge.node.settings.router`)
+    [[leaf]]      destination, probe, master
+    [control]     listen: the control endpoint over TCP, for other machines; off unless it is named
+
+On a LAN no address is needed: the node binds to the machine's private address on the default ports and finds the
+others by broadcast. It never guesses beyond that: with several networks and no default route, or with none, it says
+which setting decides. Gossip stays in private networks unless `allow_wan` (`gossip/node/endpoints.py` says why).
+
+Unknown keys are refused, not ignored: a misspelt setting that silently keeps its default is found at the worst time.
+"""
+
+import re
+import socket
+import tomllib
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAULT
+from bridge.core.state.farm_state import MASTERS_MAX
+from bridge.node.control.client import default_state_directory
+from bridge.node.router.router import Leaf, RouterError, leaf_from_settings
+from bridge.node.settings.lan_address import Network, NoAddressError, private_host
+from bridge.node.settings.masters import MasterSettings, read_leaf_master, read_masters
+from bridge.node.settings.reader import Section
+from bridge.node.settings.router import RouterKind, RouterSettings, router_settings
+from bridge.node.settings.transport import (
+    TransportKind,
+    TransportSettings,
+    advertised,
+    i2p_bind,
+    transport_settings,
+)
+from gossip.core.member import Address
+from gossip.node.config import DEFAULT_CAPACITY, SEEDS_LIMIT
+from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
+from gossip.wire.layout import CAPACITY_LIMIT
+
+GOSSIP_PORT = 7668
+CONSENSUS_PORT = 7669
+LEAVES_LIMIT = 16
+FILE_LIMIT_BYTES = 1024 * 1024
+SEGMENT_DEFAULT_BYTES = 64 * 1024 * 1024
+SEGMENT_BOUNDS_BYTES = (64 * 1024, 1024 * 1024 * 1024)
+VOTERS_MAX_LIMIT = 9
+GRACE_BOUNDS_MS = (1_000, 7 * 24 * 3600 * 1000)
+REPORTING_PERIOD_DEFAULT_MS = 30_000
+REPORTING_PERIOD_I2P_MS = 60_000
+REPORTING_PERIOD_BOUNDS_MS = (500, 600_000)
+WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 -- compared, not bound
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+
+
+class ConfigurationError(ValueError):
+    """A configuration that cannot be used: each line of the text is one thing that is wrong and where."""
+
+
+class Timing(Enum):
+    """How patient the protocols are."""
+
+    LAN = "lan"
+    LOCAL = "local"
+    """Processes of one machine."""
+    I2P = "i2p"
+    """Servers that reach each other by tunnels, where an answer takes seconds."""
+
+
+class Admit(Enum):
+    """Which newcomers the node admits while it leads."""
+
+    ASK = "ask"
+    """Those that an operator approves."""
+    ALL = "all"
+    """Whoever holds the farm's key: for farms on one machine, and for tests."""
+
+
+class _GossipTiming(Enum):
+    LAN = "lan"
+    LOCAL = "local"
+
+
+class Pace(Enum):
+    """How often a Meta LS2 is published anew."""
+
+    NORMAL = "normal"
+    """As routers and floodfills allow: refresh every 5 minutes, a change at most every 65 seconds."""
+    REPORTING_PERIOD = "reporting-period"
+    """With every report; for a router of the kind `file`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GossipSettings:
+    """`broadcast` is where presence is announced; None announces nothing."""
+
+    bind: Address
+    advertise: Address | None = None
+    seeds: tuple[str, ...] = ()
+    capacity: int = DEFAULT_CAPACITY
+    broadcast: Address | None = None
+    allow_wan: bool = False
+    timing: Timing = Timing.LAN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsensusSettings:
+    """Other servers connect to `advertise`; `bridge.core.membership.reconcile` explains the last three."""
+
+    bind: Address
+    advertise: Address
+    timing: Timing = Timing.LAN
+    segment_bytes: int = SEGMENT_DEFAULT_BYTES
+    voters_max: int = VOTERS_MAX_DEFAULT
+    grace_ms: int = GRACE_DEFAULT_MS
+    admit: Admit = Admit.ASK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishingSettings:
+    """What counts for all masters of the node."""
+
+    pace: Pace = Pace.NORMAL
+    reporting_period_ms: int = REPORTING_PERIOD_DEFAULT_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfiguration:
+    """Everything that one node is told, complete: no default is left to be found later."""
+
+    name: str
+    state_dir: Path
+    farm_key: Path
+    gossip: GossipSettings | None
+    """None with the transport `i2p`."""
+    consensus: ConsensusSettings
+    publishing: PublishingSettings
+    router: RouterSettings
+    masters: tuple[MasterSettings, ...] = ()
+    """Without one that has a signing key a node reports and votes and never publishes."""
+    leaves: tuple[Leaf, ...] = ()
+    demo: bool = False
+    transport: TransportSettings = field(default_factory=TransportSettings)
+    control_listen: Address | None = None
+    """Where the control endpoint is open to other machines; nowhere by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What the command line says; it wins over the file."""
+
+    farm_key: Path | None = None
+    state_dir: Path | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What defaults are made of; a test brings its own."""
+
+    hostname: str = field(default_factory=socket.gethostname)
+    state_dir: Path = field(default_factory=default_state_directory)
+    network: Network = field(default_factory=Network)
+
+
+def load_configuration(
+    path: Path | None = None, overrides: Overrides | None = None, machine: Machine | None = None
+) -> NodeConfiguration:
+    """The node's configuration; `ConfigurationError` names everything that is wrong with it."""
+    table = {} if path is None else _read(path)
+    directory = Path.cwd() if path is None else path.absolute().parent
+    problems: list[str] = []
+    root = Section(table, "", problems, directory)
+    configuration = _configuration(root, overrides or Overrides(), machine or Machine())
+    root.finish()
+    if problems or configuration is None:
+        where = "configuration" if path is None else str(path)
+        raise ConfigurationError("\n".join(f"{where}: {problem}" for problem in problems))
+    return configuration
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_LIMIT_BYTES + 1)
+        if len(content) > FILE_LIMIT_BYTES:
+            raise ConfigurationError(f"{path}: larger than {FILE_LIMIT_BYTES} bytes; is it the right file?")
+        return tomllib.loads(content.decode())
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}; give another with --config") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: not TOML, nor any text in UTF-8; is it the right file?") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: not TOML: {error}") from error
+
+
+def _configuration(root: Section, overrides: Overrides, machine: Machine) -> NodeConfiguration | None:
+    name = _name(root, overrides, machine)
+    state_dir_told = root.path("state_dir")
+    state_dir = overrides.state_dir or state_dir_told or machine.state_dir
+    farm_key = _farm_key(root, overrides)
+    demo = root.flag("demo", default=False)
+    kind = root.choice("transport", TransportKind.TLS)
+    consensus_section, proxy = root.section("consensus"), root.section("proxy")
+    transport = transport_settings(kind, consensus_section, proxy)
+    gossip_section = root.section("gossip")
+    if kind is TransportKind.I2P:
+        gossip = None
+        if not gossip_section.is_empty:
+            root.problem("gossip", 'with transport = "i2p" there is no gossip: give consensus.seeds instead')
+    else:
+        gossip = _gossip(gossip_section, machine)
+    consensus = _consensus(consensus_section, gossip, transport)
+    publishing_section = root.section("publishing")
+    masters = read_masters(root.sections("master", MASTERS_MAX), publishing_section)
+    publishing = _publishing(publishing_section, kind)
+    router = router_settings(root.section("router"), state_dir, demo=demo)
+    if router.kind is RouterKind.I2CP and publishing.pace is Pace.REPORTING_PERIOD:
+        publishing_section.problem("pace", '"reporting-period" is for files: a router takes one structure a minute')
+    leaves = tuple(leaf for each in root.sections("leaf", LEAVES_LIMIT) if (leaf := _leaf(each)) is not None)
+    control = root.section("control")
+    control_listen = control.address("listen")
+    control.finish()
+    if farm_key is None or consensus is None:
+        return None
+    return NodeConfiguration(
+        name=name,
+        state_dir=state_dir.absolute(),
+        farm_key=farm_key.absolute(),
+        gossip=gossip,
+        consensus=consensus,
+        publishing=publishing,
+        router=router,
+        masters=masters,
+        leaves=leaves,
+        demo=demo,
+        transport=transport,
+        control_listen=control_listen,
+    )
+
+
+def _name(root: Section, overrides: Overrides, machine: Machine) -> str:
+    name_told = root.text("name")
+    told = overrides.name or name_told
+    if told is None:
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", machine.hostname).strip("._-")[:32] or "router"
+    if _NAME.fullmatch(told) is None:
+        root.problem("name", f"{told[:40]!r}: 1 to 32 of letters, digits, '.', '_', '-', and no mark first")
+    return told
+
+
+def _farm_key(root: Section, overrides: Overrides) -> Path | None:
+    told = root.path("farm_key")
+    if overrides.farm_key is None and told is None:
+        root.problem(
+            "farm_key",
+            "missing: name the farm's key file; make one with `garlicfarm keys new-farm --expect N`, copy it to each "
+            "router of the farm, and give it with --farm-key FILE",
+        )
+    return overrides.farm_key or told
+
+
+def _gossip(section: Section, machine: Machine) -> GossipSettings | None:
+    allow_wan = section.flag("allow_wan", default=False)
+    advertise = section.address("advertise")
+    told = section.text("bind")
+    bind = _default_bind(section, machine) if told is None else section.address("bind")
+    broadcast_told = section.text("broadcast") or "auto"
+    seeds = section.texts("seeds", SEEDS_LIMIT)
+    capacity = section.integer("capacity", DEFAULT_CAPACITY, 1, CAPACITY_LIMIT)
+    timing = Timing(section.choice("timing", _GossipTiming.LAN).value)
+    section.finish()
+    if bind is None:
+        return None
+    if bind.host in WILDCARDS and advertise is None:
+        section.problem("bind", f"{endpoint(bind)} listens everywhere: set gossip.advertise to what peers can reach")
+    broadcast = _broadcast(section, broadcast_told, advertise if bind.host in WILDCARDS else bind, bind.port, machine)
+    _check_private(section, {"bind": bind, "advertise": advertise, "broadcast": broadcast}, seeds, allow_wan=allow_wan)
+    return GossipSettings(
+        bind=bind,
+        advertise=advertise,
+        seeds=seeds,
+        capacity=capacity,
+        broadcast=broadcast,
+        allow_wan=allow_wan,
+        timing=timing,
+    )
+
+
+def _default_bind(section: Section, machine: Machine) -> Address | None:
+    try:
+        return Address(private_host(machine.network), GOSSIP_PORT)
+    except NoAddressError as error:
+        section.problem("bind", f'{error}, for instance bind = "{error.example}:{GOSSIP_PORT}"')
+        return None
+
+
+def _broadcast(section: Section, told: str, local: Address | None, port: int, machine: Machine) -> Address | None:
+    if told == "off" or local is None:
+        return None
+    if told == "auto":
+        found = [each for each in machine.network.interfaces() if each.host == local.host]
+        return Address(found[0].broadcast_host, port) if found else None
+    return section.address("broadcast")
+
+
+def _check_private(
+    section: Section, addresses: dict[str, Address | None], seeds: tuple[str, ...], *, allow_wan: bool
+) -> None:
+    for key, address in addresses.items():
+        if address is not None and address.host not in WILDCARDS and not allow_wan and not is_private(address.host):
+            section.problem(
+                key,
+                f"{endpoint(address)} is not a private address, and gossip over the internet shows which routers "
+                "belong together: use an address of the LAN, or set allow_wan = true",
+            )
+    for seed in seeds:
+        try:
+            host, _ = parse_endpoint(seed)
+        except ValueError as error:
+            section.problem("seeds", str(error))
+            continue
+        if not allow_wan and numeric(host) is not None and not is_private(host):
+            section.problem("seeds", f"{seed} is not a private address: use one of the LAN, or set allow_wan = true")
+
+
+_NEVER_PLAIN = (
+    "a farm believes proven identities only, and a plain connection proves none: who sends from its address would be "
+    "believed. Servers of another make are fed by a program of their own; see docs/garlic-farm.md, 'Servers of another "
+    "make'"
+)
+
+
+def _consensus(
+    section: Section, gossip: GossipSettings | None, transport: TransportSettings
+) -> ConsensusSettings | None:
+    by_i2p = transport.kind is TransportKind.I2P
+    told = i2p_bind(section, CONSENSUS_PORT) if by_i2p else section.address("bind")
+    advertise = advertised(section, transport)
+    timing = section.choice("timing", Timing.I2P if by_i2p else Timing.LAN)
+    segment_bytes = section.integer("segment_bytes", SEGMENT_DEFAULT_BYTES, *SEGMENT_BOUNDS_BYTES)
+    voters_max = section.integer("voters_max", VOTERS_MAX_DEFAULT, 1, VOTERS_MAX_LIMIT)
+    grace_ms = section.integer("grace_ms", GRACE_DEFAULT_MS, *GRACE_BOUNDS_MS)
+    admit = section.choice("admit", Admit.ASK)
+    section.refused("plain", _NEVER_PLAIN)
+    section.finish()
+    if voters_max % 2 == 0:
+        section.problem("voters_max", f"{voters_max} is even: of {voters_max} voters no more may fail than of one less")
+    bind = told or (None if gossip is None else Address(gossip.bind.host, CONSENSUS_PORT))
+    if bind is None:
+        return None
+    if bind.host in WILDCARDS and advertise is None:
+        if gossip is not None and gossip.advertise is not None:
+            advertise = Address(gossip.advertise.host, bind.port)
+        elif told is not None:
+            section.problem("bind", f"{endpoint(bind)} listens everywhere: set consensus.advertise as well")
+    return ConsensusSettings(
+        bind=bind,
+        advertise=advertise or bind,
+        timing=timing,
+        segment_bytes=segment_bytes,
+        voters_max=voters_max,
+        grace_ms=grace_ms,
+        admit=admit,
+    )
+
+
+def _publishing(section: Section, kind: TransportKind) -> PublishingSettings:
+    period_ms = REPORTING_PERIOD_I2P_MS if kind is TransportKind.I2P else REPORTING_PERIOD_DEFAULT_MS
+    settings = PublishingSettings(
+        pace=section.choice("pace", Pace.NORMAL),
+        reporting_period_ms=section.integer("reporting_period_ms", period_ms, *REPORTING_PERIOD_BOUNDS_MS),
+    )
+    section.finish()
+    return settings
+
+
+def _leaf(section: Section) -> Leaf | None:
+    destination, probe, master = section.text("destination"), section.text("probe"), read_leaf_master(section)
+    section.finish()
+    if destination is None:
+        section.problem("destination", "missing: the base64 of the destination of one of your router's server tunnels")
+        return None
+    try:
+        return leaf_from_settings(destination, probe, master)
+    except RouterError as error:
+        section.problem("destination", str(error))
+        return None

@@ -1,0 +1,77 @@
+"""What the settings' one word `timing` means for every part that waits for another server.
+
+Over I2P an answer takes one to several seconds, a first connection half a minute (tunnels are built, a LeaseSet is
+looked up), and some tens of kilobytes a second are much. Raft asks that a round of messages be far shorter than the
+election timeout, which asks in turn that elections be far rarer than they take: hence 30 to 60 s, and everything that
+watches over a server's silence in proportion. A chunk of a log or snapshot must arrive within one reply timeout.
+"""
+
+from dataclasses import dataclass, field
+
+from bridge.core.formation.formation import FormationTuning
+from bridge.node.settings.configuration import Timing
+from consensus import Options, i2p, lan, local
+from consensus.protocols.garlic_farm import ClientOptions, ConnectionLimits, ConnectionOptions, LinkOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """All times of one word.
+
+    `answered_within_ms`: a member that answered the leader this recently is well. `settle_ms`: how long a newcomer must
+    have been alive. `introduce_s`: how often servers introduce themselves where there is no gossip, and how often until
+    there is a farm.
+    """
+
+    raft: Options
+    dial_s: float = 5.0
+    links: LinkOptions = field(default_factory=LinkOptions)
+    client: ClientOptions = field(default_factory=ClientOptions)
+    client_patience_s: float = 5.0
+    submit_patience_s: float = 15.0
+    apply_patience_s: float = 5.0
+    connection_limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    conversation: ConnectionOptions = field(default_factory=ConnectionOptions)
+    formation: FormationTuning = field(default_factory=FormationTuning)
+    answered_within_ms: int = 3_000
+    settle_ms: int = 10_000
+    introduce_s: tuple[float, float] = (10.0, 1.0)
+
+
+def profile_of(timing: Timing) -> Profile:
+    """The profile of a `timing`."""
+    match timing:
+        case Timing.LAN:
+            return Profile(raft=lan())
+        case Timing.LOCAL:
+            return Profile(raft=local(), settle_ms=1_000, introduce_s=(1.0, 0.25))
+        case Timing.I2P:
+            return _i2p()
+
+
+def _i2p() -> Profile:
+    return Profile(
+        raft=i2p(),
+        dial_s=60.0,
+        links=LinkOptions(
+            reply_timeout_s=40.0,
+            backoff_first_s=1.0,
+            backoff_longest_s=30.0,
+            unsent_lifetime_s=10.0,
+            owing_s=10.0,
+            overtaking_s=4.0,
+        ),
+        client=ClientOptions(reply_timeout_s=60.0, backoff_first_s=1.0, backoff_longest_s=15.0),
+        # Within what a command waits for its node's answer: beyond it the request id serves to ask again.
+        client_patience_s=20.0,
+        submit_patience_s=20.0,
+        apply_patience_s=8.0,
+        connection_limits=ConnectionLimits(handshake_s=45.0),
+        conversation=ConnectionOptions(
+            idle_s=900.0, stalled_s=60.0, request_s=120.0, least_bytes_per_s=4 * 1024, answer_s=120.0
+        ),
+        formation=FormationTuning(settle_ms=60_000, patience_ms=900_000),
+        answered_within_ms=45_000,
+        settle_ms=120_000,
+        introduce_s=(60.0, 15.0),
+    )

@@ -1,0 +1,67 @@
+"""What a member of a founded farm does by itself, for as long as it lives.
+
+    ReportDuty       once a reporting period, and as soon as there is a leader: this node's application entry
+    TimeDuty         while it leads: log time, at its election and once a period
+    Outage           notices that there is no quorum
+    MeasuringDuty    what its router sees of the others' destinations
+    PublishingDuty   one for each master that it holds a key of; while it is chosen: plan, commit, sign, hand over
+
+Each has loops of its own, so that a slow router delays no clock entry and a lost leader no probe of a leaf. All of them
+submit through the replica, which finds the leader. None of them is the leader's duty but the clock: the publisher need
+not lead.
+"""
+
+import trio
+
+from bridge.core.farm.state_machine import Change, RequestRefused
+from bridge.node.tasks.measuring import MeasuringDuty
+from bridge.node.tasks.outage import Outage
+from bridge.node.tasks.publishing import PublishingDuty, publishing_alarms
+from bridge.node.tasks.reporting import ReportDuty
+from bridge.node.tasks.task_context import Member
+from bridge.node.tasks.timekeeping import TimeDuty
+
+
+class Duties:
+    """The loops. `run` them once; `changed` hears what the state machine did."""
+
+    def __init__(self, member: Member) -> None:
+        self._outage = Outage(member)
+        alarms = publishing_alarms(member.alarms)
+        self.publishing = tuple(PublishingDuty(member, held, self._outage, alarms) for held in member.keys)
+        self._time = TimeDuty(member)
+        self._measuring = MeasuringDuty(member)
+        self._reporting = ReportDuty(member, self.publishing, self._measuring)
+
+    @property
+    def published(self) -> int:
+        """Structures that the router took in this life of the node."""
+        return sum(duty.published for duty in self.publishing)
+
+    def changed(self, change: Change) -> None:
+        """A committed entry changed the farm's state."""
+        if isinstance(change, RequestRefused):
+            self._reporting.refused(change.request)
+        for duty in self.publishing:
+            duty.changed(change)
+
+    def leadership_changed(self) -> None:
+        """Another server leads, or this one: its clock entry, or its first report, is due at once."""
+        self._time.leadership_changed()
+        self._reporting.leadership_changed()
+
+    async def resign(self) -> None:
+        """This node leaves: if it publishes, another one takes over at once."""
+        publishing = sum(duty.resign() for duty in self.publishing)
+        if publishing:
+            await self._reporting.last_word()
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._outage.run)
+            nursery.start_soon(self._measuring.run)
+            nursery.start_soon(self._reporting.run)
+            nursery.start_soon(self._time.run)
+            for duty in self.publishing:
+                nursery.start_soon(duty.run)

@@ -1,0 +1,65 @@
+"""A member's duty to measure the others: what its router sees of their leaves and of the masters, one after the other.
+
+A look-up goes through the network and takes seconds, so it is no part of a report: this loop goes round the farm's
+destinations, and each report takes along what was measured since the last one. Every measurement is reported once. A
+router that can measure nothing (a file) is asked and says so, and nothing is reported.
+"""
+
+from collections.abc import Iterator
+
+import trio
+
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import Measurement
+from bridge.node.router.router import RouterError
+from bridge.node.tasks.task_context import Member
+from bridge.wire.i2p.structures import destination_from_base64
+from bridge.wire.log.reports import MEASUREMENTS_LIMIT
+
+BETWEEN_LOOKUPS_S = 2.0
+ROUND_SHORTEST_S = 60.0
+
+
+class MeasuringDuty:
+    """The loop, and what it found since it was last asked."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._leaves: dict[str, Measurement] = {}
+        self._masters: dict[str, Measurement] = {}
+
+    def take(self) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
+        """What was measured of leaves and of masters; each is given once, and the rest the next time."""
+        return _taken(self._leaves), _taken(self._masters)
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        while True:
+            began_s = trio.current_time()
+            for destination, found in list(self._targets()):
+                await self._measure(destination, found)
+                await trio.sleep(BETWEEN_LOOKUPS_S)
+            await trio.sleep(max(BETWEEN_LOOKUPS_S, began_s + ROUND_SHORTEST_S - trio.current_time()))
+
+    def _targets(self) -> Iterator[tuple[str, dict[str, Measurement]]]:
+        state, own_id = self._member.ledger.state, self._member.replica.server_id
+        own = state.servers.get(own_id)
+        served = set() if own is None else {leaf.destination for leaf in own.report.destinations}
+        reports = [server.report for server_id, server in sorted(state.servers.items()) if server_id != own_id]
+        leaves = {leaf.destination for report in reports for leaf in report.destinations}
+        yield from ((destination, self._leaves) for destination in sorted(leaves - served))
+        yield from ((master, self._masters) for master in sorted(state.masters))
+
+    async def _measure(self, destination: str, found: dict[str, Measurement]) -> None:
+        try:
+            measured = await self._member.router.remote_measured_status(destination_from_base64(destination).hash)
+        except RouterError:
+            return
+        if measured is not None:
+            name = hash_of(destination)
+            found[name] = Measurement(name, measured.reachable, measured.fetch_ms)
+
+
+def _taken(found: dict[str, Measurement]) -> tuple[Measurement, ...]:
+    names = sorted(found)[:MEASUREMENTS_LIMIT]
+    return tuple(found.pop(name) for name in names)

@@ -1,0 +1,267 @@
+"""A member's duty to publish one master destination, while it is chosen to.
+
+    plan ─▶ commit the plan ─▶ accepted ─▶ sign ─▶ hand over to the router
+    plan without a quorum, while the log stands still  ─▶ sign ─▶ hand over, with an alarm
+
+One plan is under way at a time, from its proposal until the router has it: a router that is slow must not make its node
+fill the log with plans. What comes to nothing is tried again with growing pauses, for the same reason.
+
+A plan that was accepted and then lost (the process died before it signed) leaves no trace on the router; the publisher
+therefore compares what it handed over in this life with what was accepted last, and plans anew if they differ.
+"""
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from bridge.api.control import SubmitOutcome
+from bridge.core.farm.authors import EntryWithoutEffect
+from bridge.core.farm.state_machine import Change, PublicationAccepted, PublicationRefused
+from bridge.core.publishing.publication import PlannedPublication, plan_publication
+from bridge.core.publishing.publisher_election import PublisherChanged
+from bridge.core.publishing.without_quorum import acting_publisher, plan_without_quorum
+from bridge.core.state.records import MetaStatus, Publication, PublishConfig, Report
+from bridge.node.events.alarms import Alarms, SharedAlarm
+from bridge.node.router.router import RouterError
+from bridge.node.security.signing_keys import HeldKey, judge_key, key_alarm
+from bridge.node.tasks.outage import Outage
+from bridge.node.tasks.task_context import Member
+from bridge.wire.i2p.meta_lease_set import LeaseSetError
+from bridge.wire.i2p.structures import I2pError, base64_encode
+from bridge.wire.log.entries import encode
+from consensus import ServerStoppedError
+from consensus import now_ms as monotonic_ms
+
+UNFENCED_ALARM = "publishing-without-quorum"
+PLAN_INTERVAL_SECONDS = 1.0
+RETRY_FIRST_S, RETRY_LONGEST_S = 2.5, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingAlarms:
+    """What the duties of all masters share."""
+
+    key: SharedAlarm
+    unfenced: SharedAlarm
+
+
+def publishing_alarms(alarms: Alarms) -> PublishingAlarms:
+    """The alarms of a node's publishing duties."""
+    action = "nothing for the moment: clients go on finding the service. What ends it stands at the alarm `no-quorum`"
+    return PublishingAlarms(key_alarm(alarms), SharedAlarm(alarms, UNFENCED_ALARM, action))
+
+
+class PublishingDuty:
+    """The loops of one master. `run` them once; `changed` hears what the state machine did."""
+
+    def __init__(self, member: Member, held: HeldKey, outage: Outage, alarms: "PublishingAlarms") -> None:
+        self._member = member
+        self._held = held
+        self._outage = outage
+        self._alarms = alarms
+        self._own: Report | None = None
+        self._proposed: PlannedPublication | None = None
+        """Submitted, and neither accepted nor refused so far."""
+        self._accepted: PlannedPublication | None = None
+        """Accepted, and not with the router yet."""
+        self._review = trio.Event()
+        self._hand_over_due = trio.Event()
+        self._handed_over: Publication | None = None
+        self._not_before_s = -math.inf
+        self._failures = 0
+        self._resigned = False
+        self.published = 0
+        self.last_published_ms = member.published.second(held.master_hash) * 1000
+        """The second, in milliseconds, of the structure that the router took last, in whichever life of the node."""
+        self._last_structure: str | None = None
+
+    @property
+    def master(self) -> str:
+        """The master destination, in I2P's base64."""
+        return self._held.master
+
+    def changed(self, change: Change) -> None:
+        """A committed entry changed the farm's state."""
+        match change:
+            case PublicationAccepted(publication):
+                if self._proposed is not None and self._proposed.publication == publication:
+                    self._proposed, self._accepted = None, self._proposed
+                self._hand_over_due.set()
+            case PublicationRefused(publication, _):
+                if self._proposed is not None and self._proposed.publication == publication:
+                    self._proposed = None
+                    self._back_off()
+            case EntryWithoutEffect("publication", author) if author == self._member.signer.node_id:
+                # Should the farm not take this node's word, each try would still be an entry of its log.
+                self._back_off()
+            case PublisherChanged(master=self.master):
+                self._review.set()
+            case _:
+                pass
+
+    def status(self) -> MetaStatus:
+        """This node's part in publishing the master, as it reports it."""
+        member = self._member
+        known = member.ledger.state.masters.get(self.master)
+        return MetaStatus(
+            destination=self.master,
+            publish_config=PublishConfig.OFF if self._resigned else self._held.publish,
+            publishing=known is not None and known.choice.server_id == member.replica.server_id,
+            last_published_time_ms=self.last_published_ms,
+            last_published_lease_set=self._last_structure,
+            can_sign_until_s=self._held.key.can_sign_until_s,
+        )
+
+    def review_key(self) -> None:
+        """Take up a renewed key, and have an alarm stand while the one in hand ends soon."""
+        now_s = self._member.clock_ms() // 1000
+        if self._held.renew(now_s):
+            self._member.trace.append("signing-key-renewed", {"until": self._held.key.can_sign_until_s})
+        judge_key(self._held, now_s, self._alarms.key)
+
+    def resign(self) -> bool:
+        """Publish no more in this life of the node; True if it is this node's turn now."""
+        self._resigned = True
+        known = self._member.ledger.state.masters.get(self.master)
+        return known is not None and known.choice.server_id == self._member.replica.server_id
+
+    def reported(self, own: Report) -> None:
+        """How this node is by now, whether anybody takes its report or not."""
+        self._own = own
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._publish)
+            nursery.start_soon(self._hand_over)
+
+    # -- the plan ------------------------------------------------------------------------------------------------------
+
+    async def _publish(self) -> None:
+        while True:
+            # Entries of no interest come by the thousand, so it is not they that wake this loop.
+            self._review = trio.Event()
+            with trio.move_on_after(PLAN_INTERVAL_SECONDS):
+                await self._review.wait()
+            if self._outage.lasts:
+                self._plan_alone()
+                continue
+            self._alarms.unfenced.clear(self.master)
+            plan = self._plan()
+            if plan is not None:
+                await self._propose(plan)
+
+    def _plan_alone(self) -> None:
+        """Without a quorum a plan goes straight to the router; what is under way there comes first."""
+        if self._accepted is not None or self._own is None or trio.current_time() < self._not_before_s:
+            return
+        farm, around, now_ms = self._outage.farm, self._outage.around(self._own), self._outage.log_time_ms
+        if acting_publisher(farm.state, self.master, around, now_ms // 1000) != self._member.replica.server_id:
+            self._alarms.unfenced.clear(self.master)
+            return
+        plan = plan_without_quorum(
+            farm.state, self.master, farm.tuning, self._member.pace, around, now_ms, handed_over=self._handed_over
+        )
+        if plan is not None:
+            self._alarms.unfenced.set(
+                self.master,
+                f"this node publishes {self._held.key.destination.address} by itself, without a majority of the voters",
+            )
+            self._accepted = plan
+            self._hand_over_due.set()
+
+    def _plan(self) -> PlannedPublication | None:
+        member = self._member
+        under_way = self._proposed is not None or self._accepted is not None
+        if under_way or self._outage.holds or trio.current_time() < self._not_before_s:
+            return None
+        return plan_publication(
+            member.ledger.state,
+            self.master,
+            member.replica.server_id,
+            member.pace,
+            member.ledger.log_time.paced(monotonic_ms()),
+            handed_over=self._handed_over,
+        )
+
+    async def _propose(self, plan: PlannedPublication) -> None:
+        try:
+            entry = self._member.signer.sign(encode(plan.publication))
+        except ValueError as error:
+            self._member.trace.append("publish-failed", {"second": plan.publication.published_s, "reason": str(error)})
+            self._back_off()
+            return
+        self._proposed = plan
+        answer = await self._member.replica.submit(entry)
+        if answer.outcome is SubmitOutcome.COMMITTED:
+            with trio.move_on_after(self._member.period_s), suppress(ServerStoppedError):
+                await self._member.replica.server.wait_applied(answer.index or 0)
+        # Of unknown fate: should it be committed after all, it is simply not handed over, and planned again.
+        self._proposed = None
+
+    def _back_off(self) -> None:
+        """Each new try is an entry of the log, so tries that come to nothing become rare."""
+        self._failures += 1
+        self._not_before_s = trio.current_time() + min(RETRY_FIRST_S * 2**self._failures, RETRY_LONGEST_S)
+
+    # -- the router ----------------------------------------------------------------------------------------------------
+
+    async def _hand_over(self) -> None:
+        """What goes to the router, one thing after the other: it must not stop what it is just beginning."""
+        while True:
+            self._hand_over_due = trio.Event()
+            if self._accepted is not None:
+                await self._sign_and_publish(self._accepted)
+                self._accepted = None
+            elif self._is_deposed():
+                await self._stop_publishing()
+            else:
+                await self._hand_over_due.wait()
+
+    async def _sign_and_publish(self, plan: PlannedPublication) -> None:
+        member, publication = self._member, plan.publication
+        facts = {"second": publication.published_s, "entries": len(plan.entries)}
+        try:
+            structure = self._held.key.publication(publication.published_s, plan.entries)
+            await member.router.publish_meta_lease_set(self._held.master_hash, structure)
+        except (LeaseSetError, I2pError, RouterError) as error:
+            member.router_alarm.set(self._cause, f"publishing failed: {error}")
+            member.trace.append("publish-failed", {**facts, "reason": str(error)})
+            self._back_off()
+            return
+        self._failures = 0
+        member.router_alarm.clear(self._cause)
+        self._handed_over = publication
+        self.published += 1
+        self.last_published_ms = publication.published_s * 1000
+        self._last_structure = base64_encode(structure)
+        await member.published.note(self._held.master_hash, publication.published_s)
+        member.trace.append("published", facts, log_time_ms=member.ledger.state.log_time_ms)
+
+    @property
+    def _cause(self) -> str:
+        return f"publishing {self._held.key.destination.address}"
+
+    def _is_deposed(self) -> bool:
+        """Only once a later publication of another server is accepted: until then ours is the best there is."""
+        if self._handed_over is None:
+            return False
+        known = self._member.ledger.state.masters.get(self.master)
+        accepted = None if known is None else known.publication
+        return (
+            accepted is not None
+            and accepted.server_id != self._member.replica.server_id
+            and accepted.published_s > self._handed_over.published_s
+        )
+
+    async def _stop_publishing(self) -> None:
+        member = self._member
+        self._handed_over = None
+        try:
+            await member.router.stop_publishing_meta_lease_set(self._held.master_hash)
+        except RouterError as error:
+            member.trace.append("publish-failed", {"reason": f"stopping: {error}"})
+        else:
+            member.trace.append("publishing-stopped", {}, log_time_ms=member.ledger.state.log_time_ms)

@@ -1,0 +1,199 @@
+"""A member's duty to report: its application entry once a period, on a change, and as soon as there is a leader.
+
+Each report asks the router anew and names itself (`request`), so that one whose fate is unknown can be repeated. What
+nobody took within a period is out of date; the next report says it better. Reports that nobody takes still tell the
+publishing duties how this node is, should they have to act alone. Who leaves for good says in a last report that it
+publishes no more: another one then takes over at once, and not when the silence is noticed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import trio
+
+from bridge.api.control import SubmitOutcome
+from bridge.core.state.hashes import hash_of
+from bridge.core.state.records import LeafStatus, MetaStatus, Report, RouterStatus
+from bridge.node.router.router import RouterError
+from bridge.node.tasks.measuring import MeasuringDuty
+from bridge.node.tasks.publishing import PublishingDuty
+from bridge.node.tasks.report_news import ReportNews, gist_of
+from bridge.node.tasks.task_context import Member
+from bridge.wire.i2p.structures import destination_from_base64
+from bridge.wire.log.entries import encode
+from consensus import Index
+from consensus.sessions import RequestId
+
+LAST_WORD_PATIENCE_S = 2.0
+WITNESS_LAG_MS = 20_000
+"""A clock entry that leaves log time so far behind this node's clock was held back by reports that were too old."""
+LOOK_SHARE = 0.25
+"""Of a reporting period: how often leaves are looked at between reports."""
+
+
+class ReportDuty:
+    """The loop."""
+
+    def __init__(self, member: Member, publishing: Sequence[PublishingDuty], measuring: MeasuringDuty) -> None:
+        self._member = member
+        self._publishing = publishing
+        self._measuring = measuring
+        self._random = Random()
+        self._sequence = 0
+        self._session_start: Index | None = None
+        self._leader_known = trio.Event()
+        self._news = ReportNews(member.configuration)
+
+    def leadership_changed(self) -> None:
+        """Another server leads, or this one: the first report is due at once."""
+        if self._member.replica.server.role.leader is not None:
+            self._leader_known.set()
+
+    def refused(self, request: str) -> None:
+        """The farm has forgotten the session in which an entry was named."""
+        if request.startswith(f"{self._member.request_prefix}-"):
+            self._session_start = None
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        self.leadership_changed()
+        await self._until_leader_known()
+        while True:
+            started = trio.current_time()
+            report = replace(await self._own_report(), request=self._next_request())
+            with trio.move_on_after(self._member.period_s):
+                await self._send(report)
+            # A little apart from the others, who heard of the leader at the same moment.
+            await self._until_due(started, self._random.uniform(0.9, 1.0), report)
+
+    async def last_word(self) -> None:
+        """Tell the farm that this node publishes no more."""
+        report = replace(await self._own_report(), request=self._next_request())
+        with trio.move_on_after(LAST_WORD_PATIENCE_S):
+            await self._send(report)
+
+    async def _until_leader_known(self) -> None:
+        """Without a leader the node looks at its router all the same: it may have to publish alone."""
+        with trio.move_on_after(self._member.expected_period_s):
+            await self._leader_known.wait()
+        while not self._leader_known.is_set():
+            await self._own_report(sent=False)
+            with trio.move_on_after(self._member.expected_period_s):
+                await self._leader_known.wait()
+
+    async def _until_due(self, started: float, share: float, report: Report) -> None:
+        """Sleeps to the next report's time, or until what was said is wrong, or log time needs it.
+
+        The period may change meanwhile: it is the leader's, and in the log.
+        """
+        said, seen_ms = gist_of(report.destinations, report.masters), self._member.ledger.state.log_time_ms
+        look_at = started + self._member.period_s * LOOK_SHARE
+        while (now := trio.current_time()) < (due_at := started + self._member.period_s * share):
+            if (log_time_ms := self._member.ledger.state.log_time_ms) != seen_ms:
+                if self._is_witness():
+                    return
+                seen_ms = log_time_ms
+            if now >= look_at:
+                look_at = now + self._member.period_s * LOOK_SHARE
+                if gist_of((await self._ask_leaves())[0], self._masters()) != said:
+                    return
+            else:
+                with trio.CancelScope(deadline=min(due_at, look_at)):
+                    await self._member.ledger.news()
+
+    def _is_witness(self) -> bool:
+        """Whether a report would serve now that log time has moved: it still lags, or this node's last date was off.
+
+        The reports of a majority bound log time, and they are as old as a period is long. So there is one more of them
+        after each clock entry for as long as that holds log time back.
+        """
+        member = self._member
+        own = member.ledger.state.servers.get(member.replica.server_id)
+        lags = member.clock_ms() - member.ledger.state.log_time_ms > WITNESS_LAG_MS
+        return lags or (own is not None and own.clock_off)
+
+    async def _send(self, report: Report) -> None:
+        told, configuration = self._news.told(report)
+        try:
+            entry = self._member.signer.sign(encode(told, config=configuration))
+        except ValueError as error:
+            self._member.trace.append("report-failed", {"reason": str(error)})
+        else:
+            answer = await self._member.replica.submit(entry, repeat_unknown=True)
+            if answer.outcome is SubmitOutcome.COMMITTED:
+                self._news.committed(told, configuration)
+
+    async def _own_report(self, *, sent: bool = True) -> Report:
+        member = self._member
+        for duty in self._publishing:
+            duty.review_key()
+        status, leaves = await self._ask_router()
+        # What was measured is told once, so it waits for a report that goes out.
+        remote_destinations, remote_metas = self._measuring.take() if sent else ((), ())
+        report = Report(
+            cluster=member.cluster,
+            date_ms=member.clock_ms(),
+            server_id=member.replica.server_id,
+            router=status,
+            masters=self._masters(),
+            destinations=leaves,
+            remote_destinations=remote_destinations,
+            remote_metas=remote_metas,
+        )
+        for duty in self._publishing:
+            duty.reported(report)
+        return report
+
+    def _masters(self) -> tuple[MetaStatus, ...]:
+        return (*(duty.status() for duty in self._publishing), *self._member.keyless)
+
+    def _next_request(self) -> str:
+        """A number in this node's session, which begins with the first report and whenever the farm forgot it."""
+        if self._session_start is None:
+            self._session_start, self._sequence = self._member.ledger.state.applied_index, 0
+        self._sequence += 1
+        return str(RequestId(self._member.request_prefix, self._session_start, self._sequence))
+
+    async def _ask_router(self) -> tuple[RouterStatus, tuple[LeafStatus, ...]]:
+        """How router and leaves are. A router that does not answer is none: the node goes on reporting without it."""
+        member = self._member
+        status = RouterStatus(attached=False)
+        leaves: tuple[LeafStatus, ...] = ()
+        try:
+            status = await member.router.local_router_status()
+        except RouterError as error:
+            failures = [str(error)]
+        else:
+            leaves, failures = await self._ask_leaves()
+        if failures:
+            member.router_alarm.set("asking", "; ".join(failures))
+        else:
+            member.router_alarm.clear("asking")
+        return status, leaves
+
+    async def _ask_leaves(self) -> tuple[tuple[LeafStatus, ...], list[str]]:
+        """The leaves that could be asked, and why others could not."""
+        leaves, failures = [], []
+        try:
+            for leaf_hash, behind in (await self._leaf_hashes()).items():
+                try:
+                    leaf = await self._member.router.local_leaf_status(leaf_hash)
+                    leaves.append(replace(leaf, master_hash=behind))
+                except RouterError as error:
+                    failures.append(str(error))
+        except RouterError as error:
+            failures.append(str(error))
+        return tuple(leaves), failures
+
+    async def _leaf_hashes(self) -> dict[bytes, str | None]:
+        """The leaves of this node, and for each the one master behind which it stands; None: all of them."""
+        member = self._member
+        masters = (*(held.master for held in member.keys), *(each.destination for each in member.keyless))
+        if not masters:
+            return dict.fromkeys(await member.router.local_leaf_hashes(b""))
+        behind: dict[bytes, list[str]] = {}
+        for master in masters:
+            for leaf_hash in await member.router.local_leaf_hashes(destination_from_base64(master).hash):
+                behind.setdefault(leaf_hash, []).append(hash_of(master))
+        return {each: found[0] if len(found) < len(masters) else None for each, found in behind.items()}

@@ -1,0 +1,1 @@
+"""I2P's structures and protocols as bytes and back."""

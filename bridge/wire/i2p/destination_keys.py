@@ -1,0 +1,244 @@
+"""Keys of the master destination: the farm's identity, and the short-lived keys that sign for it on routers.
+
+    master key file (offline)                    signing key file (one per router)
+    destination, private key   ── sign_transient ──▶   destination, transient private key, offline block, expiry
+
+Whoever has the master's private key *is* the farm, for good. So it stays off the routers: each router holds a
+transient key of its own that the master signed for 30 days. A stolen router then costs at most that long. A farm that
+is too small for an offline machine may put the master key file on its routers; it parses as a signing key as well.
+
+A demonstration's keys carry a mark that every structure signed with them repeats as an option, so that a router which
+reaches the network can refuse it.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Annotated, Final, Literal
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import Meta, Struct
+
+from bridge.core.publishing.lease_set import LeafEntry
+from bridge.wire.i2p.meta_lease_set import (
+    DEMO_OPTION,
+    MetaLease,
+    MetaLeaseSet,
+    OfflineSignature,
+    build,
+    encode,
+    sign,
+    verify_offline,
+)
+from bridge.wire.i2p.structures import (
+    ED25519,
+    PADDING_SEED_BYTES,
+    Destination,
+    I2pError,
+    destination_from_base64,
+    ed25519_destination,
+)
+from bridge.wire.keys.text import KeyTextError, decode_key, encode_key, parse
+
+VERSION: Final = 1
+TRANSIENT_LIFE_S: Final = 30 * 86_400
+TRANSIENT_ALARM_S: Final = 7 * 86_400
+_SIGNATURE_BYTES: Final = 64
+
+
+class DestinationKeyError(ValueError):
+    """The text is no key file of a destination. Its message never holds key material."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MasterKey:
+    """The master destination with its private key."""
+
+    destination: Destination
+    private_key: Ed25519PrivateKey
+    demo: bool = False
+
+    def __repr__(self) -> str:
+        """Names the destination only."""
+        return f"MasterKey({self.destination.address}, demo={self.demo})"
+
+    def sign_transient(self, now_s: int, life_s: int = TRANSIENT_LIFE_S) -> "SigningKey":
+        """Make a transient key and sign it; done where the master key is, for each router."""
+        expires_s = now_s + life_s
+        if life_s <= 0 or not 0 <= expires_s < 1 << 32:
+            raise DestinationKeyError(f"a transient key cannot end at second {expires_s}, {life_s} s from now")
+        transient = Ed25519PrivateKey.generate()
+        unsigned = OfflineSignature(expires_s, ED25519, transient.public_key().public_bytes_raw(), b"")
+        offline = replace(unsigned, signature=self.private_key.sign(unsigned.signed_part))
+        return SigningKey(self.destination, transient, offline, self.demo)
+
+    def as_signing_key(self) -> "SigningKey":
+        """The master key itself in a router's hands: for farms too small to keep it elsewhere."""
+        return SigningKey(self.destination, self.private_key, None, self.demo)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SigningKey:
+    """What a router signs with: a transient key and the master's word for it, or (`offline` None) the master key."""
+
+    destination: Destination
+    private_key: Ed25519PrivateKey
+    offline: OfflineSignature | None
+    demo: bool = False
+
+    def __repr__(self) -> str:
+        """Names the destination and the end of the key only."""
+        return f"SigningKey({self.destination.address}, expires_s={self.expires_s}, demo={self.demo})"
+
+    @property
+    def expires_s(self) -> int | None:
+        """When it ends; None for a master key."""
+        return None if self.offline is None else self.offline.expires_s
+
+    @property
+    def can_sign_until_s(self) -> int:
+        """When it ends, as `MetaStatus` reports it: the last second that the structure can write if it never does."""
+        return (1 << 32) - 1 if self.offline is None else self.offline.expires_s
+
+    def publication(self, published_s: int, entries: Sequence[LeafEntry]) -> bytes:
+        """The bytes to hand to the router for an accepted publication: signed with the entries that it planned."""
+        leases = tuple(
+            MetaLease(destination_from_base64(entry.destination).hash, entry.cost, entry.end_s) for entry in entries
+        )
+        return encode(self.sign(published_s, leases))
+
+    def sign(self, published_s: int, leases: tuple[MetaLease, ...]) -> MetaLeaseSet:
+        """Build and sign a Meta LeaseSet2 of the destination."""
+        options = dict([DEMO_OPTION]) if self.demo else {}
+        return sign(
+            build(self.destination, published_s, leases, offline=self.offline, options=options), self.private_key
+        )
+
+
+def new_master_key(*, demo: bool = False) -> MasterKey:
+    """Make a destination that has never been."""
+    private_key = Ed25519PrivateKey.generate()
+    return MasterKey(_destination_of(private_key), private_key, demo)
+
+
+def new_demo_leaf() -> Destination:
+    """Make a destination whose private key is thrown away at once: a demonstration's leaf serves nobody."""
+    return _destination_of(Ed25519PrivateKey.generate())
+
+
+def _destination_of(private_key: Ed25519PrivateKey) -> Destination:
+    return ed25519_destination(private_key.public_key().public_bytes_raw(), os.urandom(PADDING_SEED_BYTES))
+
+
+class _Offline(Struct, forbid_unknown_fields=True):
+    expires: Annotated[int, Meta(ge=0, lt=2**32)]
+    signature: str
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    version: int
+    kind: Literal["master", "transient"]
+    destination: str
+    private_key: str
+    demo: bool = False
+    offline: _Offline | None = None
+
+    def __repr__(self) -> str:
+        """Names the kind only: a Struct's own would show the key wherever one is printed."""
+        return f"_File({self.kind})"
+
+
+def parse_master_key(text: str) -> MasterKey:
+    """Read a master key file."""
+    try:
+        file = _parse(text)
+        if file.kind != "master" or file.offline is not None:
+            raise DestinationKeyError(
+                'this is a transient signing key file; the master key file is needed here (it has kind = "master")'
+            )
+        return _master(file)
+    except (KeyTextError, I2pError) as error:
+        raise DestinationKeyError(f"the key file cannot be used: {error}") from None
+
+
+def parse_signing_key(text: str) -> SigningKey:
+    """Read a signing key file, or a master key file as one. The master's word for the key is checked."""
+    try:
+        file = _parse(text)
+        if file.kind == "master":
+            return _master(file).as_signing_key()
+        return _transient(file)
+    except (KeyTextError, I2pError) as error:
+        raise DestinationKeyError(f"the key file cannot be used: {error}") from None
+
+
+def master_key_text(key: MasterKey) -> str:
+    """The text of a master key file."""
+    return (
+        f"# The master key of {key.destination.address}. Whoever holds this file is that destination, for good.\n"
+        "# Keep it off the routers and back it up: nothing can replace it.\n"
+        + _text("master", key.destination, key.private_key, demo=key.demo)
+    )
+
+
+def signing_key_text(key: SigningKey) -> str:
+    """The text of one router's signing key file."""
+    if key.offline is None:
+        return master_key_text(MasterKey(key.destination, key.private_key, key.demo))
+    end = datetime.fromtimestamp(key.offline.expires_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return (
+        f"# A transient signing key of {key.destination.address}, for one router. It ends {end}.\n"
+        + _text("transient", key.destination, key.private_key, demo=key.demo)
+        + "\n[offline]\n"
+        f"expires = {key.offline.expires_s}\n"
+        f'signature = "{encode_key(key.offline.signature)}"\n'
+    )
+
+
+def _text(kind: str, destination: Destination, private_key: Ed25519PrivateKey, *, demo: bool) -> str:
+    return (
+        f"version = {VERSION}\n"
+        f'kind = "{kind}"\n'
+        f"demo = {str(demo).lower()}\n"
+        f'destination = "{destination.base64}"\n'
+        f'private_key = "{encode_key(private_key.private_bytes_raw())}"\n'
+    )
+
+
+def _parse(text: str) -> _File:
+    file = parse(text, _File, "key file of a destination")
+    if file.version != VERSION:
+        raise KeyTextError(f"it has version {file.version}, this garlicfarm reads version {VERSION}: update it")
+    return file
+
+
+def _private_key(file: _File) -> tuple[Destination, Ed25519PrivateKey]:
+    destination = destination_from_base64(file.destination)
+    if destination.signature_type != ED25519:
+        raise KeyTextError(
+            f"the destination signs with type {destination.signature_type}; only Ed25519 (7) can be used"
+        )
+    return destination, Ed25519PrivateKey.from_private_bytes(decode_key(file.private_key, "private_key"))
+
+
+def _master(file: _File) -> MasterKey:
+    destination, private_key = _private_key(file)
+    if private_key.public_key().public_bytes_raw() != destination.signing_key:
+        raise KeyTextError("`private_key` does not belong to `destination`")
+    return MasterKey(destination, private_key, file.demo)
+
+
+def _transient(file: _File) -> SigningKey:
+    destination, private_key = _private_key(file)
+    if file.offline is None:
+        raise KeyTextError("the [offline] table with the master's signature is missing")
+    offline = OfflineSignature(
+        file.offline.expires,
+        ED25519,
+        private_key.public_key().public_bytes_raw(),
+        decode_key(file.offline.signature, "offline.signature", _SIGNATURE_BYTES),
+    )
+    if not verify_offline(destination, offline):
+        raise KeyTextError("the master did not sign this key and expiry; make a new one where the master key is")
+    return SigningKey(destination, private_key, offline, file.demo)

@@ -1,0 +1,144 @@
+"""The I2CP messages that a farm's node exchanges with its router, as values (I2P's client protocol, I2CP).
+
+    client ─▶ router                                  router ─▶ client
+    GetDate 32            version, credentials        SetDate 33               the router's clock and version
+    CreateSession 1       a signed SessionConfig      SessionStatus 20         created, refused, …
+    CreateLeaseSet2 41    the signed structure        RequestVariableLeaseSet 37   "your lease set, please"
+    HostLookup 38         a hash, and how long        HostReply 39             its destination, or why not
+    DestroySession 3                                  Disconnect 30            the end, and why (either side's)
+
+A node sends no payload and receives none, so all other types are `Unhandled`: known to have come, and nothing more.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+from bridge.wire.i2p.i2cp_session import SessionConfig
+
+NO_SESSION: Final = 0xFFFF
+"""The session id of a question that belongs to no session."""
+
+
+class I2cpError(ValueError):
+    """The bytes are not what a router says in I2CP, or a message cannot be written."""
+
+
+class Status(IntEnum):
+    """What became of a session."""
+
+    DESTROYED = 0
+    CREATED = 1
+    UPDATED = 2
+    INVALID = 3
+    REFUSED = 4
+    DUPLICATE_DESTINATION = 5
+
+
+@dataclass(frozen=True, slots=True)
+class GetDate:
+    """The client's greeting. `options` carry user and password where the router demands them."""
+
+    version: str
+    options: dict[str, str] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SetDate:
+    """The router's answer: its clock, and the version of its protocol."""
+
+    date_ms: int
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSession:
+    """Make a session for a destination."""
+
+    config: SessionConfig
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatus:
+    """What became of a session; `status` is a `Status` where it is a known one."""
+
+    session_id: int
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class DestroySession:
+    """End a session."""
+
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateLeaseSet2:
+    """A signed Meta LeaseSet2 for the router to publish.
+
+    `private_key_count`: i2pd reads the number of private keys, none, behind a structure of any kind; a Java router
+    reads nothing there for this kind and drops a session that sends more.
+    """
+
+    session_id: int
+    structure: bytes
+    private_key_count: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestVariableLeaseSet:
+    """The router has tunnels for the session and wants a lease set; it ends sessions that do not answer."""
+
+    session_id: int
+    tunnels: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostLookup:
+    """Which destination has this hash? The router looks in the network for as long as `timeout_ms`."""
+
+    session_id: int
+    request_id: int
+    timeout_ms: int
+    destination_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HostReply:
+    """The answer; `destination` is there if and only if `result` is 0. It is a stranger's bytes, not parsed here."""
+
+    session_id: int
+    request_id: int
+    result: int
+    destination: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """The end of the connection."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unhandled:
+    """A message of a type that a farm has no use for."""
+
+    kind: int
+    body: bytes = field(repr=False)
+
+
+Message = (
+    GetDate
+    | SetDate
+    | CreateSession
+    | SessionStatus
+    | DestroySession
+    | CreateLeaseSet2
+    | RequestVariableLeaseSet
+    | HostLookup
+    | HostReply
+    | Disconnect
+    | Unhandled
+)

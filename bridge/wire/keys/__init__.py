@@ -1,0 +1,1 @@
+"""Key files, bundles and backups as text and back."""

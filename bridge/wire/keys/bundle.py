@@ -1,0 +1,125 @@
+"""A farm's bundle: what one operator hands to many routers, as the text of one secret file.
+
+    {"kind": "garlicfarm-bundle", "version": 1, "farmKey": TEXT OF THE KEY FILE, "settings": {…}}
+
+`settings` is a node's configuration without all that is one node's own: an allow-list (`SHARED`), so that a setting
+that comes later stays at home until somebody decides otherwise. Names, addresses, paths, signing keys, passwords and
+leaves are not in it. Masters are named by their destinations; what a router signs with is made for it alone
+(`garlicfarm keys offline`). The farm's key is in it, so it is as secret as that one.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, farm_key_text, parse_farm_key
+
+BUNDLE_LIMIT_BYTES: Final = 256 * 1024
+KIND: Final = "garlicfarm-bundle"
+SHARED: Final[Mapping[str, tuple[str, ...]]] = {
+    "": ("demo", "transport"),
+    "gossip": ("seeds", "capacity", "allow_wan", "timing"),
+    "consensus": ("timing", "segment_bytes", "voters_max", "grace_ms", "admit"),
+    "publishing": ("publish", "pace", "reporting_period_ms"),
+    "router": ("kind",),
+}
+"""What is exported of each table of a configuration."""
+
+
+class BundleError(ValueError):
+    """This is no bundle; the text says why."""
+
+
+class _Bundle(Struct, rename="camel", forbid_unknown_fields=True):
+    kind: str
+    version: int
+    farm_key: str
+    settings: dict[str, Any]
+
+
+def shared_settings(table: Mapping[str, Any], masters: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """Of a node's configuration as it stands in its file, what all routers may have; `masters` with `publish`."""
+    found: dict[str, Any] = {}
+    for section, keys in SHARED.items():
+        source = table if not section else table.get(section, {})
+        kept = {key: source[key] for key in keys if key in source}
+        if section and kept:
+            found[section] = kept
+        elif not section:
+            found.update(kept)
+    if masters:
+        found.get("publishing", {}).pop("publish", None)
+        found["master"] = [{"destination": destination, "publish": publish} for destination, publish in masters]
+    return found
+
+
+def bundle_text(farm_key: FarmKey, settings: Mapping[str, Any]) -> str:
+    """The file's text. Secret."""
+    made = _Bundle(KIND, 1, farm_key_text(farm_key), dict(settings))
+    return msgspec.json.format(msgspec.json.encode(made), indent=2).decode() + "\n"
+
+
+def parse_bundle(text: str) -> tuple[FarmKey, dict[str, Any]]:
+    """The farm's key and the settings; `BundleError` if it is no bundle. The settings are judged by who reads them."""
+    try:
+        found = msgspec.json.decode(text.encode(), type=_Bundle)
+        if found.kind != KIND or found.version != 1:
+            raise BundleError(
+                f"kind {found.kind[:40]!r}, version {found.version}; this version reads {KIND!r}, version 1"
+            )
+        _check_shared(found.settings)
+        return parse_farm_key(found.farm_key), found.settings
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise BundleError(f"not a bundle: {error}") from error
+    except FarmKeyError as error:
+        raise BundleError(f"the farm key in it: {error}") from error
+
+
+def _check_shared(settings: Mapping[str, Any]) -> None:
+    """What a router has for itself alone no bundle sets: where it keeps its state, who may ask it, by what it signs."""
+    for name, value in settings.items():
+        if name == "master" and isinstance(value, list):
+            if not all(isinstance(each, Mapping) for each in value):
+                raise BundleError("its masters are no tables")
+            strange = {key for each in value for key in each} - {"destination", "publish"}
+        elif name and name in SHARED and isinstance(value, Mapping):
+            strange = set(value) - set(SHARED[name])
+        else:
+            strange = set() if name in SHARED[""] else {name}
+        if strange:
+            raise BundleError(f"it sets {min(map(str, strange))[:40]!r}, which is each router's own; export it again")
+
+
+def toml_text(settings: Mapping[str, Any]) -> str:
+    """Settings as TOML: scalars and lists of texts first, then tables, then lists of tables."""
+    lines = [f"{key} = {_value(value)}" for key, value in settings.items() if not _is_table(value)]
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            lines += ["", f"[{key}]", *(f"{name} = {_value(each)}" for name, each in value.items())]
+    for key, value in settings.items():
+        if _is_table(value) and isinstance(value, list):
+            for table in value:
+                lines += ["", f"[[{key}]]", *(f"{name} = {_value(each)}" for name, each in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(each, Mapping) for each in value))
+
+
+def _value(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str():
+            # JSON's escapes are TOML's, but for the one control character that JSON leaves as it is.
+            return json.dumps(value).replace("\x7f", "\\u007f")
+        case list():
+            return f"[{', '.join(map(_value, value))}]"
+        case _:
+            raise BundleError(f"a setting cannot be {str(value)[:40]!r}")

@@ -1,0 +1,216 @@
+"""The farm key file: the one secret that makes a router a member of a farm.
+
+    version = 1
+    cluster = "farm"            name of the cluster
+    expect = 3                  how many founders make a farm, no more and no fewer
+    epoch = 1                   when the sealing key was chosen; rises with every rotation
+    era = 0                     how often all keys were replaced at once, to keep an evicted router out
+    label = "0011223344556677"  hash of the founding key; stays when keys rotate, so datagrams keep their farm
+    gossip_keys = ["…"]         the first seals, all open
+    retired_keys = []           open a JoinReq only, so that a joiner hears that its key is out of date
+    cluster_id = "0011…"        which founded farm it is (16 bytes); missing until it is founded
+
+Whoever holds the keys can say that it founded a farm. So a router that comes later needs the cluster id to tell its
+farm from others: `garlicfarm keys export` writes it on a router of the farm. A node that has it never founds.
+
+Credentials of the Garlic Farm protocol's Digest authentication are not stored but derived from a key and the cluster:
+whoever has a key has its credentials, two files cannot disagree about them, and a rotation brings new ones. The epoch
+is no part of them, since it is not of the key but of the choice: members that hear of a choice at different times must
+still know each other.
+
+The file is how a node comes into the farm. A running farm changes its keys by gossip; what it has by then is the file
+that a member exports.
+
+The text is TOML because people carry it from router to router and should be able to see which farm it is for.
+"""
+
+import os
+import re
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from msgspec import Meta, Struct
+
+from bridge.core.formation.founding import CLUSTER_ID_BYTES
+from bridge.wire.keys.text import KEY_BYTES, KeyTextError, decode_key, encode_key, parse
+from gossip.core.horizon import CLOCK_LIMIT
+from gossip.core.keychain import ERA_LIMIT, KEYS_LIMIT, KeyChain
+from gossip.wire.seal import LABEL_BYTES, KeyRing, farm_label
+
+VERSION: Final = 1
+EXPECT_LIMIT: Final = 9
+DEFAULT_CLUSTER: Final = "farm"
+_CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+_WHAT: Final = "farm key file"
+
+
+class FarmKeyError(ValueError):
+    """The text is no farm key file, or no farm key can be made so. Its message never holds key material."""
+
+
+@dataclass(frozen=True, slots=True)
+class DigestCredentials:
+    """What servers of the farm show one another in the HTTP upgrade."""
+
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        """Leave the password out."""
+        return f"DigestCredentials(username={self.username!r})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FarmKey:
+    """The file's content. Secret: its repr names the farm and nothing else."""
+
+    cluster: str
+    expect: int
+    epoch: int
+    label: bytes
+    gossip_keys: tuple[bytes, ...]
+    retired_keys: tuple[bytes, ...] = ()
+    era: int = 0
+    cluster_id: bytes | None = None
+    """Of the founded farm, in an exported file."""
+
+    def __repr__(self) -> str:
+        """Names the farm without its keys."""
+        return (
+            f"FarmKey(cluster={self.cluster!r}, expect={self.expect}, epoch={self.epoch}, label={self.label.hex()!r}, "
+            f"keys={len(self.gossip_keys)}, retired={len(self.retired_keys)})"
+        )
+
+    @property
+    def key_ring(self) -> KeyRing:
+        """The ring that seals and opens gossip."""
+        primary, *others = self.gossip_keys
+        return KeyRing(primary, tuple(others), self.retired_keys, self.label, self.epoch, self.era)
+
+    @property
+    def digest_credentials(self) -> tuple[DigestCredentials, ...]:
+        """The credentials of each open key, those of the sealing one first: it is what to show, all are accepted."""
+        return tuple(self._credentials_of(key) for key in self.gossip_keys)
+
+    @property
+    def earlier_credentials(self) -> tuple[DigestCredentials, ...]:
+        """Those of the retired keys, newest first: nobody is let in with them."""
+        return tuple(self._credentials_of(key) for key in self.retired_keys)
+
+    def _credentials_of(self, key: bytes) -> DigestCredentials:
+        purpose = f"garlic farm, digest 1: {self.cluster}".encode()
+        derived = HKDF(SHA256(), 4 + KEY_BYTES, self.label, purpose).derive(key)
+        return DigestCredentials(username=f"farm-{derived[:4].hex()}", password=derived[4:].hex())
+
+    def following(self, chain: KeyChain) -> "FarmKey":
+        """The same farm's key file with the keys that gossip has by now."""
+        return replace(
+            self,
+            epoch=chain.used_at,
+            gossip_keys=(chain.primary, *chain.others),
+            retired_keys=chain.retired,
+            era=chain.era,
+        )
+
+
+def new_farm_key(expect: int, cluster: str = DEFAULT_CLUSTER) -> FarmKey:
+    """Make the key of a farm that `expect` routers will found."""
+    key = os.urandom(KEY_BYTES)
+    return _checked(FarmKey(cluster, expect, epoch=1, label=farm_label(key), gossip_keys=(key,)))
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    version: int
+    cluster: str
+    expect: int
+    epoch: Annotated[int, Meta(ge=1, lt=CLOCK_LIMIT)]
+    label: str
+    gossip_keys: Annotated[list[str], Meta(min_length=1, max_length=KEYS_LIMIT)]
+    retired_keys: Annotated[list[str], Meta(max_length=KEYS_LIMIT)] = []
+    era: Annotated[int, Meta(ge=0, lt=ERA_LIMIT)] = 0
+    cluster_id: str | None = None
+
+
+def parse_farm_key(text: str) -> FarmKey:
+    """Read a farm key file."""
+    try:
+        file = parse(text, _File, _WHAT)
+        if file.version != VERSION:
+            raise FarmKeyError(
+                f"this farm key file has version {file.version}, this garlicfarm reads version {VERSION}: update it"
+            )
+        return _checked(
+            FarmKey(
+                cluster=file.cluster,
+                expect=file.expect,
+                epoch=file.epoch,
+                label=_hexadecimal(file.label, LABEL_BYTES, "label"),
+                gossip_keys=tuple(decode_key(key, f"gossip_keys[{n}]") for n, key in enumerate(file.gossip_keys)),
+                retired_keys=tuple(decode_key(key, f"retired_keys[{n}]") for n, key in enumerate(file.retired_keys)),
+                era=file.era,
+                cluster_id=None
+                if file.cluster_id is None
+                else _hexadecimal(file.cluster_id, CLUSTER_ID_BYTES, "cluster_id"),
+            )
+        )
+    except KeyTextError as error:
+        raise FarmKeyError(f"{error}. Make one with `garlicfarm keys new-farm --expect N`, or copy it again") from None
+
+
+def farm_key_text(farm_key: FarmKey) -> str:
+    """The text of the file."""
+    gossip_keys = "".join(f'    "{encode_key(key)}",\n' for key in farm_key.gossip_keys)
+    retired_keys = "".join(f'    "{encode_key(key)}",\n' for key in farm_key.retired_keys)
+    era = (
+        f"# All keys were replaced so often, to keep evicted routers out.\nera = {farm_key.era}\n"
+        if farm_key.era
+        else ""
+    )
+    founded = (
+        "# The farm is founded: a router with this file joins this cluster and no other, and never founds one.\n"
+        f'cluster_id = "{farm_key.cluster_id.hex()}"\n'
+        if farm_key.cluster_id is not None
+        else ""
+    )
+    return (
+        f"# The key of the Garlic Farm {farm_key.cluster!r}. Whoever holds this file can join it: keep it secret\n"
+        "# (mode 0600), and copy it to each router of the farm and nowhere else.\n"
+        f"version = {VERSION}\n"
+        f'cluster = "{farm_key.cluster}"\n'
+        f"# This many routers found the farm, no more and no fewer. It must exceed half of all that may ever found.\n"
+        f"expect = {farm_key.expect}\n"
+        f"epoch = {farm_key.epoch}\n"
+        f'label = "{farm_key.label.hex()}"\n'
+        f"{era}"
+        f"{founded}"
+        "# The first key seals; all open. `garlicfarm keys rotate` changes the keys of a farm that runs, and\n"
+        "# `garlicfarm keys export FILE` writes the file that then belongs here.\n"
+        f"gossip_keys = [\n{gossip_keys}]\n"
+        f"retired_keys = [\n{retired_keys}]\n"
+    )
+
+
+def _hexadecimal(text: str, size: int, what: str) -> bytes:
+    try:
+        value = bytes.fromhex(text)
+    except ValueError:
+        value = b""
+    if len(value) != size:
+        raise FarmKeyError(f"`{what}` in the farm key file is not {2 * size} hexadecimal digits")
+    return value
+
+
+def _checked(farm_key: FarmKey) -> FarmKey:
+    if _CLUSTER.fullmatch(farm_key.cluster) is None:
+        raise FarmKeyError(
+            f"cluster name {farm_key.cluster[:40]!r}: 1 to 32 of letters, digits, `.`, `_`, `-`, no mark first"
+        )
+    if not 1 <= farm_key.expect <= EXPECT_LIMIT:
+        raise FarmKeyError(f"expect is {farm_key.expect}: 1 to {EXPECT_LIMIT} founders make a farm")
+    try:
+        _ = farm_key.key_ring
+    except ValueError as error:
+        raise FarmKeyError(f"the keys of the farm key file make no ring: {error}") from None
+    return farm_key

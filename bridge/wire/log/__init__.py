@@ -1,0 +1,1 @@
+"""The entries and snapshots of the farm's log as bytes and back."""

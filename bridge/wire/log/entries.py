@@ -1,0 +1,251 @@
+"""The JSON of application entries ⇄ `bridge.core.state.records`.
+
+    bytes ──▶ is one JSON object, ≤ 64 KiB? ──▶ which kind? ──▶ typed and in range? ──▶ Record
+                        │                          │                   │
+                        └──────────────────────────┴───────────────────┴──▶ Foreign(reason)
+
+`decode` never raises. Committed bytes come from any client that can reach a server, and every replica must apply them:
+a decoder that raised would stop the whole farm on one bad entry. For the same reason the outcome depends on the bytes
+alone, so that all replicas agree on it.
+
+An entry that the farm acts on also carries a proof (`bridge.wire.log.proof`). `EntryReader` gives the record together
+with its verified author; `decode` alone says only what an entry would mean.
+
+The keys are the proposal's where it gives them and lowerCamelCase otherwise; `docs/application-json.md` has the table.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from bridge.core.state.records import (
+    Admission,
+    Approval,
+    Author,
+    ClientKey,
+    Clock,
+    Correction,
+    CostFactor,
+    Eviction,
+    Exclusion,
+    Factors,
+    Force,
+    Foreign,
+    KeyReplacement,
+    Level,
+    ProvenRecord,
+    Publication,
+    Record,
+    Removal,
+    Report,
+    Wish,
+)
+from bridge.wire.log import identity_entries
+from bridge.wire.log.fields import (
+    BRACKETS_LIMIT,
+    ENTRY_LIMIT_BYTES,
+    ApplicationError,
+    DestinationText,
+    Milliseconds,
+    Request,
+    Seconds,
+    ServerId,
+    checked_destination,
+)
+from bridge.wire.log.operator_commands import (
+    ClientEntry,
+    CorrectionEntry,
+    CostEntry,
+    ExclusionEntry,
+    FactorsEntry,
+    ForceEntry,
+    RemovalEntry,
+    WishEntry,
+    from_wish,
+    to_wish,
+)
+from bridge.wire.log.proof import Proof, ends_like_proof, proven
+from bridge.wire.log.reports import ReportEntry, from_report, to_report
+
+VERIFIED_LIMIT: Final = 1024
+"""Proofs that a reader remembers, some 200 bytes each: more than are under way between submission and application."""
+SUBMITTED_LIMIT: Final = 1024
+SUBMITTED_LIMIT_BYTES: Final = 4096
+"""Submitted entries that a reader keeps read, and how large one may be: about 4 MiB of them in all."""
+_REASON_LIMIT: Final = 200
+_WISHES: Final[dict[str, msgspec.json.Decoder[WishEntry]]] = {
+    "exclusion": msgspec.json.Decoder(ExclusionEntry),
+    "cost": msgspec.json.Decoder(CostEntry),
+    "force": msgspec.json.Decoder(ForceEntry),
+    "factors": msgspec.json.Decoder(FactorsEntry),
+    "removal": msgspec.json.Decoder(RemovalEntry),
+    "client": msgspec.json.Decoder(ClientEntry),
+    "correction": msgspec.json.Decoder(CorrectionEntry),
+}
+_KINDS: Final = ("router", "clock", "publication", *identity_entries.KINDS, *_WISHES)
+
+__all__ = ["BRACKETS_LIMIT", "ENTRY_LIMIT_BYTES", "ApplicationError", "EntryReader", "decode", "encode"]
+
+
+class _Clock(Struct, omit_defaults=True):
+    time: Milliseconds
+    id: ServerId
+    period: Milliseconds | None = None
+
+
+class _ClockEntry(Struct):
+    clock: _Clock
+
+
+class _Publication(Struct, rename="camel"):
+    master: DestinationText
+    id: ServerId
+    published: Seconds
+    content_hash: Request
+
+
+class _PublicationEntry(Struct):
+    publication: _Publication
+
+
+_skeleton = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_report = msgspec.json.Decoder(ReportEntry)
+_clock = msgspec.json.Decoder(_ClockEntry)
+_publication = msgspec.json.Decoder(_PublicationEntry)
+_request = msgspec.json.Decoder(Request)
+_encoder = msgspec.json.Encoder()
+
+
+def decode(data: bytes) -> Record:
+    """The record in a committed application entry; `Foreign` with the reason for whatever is none."""
+    if len(data) > ENTRY_LIMIT_BYTES:
+        return Foreign(f"{len(data)} bytes, the limit is {ENTRY_LIMIT_BYTES}")
+    if data.count(b"[") + data.count(b"{") > BRACKETS_LIMIT:
+        return Foreign(f"more than {BRACKETS_LIMIT} opening brackets")
+    try:
+        members = _skeleton.decode(data)
+    except ValueError as error:
+        return Foreign(str(error)[:_REASON_LIMIT])
+    kinds = [kind for kind in _KINDS if kind in members]
+    if not kinds:
+        return Foreign("a JSON object of no kind that a farm knows", _request_of(members))
+    try:
+        return _decode_kind(kinds, data)
+    except ValueError as error:
+        return Foreign(str(error)[:_REASON_LIMIT], _request_of(members))
+
+
+class EntryReader:
+    """Reads the entries of one farm's log, with their authors.
+
+    A verification takes about 0.1 ms, and an entry is read when it is submitted and again when it is applied, so what
+    was found true is remembered, within a bound. What was found false is not: its forms are endless.
+
+    An entry that was submitted here is asked for three times: when it is committed, when it is applied, and when its
+    client is answered. `read_submitted` keeps what it found for the other two, so that its JSON is parsed once.
+    """
+
+    def __init__(self, cluster_id: bytes) -> None:
+        self.cluster_id = cluster_id
+        self._verified: OrderedDict[bytes, Proof] = OrderedDict()
+        self._submitted: OrderedDict[bytes, ProvenRecord] = OrderedDict()
+
+    def read(self, data: bytes) -> ProvenRecord:
+        """The record in an application entry, and its author if its proof holds for this farm. Never raises.
+
+        The author does not depend on the kind: a version that does not know a kind yet must find the same one.
+        """
+        return self._submitted.get(data) or self._read(data)
+
+    def read_submitted(self, data: bytes) -> ProvenRecord:
+        """The same of an entry that a client of this server waits for; the newest small ones are kept."""
+        found = self.read(data)
+        if len(data) <= SUBMITTED_LIMIT_BYTES:
+            self._submitted[data] = found
+            if len(self._submitted) > SUBMITTED_LIMIT:
+                self._submitted.popitem(last=False)
+        return found
+
+    def _read(self, data: bytes) -> ProvenRecord:
+        record = decode(data)
+        if not ends_like_proof(data):
+            return ProvenRecord(record, data=data)
+        proof = self._proof_of(data)
+        if proof is None:
+            return ProvenRecord(record, forged=True, data=data)
+        return ProvenRecord(record, Author(proof.author, proof.number), data=data)
+
+    def _proof_of(self, data: bytes) -> Proof | None:
+        digest = sha256(data).digest()
+        found = self._verified.get(digest)
+        if found is not None:
+            self._verified.move_to_end(digest)
+            return found
+        proof = proven(data, self.cluster_id)
+        if proof is not None:
+            self._verified[digest] = proof
+            if len(self._verified) > VERIFIED_LIMIT:
+                self._verified.popitem(last=False)
+        return proof
+
+
+def _decode_kind(kinds: Sequence[str], data: bytes) -> Record:
+    match kinds:
+        case ["router"]:
+            return to_report(_report.decode(data))
+        case ["clock"]:
+            clock = _clock.decode(data).clock
+            return Clock(time_ms=clock.time, server_id=clock.id, period_ms=clock.period)
+        case ["publication"]:
+            return _to_publication(_publication.decode(data).publication)
+        case [kind] if kind in identity_entries.KINDS:
+            return identity_entries.decode_identity(kind, data)
+        case [wish] if wish in _WISHES:
+            return to_wish(_WISHES[wish].decode(data))
+        case _:
+            raise ApplicationError(f"of several kinds at once: {', '.join(kinds)}")
+
+
+def _request_of(members: Mapping[str, msgspec.Raw]) -> str | None:
+    try:
+        return _request.decode(members["request"]) if "request" in members else None
+    except ValueError:
+        return None
+
+
+def encode(
+    record: Report | Clock | Publication | identity_entries.IdentityRecord | Wish,
+    *,
+    config: Mapping[str, Any] | None = None,
+) -> bytes:
+    """The JSON of a record. `config`, for a report, is the sender's allow-listed configuration (without secrets)."""
+    match record:
+        case Report():
+            entry: Struct = from_report(record, config)
+        case Clock(time_ms, server_id, period_ms):
+            entry = _ClockEntry(_Clock(time=time_ms, id=server_id, period=period_ms))
+        case Publication(master, server_id, published_s, content_hash):
+            entry = _PublicationEntry(
+                _Publication(master=master, id=server_id, published=published_s, content_hash=content_hash)
+            )
+        case Admission() | Approval() | Eviction() | KeyReplacement() | Level():
+            entry = identity_entries.encode_identity(record)
+        case Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey() | Correction():
+            entry = from_wish(record)
+    data = _encoder.encode(entry)
+    if isinstance(decoded := decode(data), Foreign):
+        raise ApplicationError(f"no server would accept this entry ({type(record).__name__}): {decoded.reason}")
+    return data
+
+
+def _to_publication(publication: _Publication) -> Publication:
+    return Publication(
+        master=checked_destination(publication.master),
+        server_id=publication.id,
+        published_s=publication.published,
+        content_hash=publication.content_hash,
+    )

@@ -1,0 +1,46 @@
+"""What the members of application entries may hold: the ranges that every server checks alike.
+
+A value outside of its range makes the whole entry foreign, on all servers, because the check is a function of the
+bytes. So these ranges are wide: they say what a figure can be at all, not what is sensible.
+"""
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from bridge.core.formation.founding import NODE_ID_BYTES
+from bridge.core.state.hashes import HASH_CHARACTERS
+from bridge.wire.i2p.structures import I2pError, destination_from_base64
+
+ENTRY_LIMIT_BYTES: Final = 65_536
+BRACKETS_LIMIT: Final = 256
+"""Bounds nesting by the bytes alone: how deep a parser gets before it gives up depends on its caller's stack."""
+
+Milliseconds = Annotated[int, Meta(ge=0, lt=2**53)]
+Seconds = Annotated[int, Meta(ge=0, lt=2**32)]
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+ServerId = Annotated[int, Meta(ge=0, lt=2**31)]
+Percent = Annotated[float, Meta(ge=0, le=100)]
+Lag = Annotated[float, Meta(ge=0, le=1e9)]
+Name = Annotated[str, Meta(min_length=1, max_length=64)]
+Request = Annotated[str, Meta(max_length=128)]
+DestinationText = Annotated[str, Meta(max_length=2048)]
+StructureText = Annotated[str, Meta(max_length=32_768)]
+HashText = Annotated[str, Meta(pattern=f"^[a-z2-7]{{{HASH_CHARACTERS}}}\\Z")]
+"""Base32 of a hash of 32 bytes: what stands before `.b32.i2p` in an address."""
+NodeIdText = Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * NODE_ID_BYTES}}}\\Z")]
+NodeName = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,31}\\Z")]
+Factor = Annotated[float, Meta(ge=-1e9, le=1e9)]
+
+
+class ApplicationError(ValueError):
+    """The record cannot be an entry: it would be over the limits that every server keeps."""
+
+
+def checked_destination(destination: str) -> str:
+    """Return the text unchanged if it is a destination: the publisher must be able to rely on its hash."""
+    try:
+        destination_from_base64(destination)
+    except I2pError as error:
+        raise ApplicationError(f"destination {destination[:16]!r}…: {error}") from None
+    return destination

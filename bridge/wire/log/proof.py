@@ -1,0 +1,141 @@
+"""The proof of an entry: who wrote it, for which farm, and as which of its entries.
+
+An entry that the farm acts on is a JSON object whose last member is
+
+    "proof":"PUBLICKEY.NUMBER.SIGNATURE"
+
+with nothing after it but the closing brace. PUBLICKEY (32 bytes, Ed25519) and SIGNATURE (64 bytes) are base64url
+without padding, NUMBER is decimal. The signed bytes are
+
+    "garlic farm entry 1" NUL │ cluster id, 16 bytes │ every byte of the entry before SIGNATURE
+
+so they include the key and the number. The author is the NodeId of the key. The number rises per author; the state
+machine gives each number effect once (`bridge.core.farm.authors`), so that a copied entry is worth nothing a second
+time.
+
+There is one spelling of a proof. Base64url whose unused bits are not zero, a number with a leading zero, a space before
+the brace, a second member of that name (also an escaped one) each mean that there is no proof. Two spellings of one
+proven entry would be two entries of the log, and what a reader takes for the signed text must not depend on its parser.
+
+A key of small order is no identity: with it, one signature holds for every text, so everybody could write in its name.
+
+`proven` is a function of the bytes alone, so all servers agree on it, and it never raises. Sources: RFC 8032 (Ed25519),
+RFC 4648 section 5 (base64url).
+"""
+
+import base64
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from bridge.core.formation.founding import CLUSTER_ID_BYTES
+from bridge.wire.log.fields import BRACKETS_LIMIT, ENTRY_LIMIT_BYTES
+from consensus.protocols.garlic_farm import is_of_small_order
+from gossip.core.member import NodeId
+from gossip.wire.identity import node_id_of
+
+PURPOSE: Final = b"garlic farm entry 1\x00"
+"""Begins the signed bytes, so that no other signature of an identity serves as a proof, and no proof as another."""
+NUMBER_LIMIT: Final = 2**53
+"""Numbers lie below this: JSON readers elsewhere hold integers exactly only up to here."""
+MEMBER: Final = "proof"
+SIGNATURE_CHARACTERS: Final = 86
+_TAIL_BEGIN: Final = b',"proof":"'
+_TAIL = re.compile(rb',"proof":"([A-Za-z0-9_-]{43})\.([1-9][0-9]{0,15})\.([A-Za-z0-9_-]{86})"\}\Z')
+_TAIL_LIMIT_BYTES: Final = 159
+"""The longest text that `_TAIL` matches: the search begins there and never walks through an entry."""
+_POINT: Final = -SIGNATURE_CHARACTERS - 3
+"""Where the point before the signature stands, counted from the end."""
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A verified proof: `author` wrote this entry, and calls it its entry `number`."""
+
+    author: NodeId
+    public_key: bytes
+    number: int
+
+
+def ends_like_proof(data: bytes) -> bool:
+    """Whether the last member looks like a proof: what does not is never worth a verification."""
+    return _tail(data) is not None
+
+
+def proven(data: bytes, cluster_id: bytes) -> Proof | None:
+    """The proof that an entry ends in; None if it ends in none that holds for this farm."""
+    tail = _tail(data)
+    if tail is None or not _is_object_without_proof(data[: tail[0]] + b"}"):
+        return None
+    _, key_text, number_text, signature_text = tail
+    public_key, signature = _octets(key_text, 32), _octets(signature_text, 64)
+    number = int(number_text)
+    if public_key is None or signature is None or number >= NUMBER_LIMIT or is_of_small_order(public_key):
+        return None
+    try:
+        signed = _signed_bytes(data[: -SIGNATURE_CHARACTERS - 2], cluster_id)
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, signed)
+    except (InvalidSignature, ValueError):
+        return None
+    return Proof(node_id_of(public_key), public_key, number)
+
+
+def sign_entry(entry: bytes, key: Ed25519PrivateKey, cluster_id: bytes, number: int) -> bytes:
+    """The entry with the proof of `key` behind its last member, every other byte as it was.
+
+    Raises ValueError for an entry that no farm would read, that has no member or a proof already, and for a number
+    that is out of range.
+    """
+    if len(cluster_id) != CLUSTER_ID_BYTES:
+        raise ValueError(f"a cluster id has {CLUSTER_ID_BYTES} bytes, not {len(cluster_id)}")
+    if not 1 <= number < NUMBER_LIMIT:
+        raise ValueError(f"the number of an entry lies in 1 .. 2^53 - 1, and {number} does not")
+    if not entry.endswith(b"}") or not _is_object_without_proof(entry):
+        raise ValueError("only a JSON object that has a member, no member `proof`, and ends in its brace can be signed")
+    public_key = _text(key.public_key().public_bytes_raw())
+    unsigned = entry[:-1] + b',"proof":"' + public_key + b".%d." % number
+    data = unsigned + _text(key.sign(_signed_bytes(unsigned, cluster_id))) + b'"}'
+    if len(data) > ENTRY_LIMIT_BYTES:
+        raise ValueError(f"with its proof the entry has {len(data)} bytes, the limit is {ENTRY_LIMIT_BYTES}")
+    return data
+
+
+def _signed_bytes(unsigned: bytes, cluster_id: bytes) -> bytes:
+    return PURPOSE + cluster_id + unsigned
+
+
+def _tail(data: bytes) -> tuple[int, bytes, bytes, bytes] | None:
+    """Where the member begins, and its three texts."""
+    # Nearly all that is no proof is told by these few bytes; only the rest is worth a search.
+    if not data.endswith(b'"}') or data[_POINT : _POINT + 1] != b"." or len(data) > ENTRY_LIMIT_BYTES:
+        return None
+    start = max(0, len(data) - _TAIL_LIMIT_BYTES)
+    if data.find(_TAIL_BEGIN, start) < 0:
+        return None  # most entries are users' and opaque, and this is a fraction of the search below
+    found = _TAIL.search(data, start)
+    return None if found is None else (found.start(), found[1], found[2], found[3])
+
+
+def _is_object_without_proof(entry: bytes) -> bool:
+    if entry.count(b"[") + entry.count(b"{") > BRACKETS_LIMIT:
+        return False
+    try:
+        members = _members.decode(entry)
+    except ValueError:
+        return False
+    return bool(members) and MEMBER not in members
+
+
+def _octets(text: bytes, size: int) -> bytes | None:
+    """The bytes of a canonical base64url text without padding."""
+    value = base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4))
+    return value if len(value) == size and _text(value) == text else None
+
+
+def _text(value: bytes) -> bytes:
+    return base64.urlsafe_b64encode(value).rstrip(b"=")

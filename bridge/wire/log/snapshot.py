@@ -1,0 +1,151 @@
+"""The farm's state machine as bytes, for a Raft snapshot, and back.
+
+A row of MessagePack documents, each behind its length (4 bytes, big-endian): first what the state machine holds, then,
+a few thousand at a time, the moments of log time and the indexes of configurations. Making the bytes of one document
+takes a moment, not more, however long the farm has been running. Raft's snapshot has checksums of its own; what does
+not decode was written by another version.
+"""
+
+import struct
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from bridge.core.state.farm_state import FarmState
+
+_LENGTH = struct.Struct(">I")
+_VERSION = 3
+_WITHOUT_AUTHORS = 2
+"""Of a farm whose entries carried no proofs: a backup of it can be restored, and then begins without client keys."""
+_SLICE = 4096
+_DOCUMENT_LIMIT_BYTES = 256 * 1024 * 1024
+
+
+class FarmSnapshotError(Exception):
+    """These bytes are no snapshot that this version can read; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class FarmHead:
+    """The first document."""
+
+    version: int
+    farm: FarmState
+    period_ms: int
+    sessions: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FarmHistory:
+    """Any further document: where log time moved, and where configurations are."""
+
+    moment_indexes: list[int]
+    moment_times_ms: list[int]
+    configuration_indexes: list[int]
+
+
+@dataclass(slots=True)
+class FarmSnapshot:
+    """What a snapshot of a farm holds."""
+
+    farm: FarmState
+    period_ms: int
+    sessions: bytes
+    moment_indexes: Sequence[int] = field(default_factory=list)
+    moment_times_ms: Sequence[int] = field(default_factory=list)
+    configuration_indexes: Sequence[int] = field(default_factory=list)
+
+
+def encode_farm(snapshot: FarmSnapshot) -> Iterator[bytes]:
+    """The documents, one by one."""
+    yield _document(FarmHead(_VERSION, snapshot.farm, snapshot.period_ms, snapshot.sessions))
+    longest = max(len(snapshot.moment_indexes), len(snapshot.configuration_indexes))
+    for start in range(0, longest, _SLICE):
+        part = slice(start, start + _SLICE)
+        yield _document(
+            FarmHistory(
+                list(snapshot.moment_indexes[part]),
+                list(snapshot.moment_times_ms[part]),
+                list(snapshot.configuration_indexes[part]),
+            )
+        )
+
+
+async def decode_farm(chunks: AsyncIterator[bytes]) -> FarmSnapshot:
+    """Reverse of `encode_farm`, from chunks of any size; raises `FarmSnapshotError`."""
+    documents = _Documents()
+    async for chunk in chunks:
+        documents.feed(chunk)
+    return documents.finish()
+
+
+def decode_farm_at_once(chunks: Iterable[bytes]) -> FarmSnapshot:
+    """Like `decode_farm`, for a thread of its own."""
+    documents = _Documents()
+    for chunk in chunks:
+        documents.feed(chunk)
+    return documents.finish()
+
+
+def _head(document: bytes) -> FarmHead:
+    found = msgspec.msgpack.decode(document)
+    match found:
+        case {"version": 1, "farm": {"servers": dict(servers)}}:
+            for server in servers.values():
+                meta = server["report"].pop("meta", None)
+                server["report"]["masters"] = [] if meta is None else [meta]
+            found["version"] = _VERSION
+        case {"version": version} if version == _WITHOUT_AUTHORS:
+            found["version"] = _VERSION
+        case _:
+            pass
+    return msgspec.convert(found, FarmHead)
+
+
+def _document(content: FarmHead | FarmHistory) -> bytes:
+    data = msgspec.msgpack.encode(content)
+    return _LENGTH.pack(len(data)) + data
+
+
+class _Documents:
+    """Chunks of any size put together to documents."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._documents: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> None:
+        """Some more bytes; raises `FarmSnapshotError`."""
+        self._buffer += chunk
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > _DOCUMENT_LIMIT_BYTES:
+                raise FarmSnapshotError(f"a document of the farm's snapshot claims {length} bytes")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            self._documents.append(self._buffer[_LENGTH.size : end])
+            self._buffer = self._buffer[end:]
+
+    def finish(self) -> FarmSnapshot:
+        """No more bytes come; raises `FarmSnapshotError`."""
+        if self._buffer:
+            raise FarmSnapshotError("the farm's snapshot ends within a document")
+        if not self._documents:
+            raise FarmSnapshotError("the farm's snapshot is empty")
+        try:
+            head = _head(self._documents[0])
+            history = [msgspec.msgpack.decode(document, type=FarmHistory) for document in self._documents[1:]]
+        except (ValueError, msgspec.MsgspecError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise FarmSnapshotError(f"the farm's snapshot was written by another version: {error}") from error
+        if head.version != _VERSION:
+            raise FarmSnapshotError(f"the farm's snapshot is of format {head.version}; this version reads {_VERSION}")
+        return FarmSnapshot(
+            head.farm,
+            head.period_ms,
+            head.sessions,
+            [index for part in history for index in part.moment_indexes],
+            [time_ms for part in history for time_ms in part.moment_times_ms],
+            [index for part in history for index in part.configuration_indexes],
+        )

@@ -1,0 +1,1 @@
+"""What nodes tell each other about themselves, and keep of their formation."""

@@ -1,0 +1,183 @@
+"""What a node remembers of formation, as the JSON of its state directory.
+
+    {"version": 2, "promise": P | null, "founding": F | null, "known": F | null, "withdrawn": [P, …],
+     "confirmed": cluster id | null}
+    P = {"founders": [id, …], "clock_ms": n, "nonce": hex}
+    F = {"cluster_id": hex, "promised": [{"node": id, "clock_ms": n, "nonce": hex}, …]}
+
+A founding's cluster id follows from its promises; it is written for people, and checked. Version 1 had no promises in
+a founding, so nobody could verify it: a farm of that version is made anew (`docs/formation.md`).
+
+JSON and not CBOR, because an operator who is told that a node promised something wants to look. The file decides
+whether a node may vote, so it is read strictly: an unknown member, a set out of order, a founding that contradicts the
+promise are refused with `FormationStateError`, and the node does not start on a guess.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from bridge.core.formation.founding import (
+    CLOCK_LIMIT_MS,
+    CLUSTER_ID_BYTES,
+    EXPECT_MAX,
+    NODE_ID_BYTES,
+    NONCE_BYTES,
+    WITHDRAWALS_MAX,
+    FormationState,
+    Founder,
+    Founders,
+    Founding,
+    Promise,
+    is_set_of_founders,
+)
+
+VERSION: Final = 2
+MADE_BEFORE: Final = (
+    "it was written by a garlicfarm whose farms could not be verified, and this one does not take part in them. The way"
+    " over: with the version that made it, `garlicfarm backup FILE` on a router of the farm; with this one, `garlicfarm"
+    " recover --from FILE --state-dir NEW` (docs/formation.md, 'A farm made before')"
+)
+FORMATION_STATE_LIMIT_BYTES: Final = 16_384
+
+_Clock = Annotated[int, msgspec.Meta(ge=0, lt=CLOCK_LIMIT_MS)]
+_Founders = Annotated[list[str], msgspec.Meta(min_length=1, max_length=EXPECT_MAX)]
+
+
+class FormationStateError(ValueError):
+    """The bytes are no formation state."""
+
+
+class MadeBeforeError(FormationStateError):
+    """A garlicfarm of before wrote them; the text says which way leads over."""
+
+
+class _Promise(msgspec.Struct, forbid_unknown_fields=True):
+    founders: _Founders
+    clock_ms: _Clock
+    nonce: str
+
+
+class _Founder(msgspec.Struct, forbid_unknown_fields=True):
+    node: str
+    clock_ms: _Clock
+    nonce: str
+
+
+class FoundingJson(msgspec.Struct, forbid_unknown_fields=True):
+    """A founding in JSON; a backup has it in the same form."""
+
+    cluster_id: str
+    promised: Annotated[list[_Founder], msgspec.Meta(min_length=1, max_length=EXPECT_MAX)]
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+class _State(msgspec.Struct, forbid_unknown_fields=True):
+    version: int
+    promise: _Promise | None
+    founding: FoundingJson | None
+    known: FoundingJson | None
+    withdrawn: Annotated[list[_Promise], msgspec.Meta(max_length=WITHDRAWALS_MAX)]
+    confirmed: str | None = None
+
+
+def encode_formation_state(state: FormationState) -> bytes:
+    """The content of the file, with a line for each member."""
+    written = _State(
+        version=VERSION,
+        promise=None if state.promise is None else _written_promise(state.promise),
+        founding=None if state.founding is None else written_founding(state.founding),
+        known=None if state.known is None else written_founding(state.known),
+        withdrawn=[_written_promise(promise) for promise in state.withdrawn],
+        confirmed=None if state.confirmed is None else state.confirmed.hex(),
+    )
+    return msgspec.json.format(msgspec.json.encode(written), indent=2) + b"\n"
+
+
+def decode_formation_state(data: bytes) -> FormationState:
+    """Read the file again; raises `FormationStateError` only."""
+    if len(data) > FORMATION_STATE_LIMIT_BYTES:
+        raise FormationStateError(f"the file has {len(data)} bytes, at most {FORMATION_STATE_LIMIT_BYTES} are expected")
+    try:
+        version = msgspec.json.decode(data, type=_Version).version
+        if version != VERSION:
+            if version < VERSION:
+                raise MadeBeforeError(f"the file has version {version}: {MADE_BEFORE}")
+            raise FormationStateError(f"the file has version {version}: a later garlicfarm wrote it; update this one")
+        read = msgspec.json.decode(data, type=_State)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FormationStateError(f"not a formation state: {error}") from None
+    state = FormationState(
+        promise=None if read.promise is None else _promise(read.promise),
+        founding=None if read.founding is None else read_founding(read.founding),
+        known=None if read.known is None else read_founding(read.known),
+        withdrawn=tuple(_promise(promise) for promise in read.withdrawn),
+        confirmed=None if read.confirmed is None else _bytes(read.confirmed, CLUSTER_ID_BYTES, "confirmed cluster id"),
+    )
+    if state.founding is not None and not _was_promised(state, state.founding):
+        raise FormationStateError("the file says that this node founded with a set that it never promised")
+    return state
+
+
+def _was_promised(state: FormationState, founding: Founding) -> bool:
+    promises = [each for each in (state.promise, *state.withdrawn) if each is not None]
+    return any(founding.rests_on(node_id, promise) for promise in promises for node_id in founding.founders)
+
+
+def _written_promise(promise: Promise) -> _Promise:
+    return _Promise([each.hex() for each in promise.founders], promise.clock_ms, promise.nonce.hex())
+
+
+def written_founding(founding: Founding) -> FoundingJson:
+    """The founding as it is written."""
+    promised = [_Founder(each.node_id.hex(), each.clock_ms, each.nonce.hex()) for each in founding.promised]
+    return FoundingJson(founding.cluster_id.hex(), promised)
+
+
+def _promise(read: _Promise) -> Promise:
+    return Promise(_founders(read.founders), read.clock_ms, _nonce(read.nonce))
+
+
+def read_founding(read: FoundingJson) -> Founding:
+    """The founding of what was written; raises `FormationStateError` if its cluster id is another one's."""
+    try:
+        founding = Founding(
+            tuple(
+                Founder(_bytes(each.node, NODE_ID_BYTES, "founder's id"), each.clock_ms, _nonce(each.nonce))
+                for each in read.promised
+            )
+        )
+    except FormationStateError:
+        raise
+    except ValueError as error:
+        raise FormationStateError(str(error)) from None
+    if _bytes(read.cluster_id, CLUSTER_ID_BYTES, "cluster id") != founding.cluster_id:
+        raise FormationStateError(
+            f"the file names cluster {read.cluster_id}, but its promises make cluster {founding.cluster_id.hex()}"
+        )
+    return founding
+
+
+def _nonce(text: str) -> bytes:
+    return _bytes(text, NONCE_BYTES, "nonce")
+
+
+def _founders(read: list[str]) -> Founders:
+    founders = tuple(_bytes(each, NODE_ID_BYTES, "founder's id") for each in read)
+    if not is_set_of_founders(founders, len(founders)):
+        raise FormationStateError("founders are not in ascending order, each once")
+    return founders
+
+
+def _bytes(text: str, size: int, what: str) -> bytes:
+    try:
+        value = bytes.fromhex(text)
+    except ValueError:
+        raise FormationStateError(f"the {what} is not hexadecimal") from None
+    # fromhex skips spaces, which would give one value two spellings.
+    if len(value) != size or len(text) != 2 * size:
+        raise FormationStateError(f"the {what} is not {size} bytes in hexadecimal")
+    return value
