@@ -1,8 +1,9 @@
-"""Signs what the pipeline submits with a client key, so that no node has to lend its name (`docs/application-json.md`).
+"""Signs what the pipeline submits with a client key, so that no node has to lend its name.
 
-The pipeline shares no code with the farm, and the format is a document: the entry's last member is
-`"proof":"PUBLICKEY.NUMBER.SIGNATURE"`, an Ed25519 signature over a fixed text, the cluster id, and every byte of the
-entry before the signature. NUMBER rises with each entry of the key: it is the clock in milliseconds.
+The pipeline shares no code with the farm, and the format is a document (`docs/reference/application-json.md`): the
+entry's last member is `"proof":"PUBLICKEY.NUMBER.SIGNATURE"`, an Ed25519 signature over a fixed text, the cluster id,
+and every byte of the entry before the signature. NUMBER rises with each entry of the key: it is the clock in
+milliseconds.
 """
 
 import base64

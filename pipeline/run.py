@@ -245,7 +245,8 @@ def claim_layout(output: Path) -> None:
     if found != LAYOUT:
         raise FarmLogError(
             f"{output} has the layout {found} and this version writes {LAYOUT}: its checkpoint cannot be continued."
-            " Start again with a new output directory; the log is read from its start (docs/pipeline.md, 'Upgrades')",
+            " Start again with a new output directory; the log is read from its start"
+            " (docs/how-to/pipeline.md, 'Upgrades')",
         )
 
 

@@ -7,7 +7,7 @@
 
 A history table is read with the schema told here and never inferred: a file that an older version wrote lacks a column
 and gives NULL for it. So a table may only gain columns; a column keeps its name, type and unit for ever, and what would
-need another meaning gets another name (`docs/pipeline.md`, 'Entries and tables change').
+need another meaning gets another name (`docs/reference/pipeline-tables.md`, 'Entries and tables change').
 
 `farm_events`, column by column:
 

@@ -28,11 +28,11 @@ for minutes, so they come back when the load that drove them away is long over. 
 causes; the smoothing, the publisher's damping and the pause between two entries are what calms that.
 
 *When an entry is proposed.* The publisher moves a factor by a tenth an entry and forgets it within ten minutes
-(docs/publisher.md); `Standing` reckons with both, from the `factors` entries that it sees in the log. A proposal is due
-when some leaf's factor is off by more than 5 % from where an entry would bring it, but not sooner than ten reporting
-periods (five minutes with the usual 30 s, and never longer) after the last entry. The farm has room for 1,024 factors;
-of more leaves those go without that would move least. Figures come from reports and clock
-entries only: an entry of ours says what we wanted, and taking it for a figure would be listening to our own voice.
+(docs/explanation/publishing.md); `Standing` reckons with both, from the `factors` entries that it sees in the log. A
+proposal is due when some leaf's factor is off by more than 5 % from where an entry would bring it, but not sooner than
+ten reporting periods (five minutes with the usual 30 s, and never longer) after the last entry. The farm has room for
+1,024 factors; of more leaves those go without that would move least. Figures come from reports and clock entries only:
+an entry of ours says what we wanted, and taking it for a figure would be listening to our own voice.
 
 All of it follows from the entries and their log time, in order. Started anew and shown the recent past again, the
 judgement is the same but for the first periods; who remembers nothing proposes nothing before three periods have gone.
@@ -59,7 +59,7 @@ WARM_PERIODS = 3
 PERIOD_DEFAULT_MS = 30_000
 PERIOD_MIN_MS, PERIOD_MAX_MS = 500, 600_000
 
-# How the publisher treats factors: bridge/core/publishing/weights.py, docs/publisher.md.
+# How the publisher treats factors: bridge/core/publishing/weights.py, docs/explanation/publishing.md.
 DAMPING = 0.1
 HOLDS_MS = 300_000
 ENDS_MS = 600_000
@@ -119,7 +119,7 @@ class Proposal:
     formula: str = FORMULA
 
     def entry(self) -> dict[str, object]:
-        """The JSON of the application entry (docs/application-json.md)."""
+        """The JSON of the application entry (docs/reference/application-json.md)."""
         body = {"throughIndex": self.through_index, "formula": self.formula, "factors": dict(self.factors)}
         return {"factors": body}
 

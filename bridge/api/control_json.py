@@ -1,4 +1,4 @@
-"""The bodies of the control endpoint as JSON and back (`docs/control-endpoint.md`).
+"""The bodies of the control endpoint as JSON and back (`docs/reference/control-endpoint.md`).
 
 An application entry is bytes. Nearly always they are UTF-8 text, and then `value` is that text as it stands; otherwise
 `base64` carries them. Quoting the text, instead of embedding the entry's JSON, keeps the bytes exact: what a reader

@@ -1,4 +1,4 @@
-"""FarmView as JSON and back: the stable keys that scripts may rely on (`docs/json-output.md`).
+"""FarmView as JSON and back: the stable keys that scripts may rely on (`docs/reference/json.md`).
 
     field name in the view      key in JSON
     leader_id                   leaderId

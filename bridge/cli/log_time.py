@@ -3,7 +3,7 @@
     show     log time, what the clocks of a majority of the voters show, and each server's clock beside that
     back     brings log time back to there, by an entry of the log; the farm refuses it unless log time is far ahead
 
-Why log time can be wrong at all, and what `back` does to the rest of the state, is in docs/operating.md.
+Why log time can be wrong at all, and what `back` does to the rest of the state, is in docs/how-to/log-time.md.
 """
 
 import click

@@ -111,10 +111,10 @@ def evict(which: str, node: str | None, *, force: bool, yes: bool, as_json: bool
     if done["votesStill"]:
         echo("Its server leaves the group when the rest allows it: `garlicfarm status` says what is waited for.")
     if done["leftOut"] and done["keysReplaced"]:
-        echo(f"These need the current key file (docs/keys.md): {', '.join(done['leftOut'])}")
+        echo(f"These need the current key file (docs/how-to/stolen-router.md): {', '.join(done['leftOut'])}")
     elif done["leftOut"]:
         echo(f"Bring a new key into the key file of each of these, and restart it: {', '.join(done['leftOut'])}")
-        echo("How that is done stands in docs/keys.md, 'A stolen router'.")
+        echo("How that is done stands in docs/how-to/stolen-router.md.")
     if done["keysReplaced"]:
         echo("Whoever comes new needs the current key file as well:  garlicfarm keys export FILE")
 

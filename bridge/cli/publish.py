@@ -4,7 +4,8 @@
     exclude, include LEAF     a leaf is listed in no structure, whatever its health; listed again
     cost LEAF FACTOR          a leaf becomes dearer (2), cheaper (0.5), or what its load says (1)
 
-Masters and leaves are named by their addresses, `….b32.i2p`. What that does to the structure is in docs/publisher.md.
+Masters and leaves are named by their addresses, `….b32.i2p`. What that does to the structure is in
+docs/explanation/publishing.md.
 """
 
 from typing import Any

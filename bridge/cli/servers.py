@@ -1,8 +1,8 @@
 """`garlicfarm servers`: who is in the Raft group, and taking a server out of it, be it the leader.
 
-A removal goes through the log: any node takes it, every leader carries it out by the rules of operating.md, and the
-server is not added again before it is restored. A leader that is to go hands leadership over first. The command waits
-until the group is without the server, and says what is waited for if that takes long.
+A removal goes through the log: any node takes it, every leader carries it out by the rules of
+docs/how-to/servers.md, and the server is not added again before it is restored. A leader that is to go hands leadership
+over first. The command waits until the group is without the server, and says what is waited for if that takes long.
 """
 
 import click

@@ -191,7 +191,7 @@ def _say_what_this_is(farm: LocalFarm, options: Options) -> None:
         "Kill a process to see the others take over; it stays down until you start it again:"
         f"  {command} run --config {first.configuration_file}"
     )
-    echo("Next step, a real router:  README.md, 'From the demonstration to a router'. Ctrl-C stops everything.")
+    echo("Next step, a real router:  docs/how-to/attach-a-router.md. Ctrl-C stops everything.")
 
 
 def _program() -> str:

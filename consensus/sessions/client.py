@@ -45,7 +45,7 @@ class Submitter(Protocol):
 
 
 class SessionExpiredError(Exception):
-    """The servers have no session of this client any more, pushed out by others: see `docs/clients.md`.
+    """The servers have no session of this client any more, pushed out by others: see `docs/explanation/clients.md`.
 
     Whether the command was executed will never be known by its number, and it will not be executed under it any more.
     The client begins a new session with its next command.

@@ -4,8 +4,8 @@
 
 trio's own `to_thread` finds a thread for each call, copies its context and counts it against a limit that all share.
 Here there is always the same thread and nothing to count, and a call costs three fifths: 41 µs instead of 67 µs of
-processor time (docs/benchmarks.md, where the time of consensus goes). An entry has two such calls on its way, the
-leader's and the quicker follower's. The thread begins with the first call and ends with `close`.
+processor time (docs/reference/benchmarks.md, where the time of consensus goes). An entry has two such calls on its
+way, the leader's and the quicker follower's. The thread begins with the first call and ends with `close`.
 
 A call that has begun is finished even if its caller is cancelled, since its progress would be unknown.
 """

@@ -19,8 +19,8 @@ is then the same in a group of one thousand and of a hundred thousand:
     news                 rides on probes only
     local health         falls when no helper at all answers: single helpers die as often as targets
 
-Lifeguard's parts are knobs as well. Each is measured alone (docs/gossip-experiments.md), and whoever suspects one of
-them in the field can switch it off, for the whole group:
+Lifeguard's parts are knobs as well. Each is measured alone (docs/reference/gossip-experiments.md), and whoever suspects
+one of them in the field can switch it off, for the whole group:
 
     local health         awareness_max             1 is off: period and timeout are never stretched
                          nacks                     helpers report silence, so that a failed round can tell whose fault

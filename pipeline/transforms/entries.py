@@ -7,14 +7,15 @@
                                         `snapshot` for a report of which the log holds only what came of it
                               reason    why it is refused
 
-Nor is an entry without a proof of its author (docs/application-json.md), since the farm gives it no effect. Whether a
-proof holds, and whether its author may say what the entry says, depends on whom the farm had admitted by then: the farm
-alone knows, and an entry that looks proven is counted here although the farm may have refused it.
+Nor is an entry without a proof of its author (docs/reference/application-json.md), since the farm gives it no effect.
+Whether a proof holds, and whether its author may say what the entry says, depends on whom the farm had admitted by
+then: the farm alone knows, and an entry that looks proven is counted here although the farm may have refused it.
 
 Parsing is Spark's own `from_json`, in the JVM and once for all tables: a hostile entry becomes NULLs, not an exception.
-The rules are those of the farm (`docs/application-json.md`): one member tells the kinds apart, an entry with several of
-them, without what it needs or with a value outside its range is none. Members that are not declared are passed over,
-so entries may gain some. Texts are taken as they are: whether a hash or a destination is one, the farm alone asks.
+The rules are those of the farm (`docs/reference/application-json.md`): one member tells the kinds apart, an entry with
+several of them, without what it needs or with a value outside its range is none. Members that are not declared are
+passed over, so entries may gain some. Texts are taken as they are: whether a hash or a destination is one, the farm
+alone asks.
 
 `meta` is one object, or a list of them from a server that serves several masters, and Spark has no word for "this or
 that": it is kept as text here, and `parts_in_masters` reads either. To choose between two parsings here is a trap:
@@ -136,7 +137,7 @@ _ENTRY = _struct(
     client=_TEXT,
     _malformed=_TEXT,
 )
-"""Members as of `docs/application-json.md`. A member declared as text keeps its JSON as it came."""
+"""Members as of `docs/reference/application-json.md`. A member declared as text keeps its JSON as it came."""
 
 _SERVERS = ArrayType(_struct(id=_LONG))
 _MEMBERS = _struct(voters=_SERVERS, learners=_SERVERS, oldVoters=_SERVERS)

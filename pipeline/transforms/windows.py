@@ -2,8 +2,8 @@
 
 An entry may be in the log several times: a sender that got no answer submits it again under the same `request`, and
 only the first is applied. Whoever counts entries counts each `request` once, the one with the lowest index. Entries
-without a `request`, or with a text in it that names no submission (`docs/application-json.md`), are all counted, as the
-farm applies them all.
+without a `request`, or with a text in it that names no submission (`docs/reference/application-json.md`), are all
+counted, as the farm applies them all.
 
 A leader writes a clock entry per reporting period, and nothing else moves log time. So a moment of log time is a
 reporting period, and which ones there were is told by the log itself and needs no setting. Servers report a little

@@ -1,4 +1,4 @@
-"""`docs/consensus.md` walks a newcomer through one entry and one election; a tracer checks each hop of both."""
+"""A tracer checks each hop of the two walks of `docs/explanation/consensus.md`: one entry, one election."""
 
 import re
 from dataclasses import replace
@@ -13,9 +13,9 @@ from tests.node.loopback_group import CALM, LoopbackGroup
 from tests.node.walk_tracer import Walk, WalkTracer, serving, until_reached
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = ROOT / "docs" / "consensus.md"
+DOCUMENT = ROOT / "docs" / "explanation" / "consensus.md"
 HOPS_MAX = 30
-ROW = re.compile(r"^\| \d+ \| \[`[\w.]+`\]\(\.\./(consensus/[\w/]+\.py)#([\w.]+)\)", re.MULTILINE)
+ROW = re.compile(r"^\| \d+ \| \[`[\w.]+`\]\((?:\.\./)+(consensus/[\w/]+\.py)#([\w.]+)\)", re.MULTILINE)
 QUIET = replace(CALM, heartbeat_ms=1_500)
 """Nothing else is under way while an entry passes."""
 

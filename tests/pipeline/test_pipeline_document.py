@@ -1,4 +1,4 @@
-"""docs/pipeline.md tells every column of every table, with its type, and none that is not there."""
+"""docs/reference/pipeline-tables.md tells every column of every table, with its type, and none that is not there."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from pyspark.sql.types import ArrayType, DataType
 from pipeline.current_state import COLUMNS
 from pipeline.query import PARQUET_TABLES
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "pipeline-tables.md").read_text(encoding="utf-8")
 _NAMES = re.compile(r"`([a-z0-9_]+)`")
 
 
@@ -32,7 +32,7 @@ def test_every_column_of_a_table_is_in_the_document_with_its_type(table: str) ->
 
 
 def test_the_tables_of_the_current_state_are_in_the_document() -> None:
-    part = DOCUMENT[DOCUMENT.index("### Current state") : DOCUMENT.index("### Merging and retention")]
+    part = DOCUMENT[DOCUMENT.index("## Current state") : DOCUMENT.index("## Merging and retention")]
     assert set(re.findall(r"^\| `([a-z]+)` \|", part, re.MULTILINE)) == set(COLUMNS)
     (of_farm,) = (line for line in part.splitlines() if line.startswith("| `farm`"))
     assert set(_NAMES.findall(of_farm)) == {*COLUMNS["farm"], "farm"}

@@ -1,6 +1,6 @@
 """A group far larger than a member's directory, played as `garlicfarm simulate gossip` plays it.
 
-The same story with ten thousand members is a command line (docs/simulation.md), not a test: it takes minutes.
+The same story with ten thousand members is a command line (docs/reference/simulation.md), not a test: it takes minutes.
 """
 
 from functools import cache

@@ -1,4 +1,4 @@
-"""The worked example of docs/publisher.md, played: its figures are read out of the document."""
+"""The worked example of docs/explanation/publishing.md, played: its figures are read out of the document."""
 
 import re
 from functools import cache
@@ -12,7 +12,7 @@ from bridge.core.state.hashes import hash_of
 from bridge.core.state.records import CostFactor, Factors, LeafStatus, Publication, Report
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, report
 
-TEXT = (Path(__file__).parents[2] / "docs" / "publisher.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "explanation" / "publishing.md").read_text(encoding="utf-8")
 REPORTED_AT_MS = 10_000
 UPTIME_AT_THE_START = {1: 60, 2: 60, 3: 3}
 

@@ -67,7 +67,7 @@ alarms.kind alarms.text alarms.action events.timeMs events.kind events.text coun
 
 
 def test_every_key_of_the_view_is_in_the_documentation() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "json-output.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
     named = {key.rpartition(".")[2] for key in DOCUMENTED.split() if ".counters." not in f".{key}"}
     assert sorted(key for key in named if f"`{key}`" not in text and f"`{key}[]`" not in text) == []
 

@@ -1,4 +1,4 @@
-"""Publishing while the log stands still: who, what and when, and how the log goes on afterwards (docs/publisher.md)."""
+"""Publishing while the log stands still, and how the log goes on afterwards (docs/explanation/publishing.md)."""
 
 from dataclasses import replace
 

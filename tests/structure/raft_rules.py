@@ -1,4 +1,4 @@
-"""The rules of Raft, each with the code that obeys it and the tests that quote it: from data to `docs/raft-rules.md`.
+"""The rules of Raft, with the code that obeys each and the tests that quote it: makes `docs/reference/raft-rules.md`.
 
 `raft_rules.toml` holds tables of rules. A cell is a text, or a list of names: of code in `consensus` (`Log.append`;
 with its module before it where two have the name: `quorum.tally`), of tests, or of stories (`figure_7.txt`). The names
@@ -15,12 +15,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).with_name("raft_rules.toml")
-DOCUMENT = ROOT / "docs" / "raft-rules.md"
+DOCUMENT = ROOT / "docs" / "reference" / "raft-rules.md"
 STORIES = ROOT / "tests" / "scenarios" / "raft"
 HEAD = """# The rules of Raft, and where they are kept
 
 This file is generated from `tests/structure/raft_rules.toml` (`python -m tests.structure.raft_rules`); change that,
-not this. What the rules come to is told in [consensus.md](consensus.md).
+not this. What the rules come to is told in [consensus.md](../explanation/consensus.md).
 """
 
 Cell = str | list[str]
@@ -119,10 +119,10 @@ def _cell(cell: Cell) -> str:
 def _link(definition: Definition) -> str:
     path = definition.path.relative_to(ROOT)
     if path.suffix == ".txt":
-        return f"[{definition.name}](../{path})"
+        return f"[{definition.name}](../../{path})"
     short = definition.name.rsplit(".", 1)[-1]
     text = short.removeprefix("test_").replace("_", " ") if short.startswith("test_") else f"`{definition.name}`"
-    return f"[{text}](../{path})" if definition.name == path.stem else f"[{text}](../{path}#{definition.name})"
+    return f"[{text}](../../{path})" if definition.name == path.stem else f"[{text}](../../{path}#{definition.name})"
 
 
 if __name__ == "__main__":

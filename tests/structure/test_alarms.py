@@ -1,4 +1,4 @@
-"""Every alarm that the code can raise stands in docs/operating.md with what it means and what to do, and no other."""
+"""docs/reference/alarms.md has each alarm that the code can raise, with what it means and what to do, and no other."""
 
 import ast
 import re
@@ -59,9 +59,8 @@ def raised() -> set[str]:
 
 def documented() -> dict[str, tuple[str, str]]:
     """The rows of the table: kind, what happened, what to do."""
-    text = (ROOT / "docs/operating.md").read_text(encoding="utf-8")
-    section = text.partition("\n## Alarms\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([a-z-]+)` \| (.+?) \| (.+) \|$", section, re.MULTILINE)
+    text = (ROOT / "docs/reference/alarms.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.+?) \| (.+) \|$", text, re.MULTILINE)
     assert len(rows) == len({kind for kind, _, _ in rows}), "an alarm stands in the table twice"
     return {kind: (happened, do) for kind, happened, do in rows}
 

@@ -1,4 +1,4 @@
-"""docs/garlic-farm.md says what is so: the capture is what servers say, the tables name each message and extension."""
+"""docs/reference/garlic-farm.md is true: servers say what its capture shows, and its tables are complete."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from consensus.protocols.garlic_farm.wire.messages import EXCHANGES, REPLY_TYPES
 from consensus.protocols.garlic_farm.wire.upgrade import EXTENSION_SETS, Extension
 from tests.node.garlic_farm_capture import capture
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "garlic-farm.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "garlic-farm.md").read_text()
 LONG_S = 60
 
 

@@ -33,7 +33,7 @@ from bridge.core.state.records import (
 from bridge.wire.i2p.structures import destination_from_base64, ed25519_destination
 from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, ApplicationError, decode, encode
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "application-json.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "application-json.md"
 
 
 def destination(number: int) -> str:

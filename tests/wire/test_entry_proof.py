@@ -1,6 +1,6 @@
 """What a proof of an entry shows, and that nothing but the exact bytes of its author has one.
 
-The format is built here a second time, by hand, from its description in `docs/application-json.md`.
+The format is built here a second time, by hand, from its description in `docs/reference/application-json.md`.
 """
 
 import base64

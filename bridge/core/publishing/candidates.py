@@ -1,4 +1,4 @@
-"""Who publishes: the server with the healthiest recent state, chosen alike by all (docs/publisher.md).
+"""Who publishes: the server with the healthiest recent state, chosen alike by all (docs/explanation/publishing.md).
 
     score = 1000 - penalties        job lag 300, uptime 200, leaves 200, bandwidth 150, processor 100, memory 50
     rank  = (publishConfig is on, score, -server id)        a server that is not able has no rank

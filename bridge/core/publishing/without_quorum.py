@@ -1,4 +1,6 @@
-"""Publishing while the log stands still: who does it, and what, by what one server sees alone (docs/publisher.md).
+"""Publishing while the log stands still: who does it, and what, by what one server sees alone.
+
+docs/explanation/publishing.md tells it for operators.
 
     with a quorum      the log decides, and every server knows the same
     without            who: the server that published last, if it is to be reached and able to; else, of those who are,

@@ -152,7 +152,7 @@ class ControlClient:
         return str((await self._post("/v1/transfer", {"to": to})).get("leader", ""))
 
     async def nodes(self) -> dict[str, Any]:
-        """Who belongs to the farm (docs/json-output.md)."""
+        """Who belongs to the farm (docs/reference/json.md)."""
         return checked(decode_json(await self._get("/v1/nodes")))
 
     async def approve_node(self, node: str) -> dict[str, Any]:

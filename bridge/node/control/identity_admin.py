@@ -329,7 +329,7 @@ class IdentityOffice:
         if chain is None:
             text = (
                 'with transport = "i2p" no gossip carries keys: replace the key file of each router by hand, as'
-                " docs/keys.md says under 'A stolen router'"
+                " docs/how-to/stolen-router.md says"
             )
             raise Refused(409, "no-gossip", text)
         group = group_of(farm.replica.server.describe().raft, farm.answered_within_ms)

@@ -1,4 +1,4 @@
-"""What the control endpoint answers: a request in, one answer out (`docs/control-endpoint.md`).
+"""What the control endpoint answers: a request in, one answer out (`docs/reference/control-endpoint.md`).
 
     GET  /v1/view                                   the whole FarmView
     GET  /v1/cluster                                who leads and where, who votes

@@ -48,7 +48,7 @@ def checks_of(view: FarmView) -> list[Check]:
 def _quorum_check(view: FarmView) -> Check:
     raft = view.raft
     if raft.leader_id is None:
-        action = "start the others or mend the network; docs/operating.md, 'When the majority is gone'"
+        action = "start the others or mend the network; docs/how-to/recover.md"
         return Check("quorum", Result.PROBLEM, "nobody leads: nothing can be committed", action)
     leader = raft.leader_name or f"server {raft.leader_id}"
     return Check("quorum", Result.OK, f"{leader} leads {len(raft.voters)} voters in term {raft.term}")

@@ -80,7 +80,7 @@ def _users_checks(configuration: NodeConfiguration) -> Iterator[Check]:
         try:
             read_files(users)
         except UsersError as error:
-            yield Check("users", Result.PROBLEM, str(error), "mend the file; docs/transports.md has its form")
+            yield Check("users", Result.PROBLEM, str(error), "mend the file; docs/reference/transports.md has its form")
         else:
             yield Check("users", Result.OK, f"{' and '.join(named)} can be read")
 

@@ -199,7 +199,7 @@ class Forming:
             effects += await self._carry_out(effect)
         self._count_ignored()
         if self._core.alarms:
-            self._alarms.set(ALARM, " ".join(self._core.alarms), "see docs/operating.md, 'Founding a farm'")
+            self._alarms.set(ALARM, " ".join(self._core.alarms), "see docs/how-to/found-a-farm.md")
         else:
             self._alarms.clear(ALARM)
         return [effect.text for effect in effects if isinstance(effect, RequestRefused)]

@@ -94,4 +94,4 @@ class GossipEvents:
             case Alarm(AlarmKind.KEY_RETIRED, text):
                 self.alarms.set(AlarmKind.KEY_RETIRED.value, text, self.farm_keys.way_back)
             case Alarm(kind, text):
-                self.alarms.set(kind.value, text, "see docs/operating.md, 'Alarms'")
+                self.alarms.set(kind.value, text, "see docs/reference/alarms.md")

@@ -11,7 +11,8 @@ it gets the log over its own Raft port, whose certificate its peers know, and in
 members that it remembers; each answers with the new key sealed for it, signed. One such answer proves nothing: the
 router that was evicted meanwhile is in the old log as a member, and could make a key of its own look like the farm's.
 So a key counts only when a majority of the other voters that this node knows, and two of them at least, vouch for the
-same one. Where that cannot be, the operator brings the key file, which is the way that always works (`docs/keys.md`).
+same one. Where that cannot be, the operator brings the key file, which is the way that always works
+(`docs/how-to/stolen-router.md`).
 
 *Connections.* The Raft port asks for credentials when a connection begins. So when an era begins, all that were
 accepted or made before are ended a moment later, and whoever belongs to the farm connects again. Over I2P no era begins

@@ -159,7 +159,7 @@ class Reconciling:
         decision = reconciler.decide(now_ms(), self._sightings(listed), admitted, group)
         self.waits = decision.waits
         if decision.refused:
-            action = "rename it, or bring back the identity.key of the old one; see docs/operating.md, 'Alarms'"
+            action = "rename it, or bring back the identity.key of the old one; see docs/how-to/servers.md"
             parts.alarms.set(ALARM, "; ".join(decision.refused), action)
         else:
             parts.alarms.clear(ALARM)

@@ -25,7 +25,7 @@ CAUSES_MAX = 8
 ACTION = (
     "the farm ignores these entries. A program of yours: sign with a client key that was admitted for this (`garlicfarm"
     " node admit-client`), or submit through a node. Nobody of yours: somebody has the farm's key file; see"
-    " docs/keys.md, 'A copied key file'"
+    " docs/how-to/copied-key-file.md"
 )
 
 

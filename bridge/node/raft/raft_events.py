@@ -30,7 +30,7 @@ def note_raft(notice: Notice, trace: EventLog, alarms: Alarms) -> None:
                 alarms.set(
                     "disk-full",
                     "the disk of the state directory is full: nothing new is stored or acknowledged",
-                    "free some space, the node goes on by itself; see docs/operating.md, 'Alarms'",
+                    "free some space, the node goes on by itself; see docs/reference/alarms.md",
                 )
             else:
                 alarms.clear("disk-full")

@@ -42,7 +42,7 @@ _DO_WHERE_REFUSED = {
     Fault.UNKNOWN_IDENTITY: "if this node was given another state directory, or an old copy of its own, put the right"
     " one back; otherwise start it as a new router, with a new state directory",
     Fault.EXPELLED: "`garlicfarm node list` at a router of the farm shows who was evicted or removed; a router"
-    " that may come back needs a new state directory, or an operator lets it back (docs/changing-servers.md)",
+    " that may come back needs a new state directory, or an operator lets it back (docs/how-to/servers.md)",
     Fault.WRONG_CERTIFICATE: "check both clocks and the certificate of that server; if nobody changed it, somebody else"
     " may listen at its address: do not switch the check off, find out who",
     Fault.PLAIN_REFUSED: 'set the same `transport` on all servers; with "i2p" each advertises its .b32.i2p name',
@@ -57,11 +57,11 @@ _DO_WHERE_REFUSING = {
     Fault.WRONG_VERSION: "update the older garlicfarm",
     Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
     Fault.UNPROVEN: "somebody has this farm's key file and no identity of the farm, or stands between two nodes: find"
-    " out who, and if the file was copied, replace the keys (docs/keys.md)",
+    " out who, and if the file was copied, replace the keys (docs/how-to/copied-key-file.md)",
     Fault.UNKNOWN_IDENTITY: "a router of yours: give it back its own state directory, or a new one and let it be"
-    " admitted; a stranger: somebody has this farm's key file, so replace the keys (docs/keys.md)",
+    " admitted; a stranger: somebody has this farm's key file, so replace the keys (docs/how-to/copied-key-file.md)",
     Fault.EXPELLED: "a router that was evicted, replaced or removed still runs: stop it, or take it back as"
-    " docs/changing-servers.md says; if nobody of yours runs it, replace the keys (docs/keys.md)",
+    " docs/how-to/servers.md says; if nobody of yours runs it, replace the keys (docs/how-to/copied-key-file.md)",
 }
 
 

@@ -76,7 +76,8 @@ class MasterSession:
         if self._access.software is Software.I2PD and key.offline is not None:
             raise RouterError(
                 "i2pd makes no session for a destination whose key is offline, so a transient signing key cannot "
-                "publish through it: take a Java router, or the master key itself as the signing key (docs/keys.md)"
+                "publish through it: take a Java router, or the master key itself as the signing key "
+                "(docs/how-to/signing-keys.md)"
             )
         self._key = key
         offer = _Offer(structure)

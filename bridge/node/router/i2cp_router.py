@@ -1,4 +1,4 @@
-"""A real router, Java or i2pd: publishes over I2CP and tells about itself by I2PControl (docs/routers.md).
+"""A real router, Java or i2pd: publishes over I2CP and tells about itself by I2PControl (docs/reference/routers.md).
 
     publish, stop            a session for each master destination        i2cp_publishing
     reachable, clock, hashes a connection without a session               i2cp_asking
@@ -132,7 +132,8 @@ class I2cpRouter:
             self._alarms.set(
                 UNREACHABLE_ALARM,
                 f"the router does not answer, so its leaves count as ill: {error}",
-                "start the router and its I2CP port, and check [router] with `garlicfarm doctor`; see docs/routers.md",
+                "start the router and its I2CP port, and check [router] with `garlicfarm doctor`;"
+                " see docs/reference/routers.md",
             )
             return False
         self._alarms.clear(UNREACHABLE_ALARM)
@@ -242,6 +243,6 @@ class I2cpRouter:
         if offered.is_demo or key.demo:
             raise RouterError(
                 "the structure or its key is a demonstration's and never reaches a real router: make a destination of "
-                "your own with `garlicfarm keys new-destination` (docs/keys.md)"
+                "your own with `garlicfarm keys new-destination` (docs/how-to/signing-keys.md)"
             )
         return key, offered

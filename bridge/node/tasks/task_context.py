@@ -62,4 +62,4 @@ class Member:
 
 def router_alarm(alarms: Alarms) -> SharedAlarm:
     """The alarm about the router, which asking for its status and publishing share."""
-    return SharedAlarm(alarms, ROUTER_ALARM, "see docs/operating.md, 'Alarms', and the router's own log")
+    return SharedAlarm(alarms, ROUTER_ALARM, "see docs/reference/alarms.md, and the router's own log")

@@ -5,7 +5,7 @@
 
 A router answers the keys that it knows and passes over the others, so all are asked for at once, and what is missing in
 the answer is None: unknown. Numbers come as numbers or, from older routers, as texts. What a key means and which kind
-of router tells it is in docs/application-json.md.
+of router tells it is in docs/reference/application-json.md.
 
 `I2PControlError` is the only error of the decoder.
 """

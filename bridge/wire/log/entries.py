@@ -11,7 +11,8 @@ alone, so that all replicas agree on it.
 An entry that the farm acts on also carries a proof (`bridge.wire.log.proof`). `EntryReader` gives the record together
 with its verified author; `decode` alone says only what an entry would mean.
 
-The keys are the proposal's where it gives them and lowerCamelCase otherwise; `docs/application-json.md` has the table.
+The keys are the proposal's where it gives them and lowerCamelCase otherwise; `docs/reference/application-json.md`
+has the table.
 """
 
 from collections import OrderedDict

@@ -1,6 +1,6 @@
 """The JSON of a report ⇄ `bridge.core.state.records.Report`: what one server says about itself.
 
-See docs/application-json.md.
+docs/reference/application-json.md has its keys.
 
 `meta` is the proposal's one object where a server serves one master destination, or a list of such objects where it
 serves several; then an element of `destinations` may say by `master` (a hash) behind which of them it stands. A reader

@@ -6,7 +6,7 @@
     F = {"cluster_id": hex, "promised": [{"node": id, "clock_ms": n, "nonce": hex}, …]}
 
 A founding's cluster id follows from its promises; it is written for people, and checked. Version 1 had no promises in
-a founding, so nobody could verify it: a farm of that version is made anew (`docs/formation.md`).
+a founding, so nobody could verify it: a farm of that version is made anew (`docs/how-to/upgrade.md`).
 
 JSON and not CBOR, because an operator who is told that a node promised something wants to look. The file decides
 whether a node may vote, so it is read strictly: an unknown member, a set out of order, a founding that contradicts the
@@ -36,7 +36,7 @@ VERSION: Final = 2
 MADE_BEFORE: Final = (
     "it was written by a garlicfarm whose farms could not be verified, and this one does not take part in them. The way"
     " over: with the version that made it, `garlicfarm backup FILE` on a router of the farm; with this one, `garlicfarm"
-    " recover --from FILE --state-dir NEW` (docs/formation.md, 'A farm made before')"
+    " recover --from FILE --state-dir NEW` (docs/how-to/upgrade.md, 'A farm made before')"
 )
 FORMATION_STATE_LIMIT_BYTES: Final = 16_384
 

@@ -72,7 +72,7 @@ class Extension(Enum):
     CONFIGURATIONS = "configurations"
     READ_INDEX = "read-index"
     SESSIONS = "sessions"
-    """A client can be told that its session has expired; see `docs/clients.md`."""
+    """A client can be told that its session has expired; see `docs/explanation/clients.md`."""
 
 
 EXTENSION_SETS: dict[str, frozenset[Extension]] = {

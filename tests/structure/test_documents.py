@@ -1,0 +1,118 @@
+"""What documents, code and tests name exists: documents, their sections, linked files and functions.
+
+A link `file.py#name` names a function, a class or a method, not a line, so that it survives an edit above it. Code and
+tests name a document by its path from the root, and a section of it in quotation marks behind the path. Documents name
+a section by a link with the anchor that GitHub and mkdocs make of its heading.
+"""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.structure.raft_rules import ROOT, definitions_in
+
+DOCS = ROOT / "docs"
+DOCUMENTS = sorted([*DOCS.rglob("*.md"), *(ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md"))])
+LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"(?<![\w/.-])docs/[\w/-]+\.md")
+SECTION = re.compile(rf"({NAMED.pattern})`?,? (?:says )?(?:under )?['\"]([^'\"]+)['\"]")
+MENTIONED = re.compile(r"`([\w/.-]+\.md)`")
+READ = {".py", ".toml", ".md", ".txt", ".go", ".java", ".json", ""}
+
+
+@cache
+def definitions(path: Path) -> frozenset[str]:
+    return frozenset(definition.name for definition in definitions_in(path))
+
+
+@cache
+def headings(path: Path) -> tuple[str, ...]:
+    return tuple(re.findall(r"^#+ (.+)$", FENCED.sub("", path.read_text(encoding="utf-8")), re.MULTILINE))
+
+
+def anchor(heading: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def exists(path: Path, part: str) -> bool:
+    """Whether there is such a file and, in a document or a module, such a part."""
+    if not path.exists():
+        return False
+    match path.suffix:
+        case ".md":
+            return not part or part in map(anchor, headings(path))
+        case ".py":
+            return not part or part in definitions(path)
+        case _:
+            return True
+
+
+def tracked() -> Iterator[Path]:
+    """The files of the repository that may name a document."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S607
+    names = listed.stdout.splitlines() if listed.returncode == 0 else []
+    for path in map(ROOT.joinpath, names):
+        if path.suffix in READ and path.is_file() and "vectors" not in path.parts:
+            yield path
+
+
+def texts(path: Path) -> list[str]:
+    """What a file says: of a module each whole string, since long ones are written in parts."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return [source]
+    nodes = list(ast.walk(ast.parse(source)))
+    joined = [
+        "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+        for node in nodes
+        if isinstance(node, ast.JoinedStr)
+    ]
+    return joined + [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_document_links_exists(document: Path) -> None:
+    text = FENCED.sub("", document.read_text(encoding="utf-8"))
+    missing = [
+        f"{target}#{part}"
+        for _, target, part in LINK.findall(text)
+        if "://" not in target and not exists((document.parent / target).resolve() if target else document, part)
+    ]
+    missing += [name for name in MENTIONED.findall(text) if not any((base / name).exists() for base in bases(document))]
+    assert missing == []
+
+
+def bases(document: Path) -> tuple[Path, ...]:
+    """Where a document that is named without a link may stand."""
+    return document.parent, ROOT
+
+
+def test_every_document_and_section_that_is_named_anywhere_exists() -> None:
+    missing = set()
+    for path in tracked():
+        missing |= {
+            f"{path.relative_to(ROOT)}: {name}"
+            for name in NAMED.findall(path.read_text(encoding="utf-8"))
+            if not (ROOT / name).exists()
+        }
+        missing |= {
+            f"{path.relative_to(ROOT)}: {name}, '{section}'"
+            for text in texts(path)
+            for name, section in SECTION.findall(text)
+            if (ROOT / name).exists() and " ".join(section.split()) not in headings(ROOT / name)
+        }
+    assert missing == set()
+
+
+def test_the_index_links_every_document_once() -> None:
+    index = DOCS / "README.md"
+    linked = [str((DOCS / target).resolve()) for _, target, _ in LINK.findall(index.read_text(encoding="utf-8"))]
+    there = [str(path) for path in sorted(DOCS.rglob("*.md")) if path != index]
+    assert sorted(target for target in linked if target.startswith(str(DOCS))) == there
