@@ -18,10 +18,10 @@ from benchmarks import gossip_speed, gossip_whole_node, serf
 from benchmarks.figures import Figure
 from benchmarks.gossip_group import Group, GroupError, Member, processes
 from gossip.core.member import Address, Status
-from gossip.core.tuning import Tuning
+from gossip.core.options import Options
 from gossip.node.agent import Agent, open_agent
-from gossip.node.config import AgentConfig
 from gossip.node.endpoints import endpoint
+from gossip.node.settings import GroupSettings
 from gossip.wire.seal import KeyRing
 
 SPEED_RUNS = 5
@@ -100,12 +100,12 @@ async def converge_in_one_process(count: int) -> float:
     async with trio.open_nursery() as nursery:
 
         async def run(*seeds: Agent, task_status: trio.TaskStatus[Agent]) -> None:
-            config = AgentConfig(
+            config = GroupSettings(
                 bind=Address("127.0.0.1", 0),
                 key_ring=key,
                 seeds=tuple(endpoint(seed.info.address) for seed in seeds),
                 capacity=2 * count,
-                tuning=Tuning.lan(),
+                options=Options.lan(),
             )
             async with open_agent(config) as agent:
                 agents.append(agent)

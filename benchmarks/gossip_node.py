@@ -18,14 +18,14 @@ import trio
 
 from gossip.core.effects import MembershipChanged
 from gossip.core.member import Address
-from gossip.core.tuning import Tuning
+from gossip.core.options import Options
 from gossip.node.agent import Agent, open_agent
-from gossip.node.config import AgentConfig
 from gossip.node.endpoints import endpoint
+from gossip.node.settings import GroupSettings
 from gossip.wire.seal import KeyRing
 
 BENCHMARK_KEY = b"a key that keeps nothing secret."
-TIMINGS = {"lan": Tuning.lan, "loopback": Tuning.loopback}
+TIMINGS = {"lan": Options.lan, "loopback": Options.loopback}
 
 
 def main() -> None:
@@ -39,18 +39,18 @@ def main() -> None:
     parser.add_argument("--quiet", action="store_true", help="say nothing of changes")
     options = parser.parse_args()
     tuning = replace(TIMINGS[options.timing](), directory_limit=options.directory_limit)
-    config = AgentConfig(
+    config = GroupSettings(
         bind=Address("127.0.0.1", 0),
         key_ring=None if options.insecure else KeyRing(BENCHMARK_KEY),
         insecure=options.insecure,
         seeds=tuple(options.seed),
         capacity=options.capacity,
-        tuning=tuning,
+        options=tuning,
     )
     trio.run(_run, config, options.quiet)
 
 
-async def _run(config: AgentConfig, quiet: bool) -> None:  # noqa: FBT001 - trio.run passes by position
+async def _run(config: GroupSettings, quiet: bool) -> None:  # noqa: FBT001 - trio.run passes by position
     async with open_agent(config) as agent, trio.open_nursery() as nursery:
         _say({"address": endpoint(agent.info.address), "node": agent.node_id.hex()})
         nursery.start_soon(_tell_changes, agent, quiet)

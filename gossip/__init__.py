@@ -12,19 +12,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from gossip.core.description import MemberDescription
-    from gossip.core.effects import Alarm, AlarmKind, BroadcastHeard, MembershipChanged, QueryHeard
-    from gossip.core.keychain import KeyChainError
+    from gossip.core.description import Member
+    from gossip.core.effects import Alarm, AlarmKind, MembershipChanged, QueryReceived, UserEventReceived
+    from gossip.core.keyring import KeyringError
     from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
     from gossip.core.messages import JoinNak
+    from gossip.core.options import Options
     from gossip.core.swim import Swim
-    from gossip.core.tuning import Tuning
-    from gossip.node.config import ConfigError
     from gossip.node.group import Group
     from gossip.node.group import open_group as open  # noqa: A004 - `gossip.open`, as `trio.open_...` and `gzip.open`
     from gossip.node.identity import StateError
     from gossip.node.questions import Answer
     from gossip.node.requests import BusyError
+    from gossip.node.settings import ConfigError
     from gossip.wire.seal import KeyRing
 
 __all__ = [
@@ -32,35 +32,35 @@ __all__ = [
     "Alarm",
     "AlarmKind",
     "Answer",
-    "BroadcastHeard",
     "BusyError",
     "ConfigError",
     "Group",
     "Incarnation",
     "JoinNak",
-    "KeyChainError",
     "KeyRing",
-    "MemberDescription",
+    "KeyringError",
+    "Member",
     "MembershipChanged",
     "NodeId",
     "NodeInfo",
-    "QueryHeard",
+    "Options",
+    "QueryReceived",
     "StateError",
     "Status",
     "Swim",
-    "Tuning",
+    "UserEventReceived",
     "open",
 ]
 
 _HOMES: Final = {
-    "gossip.core.effects": ("Alarm", "AlarmKind", "BroadcastHeard", "MembershipChanged", "QueryHeard"),
-    "gossip.core.keychain": ("KeyChainError",),
-    "gossip.core.description": ("MemberDescription",),
+    "gossip.core.effects": ("Alarm", "AlarmKind", "UserEventReceived", "MembershipChanged", "QueryReceived"),
+    "gossip.core.keyring": ("KeyringError",),
+    "gossip.core.description": ("Member",),
     "gossip.core.member": ("Address", "Incarnation", "NodeId", "NodeInfo", "Status"),
     "gossip.core.swim": ("Swim",),
-    "gossip.core.tuning": ("Tuning",),
+    "gossip.core.options": ("Options",),
     "gossip.core.messages": ("JoinNak",),
-    "gossip.node.config": ("ConfigError",),
+    "gossip.node.settings": ("ConfigError",),
     "gossip.node.group": ("Group",),
     "gossip.node.identity": ("StateError",),
     "gossip.node.questions": ("Answer",),

@@ -42,7 +42,7 @@ from bridge.core.state.farm_state import FarmState, FarmTuning, MasterState, Ser
 from consensus import Configuration, ServerId, integer_id
 from consensus import Description as RaftDescription
 from gossip.core.description import Description as GossipDescription
-from gossip.core.description import MemberDescription
+from gossip.core.description import Member
 from gossip.core.member import Address
 
 
@@ -171,7 +171,7 @@ def _server_role(farm: FarmSources | None, node_id: bytes) -> ServerRole:
     return ServerRole.LEARNER if server_id in farm.raft.configuration.learner_ids else ServerRole.REMOVED
 
 
-def _member(member: MemberDescription, facts: Facts | None, server_role: ServerRole) -> MemberView:
+def _member(member: Member, facts: Facts | None, server_role: ServerRole) -> MemberView:
     return MemberView(
         node_id=member.node_id.hex(),
         name=member.node_id.hex() if facts is None else facts.name,

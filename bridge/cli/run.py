@@ -27,8 +27,8 @@ from bridge.node.settings.masters import MasterError
 from bridge.node.stopped import NodeStopped
 from consensus.net import CertificateError
 from consensus.storage import StorageError
-from gossip.node.config import ConfigError
 from gossip.node.identity import StateError
+from gossip.node.settings import ConfigError
 
 LOG = logging.getLogger(__name__)
 INTERRUPTED = 130

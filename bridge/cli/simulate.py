@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bridge.cli.failure import fail, failures
 from bridge.cli.printing import echo, print_facts
-from gossip.core.tuning import Tuning
+from gossip.core.options import Options
 from gossip.simulation.figures import figures, load_ratio
 from gossip.simulation.picture import picture
 from gossip.simulation.scenario import Play, Scenario
@@ -81,7 +81,7 @@ def gossip(
             slow=slow,
             partition=partition,
             random_seed=seed,
-            tuning=chosen,
+            options=chosen,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
@@ -120,10 +120,10 @@ def _compared(name: str, play: Play, other: Play, first_period: int) -> tuple[st
     return f"load {name}", f"{messages:.3f} x messages, {octets:.3f} x bytes per member"
 
 
-def _tuning(name: str, members: int) -> Tuning:
-    lan = Tuning.lan()
+def _tuning(name: str, members: int) -> Options:
+    lan = Options.lan()
     if name == "overlay" or (name == "auto" and members > lan.directory_limit):
-        return Tuning.for_overlay()
+        return Options.for_overlay()
     return lan
 
 
@@ -141,7 +141,7 @@ def _play(story: Scenario) -> Play:
             gc.enable()
     spent = time.process_time() - began
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB / 1e6
-    kind = "overlay" if story.tuning.overlay else "lan"
+    kind = "overlay" if story.options.overlay else "lan"
     print_facts(
         [
             ("story", f"{story.members:,} members x {story.capacity} peers, {story.periods} periods, tuning {kind}"),

@@ -20,19 +20,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from gossip.core.claims import Claims
-from gossip.core.composer import Composer
 from gossip.core.effects import OfferToken
+from gossip.core.local_node import LocalNode, is_plausible
 from gossip.core.member import Address, NodeInfo, Status
 from gossip.core.membership import Entry, Membership
 from gossip.core.messages import JoinAck, JoinNak, JoinRedirect, JoinReq
+from gossip.core.options import Options
 from gossip.core.outbox import DropReason, Outbox
-from gossip.core.own import Own, is_plausible
+from gossip.core.piggyback import Piggyback
 from gossip.core.probe import Prober
 from gossip.core.rate import Rate
 from gossip.core.refusal import DOMAIN, RefusalCode
-from gossip.core.rumours import Rumours
-from gossip.core.tuning import Tuning
+from gossip.core.updates import Updates
+from gossip.core.user_events import UserEvents
 
 _REDIRECT_ADDRESSES = 4
 _ENDS_OF_A_SPLIT = 2
@@ -51,52 +51,52 @@ class Admission:
 
     def __init__(
         self,
-        own: Own,
+        own: LocalNode,
         membership: Membership,
-        claims: Claims,
-        composer: Composer,
+        updates: Updates,
+        composer: Piggyback,
         prober: Prober,
-        rumours: Rumours,
+        user_messages: UserEvents,
         outbox: Outbox,
-        tuning: Tuning,
+        options: Options,
         random: Random,
         now: int,
         admit: AdmissionPolicy = admit_all,
     ) -> None:
         self.in_maintenance = False
         self._admit = admit
-        self._rumours = rumours
-        self._own = own
+        self._user_events = user_messages
+        self._local = own
         self._membership = membership
-        self._claims = claims
-        self._composer = composer
+        self._updates = updates
+        self._piggyback = composer
         self._prober = prober
         self._outbox = outbox
         self._random = random
-        self._tokens = Rate(tuning.join_rate_per_second, tuning.join_burst, now)
-        self._joins = Rate(tuning.join_rate_per_second, tuning.join_burst, now)
+        self._tokens = Rate(options.join_rate_per_second, options.join_burst, now)
+        self._joins = Rate(options.join_rate_per_second, options.join_burst, now)
 
     def receive(self, source: Address, request: JoinReq, now: int, *, token_valid: bool) -> None:
         """Handle one JoinReq."""
-        if self._own.leaving:
+        if self._local.leaving:
             self._outbox.drop(DropReason.LEAVING)
         elif self.in_maintenance:
             self._outbox.drop(DropReason.MAINTENANCE)
         elif not is_plausible(request.source):
             self._outbox.drop(DropReason.BAD_DESCRIPTION)
-        elif request.source.node_id == self._own.node_id and request.source.address == self._own.info.address:
+        elif request.source.node_id == self._local.node_id and request.source.address == self._local.info.address:
             self._outbox.drop(DropReason.OWN_MESSAGE)
         elif not (self._joins if token_valid else self._tokens).take(now):
             self._outbox.drop(DropReason.RATE_LIMITED)
         elif not token_valid:
             self._outbox.emit(OfferToken(source, request.source.node_id, request.source.incarnation.generation))
-        elif request.source.node_id == self._own.node_id:
-            self._claims.suspect_twin(request.source.address)
+        elif request.source.node_id == self._local.node_id:
+            self._updates.suspect_conflict(request.source.address)
         else:
             self._consider(source, request, now)
 
     def _consider(self, source: Address, request: JoinReq, now: int) -> None:
-        self._rumours.tune_in(request.clock, now)
+        self._user_events.sync_clock(request.clock, now)
         rejection = self._admit(request.source)
         if rejection is not None:
             self._answer(source, request.source, rejection)
@@ -106,7 +106,7 @@ class Admission:
             # Not admitted, so not recorded: refusing costs no memory.
             self._refuse(source, request)
             return
-        entry = self._claims.hear_alive(request.source, now)
+        entry = self._updates.hear_alive(request.source, now)
         if entry is None:
             self._outbox.drop(DropReason.DIRECTORY_FULL)
             return
@@ -138,8 +138,8 @@ class Admission:
 
     def _welcome(self, source: Address, entry: Entry, *others: Entry) -> None:
         first = tuple(other.info for other in others)
-        sample = self._composer.welcome_sample(entry.node_id, first)
-        self._answer(source, entry.info, JoinAck(self._own.info, sample, self._rumours.clock))
+        sample = self._piggyback.welcome_sample(entry.node_id, first)
+        self._answer(source, entry.info, JoinAck(self._local.info, sample, self._user_events.clock))
 
     def _answer(self, target: Address, receiver: NodeInfo, answer: JoinAck | JoinNak | JoinRedirect) -> None:
         """Send it for this life of its receiver: a later one must not take a recording of it for an answer."""

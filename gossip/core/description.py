@@ -8,7 +8,7 @@ from gossip.core.membership import Membership
 
 
 @dataclass(frozen=True, slots=True)
-class MemberDescription:
+class Member:
     """One other member, as this node sees it. `since_ms` is when it got its present status (this core's clock)."""
 
     info: NodeInfo
@@ -30,10 +30,10 @@ class MemberDescription:
         return self.info.metadata
 
 
-def described(membership: Membership) -> tuple[MemberDescription, ...]:
+def described(membership: Membership) -> tuple[Member, ...]:
     """Every member of a directory."""
     return tuple(
-        MemberDescription(
+        Member(
             entry.info,
             entry.status,
             entry.incarnation,
@@ -51,7 +51,7 @@ class Description:
     """This node, the members that it knows, and its counters."""
 
     self_info: NodeInfo
-    members: tuple[MemberDescription, ...]
+    members: tuple[Member, ...]
     peer_count: int
     health_score: int
     leaving: bool

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from gossip.core.keychain import KeyChain
+from gossip.core.keyring import Keyring
 from gossip.core.member import Address, NodeId, NodeInfo, Status
-from gossip.core.messages import Message, Query, UserBroadcast
+from gossip.core.messages import Message, Query, UserEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Send:
     message: Message
     recipient: NodeId | None
     boxed_for: bytes = b""
-    """The recipient's credential, if it can read none of our keys: key news is then boxed for its identity."""
+    """The recipient's credential, if it can read none of our keys: keyring updates is then boxed for its identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,14 @@ class AdoptGeneration:
 
 
 @dataclass(frozen=True, slots=True)
-class BroadcastHeard:
+class UserEventReceived:
     """An application elsewhere said something to everybody. Told once."""
 
-    broadcast: UserBroadcast
+    broadcast: UserEvent
 
 
 @dataclass(frozen=True, slots=True)
-class QueryHeard:
+class QueryReceived:
     """An application elsewhere asks; AnswerGiven answers. Told once."""
 
     query: Query
@@ -86,10 +86,10 @@ class QueryEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class UseKeys:
+class UseKeyring:
     """Seal and open with these keys from now on, and keep them: a restart must not bring old ones back."""
 
-    chain: KeyChain
+    chain: Keyring
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ class KeyOffered:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyNewsRefused:
-    """Somebody told keys whom the application does not let (`AgentConfig.may_tell_keys`). Not every time is told."""
+class KeyringUpdateRefused:
+    """Somebody told keys whom the application does not let (`GroupSettings.may_tell_keys`). Not every time is told."""
 
     teller: NodeId
     source: Address
@@ -111,7 +111,7 @@ class KeyNewsRefused:
 class AlarmKind(Enum):
     """Conditions that an operator must see."""
 
-    TWIN = "twin"
+    IDENTITY_CONFLICT = "identity-conflict"
     """A live node uses our identity: this node stops."""
     ROLLED_BACK = "rolled-back"
     """A later life of our identity was heard of, in its own words: what this node keeps is older than that."""
@@ -119,9 +119,9 @@ class AlarmKind(Enum):
     """No peer answers and every seed is silent."""
     KEY_RETIRED = "key-retired"
     """The group refuses this node's key: it was rotated out while the node was away."""
-    KEYS_NOT_KEPT = "keys-not-kept"
+    KEYRING_NOT_STORED = "keyring-not-stored"
     """New keys are in use and could not be stored: after a restart this node would come with old ones."""
-    GENERATION_NOT_KEPT = "generation-not-kept"
+    GENERATION_NOT_STORED = "generation-not-stored"
     """This node must begin a later life and cannot store its number: it is mute until it can."""
     ADMIT_FAILED = "admit-failed"
     """The application's `admit` raised, or returned what is no answer: the joiner was refused."""
@@ -153,10 +153,10 @@ Effect = (
     | MembershipChanged
     | AdoptGeneration
     | Alarm
-    | BroadcastHeard
-    | QueryHeard
+    | UserEventReceived
+    | QueryReceived
     | QueryAnswered
     | QueryEnded
-    | UseKeys
+    | UseKeyring
     | KeyOffered
 )

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from gossip.core.keychain import KeyChain
+from gossip.core.keyring import Keyring
 from gossip.core.member import Address
-from gossip.core.messages import Message, RumourId
+from gossip.core.messages import Message, UserMessageId
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class MaintenanceSwitched:
 
 
 @dataclass(frozen=True, slots=True)
-class SayRequested:
+class UserEventRequested:
     """The application says something to everybody."""
 
     name: str
@@ -68,7 +68,7 @@ class SayRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class AskRequested:
+class QueryRequested:
     """The application asks everybody; its answers and its end carry `ticket`."""
 
     ticket: int
@@ -81,15 +81,15 @@ class AskRequested:
 class AnswerGiven:
     """The application answers a query that it heard."""
 
-    query_id: RumourId
+    query_id: UserMessageId
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class KeysChanged:
+class KeyringChanged:
     """The operator changed the farm's keys."""
 
-    chain: KeyChain
+    chain: Keyring
 
 
 Event = (
@@ -99,9 +99,9 @@ Event = (
     | MetadataChanged
     | LeaveRequested
     | MaintenanceSwitched
-    | SayRequested
-    | AskRequested
+    | UserEventRequested
+    | QueryRequested
     | AnswerGiven
-    | KeysChanged
+    | KeyringChanged
     | Unreadable
 )

@@ -70,7 +70,7 @@ class Entry:
 
 
 class Membership:
-    """The directory, and which of it are peers. Holds no rules of precedence: see `claims`."""
+    """The directory, and which of it are peers. Holds no rules of precedence: see `updates`."""
 
     def __init__(self, own_id: NodeId, capacity: int, directory_limit: int, random: Random) -> None:
         self._own_id = own_id

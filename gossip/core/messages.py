@@ -4,7 +4,7 @@
     leaving    Leave
     gossip     PingRequest -> PingResponse, relayed while `ttl` lasts; `payload` rides on both
     presence   Broadcast
-    ours       QueryReply (an answer to an application's query), KeyNews (the farm's key chain)
+    ours       QueryReply (an answer to an application's query), KeyringUpdate (the farm's keyring)
 
 `seq` pairs a response with its request, as in the RFC's example. A relayed request carries `requester`, the address to
 which the target answers directly; `relayed` tells a helper's copy from a direct ping. In a response `source_id` is the
@@ -17,7 +17,7 @@ Answers to a join, and whatever else ends or begins a link, name the life of the
 from dataclasses import dataclass, field
 from typing import Final
 
-from gossip.core.keychain import KeyChain
+from gossip.core.keyring import Keyring
 from gossip.core.member import NODE_ID_BYTES, Address, Incarnation, NodeId, NodeInfo, Status
 
 NOBODY: Final = NodeId(bytes(NODE_ID_BYTES))
@@ -50,8 +50,8 @@ Update = AliveUpdate | VerdictUpdate
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class RumourId:
-    """Names a rumour: the Lamport time at which its origin began to tell it, in which life of the origin."""
+class UserMessageId:
+    """Names a user message: the Lamport time at which its origin began to tell it, in which life of the origin."""
 
     time: int
     origin: NodeId
@@ -59,10 +59,10 @@ class RumourId:
 
 
 @dataclass(frozen=True, slots=True)
-class UserBroadcast:
+class UserEvent:
     """An application's word to everybody (not to be confused with the RFC's Broadcast, which is presence)."""
 
-    rumour_id: RumourId
+    message_id: UserMessageId
     name: str
     body: bytes
 
@@ -71,14 +71,14 @@ class UserBroadcast:
 class Query:
     """An application's question to everybody; answers go straight to `address`, within `timeout_ms` of hearing it."""
 
-    rumour_id: RumourId
+    message_id: UserMessageId
     name: str
     body: bytes
     address: Address
     timeout_ms: int
 
 
-Rumour = UserBroadcast | Query
+UserMessage = UserEvent | Query
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,14 @@ class Payload:
     """Gossip that rides on a ping or its answer: news, the sender's room for peers, and a sample of members it knows.
 
     `capacity` and `peer_count` steer redirects; `sample` is anti-entropy (the RFC's example puts it in ping replies).
-    `rumours` are what applications say. `keys_digest` tells which key chain the sender has (none: unsealed).
+    `user messages` are what applications say. `keys_digest` tells which keyring the sender has (none: unsealed).
     """
 
     updates: tuple[Update, ...] = ()
     capacity: int = 0
     peer_count: int = 0
     sample: tuple[NodeInfo, ...] = ()
-    rumours: tuple[Rumour, ...] = ()
+    user_messages: tuple[UserMessage, ...] = ()
     keys_digest: bytes = b""
 
 
@@ -103,7 +103,8 @@ class JoinReq:
 
     `peer_count` is how many peers the source has. A receiver in a full overlay splits one of its links only for a
     source that can use both ends; without that figure two members with one vacancy each would split links for ever.
-    `clock` is the Lamport time of the rumours that the source knows; a receiver that has just started takes it over.
+    `clock` is the Lamport time of the user messages that the source knows; a receiver that has just started takes it
+    over.
     """
 
     source: NodeInfo
@@ -138,7 +139,7 @@ class JoinRedirect:
 class JoinAck:
     """Welcome: the sender is now a peer of `description`; `sample` is some of the members that it knows.
 
-    `clock` is the Lamport time of the rumours: what was said before is not for the newcomer.
+    `clock` is the Lamport time of the user messages: what was said before is not for the newcomer.
     """
 
     description: NodeInfo
@@ -197,24 +198,33 @@ class Broadcast:
 class QueryReply:
     """A member's answer to a query, straight to the asker."""
 
-    query_id: RumourId
+    query_id: UserMessageId
     responder: NodeId
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class KeyNews:
+class KeyringUpdate:
     """The farm's gossip keys as `teller` knows them, signed by it. Sealed always, or boxed for one identity.
 
     `credential` is the teller's public key and signature; the wire floor makes and checks it. Old news needs no date: a
     chain that was merged once changes nothing when it is merged again.
     """
 
-    chain: KeyChain
+    chain: Keyring
     teller: NodeId = NOBODY
     credential: bytes = b""
 
 
 Message = (
-    JoinReq | JoinNak | JoinRedirect | JoinAck | Leave | PingRequest | PingResponse | Broadcast | QueryReply | KeyNews
+    JoinReq
+    | JoinNak
+    | JoinRedirect
+    | JoinAck
+    | Leave
+    | PingRequest
+    | PingResponse
+    | Broadcast
+    | QueryReply
+    | KeyringUpdate
 )

@@ -31,14 +31,14 @@ class DropReason(Enum):
     DIRECTORY_FULL = "directory-full"
     SEEDS_FULL = "seeds-full"
     MAINTENANCE = "maintenance"
-    BAD_RUMOUR = "bad-rumour"
-    RUMOUR_BEFORE_JOIN = "rumour-before-join"
+    BAD_USER_MESSAGE = "bad-user-message"
+    USER_MESSAGE_BEFORE_JOIN = "user-message-before-join"
     QUERIES_FULL = "queries-full"
     ANSWER_TOO_LATE = "answer-too-late"
     ANSWER_REPEATED = "answer-repeated"
-    BAD_KEYS = "bad-keys"
+    BAD_KEYRING = "bad-keyring"
     OTHER_ERA = "other-era"
-    KEYS_WOULD_SPLIT = "keys-would-split"
+    KEYRING_WOULD_SPLIT = "keyring-would-split"
     """Keys of which none opens what this node opens now: it would not hear the others any more."""
 
 

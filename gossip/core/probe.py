@@ -17,16 +17,16 @@ from enum import Enum
 from random import Random
 
 from gossip.core.awareness import Awareness
-from gossip.core.claims import Claims
-from gossip.core.composer import Composer, notice
+from gossip.core.local_node import LocalNode
 from gossip.core.member import Address, Incarnation, NodeId, Status
 from gossip.core.membership import Entry, Membership
 from gossip.core.messages import Payload, PingRequest, PingResponse, Update
+from gossip.core.options import Options
 from gossip.core.outbox import DropReason, Outbox
-from gossip.core.own import Own
+from gossip.core.piggyback import Piggyback, notice
 from gossip.core.relay import Relays
 from gossip.core.rotation import Rotation
-from gossip.core.tuning import Tuning
+from gossip.core.updates import Updates
 
 _PENDING_LIMIT = 1_024
 _NONCE_BITS = 64
@@ -38,7 +38,7 @@ class Answerer(Enum):
 
     MEMBER = "member"
     STRANGER = "stranger"
-    TWIN = "twin"
+    IDENTITY_CONFLICT = "identity-conflict"
     NOBODY = "nobody"
 
 
@@ -64,29 +64,29 @@ class Prober:
 
     def __init__(
         self,
-        own: Own,
+        own: LocalNode,
         membership: Membership,
-        claims: Claims,
-        composer: Composer,
+        updates: Updates,
+        composer: Piggyback,
         awareness: Awareness,
         outbox: Outbox,
-        tuning: Tuning,
+        options: Options,
         random: Random,
         now: int,
     ) -> None:
-        self._own = own
+        self._local = own
         self._membership = membership
-        self._claims = claims
-        self._composer = composer
+        self._updates = updates
+        self._piggyback = composer
         self._awareness = awareness
         self._outbox = outbox
-        self._tuning = tuning
+        self._options = options
         self._random = random
         self._rotation = Rotation(random)
-        self._relays = Relays(membership, outbox, tuning, random)
+        self._relays = Relays(membership, outbox, options, random)
         self._round: _Round | None = None
         self._rounds = 0
-        self._next_round_at = now + random.randrange(tuning.probe_period_ms)
+        self._next_round_at = now + random.randrange(options.probe_period_ms)
         self._seq = random.getrandbits(32)
         self._pending: dict[int, _Pending] = {}
 
@@ -120,26 +120,26 @@ class Prober:
             self._begin(now)
 
     def _begin(self, now: int) -> None:
-        period_ms = self._awareness.scale(self._tuning.probe_period_ms)
+        period_ms = self._awareness.scale(self._options.probe_period_ms)
         self._next_round_at = now + period_ms
         self._round = None
         self._pending = {
             seq: pending for seq, pending in self._pending.items() if now - pending.sent_at < 5 * period_ms
         }
-        self._ping_twin_suspects(now)
+        self._ping_conflict_suspects(now)
         target = self._pick()
         if target is None:
             return
         seq = self.ping(target, now)
-        timeout_ms = self._awareness.scale(self._tuning.probe_timeout_ms)
+        timeout_ms = self._awareness.scale(self._options.probe_timeout_ms)
         self._round = _Round(target.node_id, target.incarnation, seq, now + timeout_ms, {})
 
     def _pick(self) -> Entry | None:
-        if self._tuning.overlay:
+        if self._options.overlay:
             return self._membership.longest_silent()
         self._rounds += 1
         peer_id = None
-        if self._rounds % self._tuning.scrub_every_rounds != 0:
+        if self._rounds % self._options.scrub_every_rounds != 0:
             peer_id = self._rotation.next(self._membership.peer_ids())
         if peer_id is None:
             strangers = self._membership.strangers()
@@ -155,51 +155,51 @@ class Prober:
         able = [
             peer for peer in self._membership.peers() if peer.node_id != current.target and peer.status is Status.ALIVE
         ]
-        for helper in self._random.sample(able, min(self._tuning.helpers, len(able))):
-            if self._tuning.nacks:
+        for helper in self._random.sample(able, min(self._options.helpers, len(able))):
+            if self._options.nacks:
                 current.awaited_nacks[helper.address] = None
             current.helpers_asked += 1
-            request = self._request(target, current.seq, self._tuning.relay_ttl, self._composer.bare(target))
+            request = self._request(target, current.seq, self._options.relay_ttl, self._piggyback.bare(target))
             self._outbox.send(helper.address, request, helper.node_id)
 
     def _fail(self, current: _Round, now: int) -> None:
         self._awareness.adjust(self._own_fault(current))
-        self._claims.accuse(current.target, current.incarnation, now)
+        self._updates.accuse(current.target, current.incarnation, now)
 
     def _own_fault(self, current: _Round) -> int:
         """How much a failed round says against this node itself."""
-        if not self._tuning.nacks or not current.helpers_asked:
+        if not self._options.nacks or not current.helpers_asked:
             return 1
-        if self._tuning.overlay:
+        if self._options.overlay:
             # Helpers die as often as targets, and long before this node hears of it: one that answers clears it.
             return int(len(current.awaited_nacks) == current.helpers_asked)
         return len(current.awaited_nacks)
 
-    def _ping_twin_suspects(self, now: int) -> None:
-        for address in self._claims.twin_suspects:
-            own = self._own
+    def _ping_conflict_suspects(self, now: int) -> None:
+        for address in self._updates.conflict_suspects:
+            own = self._local
             seq = self._random.getrandbits(_NONCE_BITS)
             self._expect(seq, own.node_id, now)
             ping = PingRequest(own.node_id, own.incarnation, own.node_id, own.incarnation, seq, 0)
             self._outbox.send(address, ping, own.node_id)
-        self._claims.twin_suspects.clear()
+        self._updates.conflict_suspects.clear()
 
     def ping(self, target: Entry, now: int) -> int:
         """One direct ping with gossip on it; returns its number. Its silence accuses nobody by itself."""
         seq = self._take_seq(target.node_id, now)
-        request = self._request(target, seq, 0, self._composer.question(target))
+        request = self._request(target, seq, 0, self._piggyback.question(target))
         self._outbox.send(target.address, request, target.node_id)
         return seq
 
     def verify_suspects(self, now: int) -> None:
         """Ask the suspects themselves, without waiting for the epidemic to bring their refutation."""
-        for suspect in self._membership.sample(self._tuning.gossip_fanout, Status.SUSPECT):
+        for suspect in self._membership.sample(self._options.gossip_fanout, Status.SUSPECT):
             self.ping(suspect, now)
 
     def correct(self, target: Entry, address: Address, now: int) -> None:
         """Tell a node that speaks for an outdated claim of its own what we hold, so that it can refute."""
         seq = self._take_seq(target.node_id, now)
-        payload = self._composer.question(target, (notice(target, self._own.node_id),))
+        payload = self._piggyback.question(target, (notice(target, self._local.node_id),))
         self._outbox.send(address, self._request(target, seq, 0, payload), target.node_id)
 
     def _take_seq(self, target: NodeId, now: int) -> int:
@@ -213,20 +213,20 @@ class Prober:
         self._pending[seq] = _Pending(target, now)
 
     def _request(self, target: Entry, seq: int, ttl: int, payload: Payload) -> PingRequest:
-        own = self._own
+        own = self._local
         return PingRequest(own.node_id, own.incarnation, target.node_id, target.incarnation, seq, ttl, payload=payload)
 
     def receive_request(self, source: Address, request: PingRequest, now: int) -> Answerer:
         """Answer a ping, or help with it. Says who the requester is, if the ping was a direct one to us."""
-        own = self._own
+        own = self._local
         if request.source_id == own.node_id:
             self._receive_own_name(source, request)
             return Answerer.NOBODY
         if request.target_id != own.node_id:
             self._relays.pass_on(source, request, now)
             return Answerer.NOBODY
-        self._claims.hear_payload(request.payload, now)
-        self._claims.hear_of_self(request.target_incarnation, Status.ALIVE, now)
+        self._updates.hear_payload(request.payload, now)
+        self._updates.hear_of_self(request.target_incarnation, Status.ALIVE, now)
         entry = self._membership.get(request.source_id)
         first: tuple[Update, ...] = ()
         if entry is not None:
@@ -239,18 +239,18 @@ class Prober:
         return Answerer.STRANGER
 
     def _receive_own_name(self, source: Address, request: PingRequest) -> None:
-        if request.seq in self._pending or request.target_id != self._own.node_id:
+        if request.seq in self._pending or request.target_id != self._local.node_id:
             # Our own ping came back to us: by another of our addresses, or by helpers in a circle.
             self._outbox.drop(DropReason.OWN_MESSAGE)
             return
         # Answered, so that the other one finds out; believed only once it answers a ping of ours.
-        self._claims.suspect_twin(source)
+        self._updates.suspect_conflict(source)
         self._answer(source, request, None, ())
 
     def _answer(self, source: Address, request: PingRequest, entry: Entry | None, first: tuple[Update, ...]) -> None:
-        own = self._own
+        own = self._local
         with_own = request.target_incarnation < own.incarnation and not own.leaving
-        payload = self._composer.answer(entry, first, with_own=with_own)
+        payload = self._piggyback.answer(entry, first, with_own=with_own)
         response = PingResponse(
             request.source_id, own.node_id, own.incarnation, request.seq, request.ttl, payload=payload
         )
@@ -261,7 +261,7 @@ class Prober:
 
     def receive_response(self, source: Address, response: PingResponse, now: int) -> Answerer:
         """An answer to one of our pings, or one to pass back. Says who answered."""
-        own = self._own
+        own = self._local
         if response.source_id != own.node_id:
             if not self._relays.pass_back(response):
                 self._outbox.drop(DropReason.UNMATCHED_RESPONSE)
@@ -277,11 +277,11 @@ class Prober:
             return Answerer.NOBODY
         del self._pending[response.seq]
         if response.target_id == own.node_id:
-            return Answerer.TWIN
+            return Answerer.IDENTITY_CONFLICT
         if current is not None:
             current.answered = True
             self._awareness.adjust(-1)
-        self._claims.hear_payload(response.payload, now)
+        self._updates.hear_payload(response.payload, now)
         entry = self._membership.get(response.target_id)
         if entry is not None:
             self._note_room(entry, response.payload, now)

@@ -12,19 +12,19 @@ from random import Random
 
 from gossip.core.member import Status
 from gossip.core.membership import Membership
+from gossip.core.options import Options
 from gossip.core.probe import Prober
-from gossip.core.tuning import Tuning
 
 
 class Reconnect:
     """When somebody lost is asked next."""
 
-    def __init__(self, membership: Membership, prober: Prober, tuning: Tuning, random: Random, now: int) -> None:
+    def __init__(self, membership: Membership, prober: Prober, options: Options, random: Random, now: int) -> None:
         self._membership = membership
         self._prober = prober
-        self._tuning = tuning
+        self._options = options
         self._random = random
-        self.deadline = now + tuning.reconnect_period_ms
+        self.deadline = now + options.reconnect_period_ms
 
     def expire(self, now: int) -> None:
         """Ask one of the lost, if it is time and there is one."""
@@ -32,9 +32,9 @@ class Reconnect:
             return
         live = self._membership.live_count
         if len(self._membership) - live < max(live, 1):
-            self.deadline = now + self._random.randrange(1, 2 * self._tuning.reconnect_period_ms)
+            self.deadline = now + self._random.randrange(1, 2 * self._options.reconnect_period_ms)
         else:
-            self.deadline = now + self._tuning.probe_period_ms
+            self.deadline = now + self._options.probe_period_ms
         lost = [*self._membership.sample(1, Status.DEAD), *self._membership.sample(1, Status.LEFT)]
         if lost:
             self._prober.ping(lost[0] if len(lost) == 1 else self._random.choice(lost), now)

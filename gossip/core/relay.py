@@ -22,8 +22,8 @@ from typing import Final
 from gossip.core.member import Address, NodeId, Status
 from gossip.core.membership import Entry, Membership
 from gossip.core.messages import PingRequest, PingResponse
+from gossip.core.options import Options
 from gossip.core.outbox import DropReason, Outbox
-from gossip.core.tuning import Tuning
 
 _Key = tuple[NodeId, NodeId, int]
 
@@ -47,10 +47,10 @@ class _Relay:
 class Relays:
     """Requests that this node passed on for others."""
 
-    def __init__(self, membership: Membership, outbox: Outbox, tuning: Tuning, random: Random) -> None:
+    def __init__(self, membership: Membership, outbox: Outbox, options: Options, random: Random) -> None:
         self._membership = membership
         self._outbox = outbox
-        self._tuning = tuning
+        self._options = options
         self._random = random
         self._relays: dict[_Key, _Relay] = {}
 
@@ -93,15 +93,15 @@ class Relays:
         if key in self._relays:
             self._outbox.drop(DropReason.RELAY_REPEATED)
             return
-        if len(self._relays) >= self._tuning.relays_limit:
+        if len(self._relays) >= self._options.relays_limit:
             self._outbox.drop(DropReason.RELAY_TABLE_FULL)
             return
         ttl = min(request.ttl, RELAY_TTL_MAX) - 1
         forwarded = replace(request, ttl=ttl, requester=request.requester or source)
         # Three quarters: the nack must be back before the requester's round ends.
-        nacks = self._tuning.nacks and (next_hop.node_id == request.target_id or self._tuning.overlay)
-        nack_at = now + self._tuning.probe_timeout_ms * 3 // 4 if nacks else None
-        self._relays[key] = _Relay(source, nack_at, now + self._tuning.probe_period_ms, request)
+        nacks = self._options.nacks and (next_hop.node_id == request.target_id or self._options.overlay)
+        nack_at = now + self._options.probe_timeout_ms * 3 // 4 if nacks else None
+        self._relays[key] = _Relay(source, nack_at, now + self._options.probe_period_ms, request)
         self._outbox.send(next_hop.address, forwarded, next_hop.node_id)
 
     def _next_hop(self, source: Address, request: PingRequest) -> Entry | None:

@@ -13,7 +13,7 @@ Everybody's number of peers stays what it was.
 
 from random import Random
 
-from gossip.core.joining import Joining
+from gossip.core.join import Joining
 from gossip.core.member import Status
 from gossip.core.membership import Entry, Membership
 from gossip.core.messages import JoinRedirect

@@ -10,22 +10,22 @@ logarithm of the group, because a refutation needs that long to travel.
 from math import log, log10
 
 from gossip.core.member import Incarnation, NodeId
-from gossip.core.tuning import Tuning
+from gossip.core.options import Options
 
 
 class Suspicion:
     """One suspicion against one incarnation of a member."""
 
-    def __init__(self, incarnation: Incarnation, accuser: NodeId, group_size: int, tuning: Tuning, now: int) -> None:
+    def __init__(self, incarnation: Incarnation, accuser: NodeId, group_size: int, options: Options, now: int) -> None:
         self.incarnation = incarnation
         self._started_at = now
         self._accusers = {accuser}
-        shrinks = tuning.suspicion_max_multiplier > 1 and not tuning.overlay
-        wanted = max(tuning.suspicion_multiplier - 2, 0) if shrinks else 0
+        shrinks = options.suspicion_max_multiplier > 1 and not options.overlay
+        wanted = max(options.suspicion_multiplier - 2, 0) if shrinks else 0
         self._wanted = wanted if group_size - 2 >= wanted else 0
         scale = max(1.0, log10(max(group_size, 1)))
-        self._min_ms = round(tuning.suspicion_multiplier * scale * tuning.probe_period_ms)
-        self._max_ms = self._min_ms * tuning.suspicion_max_multiplier
+        self._min_ms = round(options.suspicion_multiplier * scale * options.probe_period_ms)
+        self._max_ms = self._min_ms * options.suspicion_max_multiplier
         self.deadline = self._deadline()
         """When the suspect is declared dead, by what is known now."""
 

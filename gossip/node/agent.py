@@ -2,7 +2,7 @@
 
     socket -----+                         +--> socket           Send, Announce, OfferToken
                 |                         |
-    broadcast --+--> intake --> owner ----+--> state directory  AdoptGeneration, UseKeys
+    broadcast --+--> intake --> owner ----+--> state directory  AdoptGeneration, UseKeyring
                 |              codec,     |
     requests ---+              core       +--> events           MembershipChanged, Alarm
 
@@ -32,53 +32,53 @@ from typing import Final, assert_never
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gossip.core.description import MemberDescription
+from gossip.core.description import Member
 from gossip.core.effects import (
     AdoptGeneration,
     Alarm,
     Announce,
-    BroadcastHeard,
     Effect,
-    KeyNewsRefused,
     KeyOffered,
+    KeyringUpdateRefused,
     MembershipChanged,
     OfferToken,
     QueryAnswered,
     QueryEnded,
-    QueryHeard,
+    QueryReceived,
     Send,
-    UseKeys,
+    UseKeyring,
+    UserEventReceived,
 )
 from gossip.core.events import (
     AnswerGiven,
-    AskRequested,
     DeadlineReached,
     Event,
-    KeysChanged,
+    KeyringChanged,
+    QueryRequested,
     Received,
-    SayRequested,
     Unreadable,
+    UserEventRequested,
 )
-from gossip.core.keychain import KeyChain
+from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo
-from gossip.core.messages import Broadcast, JoinNak, JoinReq, KeyNews, Message, Query
+from gossip.core.messages import Broadcast, JoinNak, JoinReq, KeyringUpdate, Message, Query
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.swim import Swim
-from gossip.node.config import EVENTS_LIMIT, AgentConfig, seed_texts
-from gossip.node.counters import AgentDescription, Counters, Loss
+from gossip.node.admission import AdmissionCheck, offer_to
+from gossip.node.counters import Counters, GroupDescription, Loss
 from gossip.node.discovery import Discovery
-from gossip.node.doorkeeper import Doorkeeper, offer_to
 from gossip.node.endpoints import is_private
-from gossip.node.gate import Gate
 from gossip.node.generation_keeper import GenerationKeeper
-from gossip.node.intake import Intake, Letter
-from gossip.node.key_keeper import KeyKeeper
-from gossip.node.life import Life, begin_life
+from gossip.node.intake import Datagram, Intake
+from gossip.node.keyring_store import KeyringStore
 from gossip.node.opening import opened
 from gossip.node.questions import Answer, Questions
 from gossip.node.requests import Requests
 from gossip.node.resumption import ResumptionWatch
 from gossip.node.seeds import NamesToFollow, numeric_seeds
+from gossip.node.settings import EVENTS_LIMIT, GroupSettings, seed_texts
+from gossip.node.source_limits import SourceLimits
+from gossip.node.startup_state import StartupState, load_startup_state
 from gossip.node.state_files import remember_peers
 from gossip.node.udp import DatagramSocket, Network, UdpNetwork
 from gossip.wire.codec import SECRETS_BYTES, Codec, RefusedError
@@ -88,7 +88,7 @@ from gossip.wire.layout import Refusal
 
 _NEWCOMERS: Final = (JoinReq, Broadcast)
 _UNREADABLE: Final = frozenset({Refusal.UNKNOWN_KEY, Refusal.RETIRED_KEY})
-AgentEvent = MembershipChanged | Alarm | BroadcastHeard | QueryHeard | KeyOffered | KeyNewsRefused
+GroupEvent = MembershipChanged | Alarm | UserEventReceived | QueryReceived | KeyOffered | KeyringUpdateRefused
 
 
 class Agent:
@@ -96,44 +96,44 @@ class Agent:
 
     def __init__(
         self,
-        config: AgentConfig,
-        life: Life,
+        config: GroupSettings,
+        startup: StartupState,
         socket: DatagramSocket,
         discovery: Discovery | None,
     ) -> None:
         self._config = config
-        self.identity = identity = life.identity
-        self._generation = GenerationKeeper(config.state_directory, identity.node_id, life.generation)
-        self._key_keeper = KeyKeeper(config, life.chain)
+        self.identity = identity = startup.identity
+        self._generation = GenerationKeeper(config.state_directory, identity.node_id, startup.generation)
+        self._keyring_store = KeyringStore(config, startup.chain)
         self._socket = socket
         self._discovery = discovery
         self._started_at = trio.current_time()
         self._resumption = ResumptionWatch(config.clocks)
         self._codec = Codec(
             Signer(identity.key),
-            self._key_keeper.ring,
+            self._keyring_store.ring,
             self._resumption.fresh_secrets(SECRETS_BYTES),
             config.datagram_limit_bytes,
         )
         info = NodeInfo(
             node_id=identity.node_id,
             address=config.advertise or socket.address,
-            incarnation=Incarnation(life.generation, 0),
+            incarnation=Incarnation(startup.generation, 0),
             capacity=config.capacity,
             metadata=config.metadata,
         )
         random = Random() if config.random_seed is None else Random(config.random_seed)
         self._counters = Counters()
-        doorkeeper = Doorkeeper(config.admit, self._counters, self._publish)
+        admission = AdmissionCheck(config.admit, self._counters, self._publish)
         self._core = Swim(
-            info, config.tuning, random, 0, keys=life.chain, admit=doorkeeper.ask, unix_ms=time_ns() // 1_000_000
+            info, config.options, random, 0, keys=startup.chain, admit=admission.ask, unix_ms=time_ns() // 1_000_000
         )
-        self._gate = Gate()
+        self._source_limits = SourceLimits()
         self._intake = Intake(socket, config.datagram_limit_bytes, self._counters)
         self._requests = Requests(self._intake.ring)
         self._questions = Questions()
         self._names = NamesToFollow()
-        self._events_in, self.events = trio.open_memory_channel[AgentEvent](EVENTS_LIMIT)
+        self._events_in, self.events = trio.open_memory_channel[GroupEvent](EVENTS_LIMIT)
         self._resync_needed = False
         self._repairs: list[Address] = []
         """Where datagrams of this batch came from that none of our keys opens."""
@@ -165,7 +165,7 @@ class Agent:
         """What this node says about itself now."""
         return self._core.describe().self_info
 
-    def members(self) -> tuple[MemberDescription, ...]:
+    def members(self) -> tuple[Member, ...]:
         """Every other member that this node knows of."""
         return self._core.describe().members
 
@@ -178,9 +178,9 @@ class Agent:
         peers = sorted((each for each in self.members() if each.is_peer), key=lambda each: each.since_ms)
         return tuple(each.info.address for each in peers)
 
-    def describe(self) -> AgentDescription:
+    def describe(self) -> GroupDescription:
         """The core's picture and the wire's figures."""
-        return AgentDescription(self._core.describe(), self._counters.describe(self._socket.overflowed()))
+        return GroupDescription(self._core.describe(), self._counters.describe(self._socket.overflowed()))
 
     @property
     def events_lost(self) -> int:
@@ -212,27 +212,27 @@ class Agent:
 
     def broadcast(self, name: str, body: bytes) -> None:
         """Say something to every member; `BusyError` beyond a modest pace."""
-        self._requests.speak(SayRequested(name, body), self.now_ms())
+        self._requests.speak(UserEventRequested(name, body), self.now_ms())
 
     def query(self, name: str, body: bytes, timeout_ms: int) -> trio.MemoryReceiveChannel[Answer]:
         """Ask every member. The channel brings the answers and ends after `timeout_ms`, whatever the core does."""
         ticket, answers = self._questions.begin(timeout_ms)
         with self._questions.unless_refused(ticket, answers):
-            self._requests.speak(AskRequested(ticket, name, body, timeout_ms), self.now_ms())
+            self._requests.speak(QueryRequested(ticket, name, body, timeout_ms), self.now_ms())
         return answers
 
     def answer(self, query: Query, body: bytes) -> None:
         """Answer a query that came as an event, once and within its time."""
-        self._requests.speak(AnswerGiven(query.rumour_id, body), self.now_ms())
+        self._requests.speak(AnswerGiven(query.message_id, body), self.now_ms())
 
     @property
-    def key_chain(self) -> KeyChain | None:
+    def key_chain(self) -> Keyring | None:
         """The group's keys as this node knows them; none if datagrams travel in clear."""
         return self._core.keys
 
-    async def change_keys(self, chain: KeyChain) -> None:
+    async def change_keys(self, chain: Keyring) -> None:
         """Have the whole group take over a change (one that `key_chain` allowed) of its keys; returns when we have."""
-        self._requests.speak(KeysChanged(chain), self.now_ms())
+        self._requests.speak(KeyringChanged(chain), self.now_ms())
         await self._requests.answered.wait()
 
     async def leave(self) -> None:
@@ -248,7 +248,7 @@ class Agent:
             if self._config.state_directory is not None:
                 nursery.start_soon(remember_peers, self._config.state_directory, self._peer_addresses)
             if self._discovery is not None:
-                nursery.start_soon(self._intake.watch, self._discovery.ears)
+                nursery.start_soon(self._intake.watch, self._discovery.broadcast_socket)
             nursery.start_soon(self._names.follow, network, self.add_seeds)
             nursery.start_soon(self._questions.end_overdue)
             self.join_through(self._config.seeds)
@@ -275,7 +275,7 @@ class Agent:
         effects: list[Effect] = []
         for event in events:
             effects += self._core.step(event, now_ms)
-        sealed: list[Letter] = []
+        sealed: list[Datagram] = []
         for effect in effects:
             if isinstance(effect, Send):
                 sealed += self._sealed_effect(effect)
@@ -294,7 +294,7 @@ class Agent:
             case OfferToken(target, applicant, generation):
                 token = self._codec.mint_token(target, applicant, self.now_ms())
                 self._refuse(target, JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token, generation), applicant)
-            case MembershipChanged() | Alarm() | BroadcastHeard() | QueryHeard() | KeyOffered():
+            case MembershipChanged() | Alarm() | UserEventReceived() | QueryReceived() | KeyOffered():
                 self._publish(effect)
             case QueryAnswered():
                 if not self._questions.answered(effect):
@@ -303,24 +303,26 @@ class Agent:
                 self._questions.ended(effect)
             case AdoptGeneration(generation):
                 await self._generation.adopt(generation, self._publish)
-            case UseKeys(chain):
-                alarm = await self._key_keeper.take_over(chain, self._codec)
+            case UseKeyring(chain):
+                alarm = await self._keyring_store.take_over(chain, self._codec)
                 if alarm is not None:
                     self._publish(alarm)
             case _:
                 assert_never(effect)
 
-    async def _arrived(self, arrivals: list[Letter]) -> None:
+    async def _arrived(self, arrivals: list[Datagram]) -> None:
         now_ms = self.now_ms()
         opened = [self._open(datagram, source, now_ms) for datagram, source in arrivals]
         events: list[Event] = [received for received in opened if received is not None]
         # Behind the others: what could not be opened may have been overtaken by the keys that open it.
-        events += [Unreadable(each) for each in self._repairs if self._gate.key_repairs.allows(each.host, now_ms)]
+        events += [
+            Unreadable(each) for each in self._repairs if self._source_limits.key_repairs.allows(each.host, now_ms)
+        ]
         self._repairs.clear()
         await self._step(*events)
 
     def _open(self, datagram: bytes, source: Address, now_ms: int) -> Received | None:
-        if self._codec.is_boxed(datagram) and not self._gate.boxes.allows(source.host, now_ms):
+        if self._codec.is_boxed(datagram) and not self._source_limits.boxes.allows(source.host, now_ms):
             self._counters.drop(Loss.RATE_LIMITED)
             return None
         try:
@@ -335,23 +337,27 @@ class Agent:
                 nak = JoinNak(DOMAIN, RefusalCode.KEY_RETIRED, offer, applicant.incarnation.generation)
                 self._refuse(source, nak, applicant.node_id, key_id)
             return None
-        self._counters.riders_left_out += incoming.riders_left_out
+        self._counters.piggyback_left_out += incoming.piggyback_left_out
         if incoming.outdated_key_id:
             self._tell_keys(source, incoming.outdated_key_id)
         # Counted behind the seal, so that only holders of the farm's key can use up what a source is allowed.
-        if isinstance(incoming.received.message, _NEWCOMERS) and not self._gate.newcomers.allows(source.host, now_ms):
+        if isinstance(incoming.received.message, _NEWCOMERS) and not self._source_limits.newcomers.allows(
+            source.host, now_ms
+        ):
             self._counters.drop(Loss.RATE_LIMITED)
             return None
-        if isinstance(incoming.received.message, KeyNews) and not self._heeds_keys(source, incoming.received.message):
+        if isinstance(incoming.received.message, KeyringUpdate) and not self._heeds_keys(
+            source, incoming.received.message
+        ):
             return None
         return incoming.received
 
-    def _heeds_keys(self, source: Address, news: KeyNews) -> bool:
+    def _heeds_keys(self, source: Address, news: KeyringUpdate) -> bool:
         if self._config.may_tell_keys(news.teller):
             return True
-        self._counters.drop(Loss.KEYS_OF_A_STRANGER)
-        if self._gate.refused_keys.take(self.now_ms()):
-            self._publish(KeyNewsRefused(news.teller, source))
+        self._counters.drop(Loss.KEYRING_OF_A_STRANGER)
+        if self._source_limits.refused_keys.take(self.now_ms()):
+            self._publish(KeyringUpdateRefused(news.teller, source))
         return False
 
     async def _answer_doorbell(self) -> None:
@@ -367,7 +373,7 @@ class Agent:
 
     def _sealed(
         self, target: Address, message: Message, recipient: NodeId | None, answered_key_id: bytes = b""
-    ) -> Sequence[Letter]:
+    ) -> Sequence[Datagram]:
         """The datagram for `target`, if there is one to be sent."""
         if not self._config.allow_wan and not is_private(target.host):
             self._counters.drop(Loss.WIDE_AREA)
@@ -381,11 +387,11 @@ class Agent:
             self._counters.drop(Loss.UNENCODABLE)
             return ()
 
-    def _sealed_effect(self, effect: Send) -> Sequence[Letter]:
+    def _sealed_effect(self, effect: Send) -> Sequence[Datagram]:
         if not effect.boxed_for:
             return self._sealed(effect.target, effect.message, effect.recipient)
         may_read = effect.recipient is not None and self._config.may_tell_keys(effect.recipient)
-        if not may_read or not isinstance(effect.message, KeyNews):
+        if not may_read or not isinstance(effect.message, KeyringUpdate):
             return ()
         try:
             return ((self._codec.boxed(effect.message, effect.boxed_for), effect.target),)
@@ -393,7 +399,7 @@ class Agent:
             self._counters.drop(Loss.UNENCODABLE)
             return ()
 
-    def _post(self, sealed: Sequence[Letter]) -> None:
+    def _post(self, sealed: Sequence[Datagram]) -> None:
         for datagram, target in sealed:
             if self._socket.send(datagram, target):
                 self._counters.told(datagram)
@@ -407,16 +413,16 @@ class Agent:
     def _tell_keys(self, target: Address, known_key_id: bytes) -> None:
         """The sender still seals with a key that we replaced: perhaps it cannot read what we seal by now."""
         chain = self._core.keys
-        if chain is not None and self._gate.key_repairs.allows(target.host, self.now_ms()):
-            self._send(target, KeyNews(chain), None, known_key_id)
+        if chain is not None and self._source_limits.key_repairs.allows(target.host, self.now_ms()):
+            self._send(target, KeyringUpdate(chain), None, known_key_id)
 
     def _refuse(self, target: Address, nak: JoinNak, applicant: NodeId, answered_key_id: bytes = b"") -> None:
-        if self._gate.errors.allows(target.host, self.now_ms()):
+        if self._source_limits.errors.allows(target.host, self.now_ms()):
             self._send(target, nak, applicant, answered_key_id)
         else:
             self._counters.drop(Loss.RATE_LIMITED)
 
-    def _publish(self, event: AgentEvent) -> None:
+    def _publish(self, event: GroupEvent) -> None:
         try:
             self._events_in.send_nowait(event)
         except (trio.WouldBlock, trio.BrokenResourceError):
@@ -424,33 +430,35 @@ class Agent:
             self._resync_needed = True
 
     def now_ms(self) -> int:
-        """The core's clock, by which `MemberDescription.since_ms` counts."""
+        """The core's clock, by which `Member.since_ms` counts."""
         # The thousandth makes up for rounding: a wake-up at a deadline must not read as one millisecond before it.
         return int((trio.current_time() - self._started_at) * 1000 + 0.001)
 
 
 @asynccontextmanager
-async def open_agent(config: AgentConfig, network: Network | None = None) -> AsyncIterator[Agent]:
+async def open_agent(config: GroupSettings, network: Network | None = None) -> AsyncIterator[Agent]:
     """Run an agent for as long as the block lasts. Leaving the block without `leave()` is, to the others, a crash.
 
     `StateError` and `ConfigError` say why it cannot start.
     """
     network = network or UdpNetwork(config.interface)
     with ExitStack() as stack:
-        life = (
-            await trio.to_thread.run_sync(begin_life, config, stack)
+        startup = (
+            await trio.to_thread.run_sync(load_startup_state, config, stack)
             if config.state_directory
-            else begin_life(config, stack)
+            else load_startup_state(config, stack)
         )
         socket = opened("bind", config.bind, network.bind, config.datagram_limit_bytes)
         stack.callback(socket.close)
         discovery = None
         if config.broadcast is not None:
-            ears = opened("broadcast", config.broadcast, network.hear_broadcasts, config.datagram_limit_bytes)
-            stack.callback(ears.close)
-            discovery = Discovery(config.broadcast, ears)
-        agent = Agent(config, life, socket, discovery)
-        agent.add_seeds(life.peers)
+            broadcast_socket = opened(
+                "broadcast", config.broadcast, network.hear_broadcasts, config.datagram_limit_bytes
+            )
+            stack.callback(broadcast_socket.close)
+            discovery = Discovery(config.broadcast, broadcast_socket)
+        agent = Agent(config, startup, socket, discovery)
+        agent.add_seeds(startup.peers)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(agent.run, network)
             yield agent

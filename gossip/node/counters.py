@@ -28,8 +28,8 @@ class Loss(Enum):
     """A query's answer came and the application read too slowly, or no longer."""
     ADMIT_FAILED = "admit-failed"
     """A join that the application's `admit` failed to decide about: refused."""
-    KEYS_OF_A_STRANGER = "keys-of-a-stranger"
-    """Key news signed by an identity that the application does not let tell keys."""
+    KEYRING_OF_A_STRANGER = "keyring-of-a-stranger"
+    """Keyring updates signed by an identity that the application does not let tell keys."""
     WIDE_AREA = "wide-area"
     """Would have gone to a public address, and `allow_wan` is off."""
 
@@ -43,7 +43,7 @@ class WireDescription:
     sent: int
     sent_bytes: int
     dropped: Mapping[str, int]
-    riders_left_out: int
+    piggyback_left_out: int
     """Updates and samples whose signature did not hold; the messages that carried them were taken."""
     events_lost: int
     resumptions: int = 0
@@ -51,7 +51,7 @@ class WireDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentDescription:
+class GroupDescription:
     """What the core says about itself, and the figures of the wire."""
 
     core: Description
@@ -67,7 +67,7 @@ class Counters:
     sent: int = 0
     sent_bytes: int = 0
     dropped: Counter[Refusal | Loss] = field(default_factory=Counter)
-    riders_left_out: int = 0
+    piggyback_left_out: int = 0
     events_lost: int = 0
     resumptions: int = 0
 
@@ -95,7 +95,7 @@ class Counters:
             sent=self.sent,
             sent_bytes=self.sent_bytes,
             dropped=MappingProxyType(dropped),
-            riders_left_out=self.riders_left_out,
+            piggyback_left_out=self.piggyback_left_out,
             events_lost=self.events_lost,
             resumptions=self.resumptions,
         )

@@ -50,9 +50,9 @@ def lan_interfaces() -> list[LanInterface]:
 class Discovery:
     """The broadcast address of a LAN, with the socket that hears it."""
 
-    def __init__(self, target: Address, ears: DatagramSocket) -> None:
+    def __init__(self, target: Address, broadcast_socket: DatagramSocket) -> None:
         self.target = target
-        self.ears = ears
+        self.broadcast_socket = broadcast_socket
         self._allowance = Bucket(ANNOUNCEMENTS_PER_SECOND, ANNOUNCEMENTS_BURST)
 
     def may_announce(self, now_ms: int) -> bool:

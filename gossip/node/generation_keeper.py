@@ -41,13 +41,13 @@ class GenerationKeeper:
             except StateError as error:
                 if not failed:
                     failed = True
-                    publish(Alarm(AlarmKind.GENERATION_NOT_KEPT, self._text(generation, error)))
+                    publish(Alarm(AlarmKind.GENERATION_NOT_STORED, self._text(generation, error)))
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_LAST_S)
         self.current = generation
         if failed:
             text = f"generation {generation} of this node is kept now: it speaks again"
-            publish(Alarm(AlarmKind.GENERATION_NOT_KEPT, text, over=True))
+            publish(Alarm(AlarmKind.GENERATION_NOT_STORED, text, over=True))
 
     @staticmethod
     def _text(generation: int, error: StateError) -> str:

@@ -11,17 +11,17 @@ from typing import Any, Final
 
 import trio
 
-from gossip.core.description import MemberDescription
+from gossip.core.description import Member
 from gossip.core.member import Address, NodeId, NodeInfo
 from gossip.core.messages import Query
-from gossip.node.agent import Agent, AgentEvent, open_agent
-from gossip.node.config import AgentConfig, ConfigError
-from gossip.node.counters import AgentDescription
+from gossip.node.agent import Agent, GroupEvent, open_agent
+from gossip.node.counters import GroupDescription
 from gossip.node.endpoints import numeric
 from gossip.node.event_ring import EventRing, Reader
-from gossip.node.key_room import KeyRoom
+from gossip.node.key_manager import KeyManager
 from gossip.node.questions import Answer
 from gossip.node.setting_types import key_ring_of, unknown_names
+from gossip.node.settings import ConfigError, GroupSettings
 from gossip.node.udp import Network
 from gossip.wire.seal import KeyRing
 
@@ -33,8 +33,8 @@ class Group:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._ring: EventRing[AgentEvent] = EventRing(GROUP_EVENTS_LIMIT)
-        self.keys = KeyRoom(agent)
+        self._ring: EventRing[GroupEvent] = EventRing(GROUP_EVENTS_LIMIT)
+        self.keys = KeyManager(agent)
 
     @property
     def node_id(self) -> NodeId:
@@ -47,11 +47,11 @@ class Group:
         return self._agent.info
 
     @property
-    def members(self) -> tuple[MemberDescription, ...]:
+    def members(self) -> tuple[Member, ...]:
         """Every other member that this node knows of, the dead and the gone of late included."""
         return self._agent.members()
 
-    def describe(self) -> AgentDescription:
+    def describe(self) -> GroupDescription:
         """Everything for operators: the members, the core's state, the counters."""
         return self._agent.describe()
 
@@ -60,7 +60,7 @@ class Group:
         """Where the stream of events is now: `events(after=cursor)` gives what is still to come."""
         return self._ring.cursor
 
-    def events(self, after: int = 0) -> Reader[AgentEvent]:
+    def events(self, after: int = 0) -> Reader[GroupEvent]:
         """What happened after a cursor, and then everything as it happens; ends with the group."""
         return self._ring.after(after)
 
@@ -121,11 +121,11 @@ def open_group(
     """Be a member of a group for as long as the block lasts.
 
     `bind` is an address or a numeric host (any free port). `key` is the group's secret of 32 bytes; without one, say
-    `insecure`. `settings` are the further fields of `AgentConfig`. Errors: `ConfigError`, `StateError`.
+    `insecure`. `settings` are the further fields of `GroupSettings`. Errors: `ConfigError`, `StateError`.
     """
     strange = unknown_names(settings)
     if strange:
-        raise ConfigError(f"{', '.join(strange)}: no such setting; see the fields of AgentConfig")
+        raise ConfigError(f"{', '.join(strange)}: no such setting; see the fields of GroupSettings")
     try:
         key_ring = key_ring_of(key)
     except (TypeError, ValueError) as error:
@@ -133,7 +133,7 @@ def open_group(
     if network is not None and not callable(getattr(network, "bind", None)):
         raise ConfigError(f"network = {network!r:.60}: expected what brings datagrams (a gossip.node.udp.Network)")
     given_seeds: Any = tuple(seeds) if isinstance(seeds, list) else seeds
-    config = AgentConfig(
+    config = GroupSettings(
         bind=_address(bind),
         key_ring=key_ring,
         insecure=insecure,
@@ -154,7 +154,7 @@ def _address(bind: Any) -> Address:
 
 
 @asynccontextmanager
-async def _running(config: AgentConfig, network: Network | None) -> AsyncIterator[Group]:
+async def _running(config: GroupSettings, network: Network | None) -> AsyncIterator[Group]:
     async with open_agent(config, network) as agent, trio.open_nursery() as nursery:
         group = Group(agent)
         nursery.start_soon(group.follow)

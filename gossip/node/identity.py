@@ -28,8 +28,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from gossip.core.local_node import INCARNATION_LIMIT
 from gossip.core.member import NodeId
-from gossip.core.own import INCARNATION_LIMIT
 from gossip.wire.identity import node_id_of
 
 IDENTITY_FILE: Final = "identity.pem"

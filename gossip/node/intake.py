@@ -26,7 +26,7 @@ BATCH: Final = 64
 BROADCASTS_LIMIT: Final = 256
 """So many broadcasts wait at most; each sender repeats its own."""
 
-Letter = tuple[bytes, Address]
+Datagram = tuple[bytes, Address]
 """A datagram, and from or to whom."""
 
 
@@ -37,7 +37,7 @@ class Intake:
         self._socket = socket
         self._limit_bytes = limit_bytes
         self._counters = counters
-        self._broadcasts: deque[Letter] = deque()
+        self._broadcasts: deque[Datagram] = deque()
         self._waiting = trio.CancelScope()
         self._is_more = False
         self.is_rung = False
@@ -56,9 +56,9 @@ class Intake:
         with trio.CancelScope(deadline=deadline_s) as self._waiting:
             await self._socket.readable()
 
-    def take(self) -> list[Letter]:
+    def take(self) -> list[Datagram]:
         """What waits, up to a batch."""
-        arrivals: list[Letter] = []
+        arrivals: list[Datagram] = []
         while self._broadcasts:
             arrivals.append(self._broadcasts.popleft())
         receive, heard, limit_bytes = self._socket.receive_waiting, self._counters.heard, self._limit_bytes
@@ -75,12 +75,12 @@ class Intake:
         self._is_more = True
         return arrivals
 
-    async def watch(self, ears: DatagramSocket) -> None:
+    async def watch(self, broadcast_socket: DatagramSocket) -> None:
         """Queue what comes by broadcast."""
         while True:
-            await ears.readable()
+            await broadcast_socket.readable()
             for _ in range(BATCH):
-                arrival = ears.receive_waiting()
+                arrival = broadcast_socket.receive_waiting()
                 if arrival is None:
                     break
                 self._counters.heard(arrival[0])
@@ -88,7 +88,7 @@ class Intake:
                 if loss is not None:
                     self._counters.drop(loss)
 
-    def _queue(self, arrival: Letter) -> Loss | None:
+    def _queue(self, arrival: Datagram) -> Loss | None:
         if len(arrival[0]) > self._limit_bytes:
             return Loss.OVERSIZE
         if not Discovery.is_presence(arrival[0]):

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from gossip.core.member import Address
-from gossip.node.config import ConfigError
 from gossip.node.endpoints import endpoint
+from gossip.node.settings import ConfigError
 from gossip.node.udp import DatagramSocket
 
 

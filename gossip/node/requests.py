@@ -14,25 +14,25 @@ import trio
 
 from gossip.core.events import (
     AnswerGiven,
-    AskRequested,
     Event,
-    KeysChanged,
+    KeyringChanged,
     LeaveRequested,
     MaintenanceSwitched,
     MetadataChanged,
-    SayRequested,
+    QueryRequested,
     SeedsGiven,
+    UserEventRequested,
 )
 from gossip.core.member import METADATA_LIMIT_BYTES, Address
-from gossip.core.rumours import BODY_LIMIT_BYTES, NAME_LIMIT_CHARACTERS, QUERY_TIMEOUT_LIMIT_MS, is_sayable
-from gossip.node.config import SEEDS_LIMIT
+from gossip.core.user_events import BODY_LIMIT_BYTES, NAME_LIMIT_CHARACTERS, QUERY_TIMEOUT_LIMIT_MS, is_sayable
 from gossip.node.rate_limit import Bucket
+from gossip.node.settings import SEEDS_LIMIT
 
 WORDS_LIMIT: Final = 64
 WORDS_PER_SECOND: Final = 20.0
 WORDS_BURST: Final = 40.0
 
-Word = SayRequested | AskRequested | AnswerGiven | KeysChanged
+Word = UserEventRequested | QueryRequested | AnswerGiven | KeyringChanged
 
 
 class BusyError(Exception):
@@ -90,16 +90,16 @@ class Requests:
 
     def speak(self, word: Word, now_ms: int) -> None:
         """Something for the group; `BusyError` beyond the pace."""
-        if not isinstance(word, KeysChanged):
+        if not isinstance(word, KeyringChanged):
             _must_be_bytes("what is said", word.body)
-        if isinstance(word, SayRequested | AskRequested):
+        if isinstance(word, UserEventRequested | QueryRequested):
             _must_be_text("the name of what is said", word.name)
-        if isinstance(word, SayRequested | AskRequested) and not is_sayable(word.name, word.body):
+        if isinstance(word, UserEventRequested | QueryRequested) and not is_sayable(word.name, word.body):
             raise ValueError(
                 f"a broadcast or query has a name of 1 to {NAME_LIMIT_CHARACTERS} printable characters and at most "
                 f"{BODY_LIMIT_BYTES} bytes, not {len(word.name)} and {len(word.body)}"
             )
-        if isinstance(word, AskRequested) and not 0 < word.timeout_ms <= QUERY_TIMEOUT_LIMIT_MS:
+        if isinstance(word, QueryRequested) and not 0 < word.timeout_ms <= QUERY_TIMEOUT_LIMIT_MS:
             raise ValueError(
                 f"a query's timeout is from 1 ms to {QUERY_TIMEOUT_LIMIT_MS // 1000} s, not {word.timeout_ms} ms"
             )

@@ -10,8 +10,8 @@ from typing import Final
 import trio
 
 from gossip.core.member import Address
-from gossip.node.config import SEEDS_LIMIT, ConfigError
 from gossip.node.endpoints import numeric, parse_endpoint
+from gossip.node.settings import SEEDS_LIMIT, ConfigError
 from gossip.node.udp import Network
 
 RETRY_FIRST_S: Final = 1.0

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gossip.core.keychain import KEY_BYTES
+from gossip.core.keyring import KEY_BYTES
 from gossip.core.member import Address
-from gossip.core.tuning import Tuning
+from gossip.core.options import Options
 from gossip.node.resumption import Clocks
 from gossip.wire.seal import KeyRing
 
@@ -57,7 +57,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "state_directory": (_of(Path), "a pathlib.Path"),
     "capacity": _NUMBER,
     "metadata": (_of(bytes), "bytes"),
-    "tuning": (_of(Tuning), "a Tuning"),
+    "options": (_of(Options), "Options"),
     "broadcast": _ADDRESS,
     "allow_wan": _FLAG,
     "datagram_limit_bytes": _NUMBER,

@@ -1,7 +1,8 @@
 """What a node remembers beside its identity: the farm's keys as they were last told, and where its peers were.
 
-    keys      magic, checksum, farm label, the key chain as it travels in KeyNews; mode 0600, written at every change
-    peers     one endpoint per line; written rarely, and of no weight: a list that is old or lost costs a slower rejoin
+    keys      magic, checksum, farm label, the keyring as it travels in KeyringUpdate; mode 0600, written at every
+    change peers     one endpoint per line; written rarely, and of no weight: a list that is old or lost costs a slower
+    rejoin
 
 The keys are merged with those of the configuration at the start. Without them a node restarted after a rotation would
 come back with the key of its configuration, which the group refuses by then. The checksum tells damage from the keys of
@@ -16,9 +17,9 @@ from typing import Final
 
 import trio
 
-from gossip.core.keychain import KeyChain
+from gossip.core.keyring import Keyring
 from gossip.core.member import Address
-from gossip.core.messages import KeyNews
+from gossip.core.messages import KeyringUpdate
 from gossip.node.endpoints import endpoint, numeric, parse_endpoint
 from gossip.node.identity import StateError, read_limited, write_durably
 from gossip.wire.datagram import DatagramError, decode, encode
@@ -33,16 +34,16 @@ PEERS_FIRST_KEPT_S: Final = 5.0
 PEERS_EVERY_S: Final = 60.0
 
 
-def keep_keys(directory: Path, label: bytes, chain: KeyChain) -> None:
+def keep_keys(directory: Path, label: bytes, chain: Keyring) -> None:
     """Make the chain of the farm of this label durable."""
-    content = label + encode(KeyNews(chain))
+    content = label + encode(KeyringUpdate(chain))
     try:
         write_durably(directory / KEYS_FILE, _KEYS_MAGIC + sha256(content).digest() + content)
     except OSError as error:
         raise StateError(f"cannot keep the farm's keys in {directory}: {error.strerror}") from error
 
 
-def known_chain(directory: Path, label: bytes) -> KeyChain | None:
+def known_chain(directory: Path, label: bytes) -> Keyring | None:
     """The chain kept for the farm of this label; none if there is none, or it is another farm's."""
     path = directory / KEYS_FILE
     try:
@@ -60,7 +61,7 @@ def known_chain(directory: Path, label: bytes) -> KeyChain | None:
         news = decode(body[LABEL_BYTES:])
     except DatagramError:
         news = None
-    if not isinstance(news, KeyNews) or not news.chain.is_sound():
+    if not isinstance(news, KeyringUpdate) or not news.chain.is_sound():
         raise _damaged(path)
     return news.chain
 

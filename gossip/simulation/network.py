@@ -20,24 +20,24 @@ from gossip.core.effects import (
     AdoptGeneration,
     Alarm,
     Announce,
-    BroadcastHeard,
     Effect,
     KeyOffered,
     MembershipChanged,
     OfferToken,
     QueryAnswered,
     QueryEnded,
-    QueryHeard,
+    QueryReceived,
     Send,
-    UseKeys,
+    UseKeyring,
+    UserEventReceived,
 )
 from gossip.core.events import DeadlineReached, Event, LeaveRequested, MetadataChanged, Received, SeedsGiven
-from gossip.core.keychain import KeyChain
+from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import JoinNak, JoinReq, Message
+from gossip.core.options import Options
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.swim import Swim
-from gossip.core.tuning import Tuning
 
 
 def node_id(number: int) -> NodeId:
@@ -68,7 +68,7 @@ class Node:
     generation: int
     changes: list[tuple[int, MembershipChanged]] = field(default_factory=list)
     alarms: list[Alarm] = field(default_factory=list)
-    heard: list[BroadcastHeard | QueryHeard | QueryAnswered | QueryEnded] = field(default_factory=list)
+    heard: list[UserEventReceived | QueryReceived | QueryAnswered | QueryEnded] = field(default_factory=list)
     wakes_at: int | None = None
     frozen_until: int = 0
 
@@ -91,18 +91,18 @@ class GossipNetwork:
     def __init__(
         self,
         random_seed: int,
-        tuning: Tuning | None = None,
+        options: Options | None = None,
         *,
         loss: float = 0.0,
         duplication: float = 0.0,
         delay_ms: tuple[int, int] = (1, 10),
         broadcast: bool = False,
-        keys: KeyChain | None = None,
+        keys: Keyring | None = None,
         keep_changes: bool = True,
     ) -> None:
         self.random_seed = random_seed
         self.random = Random(random_seed)
-        self.tuning = tuning or Tuning.lan()
+        self.options = options or Options.lan()
         self.loss = loss
         self.duplication = duplication
         self.delay_ms = delay_ms
@@ -138,7 +138,7 @@ class GossipNetwork:
             node = self.nodes[number] = Node(number, address_of(number), None, generation)
             self._at[node.address] = node
         node.generation = generation
-        node.swim = Swim(info, self.tuning, Random(self.random.getrandbits(64)), self.now, keys=self.keys)
+        node.swim = Swim(info, self.options, Random(self.random.getrandbits(64)), self.now, keys=self.keys)
         node.wakes_at = None
         if seeds:
             self.step(node, SeedsGiven(tuple(address_of(seed) for seed in seeds)))
@@ -263,9 +263,9 @@ class GossipNetwork:
                 node.generation = generation
             case Alarm():
                 node.alarms.append(effect)
-            case BroadcastHeard() | QueryHeard() | QueryAnswered() | QueryEnded():
+            case UserEventReceived() | QueryReceived() | QueryAnswered() | QueryEnded():
                 node.heard.append(effect)
-            case UseKeys() | KeyOffered():
+            case UseKeyring() | KeyOffered():
                 pass  # here nothing is sealed; the core's own chain is what tests look at
 
     def deliver(self, sender: Node, target: Address, message: Message) -> None:

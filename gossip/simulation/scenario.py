@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from gossip.core.effects import Effect, MembershipChanged, Send
 from gossip.core.member import NodeId, Status
-from gossip.core.tuning import Tuning
+from gossip.core.options import Options
 from gossip.simulation.load import Load
 from gossip.simulation.network import GossipNetwork, Node
 
@@ -36,7 +36,7 @@ class Scenario:
     slow_periods: int = 3
     partition: float = 0.0
     random_seed: int = 1
-    tuning: Tuning = field(default_factory=Tuning.lan)
+    options: Options = field(default_factory=Options.lan)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be played."""
@@ -94,7 +94,7 @@ class Play:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.network = GossipNetwork(scenario.random_seed, scenario.tuning, loss=scenario.loss, keep_changes=False)
+        self.network = GossipNetwork(scenario.random_seed, scenario.options, loss=scenario.loss, keep_changes=False)
         self.network.watch = self._watch
         self.load = Load(scenario.members)
         self.crashes: list[Crash] = []
@@ -109,7 +109,7 @@ class Play:
         """Play it from beginning to end; `progress` is told each period that is over."""
         for period in range(self.scenario.periods):
             self._direct(period)
-            self.network.run(self.scenario.tuning.probe_period_ms)
+            self.network.run(self.scenario.options.probe_period_ms)
             self._judge()
             self.load.end_of_period(len(self.network.up))
             if progress is not None:
@@ -136,7 +136,7 @@ class Play:
         if story.slow and story.churned_by <= period < story.quiet_from and period % (2 * story.slow_periods) == 0:
             up = network.up
             for node in network.random.sample(up, round(len(up) * story.slow)):
-                network.freeze(node, story.slow_periods * story.tuning.probe_period_ms)
+                network.freeze(node, story.slow_periods * story.options.probe_period_ms)
 
     def _join(self) -> None:
         """The next number joins by a few of those that run."""
@@ -176,7 +176,7 @@ class Play:
             else:
                 self.false_suspicions += 1
             return
-        after = (self.network.now - crash.at_ms) / self.scenario.tuning.probe_period_ms
+        after = (self.network.now - crash.at_ms) / self.scenario.options.probe_period_ms
         if crash.first_suspected is None:
             crash.first_suspected = after
         if change.status is Status.DEAD:
@@ -199,7 +199,7 @@ class Play:
 
     def _judge(self) -> None:
         """Who has not noticed a crash of some time ago."""
-        due_ms = self.network.now - JUDGED_AFTER_PERIODS * self.scenario.tuning.probe_period_ms
+        due_ms = self.network.now - JUDGED_AFTER_PERIODS * self.scenario.options.probe_period_ms
         while self._judged < len(self.crashes) and self.crashes[self._judged].at_ms <= due_ms:
             crash = self.crashes[self._judged]
             unaware = {node.number for node in self._listing(self.network.nodes[crash.victim])}

@@ -1,4 +1,4 @@
-"""Key news for one identity only: sealed so that its identity key opens it, whatever gossip keys it has.
+"""Keyring updates for one identity only: sealed so that its identity key opens it, whatever gossip keys it has.
 
     code 71 | farm label 8 | zeros 4 | ephemeral X25519 public key 32 | ChaCha20-Poly1305(body) | tag 16
     `------------------ clear, and authenticated as associated data -----------------'
@@ -7,7 +7,7 @@
 
 Two members that were told different keys may be unable to read each other, and no key of either ring would mend that.
 Their identities have not changed: each knows the other's public key out of its signed description. So who receives what
-it cannot open, from the address of a member, boxes its key chain for that member (`gossip.core.keys`).
+it cannot open, from the address of a member, boxes its keyring for that member (`gossip.core.keyring_exchange`).
 
 The recipient's X25519 key is its Ed25519 identity key seen on the other curve: the Ed25519 public key (x, y) is the
 Montgomery point u = (1 + y) / (1 - y) (RFC 7748, section 4.1), the secret scalar is the first half of SHA-512 of the
@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from gossip.core.keychain import KEY_ID_BYTES
+from gossip.core.keyring import KEY_ID_BYTES
 from gossip.wire.layout import Code
 from gossip.wire.seal import LABEL_BYTES, TAG_BYTES
 
@@ -40,7 +40,7 @@ BOX_OVERHEAD_BYTES: Final = _HEADER_BYTES - 1 + TAG_BYTES
 _PRIME: Final = 2**255 - 19
 _SIGN_BIT: Final = 1 << 255
 _NONCE: Final = bytes(12)
-_PURPOSE: Final = b"garlic farm, gossip 1: boxed key news"
+_PURPOSE: Final = b"garlic farm, gossip 1: boxed keyring updates"
 
 
 class BoxError(ValueError):
@@ -49,7 +49,7 @@ class BoxError(ValueError):
 
 def is_boxed(datagram: bytes, label: bytes) -> bool:
     """Whether this is a box of the farm of this label. Says nothing about whom it is for."""
-    return datagram[: 1 + LABEL_BYTES + KEY_ID_BYTES] == bytes([Code.KEY_NEWS]) + label + MARK
+    return datagram[: 1 + LABEL_BYTES + KEY_ID_BYTES] == bytes([Code.KEYRING_UPDATE]) + label + MARK
 
 
 def box(plain: bytes, recipient: bytes, label: bytes) -> bytes:

@@ -4,8 +4,8 @@
     in    datagram -> open the seal -> decode -> receiver -> authenticate -> token, auth, twin -> Received
 
 A datagram that names no receiver is taken only where its sender cannot know one: a JoinReq (it is for whoever lives at
-an address), a Broadcast, KeyNews (the same for all, merged in any order), and a response on its way back through a
-helper, which the target was not told the id of and which takes it only for a request that it passed on.
+an address), a Broadcast, KeyringUpdate (the same for all, merged in any order), and a response on its way back through
+a helper, which the target was not told the id of and which takes it only for a request that it passed on.
 
 Whatever is wrong with what came in is one `RefusedError` with a reason to count. The codec does no I/O and is given the
 time, so simulations run it as it is.
@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 
 from gossip.core.events import Received
 from gossip.core.member import Address, NodeId, NodeInfo
-from gossip.core.messages import Broadcast, JoinReq, KeyNews, Message, PingResponse
+from gossip.core.messages import Broadcast, JoinReq, KeyringUpdate, Message, PingResponse
 from gossip.wire.box import BOX_OVERHEAD_BYTES, BoxError, box, is_boxed, unbox
 from gossip.wire.datagram import DatagramError, decode, encode
-from gossip.wire.identity import PUBLIC_KEY_BYTES, ForgedError, Signer, Verifier, proves_twin, twin_proof
+from gossip.wire.identity import PUBLIC_KEY_BYTES, ForgedError, Signer, Verifier, conflict_proof, proves_conflict
 from gossip.wire.layout import Refusal
 from gossip.wire.seal import (
     ANYBODY,
@@ -57,7 +57,7 @@ class Incoming(NamedTuple):
     """What the core is told, and how many unproved infos were left out of it."""
 
     received: Received
-    riders_left_out: int = 0
+    piggyback_left_out: int = 0
     outdated_key_id: bytes = b""
     """The sender seals with a key that still opens but is no longer the primary: it has to hear of the new one."""
 
@@ -106,13 +106,13 @@ class Codec:
         message = self._signer.endorse(message)
         if isinstance(message, JoinReq) and message.token and self._join_keys:
             message = replace(message, auth=join_auth(self._join_keys[0], message.token, message.source))
-        elif isinstance(message, PingResponse) and self._is_of_twins(message):
-            message = replace(message, proof=twin_proof(self._signer.key, self._life, message.seq))
+        elif isinstance(message, PingResponse) and self._is_about_conflict(message):
+            message = replace(message, proof=conflict_proof(self._signer.key, self._life, message.seq))
         plain = encode(message, self._limit_bytes - self._envelope.overhead_bytes)
         return self._envelope.seal(plain, receiver or ANYBODY, answered_key_id)
 
-    def boxed(self, message: KeyNews, credential: bytes) -> bytes:
-        """Key news for the identity of this credential only; `DatagramError` if no box can be made for it."""
+    def boxed(self, message: KeyringUpdate, credential: bytes) -> bytes:
+        """Keyring updates for the identity of this credential only; `DatagramError` if no box can be made for it."""
         if self._sealed is None:
             raise DatagramError("datagrams that travel in clear have no keys to tell")
         plain = encode(self._signer.endorse(message), self._limit_bytes - BOX_OVERHEAD_BYTES)
@@ -137,8 +137,8 @@ class Codec:
         if opened.retired_key_id:
             outdated = (message.source, opened.retired_key_id) if isinstance(message, JoinReq) else None
             raise RefusedError(Refusal.RETIRED_KEY, outdated)
-        if isinstance(message, PingResponse) and self._is_of_twins(message):
-            if not proves_twin(message.proof, self._signer.node_id, self._lives, message.seq):
+        if isinstance(message, PingResponse) and self._is_about_conflict(message):
+            if not proves_conflict(message.proof, self._signer.node_id, self._lives, message.seq):
                 raise RefusedError(Refusal.FORGED)
             message = replace(message, proof=b"")
         admitted = isinstance(message, JoinReq) and self._admits(message, source, now_ms)
@@ -169,14 +169,14 @@ class Codec:
         """The token that lets `applicant` at `address` join within the next seconds."""
         return self._mint.mint(address, applicant, now_ms)
 
-    def _is_of_twins(self, response: PingResponse) -> bool:
+    def _is_about_conflict(self, response: PingResponse) -> bool:
         """Whether it is the answer to a node's question who else uses its id, which is ours."""
         return response.source_id == response.target_id == self._signer.node_id
 
     def _may_be_for_anybody(self, message: Message) -> bool:
         if isinstance(message, PingResponse):
             return message.source_id != self._signer.node_id
-        return isinstance(message, JoinReq | Broadcast | KeyNews)
+        return isinstance(message, JoinReq | Broadcast | KeyringUpdate)
 
     def _admits(self, request: JoinReq, source: Address, now_ms: int) -> bool:
         if not self._mint.recognises(request.token, source, request.source.node_id, now_ms):

@@ -9,7 +9,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final, TypeVar
 
-from gossip.core.keychain import DIGEST_BYTES, ERA_LIMIT, KEY_BYTES, KEYS_LIMIT, ChainKey, KeyChain
+from gossip.core.keyring import DIGEST_BYTES, ERA_LIMIT, KEY_BYTES, KEYS_LIMIT, DatedKey, Keyring
 from gossip.core.member import (
     CREDENTIAL_LIMIT_BYTES,
     METADATA_LIMIT_BYTES,
@@ -27,7 +27,7 @@ from gossip.core.messages import (
     JoinNak,
     JoinRedirect,
     JoinReq,
-    KeyNews,
+    KeyringUpdate,
     Leave,
     Message,
     Payload,
@@ -35,13 +35,13 @@ from gossip.core.messages import (
     PingResponse,
     Query,
     QueryReply,
-    Rumour,
-    RumourId,
     Update,
-    UserBroadcast,
+    UserEvent,
+    UserMessage,
+    UserMessageId,
     VerdictUpdate,
 )
-from gossip.core.rumours import BODY_LIMIT_BYTES, NAME_LIMIT_CHARACTERS, QUERY_TIMEOUT_LIMIT_MS
+from gossip.core.user_events import BODY_LIMIT_BYTES, NAME_LIMIT_CHARACTERS, QUERY_TIMEOUT_LIMIT_MS
 from gossip.wire.cbor import NULL, CborError, Reader
 from gossip.wire.layout import (
     ADDRESSES_LIMIT,
@@ -72,7 +72,7 @@ _BROADCAST_FIELDS, _QUERY_FIELDS = 4, 6
 
 
 _QUIET_PAYLOAD_BYTES: Final = 32
-"""Room for all that a payload without news, sample and rumours says."""
+"""Room for all that a payload without news, sample and user messages says."""
 _QUIET_PAYLOADS_REMEMBERED: Final = 256
 
 
@@ -207,24 +207,24 @@ def _payload_fields(reader: Reader) -> Payload:
         reader.unsigned(CAPACITY_LIMIT),
         reader.unsigned(CAPACITY_LIMIT),
         _several(reader, _info, SAMPLE_LIMIT),
-        _several(reader, _rumour, RUMOURS_LIMIT),
+        _several(reader, _user_message, RUMOURS_LIMIT),
         reader.octets(DIGEST_BYTES),
     )
 
 
-def _rumour_id(reader: Reader) -> RumourId:
+def _rumour_id(reader: Reader) -> UserMessageId:
     reader.fields(3)
-    return RumourId(reader.unsigned(INCARNATION_LIMIT), _node_id(reader), reader.unsigned(INCARNATION_LIMIT))
+    return UserMessageId(reader.unsigned(INCARNATION_LIMIT), _node_id(reader), reader.unsigned(INCARNATION_LIMIT))
 
 
-def _rumour(reader: Reader) -> Rumour:
+def _user_message(reader: Reader) -> UserMessage:
     count = reader.array(_QUERY_FIELDS)
     is_query = reader.unsigned(1) == 1
     if count != (_QUERY_FIELDS if is_query else _BROADCAST_FIELDS):
-        raise DatagramError("expected a rumour")
+        raise DatagramError("expected a user message")
     told = _rumour_id(reader), _text(reader, NAME_LIMIT_CHARACTERS, least=1), reader.octets(BODY_LIMIT_BYTES)
     if not is_query:
-        return UserBroadcast(*told)
+        return UserEvent(*told)
     return Query(*told, _address(reader), reader.unsigned(QUERY_TIMEOUT_LIMIT_MS))
 
 
@@ -233,9 +233,9 @@ def _query_reply(reader: Reader) -> Message:
     return QueryReply(_rumour_id(reader), _node_id(reader), reader.octets(BODY_LIMIT_BYTES))
 
 
-def _chain_key(reader: Reader) -> ChainKey:
+def _chain_key(reader: Reader) -> DatedKey:
     reader.fields(3)
-    return ChainKey(
+    return DatedKey(
         reader.unsigned(INCARNATION_LIMIT), reader.octets(KEY_BYTES, least=KEY_BYTES), retired=reader.boolean()
     )
 
@@ -246,10 +246,10 @@ _CHAIN_FIELDS = 3
 
 def _key_news(reader: Reader) -> Message:
     reader.fields(3)
-    return KeyNews(_chain(reader), _node_id(reader), reader.octets(CREDENTIAL_LIMIT_BYTES))
+    return KeyringUpdate(_chain(reader), _node_id(reader), reader.octets(CREDENTIAL_LIMIT_BYTES))
 
 
-def _chain(reader: Reader) -> KeyChain:
+def _chain(reader: Reader) -> Keyring:
     count = reader.array(4)
     has_era = count == _CHAIN_FIELDS + 1
     if not has_era and count != _CHAIN_FIELDS:
@@ -259,9 +259,9 @@ def _chain(reader: Reader) -> KeyChain:
     if list(chain_keys) != sorted(chain_keys) or primary >= len(chain_keys):
         raise DatagramError("expected keys in their order, one of them the primary")
     era = reader.unsigned(ERA_LIMIT - 1) if has_era else 0
-    chain = KeyChain(chain_keys, chain_keys[primary].key, used_at, era)
+    chain = Keyring(chain_keys, chain_keys[primary].key, used_at, era)
     if not chain.is_sound() or has_era != (era > 0):
-        raise DatagramError("no key chain")
+        raise DatagramError("no keyring")
     return chain
 
 
@@ -354,6 +354,6 @@ _DECODERS: Final[dict[int, Callable[[Reader], Message]]] = {
     Code.PING_RESPONSE: _ping_response,
     Code.LEAVE: _leave,
     Code.QUERY_REPLY: _query_reply,
-    Code.KEY_NEWS: _key_news,
+    Code.KEYRING_UPDATE: _key_news,
     Code.BROADCAST: _broadcast,
 }

@@ -10,7 +10,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, Final, assert_never
 
-from gossip.core.keychain import KeyChain
+from gossip.core.keyring import Keyring
 from gossip.core.member import (
     CREDENTIAL_LIMIT_BYTES,
     METADATA_LIMIT_BYTES,
@@ -27,7 +27,7 @@ from gossip.core.messages import (
     JoinNak,
     JoinRedirect,
     JoinReq,
-    KeyNews,
+    KeyringUpdate,
     Leave,
     Message,
     Payload,
@@ -35,10 +35,10 @@ from gossip.core.messages import (
     PingResponse,
     Query,
     QueryReply,
-    Rumour,
-    RumourId,
     Update,
-    UserBroadcast,
+    UserEvent,
+    UserMessage,
+    UserMessageId,
     VerdictUpdate,
 )
 from gossip.wire import cbor
@@ -143,13 +143,15 @@ def _payload_pieces(payload: Payload) -> tuple[bytes, ...]:
         cbor.dumps([_update_out(update) for update in payload.updates]) if payload.updates else cbor.EMPTY_ARRAY,
         *(cbor.unsigned(payload.capacity), cbor.unsigned(payload.peer_count), cbor.array_head(len(payload.sample))),
         *map(_wrapped, payload.sample),
-        cbor.dumps([_rumour_out(rumour) for rumour in payload.rumours]) if payload.rumours else cbor.EMPTY_ARRAY,
+        cbor.dumps([_rumour_out(user_message) for user_message in payload.user_messages])
+        if payload.user_messages
+        else cbor.EMPTY_ARRAY,
         cbor.octets(payload.keys_digest),
     )
 
 
 def _body_out(
-    message: JoinReq | JoinNak | JoinRedirect | JoinAck | Leave | Broadcast | QueryReply | KeyNews,
+    message: JoinReq | JoinNak | JoinRedirect | JoinAck | Leave | Broadcast | QueryReply | KeyringUpdate,
 ) -> tuple[Code, list[Any]]:
     code: Code
     body: list[Any]
@@ -170,8 +172,8 @@ def _body_out(
             code, body = Code.BROADCAST, [encode_node_info(source)]
         case QueryReply(query_id, responder, answer):
             code, body = Code.QUERY_REPLY, [_rumour_id_out(query_id), responder, answer]
-        case KeyNews(chain, teller, credential):
-            code, body = Code.KEY_NEWS, [_chain_out(chain), teller, credential]
+        case KeyringUpdate(chain, teller, credential):
+            code, body = Code.KEYRING_UPDATE, [_chain_out(chain), teller, credential]
         case _:
             assert_never(message)
     return code, body
@@ -199,28 +201,28 @@ def _update_out(update: Update) -> list[Any]:
             assert_never(update)
 
 
-def _rumour_id_out(rumour_id: RumourId) -> list[Any]:
-    return [rumour_id.time, rumour_id.origin, rumour_id.generation]
+def _rumour_id_out(message_id: UserMessageId) -> list[Any]:
+    return [message_id.time, message_id.origin, message_id.generation]
 
 
-def _rumour_out(rumour: Rumour) -> list[Any]:
-    match rumour:
-        case UserBroadcast(rumour_id, name, body):
-            return [0, _rumour_id_out(rumour_id), name, body]
-        case Query(rumour_id, name, body, address, timeout_ms):
-            return [1, _rumour_id_out(rumour_id), name, body, _address_out(address), timeout_ms]
+def _rumour_out(user_message: UserMessage) -> list[Any]:
+    match user_message:
+        case UserEvent(message_id, name, body):
+            return [0, _rumour_id_out(message_id), name, body]
+        case Query(message_id, name, body, address, timeout_ms):
+            return [1, _rumour_id_out(message_id), name, body, _address_out(address), timeout_ms]
         case _:
-            assert_never(rumour)
+            assert_never(user_message)
 
 
-def _chain_out(chain: KeyChain) -> list[Any]:
+def _chain_out(chain: Keyring) -> list[Any]:
     primary = [each.key for each in chain.keys].index(chain.primary)
     told: list[Any] = [chain.used_at, primary, [[each.since, each.key, each.retired] for each in chain.keys]]
     return [*told, chain.era] if chain.era else told
 
 
-def encode_chain(chain: KeyChain) -> bytes:
-    """The one spelling of a key chain, as it travels and as signatures cover it."""
+def encode_chain(chain: Keyring) -> bytes:
+    """The one spelling of a keyring, as it travels and as signatures cover it."""
     return cbor.dumps(_chain_out(chain))
 
 
@@ -228,7 +230,7 @@ def _shortened(message: Message, size_bytes: int, limit_bytes: int) -> Message:
     """The message with one piece of riding gossip less."""
     match message:
         case PingRequest(payload=payload) | PingResponse(payload=payload) if payload.updates or (
-            payload.sample or payload.rumours
+            payload.sample or payload.user_messages
         ):
             return replace(message, payload=_shortened_payload(payload))
         case JoinAck(sample=sample) if sample:
@@ -240,9 +242,9 @@ def _shortened(message: Message, size_bytes: int, limit_bytes: int) -> Message:
 
 
 def _shortened_payload(payload: Payload) -> Payload:
-    """The last sample goes first (anti-entropy repeats), then rumours, then news."""
+    """The last sample goes first (anti-entropy repeats), then user messages, then news."""
     if payload.sample:
         return replace(payload, sample=payload.sample[:-1])
-    if payload.rumours:
-        return replace(payload, rumours=payload.rumours[:-1])
+    if payload.user_messages:
+        return replace(payload, user_messages=payload.user_messages[:-1])
     return replace(payload, updates=payload.updates[:-1])

@@ -10,8 +10,8 @@ What a holder of the farm's key can and cannot do to *another* node:
   `Broadcast` or sample counts only with that node's own signature;
 - cannot send its `Leave`, nor tell others that it left: a departure is signed for that purpose alone, over the
   incarnation that leaves, and the signature travels with the update, so that all who hear of it can check it;
-- cannot tell keys in its name: key news is signed by who tells it, and the application says whose counts;
-- cannot stop it by posing as its twin: a live twin proves that it holds the identity's key (`twin_proof`);
+- cannot tell keys in its name: keyring updates is signed by who tells it, and the application says whose counts;
+- cannot stop it by posing as its twin: a live twin proves that it holds the identity's key (`conflict_proof`);
 - can *accuse* it: a verdict (suspect, dead) is somebody's opinion and not signed by its subject.
   The subject hears of it and refutes it with a higher signed incarnation, as with every false suspicion. Against a
   member that accuses without end the answer is eviction.
@@ -30,7 +30,7 @@ from typing import Final, assert_never
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from gossip.core.keychain import KeyChain
+from gossip.core.keyring import Keyring
 from gossip.core.member import NODE_ID_BYTES, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import (
     AliveUpdate,
@@ -39,7 +39,7 @@ from gossip.core.messages import (
     JoinNak,
     JoinRedirect,
     JoinReq,
-    KeyNews,
+    KeyringUpdate,
     Leave,
     Message,
     Payload,
@@ -66,7 +66,7 @@ class Purpose(Enum):
     """Over a whole info, in the introductions of a group without datagrams."""
     DEPARTURE = b"garlic farm, gossip 1: departure\x00"
     """Over node id and incarnation alone, since it is told by many and must be short."""
-    TWIN = b"garlic farm, gossip 1: twin\x00"
+    IDENTITY_CONFLICT = b"garlic farm, gossip 1: twin\x00"
     KEYS = b"garlic farm, gossip 1: keys\x00"
 
 
@@ -124,13 +124,13 @@ def _departure_bytes(node_id: NodeId, incarnation: Incarnation) -> bytes:
     return Purpose.DEPARTURE.value + node_id + b"".join(number.to_bytes(8, "big") for number in incarnation)
 
 
-def sign_keys(news: KeyNews, key: Ed25519PrivateKey) -> KeyNews:
+def sign_keys(news: KeyringUpdate, key: Ed25519PrivateKey) -> KeyringUpdate:
     """The chain as the word of the node of this key."""
     public_key = key.public_key().public_bytes_raw()
-    return KeyNews(news.chain, node_id_of(public_key), public_key + key.sign(_keys_bytes(news.chain)))
+    return KeyringUpdate(news.chain, node_id_of(public_key), public_key + key.sign(_keys_bytes(news.chain)))
 
 
-def _holds_keys(news: KeyNews) -> bool:
+def _holds_keys(news: KeyringUpdate) -> bool:
     """Whether the teller itself said so."""
     public_key, signature = news.credential[:PUBLIC_KEY_BYTES], news.credential[PUBLIC_KEY_BYTES:]
     if len(news.credential) != CREDENTIAL_BYTES or node_id_of(public_key) != news.teller:
@@ -142,34 +142,34 @@ def _holds_keys(news: KeyNews) -> bool:
     return True
 
 
-def _keys_bytes(chain: KeyChain) -> bytes:
+def _keys_bytes(chain: Keyring) -> bytes:
     return Purpose.KEYS.value + encode_chain(chain)
 
 
-def twin_proof(key: Ed25519PrivateKey, life: bytes, nonce: int) -> bytes:
+def conflict_proof(key: Ed25519PrivateKey, life: bytes, nonce: int) -> bytes:
     """What shows somebody who holds the same identity that we hold it too: life, public key, signature.
 
     Anybody can make a node sign by asking it in its own name. So the proof says in which life (`LIFE_BYTES` random
     ones, new at each start) it was made: a node does not take its own for that of a twin.
     """
-    return life + key.public_key().public_bytes_raw() + key.sign(_twin_bytes(life, nonce))
+    return life + key.public_key().public_bytes_raw() + key.sign(_conflict_bytes(life, nonce))
 
 
-def proves_twin(proof: bytes, node_id: NodeId, lives: Collection[bytes], nonce: int) -> bool:
+def proves_conflict(proof: bytes, node_id: NodeId, lives: Collection[bytes], nonce: int) -> bool:
     """Whether some other process than the one of these `lives` holds the key of `node_id` and answers `nonce`."""
     theirs, credential = proof[:LIFE_BYTES], proof[LIFE_BYTES:]
     public_key, signature = credential[:PUBLIC_KEY_BYTES], credential[PUBLIC_KEY_BYTES:]
     if len(credential) != CREDENTIAL_BYTES or theirs in lives or node_id_of(public_key) != node_id:
         return False
     try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _twin_bytes(theirs, nonce))
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _conflict_bytes(theirs, nonce))
     except (InvalidSignature, ValueError):
         return False
     return True
 
 
-def _twin_bytes(life: bytes, nonce: int) -> bytes:
-    return Purpose.TWIN.value + life + nonce.to_bytes(8, "big")
+def _conflict_bytes(life: bytes, nonce: int) -> bytes:
+    return Purpose.IDENTITY_CONFLICT.value + life + nonce.to_bytes(8, "big")
 
 
 _Departure = tuple[NodeId, Incarnation]
@@ -217,7 +217,7 @@ class Verifier:
         """The message as far as it is proved, and how many infos riding on it were not and are left out.
 
         An unproved sender is `ForgedError`. An unproved *rider* is dropped alone: the ping that carries it is still a
-        sign of life, and to ignore that would turn one forged rumour into false suspicions of honest members.
+        sign of life, and to ignore that would turn one forged user message into false suspicions of honest members.
         """
         match message:
             case PingRequest(payload=payload) | PingResponse(payload=payload):
@@ -232,7 +232,7 @@ class Verifier:
                 self._require(description, Purpose.PRESENCE)
                 kept = self._kept(sample)
                 return replace(message, sample=kept), len(sample) - len(kept)
-            case KeyNews():
+            case KeyringUpdate():
                 if not _holds_keys(message):
                     raise ForgedError(f"{message.teller.hex()} did not sign these keys")
             case JoinNak() | JoinRedirect() | QueryReply():
@@ -269,8 +269,8 @@ class Signer:
     key: Ed25519PrivateKey
     node_id: NodeId = field(init=False)
     signed: OrderedDict[tuple[NodeInfo, Purpose], NodeInfo] = field(default_factory=OrderedDict)
-    _keys: KeyNews | None = None
-    """The last key news, signed: one change is told to many."""
+    _keys: KeyringUpdate | None = None
+    """The last keyring updates, signed: one change is told to many."""
     _departure_of: Incarnation | None = None
     _departure_proof: bytes = b""
 
@@ -302,8 +302,8 @@ class Signer:
                 return Leave(replace(source, credential=self._departure(source.incarnation))) if own else message
             case JoinAck(description, sample):
                 return replace(message, description=self.signed_info(description), sample=self._sample(sample))
-            case JoinNak() | JoinRedirect() | QueryReply() | KeyNews():
-                return self._told_keys(message) if isinstance(message, KeyNews) else message
+            case JoinNak() | JoinRedirect() | QueryReply() | KeyringUpdate():
+                return self._told_keys(message) if isinstance(message, KeyringUpdate) else message
             case _:
                 assert_never(message)
 
@@ -334,7 +334,7 @@ class Signer:
             return None
         return replace(update, proof=self._departure(update.incarnation))
 
-    def _told_keys(self, news: KeyNews) -> KeyNews:
+    def _told_keys(self, news: KeyringUpdate) -> KeyringUpdate:
         if news.credential:
             return news
         if self._keys is None or self._keys.chain != news.chain:

@@ -9,11 +9,11 @@ the order of the message's fields, and nothing behind it:
     incarnation   generation, number (two fields in place)
     update        [0, node info]  |  [1 or 2, node id, generation, number, accuser]
                   |  [3, node id, generation, number, proof of its departure]
-    payload       [[update ...], capacity, peer count, [node info ...], [rumour ...], digest of the key chain]
-    rumour        [0, rumour id, name, body]  |  [1, rumour id, name, body, address, timeout in ms]
-    rumour id     [Lamport time, origin's node id, origin's generation]
-    key chain     [used at, which key is the primary, [[since, key, retired] ...]]  (and the era, unless it is 0)
-    key news      [key chain, teller's node id, public key and signature]
+    payload       [[update ...], capacity, peer count, [node info ...], [user message ...], digest of the keyring]
+    user message        [0, user message id, name, body]  |  [1, user message id, name, body, address, timeout in ms]
+    user message id     [Lamport time, origin's node id, origin's generation]
+    keyring     [used at, which key is the primary, [[since, key, retired] ...]]  (and the era, unless it is 0)
+    keyring updates      [keyring, teller's node id, public key and signature]
 
 Each value has exactly one encoding, so that what is signed, compared or counted has one form. Infos travel as wrapped
 bytes because the same few are told again and again: their bytes are looked up, not read anew each time (COSE wraps what
@@ -55,7 +55,7 @@ class Code(IntEnum):
     PING_RESPONSE = 68
     LEAVE = 69
     QUERY_REPLY = 70
-    KEY_NEWS = 71
+    KEYRING_UPDATE = 71
     BROADCAST = 250
 
 

@@ -42,7 +42,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from gossip.core.keychain import KEY_BYTES, KEY_ID_BYTES, KEYS_LIMIT, KeyChain, key_id
+from gossip.core.keyring import KEY_BYTES, KEY_ID_BYTES, KEYS_LIMIT, Keyring, key_id
 from gossip.core.member import NODE_ID_BYTES, NodeId
 from gossip.wire.layout import Code, Refusal
 
@@ -115,11 +115,11 @@ class KeyRing:
             raise ValueError(f"a farm label has {LABEL_BYTES} bytes, not {len(self.label)}")
 
     @property
-    def chain(self) -> KeyChain:
+    def chain(self) -> Keyring:
         """The ring as the value that members merge."""
-        return KeyChain.of(self.primary, self.others, self.retired, self.epoch, self.era)
+        return Keyring.of(self.primary, self.others, self.retired, self.epoch, self.era)
 
-    def following(self, chain: KeyChain) -> "KeyRing":
+    def following(self, chain: Keyring) -> "KeyRing":
         """The same farm's ring with the keys of a chain."""
         return KeyRing(chain.primary, chain.others, chain.retired, self.label, chain.used_at, chain.era)
 

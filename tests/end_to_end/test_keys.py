@@ -24,7 +24,7 @@ from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from gossip.core.member import Incarnation, NodeId, Status
-from gossip.core.messages import KeyNews, Payload, PingRequest, VerdictUpdate
+from gossip.core.messages import KeyringUpdate, Payload, PingRequest, VerdictUpdate
 from gossip.node.state_files import KEYS_FILE
 from gossip.wire.datagram import encode
 from gossip.wire.identity import Signer, sign_keys
@@ -175,7 +175,7 @@ def test_a_copy_of_the_key_takes_no_living_voter_out_and_tells_nobody_keys(farm:
     lives = {node_id: Incarnation(generation, 2**20) for node_id, generation in alive}
     left = tuple(VerdictUpdate(each, life, Status.LEFT, each, bytes(96)) for each, life in lives.items())
     chain = ring.chain.install(bytes(32)).use(bytes(32))
-    told = sign_keys(KeyNews(chain), identity)
+    told = sign_keys(KeyringUpdate(chain), identity)
     dropped_before = {node.name: dropped(node) for node in farm.nodes}
     said_before = {node.name: len(node.log_file.read_text()) for node in farm.nodes}
 

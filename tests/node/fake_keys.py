@@ -8,7 +8,7 @@ import trio
 from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer
 from bridge.node.control.routes import Refused
 from bridge.wire.keys.farm_key import farm_key_text, new_farm_key
-from gossip.core.keychain import KeyChain, KeyChainError, KeyState, key_id
+from gossip.core.keyring import Keyring, KeyringError, KeyState, key_id
 
 STATES = {
     KeyState.PRIMARY: FarmKeyState.PRIMARY,
@@ -23,7 +23,7 @@ class FakeKeys:
     def __init__(self) -> None:
         self.farm_key = new_farm_key(3)
         chain = self.farm_key.key_ring.chain
-        self.chains: dict[str, KeyChain] = {"node-1": chain, "node-2": chain, "node-3": chain}
+        self.chains: dict[str, Keyring] = {"node-1": chain, "node-2": chain, "node-3": chain}
         self.deaf: set[str] = set()
         self.silent: tuple[str, ...] = ()
         self.absent: tuple[str, ...] = ()
@@ -31,16 +31,16 @@ class FakeKeys:
         self.before_step: Callable[[str], None] = lambda _step: None
 
     @property
-    def chain(self) -> KeyChain:
+    def chain(self) -> Keyring:
         """The ring of the node that is asked."""
         return self.chains["node-1"]
 
-    def change(self, step: str, changed: Callable[[], KeyChain]) -> None:
+    def change(self, step: str, changed: Callable[[], Keyring]) -> None:
         """One change by an operator."""
         self.before_step(step)
         try:
             self.chains["node-1"] = changed()
-        except KeyChainError as error:
+        except KeyringError as error:
             raise Refused(409, "key-refused", str(error)) from error
         self.steps.append(step)
 

@@ -10,10 +10,10 @@ import trio
 from trio.testing import MockClock
 
 from gossip.core.member import Address, Status
-from gossip.core.tuning import Tuning
+from gossip.core.options import Options
 from gossip.node.agent import Agent, open_agent
-from gossip.node.config import AgentConfig
 from gossip.node.endpoints import endpoint
+from gossip.node.settings import GroupSettings
 from gossip.node.udp import Network
 from gossip.wire.seal import KeyRing
 
@@ -53,10 +53,10 @@ class Farm:
         defaults: dict[str, Any] = {
             "bind": Address("127.0.0.1", 0),
             "key_ring": RING,
-            "tuning": Tuning.loopback(),
+            "options": Options.loopback(),
             "seeds": tuple(endpoint(seed.info.address) for seed in seeds),
         }
-        agent: Agent = await self._nursery.start(self._run, AgentConfig(**(defaults | settings)))
+        agent: Agent = await self._nursery.start(self._run, GroupSettings(**(defaults | settings)))
         return agent
 
     async def start_many(self, count: int, **settings: Any) -> list[Agent]:
@@ -69,7 +69,7 @@ class Farm:
         self._scopes[agent].cancel()
         await self._ended[agent].wait()
 
-    async def _run(self, config: AgentConfig, task_status: Any) -> None:
+    async def _run(self, config: GroupSettings, task_status: Any) -> None:
         ended = trio.Event()
         with trio.CancelScope() as scope:
             async with open_agent(config, self._network) as agent:

@@ -14,7 +14,7 @@ from bridge.node.control.routes import Answer, Request, Routes
 from bridge.node.events.event_log import EventLog
 from bridge.node.security.key_files import load_farm_key
 from bridge.wire.keys.text import encode_key
-from gossip.core.keychain import key_id
+from gossip.core.keyring import key_id
 from tests.node.fake_keys import FakeKeys
 from tests.node.test_cli_commands import served
 from tests.operator_views import farm_view

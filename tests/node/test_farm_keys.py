@@ -11,7 +11,7 @@ from bridge.node.events.event_log import EventLog
 from bridge.node.security.farm_keys import ALARM, FarmKeys
 from bridge.node.security.key_files import KeyFileError, load_farm_key, replace_farm_key, save_farm_key
 from bridge.wire.keys.farm_key import FarmKey, new_farm_key
-from gossip.core.keychain import KeyChain
+from gossip.core.keyring import Keyring
 from gossip.node.agent import Agent
 
 NEW = b"a new key of thirty-two bytes..."
@@ -20,7 +20,7 @@ NEW = b"a new key of thirty-two bytes..."
 class Following:
     """As much of an agent as is asked for its keys."""
 
-    def __init__(self, chain: KeyChain) -> None:
+    def __init__(self, chain: Keyring) -> None:
         self.key_chain = chain
 
 

@@ -11,12 +11,12 @@ from gossip.core.effects import Alarm, AlarmKind, MembershipChanged
 from gossip.core.member import Address, Status
 from gossip.core.messages import JoinReq
 from gossip.node import agent as agent_module
-from gossip.node.agent import Agent, AgentEvent, open_agent
-from gossip.node.config import AgentConfig, ConfigError
+from gossip.node.agent import Agent, GroupEvent, open_agent
 from gossip.node.counters import Counters
-from gossip.node.gate import NEWCOMERS_BURST
 from gossip.node.identity import GENERATION_FILE, StateError, keep_generation, load_identity, write_durably
 from gossip.node.intake import BATCH, BROADCASTS_LIMIT, Intake
+from gossip.node.settings import ConfigError, GroupSettings
+from gossip.node.source_limits import NEWCOMERS_BURST
 from gossip.wire.codec import Codec
 from gossip.wire.datagram import Code
 from gossip.wire.identity import Signer
@@ -36,7 +36,7 @@ from tests.node.gossip_network import MemoryNetwork
 BROADCAST = Address("127.255.255.255", 7946)
 
 
-def received_so_far(agent: Agent) -> list[AgentEvent]:
+def received_so_far(agent: Agent) -> list[GroupEvent]:
     events = []
     while True:
         try:
@@ -208,7 +208,7 @@ async def test_a_source_that_floods_with_joins_is_limited_and_another_is_not() -
         await until_counted(seed, "rate-limited", least=49)
         alice = await farm.start(seed, bind=Address("127.0.0.3", 0))
         await until(alice, lambda: sees(alice, seed))
-        assert len(seed._gate.newcomers.sources) == 2
+        assert len(seed._source_limits.newcomers.sources) == 2
 
 
 @in_simulated_time
@@ -230,12 +230,12 @@ async def test_a_flood_keeps_no_request_from_its_turn_and_no_broadcast_queue_gro
 @in_simulated_time
 async def test_broadcasts_that_the_owner_has_no_time_for_are_dropped_beyond_a_bound_and_counted() -> None:
     network, counters = MemoryNetwork(), Counters()
-    socket, ears = network.bind(Address("127.0.0.1", 0), 1400), network.hear_broadcasts(BROADCAST, 1400)
+    socket, broadcast_socket = network.bind(Address("127.0.0.1", 0), 1400), network.hear_broadcasts(BROADCAST, 1400)
     intake = Intake(socket, 1400, counters)
     for _ in range(BROADCASTS_LIMIT + 10):
         network.deliver(bytes([Code.BROADCAST]), Address("127.0.0.9", 1), BROADCAST)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(intake.watch, ears)
+        nursery.start_soon(intake.watch, broadcast_socket)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert len(intake.take()) == BROADCASTS_LIMIT
@@ -304,7 +304,7 @@ async def test_a_node_whose_state_directory_was_copied_meets_its_twin_and_one_of
         assert second.node_id == first.node_id
         await trio.sleep(30)
         alarms = [event for twin in (first, second) for event in received_so_far(twin) if isinstance(event, Alarm)]
-        assert [alarm.kind for alarm in alarms] == [AlarmKind.TWIN]
+        assert [alarm.kind for alarm in alarms] == [AlarmKind.IDENTITY_CONFLICT]
         assert [first.describe().core.halted, second.describe().core.halted].count(True) == 1
 
 
@@ -334,7 +334,7 @@ async def test_on_a_full_disk_a_node_is_mute_under_a_later_generation_says_why_a
 
         monkeypatch.setattr("gossip.node.identity.write_durably", on_a_full_disk)
         alarm = await next_alarm(restored)
-        assert (alarm.kind, alarm.over) == (AlarmKind.GENERATION_NOT_KEPT, False)
+        assert (alarm.kind, alarm.over) == (AlarmKind.GENERATION_NOT_STORED, False)
         assert all(words in alarm.text for words in ("No space left", str(tmp_path), "Make room", "generation 42"))
         said_before = len(network.sent)
         await trio.sleep(300)
@@ -348,7 +348,7 @@ async def test_on_a_full_disk_a_node_is_mute_under_a_later_generation_says_why_a
 
         monkeypatch.setattr("gossip.node.identity.write_durably", kept_on_disk)
         passed = await next_alarm(restored)
-        assert (passed.kind, passed.over) == (AlarmKind.GENERATION_NOT_KEPT, True)
+        assert (passed.kind, passed.over) == (AlarmKind.GENERATION_NOT_STORED, True)
         await until(seed, lambda: sees(seed, restored))
         assert restored.generation >= 42
         assert int((tmp_path / GENERATION_FILE).read_text().split()[0]) == restored.generation
@@ -367,7 +367,7 @@ async def next_alarm(agent: Agent) -> Alarm:
 async def test_two_agents_do_not_share_a_state_directory(tmp_path: Path) -> None:
     async with running_farm(MemoryNetwork()) as farm:
         await farm.start(state_directory=tmp_path)
-        config = AgentConfig(bind=Address("127.0.0.1", 0), key_ring=RING, state_directory=tmp_path)
+        config = GroupSettings(bind=Address("127.0.0.1", 0), key_ring=RING, state_directory=tmp_path)
         with pytest.raises(StateError, match="in use"):
             async with open_agent(config, MemoryNetwork()):
                 pass
@@ -376,7 +376,7 @@ async def test_two_agents_do_not_share_a_state_directory(tmp_path: Path) -> None
 @in_simulated_time
 async def test_a_port_that_is_taken_is_named() -> None:
     network = MemoryNetwork()
-    config = AgentConfig(bind=Address("127.0.0.1", 7946), key_ring=RING)
+    config = GroupSettings(bind=Address("127.0.0.1", 7946), key_ring=RING)
     async with open_agent(config, network):
         with pytest.raises(ConfigError, match=r"bind = 127\.0\.0\.1:7946 cannot be opened"):
             async with open_agent(config, network):

@@ -9,7 +9,7 @@ import trio
 
 import gossip
 from gossip.core.swim import Swim
-from gossip.node.agent import AgentEvent
+from gossip.node.agent import GroupEvent
 from gossip.node.questions import GRACE_S
 from gossip.wire.seal import KeyRing
 from tests.node.gossip_farm import RING, in_simulated_time
@@ -133,7 +133,7 @@ async def test_a_joiner_about_whom_admit_fails_is_refused_with_an_alarm_and_the_
         async with gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as carol:
             await until_member(alice, carol)
             assert (await until_alarm(alice, over=True)).kind is gossip.AlarmKind.ADMIT_FAILED
-        events: list[AgentEvent] = []
+        events: list[GroupEvent] = []
         with trio.move_on_after(1):
             async for event in alice.events():
                 events.append(event.what)  # noqa: PERF401 - a comprehension that is cut off keeps nothing
@@ -167,6 +167,6 @@ async def test_a_ring_changed_that_raises_is_an_alarm_and_the_member_goes_on() -
         await until_member(alice, boris)
         name = await boris.keys.install()
         alarm = await until_alarm(alice)
-        assert alarm.kind is gossip.AlarmKind.KEYS_NOT_KEPT
+        assert alarm.kind is gossip.AlarmKind.KEYRING_NOT_STORED
         assert "ZeroDivisionError: division by zero" in alarm.text
         assert name in [each.name for each in (await alice.keys.list()).keys]

@@ -82,7 +82,7 @@ async def test_a_living_member_is_not_believed_to_have_left_on_the_word_of_who_h
         assert sees(witness, victim)
         assert victim.info.incarnation == now
         wire = witness.describe().wire
-        assert wire.riders_left_out == 1
+        assert wire.piggyback_left_out == 1
         assert wire.dropped["forged"] == 1
 
 
@@ -118,4 +118,4 @@ async def test_a_recorded_leave_does_not_bury_the_member_that_has_come_back() ->
         await trio.sleep(1)
         # Then: nothing happens.
         assert sees(witness, member)
-        assert witness.describe().wire.riders_left_out == 0, "the signature is good; the incarnation is old"
+        assert witness.describe().wire.piggyback_left_out == 0, "the signature is good; the incarnation is old"

@@ -7,8 +7,8 @@ import pytest
 import trio
 
 import gossip
-from gossip.core.messages import UserBroadcast
-from gossip.node.agent import AgentEvent
+from gossip.core.messages import UserEvent
+from gossip.node.agent import GroupEvent
 from gossip.node.event_ring import EventRing, Numbered
 from gossip.node.requests import WORDS_BURST
 from tests.node.gossip_farm import RING, in_simulated_time
@@ -57,18 +57,18 @@ async def test_members_metadata_broadcasts_queries_and_leaving_by_one_story() ->
         await until_member(alice, boris, gossip.Status.LEFT)
 
 
-async def next_broadcast(group: gossip.Group) -> UserBroadcast:
+async def next_broadcast(group: gossip.Group) -> UserEvent:
     """The first broadcast that a group hears."""
     with trio.fail_after(60):
         async for event in group.events():
-            if isinstance(event.what, gossip.BroadcastHeard):
+            if isinstance(event.what, gossip.UserEventReceived):
                 return event.what.broadcast
     raise AssertionError("the group ended")
 
 
 async def _answer_one(group: gossip.Group, body: bytes) -> None:
     async for event in group.events(after=group.cursor):
-        if isinstance(event.what, gossip.QueryHeard):
+        if isinstance(event.what, gossip.QueryReceived):
             group.answer(event.what.query, body)
             return
 
@@ -87,12 +87,12 @@ async def test_a_reader_resumes_behind_its_cursor_and_two_readers_see_the_same()
         assert both[0] == both[1]
         assert [event.cursor for event in both[0]] == list(range(cursor + 1, alice.cursor + 1))
         kinds = {type(event.what) for event in both[0]}
-        assert kinds == {gossip.MembershipChanged, gossip.BroadcastHeard}
+        assert kinds == {gossip.MembershipChanged, gossip.UserEventReceived}
         with pytest.raises(ValueError, match="cursor"):
             await anext(alice.events(after=alice.cursor + 1))
 
 
-async def so_far(group: gossip.Group, cursor: int) -> list[Numbered[AgentEvent]]:
+async def so_far(group: gossip.Group, cursor: int) -> list[Numbered[GroupEvent]]:
     """The events after a cursor that are there already."""
     reader = group.events(after=cursor)
     return [await anext(reader) for _ in range(group.cursor - cursor)]

@@ -9,14 +9,14 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gossip.core.effects import Alarm, AlarmKind
-from gossip.core.keychain import KeyChainError, key_id
+from gossip.core.keyring import KeyringError, key_id
 from gossip.core.member import Address, NodeId, Status
 from gossip.core.messages import PingRequest
-from gossip.core.tuning import Tuning
+from gossip.core.options import Options
 from gossip.node.agent import Agent, open_agent
-from gossip.node.config import AgentConfig
 from gossip.node.identity import StateError
-from gossip.node.key_room import KeyRoom
+from gossip.node.key_manager import KeyManager
+from gossip.node.settings import GroupSettings
 from gossip.node.state_files import KEYS_FILE, known_chain
 from gossip.node.udp import DatagramSocket, UdpNetwork
 from gossip.wire.codec import SECRETS_BYTES, Codec
@@ -55,7 +55,7 @@ def primaries(agents: list[Agent]) -> set[bytes]:
     return {agent.key_chain.primary for agent in agents if agent.key_chain is not None}
 
 
-async def until_everywhere(room: KeyRoom) -> None:
+async def until_everywhere(room: KeyManager) -> None:
     """Wait until every member has the same keys."""
     with trio.fail_after(60):
         while not (await room.list()).is_everywhere:  # noqa: ASYNC110 - what others hold has no event here
@@ -82,7 +82,7 @@ def test_rotation_in_a_group_of_twelve_with_loss_loses_no_member_and_the_old_key
             await until_all_see_all(agents)
             for agent in agents:
                 events_of(agent)
-            room = KeyRoom(agents[4])
+            room = KeyManager(agents[4])
             name = await room.install()
             await until_everywhere(room)
             await room.use(name)
@@ -155,18 +155,18 @@ async def test_rotation_over_real_sockets_with_loss_loses_no_member() -> None:
     network = LossyUdp(random_seed)
     async with running_farm(network) as farm:
         # A busy machine looks like a dead member to short patience; how long patience must be is not the question here.
-        agents = await farm.start_many(5, tuning=replace(Tuning.loopback(), suspicion_multiplier=100))
+        agents = await farm.start_many(5, options=replace(Options.loopback(), suspicion_multiplier=100))
         await until_all_see_all(agents)
         for agent in agents:
             events_of(agent)
-        room = KeyRoom(agents[2])
+        room = KeyManager(agents[2])
         name = await room.install()
         await until_everywhere(room)
         await room.use(name)
         await until_everywhere(room)
         await room.remove(OLD)
         await until_everywhere(room)
-        listing = await KeyRoom(agents[4]).list()
+        listing = await KeyManager(agents[4]).list()
         members = tuple(sorted(agent.node_id for agent in agents))
         assert {each.name: (each.opened_by, each.sealed_by) for each in listing.keys} == {
             name: (members, members),
@@ -192,7 +192,7 @@ async def test_a_member_that_was_cut_off_while_keys_were_installed_and_used_catc
         await until_all_see_all(agents)
         *others, sleeper = agents
         network.cut_off.add(sleeper.info.address)
-        room = KeyRoom(others[0])
+        room = KeyManager(others[0])
         name = await room.install()
         await room.use(name, force=True)
         network.cut_off.clear()
@@ -206,8 +206,8 @@ async def test_a_member_that_was_cut_off_while_keys_were_installed_and_used_catc
 async def test_a_joiner_with_the_key_that_is_being_replaced_is_told_the_new_one_and_joins() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         seed = await farm.start()
-        name = await KeyRoom(seed).install()
-        await KeyRoom(seed).use(name)
+        name = await KeyManager(seed).install()
+        await KeyManager(seed).use(name)
         late = await farm.start(seed)
         await until_all_see_all([seed, late])
         assert {key_id(each).hex() for each in primaries([seed, late])} == {name}
@@ -235,7 +235,7 @@ async def test_a_joiner_with_a_retired_key_is_told_so_and_raises_one_alarm() -> 
 
 
 async def _rotate(agent: Agent) -> str:
-    room = KeyRoom(agent)
+    room = KeyManager(agent)
     before = (await room.list()).primary
     name = await room.install()
     await room.use(name)
@@ -251,7 +251,7 @@ async def test_a_restart_does_not_bring_the_old_key_back(tmp_path: Path) -> None
         alice = await farm.start(seed, state_directory=tmp_path, ring_changed=changed.append)
         await until_all_see_all([seed, alice])
         name = await _rotate(seed)
-        await until_everywhere(KeyRoom(seed))
+        await until_everywhere(KeyManager(seed))
         assert key_id(changed[-1].primary).hex() == name
         assert changed[-1].label == RING.label
         assert (tmp_path / KEYS_FILE).stat().st_mode & 0o777 == 0o600
@@ -268,7 +268,7 @@ async def test_a_later_key_in_the_configuration_counts_and_is_told_to_the_others
         alice = await farm.start(seed, state_directory=tmp_path)
         await until_all_see_all([seed, alice])
         name = await _rotate(seed)
-        await until_everywhere(KeyRoom(seed))
+        await until_everywhere(KeyManager(seed))
         address = alice.info.address
         await farm.crash(alice)
         chain = seed.key_chain
@@ -294,14 +294,14 @@ async def test_keys_that_cannot_be_kept_are_used_all_the_same_and_raise_an_alarm
         seed = await farm.start()
         alice = await farm.start(seed, ring_changed=full)
         await until_all_see_all([seed, alice])
-        await KeyRoom(seed).install()
+        await KeyManager(seed).install()
         alarm = None
         with trio.fail_after(60):
             while not isinstance(alarm, Alarm):
                 alarm = await alice.events.receive()
-        assert alarm.kind is AlarmKind.KEYS_NOT_KEPT
+        assert alarm.kind is AlarmKind.KEYRING_NOT_STORED
         assert "disk is full" in alarm.text
-        await until_everywhere(KeyRoom(seed))
+        await until_everywhere(KeyManager(seed))
 
 
 @in_simulated_time
@@ -310,16 +310,16 @@ async def test_the_next_step_waits_for_every_member_unless_forced() -> None:
     async with running_farm(network) as farm:
         agents = await farm.start_many(3)
         await until_all_see_all(agents)
-        room = KeyRoom(agents[0])
+        room = KeyManager(agents[0])
         network.cut_off.add(agents[2].info.address)
         name = await room.install()
         room.survey_timeout_ms = 100  # asked before the member that is cut off is declared dead
         listing = await room.list()
         assert (listing.agreeing, listing.silent) == ((agents[1].node_id,), (agents[2].node_id,))
-        with pytest.raises(KeyChainError, match=agents[2].node_id.hex()):
+        with pytest.raises(KeyringError, match=agents[2].node_id.hex()):
             await room.use(name)
         await room.use(name, force=True)
-        with pytest.raises(KeyChainError, match="no key has the id"):
+        with pytest.raises(KeyringError, match="no key has the id"):
             await room.use("00000000")
 
 
@@ -327,8 +327,8 @@ async def test_the_next_step_waits_for_every_member_unless_forced() -> None:
 async def test_a_group_in_clear_has_no_keys() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         agent = await farm.start(key_ring=None, insecure=True)
-        with pytest.raises(KeyChainError, match="in clear"):
-            await KeyRoom(agent).install()
+        with pytest.raises(KeyringError, match="in clear"):
+            await KeyManager(agent).install()
 
 
 @in_simulated_time
@@ -356,7 +356,7 @@ def _flipped(content: bytes, at: int) -> bytes:
 async def test_a_damaged_key_file_stops_the_start_and_says_what_to_do(tmp_path: Path) -> None:
     async with running_farm(MemoryNetwork()) as farm:
         agent = await farm.start(state_directory=tmp_path)
-        await KeyRoom(agent).install()
+        await KeyManager(agent).install()
         await farm.crash(agent)
     path = tmp_path / KEYS_FILE
     for damage, content in _damaged(path.read_bytes()).items():
@@ -372,7 +372,7 @@ async def test_a_damaged_key_file_stops_the_start_and_says_what_to_do(tmp_path: 
 async def test_a_key_file_that_others_may_read_stops_the_start_with_the_command_that_mends_it(tmp_path: Path) -> None:
     async with running_farm(MemoryNetwork()) as farm:
         agent = await farm.start(state_directory=tmp_path)
-        await KeyRoom(agent).install()
+        await KeyManager(agent).install()
         await farm.crash(agent)
     path = tmp_path / KEYS_FILE
     path.chmod(0o640)
@@ -386,6 +386,6 @@ async def test_a_key_file_that_others_may_read_stops_the_start_with_the_command_
 
 
 async def _start_alone(directory: Path) -> None:
-    config = AgentConfig(bind=Address("127.0.0.1", 0), key_ring=RING, state_directory=directory)
+    config = GroupSettings(bind=Address("127.0.0.1", 0), key_ring=RING, state_directory=directory)
     async with open_agent(config, MemoryNetwork()):
         pass

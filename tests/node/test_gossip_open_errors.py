@@ -8,8 +8,8 @@ import pytest
 
 import gossip
 from gossip.core.member import Address
-from gossip.node.config import AgentConfig
 from gossip.node.setting_types import unknown_names
+from gossip.node.settings import GroupSettings
 from tests.node.gossip_farm import in_simulated_time
 from tests.node.gossip_network import MemoryNetwork
 
@@ -51,7 +51,7 @@ HOME = Address("127.0.0.1", 7946)
         ({"capacity": 1 << 40}, "capacity = 1099511627776", "from 1"),
         ({"metadata": "blue"}, "metadata = 'blue' (str)", "bytes"),
         ({"metadata": bytes(513)}, "metadata has 513 bytes", "512"),
-        ({"tuning": "lan"}, "tuning = 'lan' (str)", "a Tuning"),
+        ({"options": "lan"}, "options = 'lan' (str)", "Options"),
         ({"state_directory": "/var/lib/x"}, "state_directory = '/var/lib/x' (str)", "a pathlib.Path"),
         ({"datagram_limit_bytes": 100}, "datagram_limit_bytes = 100", "from 1200"),
         ({"leave_linger_ms": -1}, "leave_linger_ms = -1", "from 0"),
@@ -75,7 +75,7 @@ def test_a_wrong_argument_is_refused_at_once_with_what_is_expected(
 
 
 def test_every_setting_has_its_kind() -> None:
-    assert unknown_names(each.name for each in fields(AgentConfig)) == []
+    assert unknown_names(each.name for each in fields(GroupSettings)) == []
 
 
 @in_simulated_time

@@ -8,10 +8,10 @@ import psutil
 import pytest
 
 from gossip.core.member import Address
-from gossip.node.config import AgentConfig, ConfigError
 from gossip.node.discovery import Discovery, LanInterface, lan_interfaces
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
 from gossip.node.rate_limit import Bucket, SourceLimit
+from gossip.node.settings import ConfigError, GroupSettings
 from gossip.wire.datagram import Code
 from tests.node.gossip_farm import RING
 from tests.node.gossip_network import MemoryNetwork
@@ -44,12 +44,12 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is bound to it: it is what the te
 )
 def test_a_setting_that_cannot_work_is_named(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        AgentConfig(**{"bind": HOME, "key_ring": RING, **settings})
+        GroupSettings(**{"bind": HOME, "key_ring": RING, **settings})
     assert words in str(caught.value)
 
 
 def test_public_addresses_are_fine_where_the_operator_says_so() -> None:
-    config = AgentConfig(
+    config = GroupSettings(
         bind=Address(EVERYWHERE, 7946),
         advertise=Address("8.8.8.8", 7946),
         seeds=("8.8.4.4:7946", "seed.example:7946"),

@@ -6,11 +6,11 @@ from pathlib import Path
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gossip.core.effects import BroadcastHeard
+from gossip.core.effects import UserEventReceived
 from gossip.core.member import Address, Incarnation, NodeInfo
 from gossip.core.messages import JoinReq
 from gossip.node.agent import Agent
-from gossip.node.gate import ERRORS_BURST
+from gossip.node.source_limits import ERRORS_BURST
 from gossip.node.state_files import PEERS_EVERY_S, PEERS_FILE, PEERS_REMEMBERED, keep_peers, known_peers
 from gossip.wire.codec import SECRETS_BYTES, Codec
 from gossip.wire.datagram import Code
@@ -37,7 +37,7 @@ def footprint(agent: Agent) -> tuple[int, ...]:
         description.joins_in_flight,
         description.seed_count,
         len(core._news),
-        len(core._rumours),
+        len(core._user_events),
         len(core._prober._pending),
         len(core._prober._relays),
     )
@@ -91,7 +91,7 @@ async def test_recorded_datagrams_change_nothing_at_a_member_that_has_just_start
         told = []
         while fresh.events.statistics().current_buffer_used:
             told.append(fresh.events.receive_nowait())
-        assert [each for each in told if isinstance(each, BroadcastHeard)] == [], "what was said before it joined"
+        assert [each for each in told if isinstance(each, UserEventReceived)] == [], "what was said before it joined"
 
 
 @in_simulated_time

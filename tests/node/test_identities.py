@@ -26,7 +26,7 @@ from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.log.entries import encode
 from consensus.core.model import Entry
 from gossip.core.effects import KeyOffered
-from gossip.core.keychain import KeyChain
+from gossip.core.keyring import Keyring
 from gossip.core.member import Address
 from gossip.node.agent import Agent
 from gossip.node.identity import Identity
@@ -50,15 +50,15 @@ class FakeAgent:
     """Gossip, as far as keys go."""
 
     identity: Identity
-    key_chain: KeyChain
-    changes: list[KeyChain] = field(default_factory=list)
+    key_chain: Keyring
+    changes: list[Keyring] = field(default_factory=list)
 
     @property
     def node_id(self) -> bytes:
         """Its name."""
         return self.identity.node_id
 
-    async def change_keys(self, chain: KeyChain) -> None:
+    async def change_keys(self, chain: Keyring) -> None:
         """Take over a change."""
         self.key_chain = self.key_chain.merge(chain)
         self.changes.append(self.key_chain)

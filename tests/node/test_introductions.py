@@ -143,7 +143,7 @@ async def test_a_copy_of_a_node_that_lives_is_told_to_be_its_twin_and_a_call_to_
     assert news(alice) == []
     handshake(alice, copy)
     found = news(alice)
-    assert [each.kind for each in found if isinstance(each, Alarm)] == [AlarmKind.TWIN]
+    assert [each.kind for each in found if isinstance(each, Alarm)] == [AlarmKind.IDENTITY_CONFLICT]
 
 
 async def test_the_fullest_introductions_fit_into_a_handshake() -> None:

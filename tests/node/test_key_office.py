@@ -17,7 +17,7 @@ from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import save_farm_key
 from bridge.wire.keys.farm_key import new_farm_key, parse_farm_key
 from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
-from gossip.core.keychain import key_id
+from gossip.core.keyring import key_id
 from gossip.node.agent import Agent
 from tests.node.gossip_farm import in_simulated_time, running_farm, until_all_see_all
 from tests.node.gossip_network import MemoryNetwork

@@ -23,7 +23,7 @@ from consensus.core.effects import Outcome, ProposalResolved
 from consensus.core.model import Configuration, LogId, Server
 from gossip.core.member import NodeId
 from gossip.node.agent import Agent
-from gossip.node.key_room import KeyRoom
+from gossip.node.key_manager import KeyManager
 from gossip.wire.seal import SALT_BYTES, KeyRing, Sealed, SealError
 from tests.node.gossip_farm import RING, in_simulated_time, running_farm, sees, until_all_see_all
 from tests.node.gossip_network import MemoryNetwork
@@ -89,7 +89,7 @@ async def test_the_same_reader_follows_a_rotation_from_its_first_step_to_its_las
     async with running_farm(network) as farm:
         agents = await farm.start_many(3)
         await until_all_see_all(agents)
-        room = KeyRoom(agents[0])
+        room = KeyManager(agents[0])
         network.sent.clear()
         fresh = await room.install()
         await trio.sleep(5)

@@ -25,7 +25,7 @@ from bridge.node.stopped import NodeStopped
 from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.membership.formation_state import encode_formation_state
 from gossip.core.member import Address, NodeId
-from gossip.core.messages import KeyNews
+from gossip.core.messages import KeyringUpdate
 from gossip.node.agent import Agent
 from gossip.node.identity import load_identity
 from gossip.wire.datagram import encode
@@ -71,11 +71,11 @@ async def test_before_its_log_is_there_a_node_takes_keys_from_a_founder_and_from
         chain = node.key_chain
         assert chain is not None
         # When: somebody with a copy of the farm's key tells keys, signed by an identity of its own.
-        news = sign_keys(KeyNews(chain.install(b"x" * 32).use(b"x" * 32)), Ed25519PrivateKey.generate())
+        news = sign_keys(KeyringUpdate(chain.install(b"x" * 32).use(b"x" * 32)), Ed25519PrivateKey.generate())
         sealed = Sealed(RING, os.urandom(SALT_BYTES), ANYBODY).seal(encode(news))
         network.deliver(sealed, Address("127.0.0.1", 50_000), node.info.address)
         # Then: it is dropped and counted.
-        await until_counted(node, "keys-of-a-stranger")
+        await until_counted(node, "keyring-of-a-stranger")
         assert chosen(node) == RING.primary
         # And what a founder tells is taken.
         await founder.change_keys(chain.install(b"n" * 32).use(b"n" * 32))

@@ -10,7 +10,7 @@ from bridge.node.membership.member_directory import Roster
 from bridge.wire.membership import metadata as metadata_module
 from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
-from gossip.core.description import MemberDescription
+from gossip.core.description import Member
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.node.agent import Agent
 
@@ -30,22 +30,20 @@ METADATA = NodeMetadata(
 class Gossip:
     """An agent that knows these members."""
 
-    known: list[MemberDescription]
+    known: list[Member]
     node_id: NodeId = OWN
 
-    def members(self) -> tuple[MemberDescription, ...]:
+    def members(self) -> tuple[Member, ...]:
         """All of them."""
         return tuple(self.known)
 
 
-def member(node_id: NodeId, metadata: bytes, status: Status = Status.ALIVE) -> MemberDescription:
+def member(node_id: NodeId, metadata: bytes, status: Status = Status.ALIVE) -> Member:
     info = NodeInfo(node_id, Address("10.0.0.2", 7668), Incarnation(1, 0), capacity=30, metadata=metadata)
-    return MemberDescription(
-        info, status, info.incarnation, is_peer=True, since_ms=0, round_trip_ms=None, peer_count=None
-    )
+    return Member(info, status, info.incarnation, is_peer=True, since_ms=0, round_trip_ms=None, peer_count=None)
 
 
-def roster_of(*members: MemberDescription) -> tuple[Roster, Gossip]:
+def roster_of(*members: Member) -> tuple[Roster, Gossip]:
     gossip = Gossip(list(members))
     roster = Roster(cast("Agent", gossip), "own-name")
     roster.refresh()

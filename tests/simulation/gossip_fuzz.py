@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from gossip.core.local_node import INCARNATION_LIMIT
 from gossip.core.member import Incarnation, NodeId, Status
-from gossip.core.own import INCARNATION_LIMIT
-from gossip.core.tuning import Tuning
+from gossip.core.options import Options
 from gossip.wire.identity import VERIFIED_LIMIT
 from gossip.wire.seal import SALT_LIMIT, Sealed
 from tests.simulation.fuzzing import FuzzError, resident_mib, say
@@ -33,7 +33,7 @@ WORDS_EVERY_PERIODS = 4
 LEAST_TORN = 0.9
 """The share of groups that the lies must set at odds: else agreement afterwards would prove nothing."""
 DIRECTORY_LIMIT = 24
-TUNING = replace(Tuning.loopback(), directory_limit=DIRECTORY_LIMIT, relays_limit=32)
+OPTIONS = replace(Options.loopback(), directory_limit=DIRECTORY_LIMIT, relays_limit=32)
 MEMORY_GROWTH_LIMIT_MIB = 64
 
 
@@ -63,7 +63,7 @@ class Tally:
 def fuzz_round(random_seed: int, count: int, tally: Tally) -> None:
     """One group, `count` datagrams."""
     random = Random(random_seed)
-    group = WireGroup(NODES, random_seed, TUNING)
+    group = WireGroup(NODES, random_seed, OPTIONS)
     group.run(SETTLING_MS)
     if not group.agreed():
         raise FuzzError("the group did not even form")
@@ -96,13 +96,13 @@ def _periods_until_agreed(group: WireGroup) -> float:
     began = group.now
     words: list[set[bytes]] = []
     while not (group.agreed() and any(all(said <= node.words for node in group.running) for said in words)):
-        if group.now - began > PERIODS_TO_AGREE * TUNING.probe_period_ms:
+        if group.now - began > PERIODS_TO_AGREE * OPTIONS.probe_period_ms:
             agreed = "agreed, but words are not heard" if group.agreed() else "no agreement"
             raise FuzzError(f"{agreed} {PERIODS_TO_AGREE} periods after the last lie: {_views(group)}")
-        if len(words) * WORDS_EVERY_PERIODS * TUNING.probe_period_ms <= group.now - began:
+        if len(words) * WORDS_EVERY_PERIODS * OPTIONS.probe_period_ms <= group.now - began:
             words.append(_all_speak(group, len(words)))
-        group.run(TUNING.probe_period_ms // 5)
-    return (group.now - began) / TUNING.probe_period_ms
+        group.run(OPTIONS.probe_period_ms // 5)
+    return (group.now - began) / OPTIONS.probe_period_ms
 
 
 def _all_speak(group: WireGroup, turn: int) -> set[bytes]:
@@ -144,14 +144,14 @@ def _check(node: WireNode, incarnations: dict[NodeId, Incarnation]) -> None:
         "peers within capacity": len(peers) == description.peer_count <= CAPACITY,
         "peers live": all(peer.status in {Status.ALIVE, Status.SUSPECT} for peer in peers),
         "the directory within its limit": len(members) <= DIRECTORY_LIMIT,
-        "each suspect has its clock": set(core._claims._suspicions) == suspects,
-        "joins within their limit": description.joins_in_flight <= TUNING.joins_in_flight,
-        "seeds within their limit": description.seed_count <= TUNING.seeds_limit,
-        "relays within their limit": len(core._prober._relays) <= TUNING.relays_limit,
-        "rumours within their limit": len(core._rumours) <= TUNING.rumours_limit,
-        "rumours heard within their limit": len(core._rumours._heard) <= TUNING.rumours_remembered,
-        "questions within their limit": len(core._rumours._questions) <= TUNING.queries_limit,
-        "a key chain that keeps its rules": core.keys is not None and core.keys.is_sound(),
+        "each suspect has its clock": set(core._updates._suspicions) == suspects,
+        "joins within their limit": description.joins_in_flight <= OPTIONS.joins_in_flight,
+        "seeds within their limit": description.seed_count <= OPTIONS.seeds_limit,
+        "relays within their limit": len(core._prober._relays) <= OPTIONS.relays_limit,
+        "user messages within their limit": len(core._user_events) <= OPTIONS.user_messages_limit,
+        "user messages heard within their limit": len(core._user_events._heard) <= OPTIONS.user_messages_remembered,
+        "questions within their limit": len(core._user_events._questions) <= OPTIONS.queries_limit,
+        "a keyring that keeps its rules": core.keys is not None and core.keys.is_sound(),
         "news within the directory": len(core._news) <= DIRECTORY_LIMIT + 2,
         "remembered signatures within their limit": len(node.codec._verifier.verified) <= VERIFIED_LIMIT,
         "salts within their limit": isinstance(envelope, Sealed) and envelope.salts_remembered <= SALT_LIMIT,

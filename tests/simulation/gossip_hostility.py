@@ -4,7 +4,7 @@ A stranger sends random bytes, damages what it recorded, glues pieces of it toge
 of its own. A liar opens what it recorded, damages or rewrites what is inside, and seals it again under salts of its
 own; it speaks of members that do not exist, in the name of those that do, and in its own. It knows how far everybody's
 incarnation is, so that its claims are the ones that hurt: just above, far above, at the end of the scale. Clocks of
-keys and rumours are put as far ahead as anybody may believe, too, and beyond.
+keys and user messages are put as far ahead as anybody may believe, too, and beyond.
 
 `burst` is its best at one moment: verdicts that win against every member, told to every other, links denied in the
 peers' names, more changes of the keys than are taken, with clocks at the horizon. Right after it nobody agrees with
@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 
-from gossip.core.horizon import CLOCK_LIMIT, Horizon
-from gossip.core.keychain import KeyChain, KeyChainError
+from gossip.core.clock_bound import CLOCK_LIMIT, ClockBound
+from gossip.core.keyring import Keyring, KeyringError
+from gossip.core.local_node import INCARNATION_LIMIT
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import (
     AliveUpdate,
@@ -25,7 +26,7 @@ from gossip.core.messages import (
     JoinNak,
     JoinRedirect,
     JoinReq,
-    KeyNews,
+    KeyringUpdate,
     Leave,
     Message,
     Payload,
@@ -33,13 +34,12 @@ from gossip.core.messages import (
     PingResponse,
     Query,
     QueryReply,
-    Rumour,
-    RumourId,
     Update,
-    UserBroadcast,
+    UserEvent,
+    UserMessage,
+    UserMessageId,
     VerdictUpdate,
 )
-from gossip.core.own import INCARNATION_LIMIT
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.wire.codec import DATAGRAM_LIMIT_BYTES
 from gossip.wire.datagram import encode
@@ -129,26 +129,26 @@ class Liar:
         for receiver in self._group.nodes:
             others = [node for node in self._group.nodes if node is not receiver]
             verdicts = tuple(self._verdict(node, Status.DEAD) for node in others)
-            rumours = tuple(self._rumour() for _ in range(3))
-            ping = self._ping(others[0], receiver, Payload(verdicts, 8, 1, (), rumours))
+            user_messages = tuple(self._user_message() for _ in range(3))
+            ping = self._ping(others[0], receiver, Payload(verdicts, 8, 1, (), user_messages))
             yield self._sealed(receiver, others[0].address, ping)
             life = receiver.core.describe().self_info.incarnation.generation
             for other in others:
                 yield self._sealed(receiver, other.address, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, b"", life))
-        horizon = Horizon(0).at(self._group.now)
+        clock_bound = ClockBound(0).at(self._group.now)
         told_known = self._random.random() < 1 / 2
         for step in range(KEY_STORM):
             victim = self._random.choice(self._group.nodes)
             chain = victim.chain
-            clock = horizon - KEY_STORM + 1 + step
+            clock = clock_bound - KEY_STORM + 1 + step
             fresh = [key for key in STORM_KEYS if key != chain.primary]
             spare = self._random.choice((told_known and chain.others) or fresh)
             primary, opens = (spare, chain.primary) if self._random.random() < 1 / 8 else (chain.primary, spare)
-            far = KeyChain.of(primary, (opens,), (), clock)
+            far = Keyring.of(primary, (opens,), (), clock)
             yield self._sealed(
                 victim,
                 self._random.choice(self._addresses),
-                sign_keys(KeyNews(far), self._random.choice(self._signers).key),
+                sign_keys(KeyringUpdate(far), self._random.choice(self._signers).key),
             )
 
     def _verdict(self, node: WireNode, status: Status) -> VerdictUpdate:
@@ -179,7 +179,7 @@ class Liar:
     def _incarnation(self, node_id: NodeId) -> Incarnation:
         random = self._random
         known = self._own_words.get(node_id)
-        base = known._own.incarnation if known is not None else Incarnation(1, random.randrange(4))
+        base = known._local.incarnation if known is not None else Incarnation(1, random.randrange(4))
         number = base.number + random.choice((-1, 0, 0, 1, 2, random.randrange(100)))
         match random.randrange(12):
             case 0:
@@ -230,31 +230,31 @@ class Liar:
         random = self._random
         updates = tuple(self._update() for _ in range(random.randrange(4)))
         sample = tuple(self._info() for _ in range(random.randrange(3)))
-        rumours = tuple(self._rumour() for _ in range(random.randrange(3)))
+        user_messages = tuple(self._user_message() for _ in range(random.randrange(3)))
         digest = random.choice((b"", b"", b"another."))
-        return Payload(updates, random.randrange(9), random.randrange(9), sample, rumours, digest)
+        return Payload(updates, random.randrange(9), random.randrange(9), sample, user_messages, digest)
 
-    def _rumour(self) -> Rumour:
+    def _user_message(self) -> UserMessage:
         random = self._random
         clocks = (random.randrange(1_000), random.randrange(1_000), 1 << 20, *self._far_clocks())
         time = random.choice(clocks)
-        rumour_id = RumourId(time, random.choice(self._ids), random.randrange(4))
+        message_id = UserMessageId(time, random.choice(self._ids), random.randrange(4))
         body = random.randbytes(random.randrange(200))
         if random.random() < 0.5:
-            return UserBroadcast(rumour_id, "rubbish", body)
-        return Query(rumour_id, "rubbish", body, random.choice(self._addresses), random.randrange(100_000))
+            return UserEvent(message_id, "rubbish", body)
+        return Query(message_id, "rubbish", body, random.choice(self._addresses), random.randrange(100_000))
 
     def _far_clocks(self) -> tuple[int, ...]:
         """The farthest that is believed, one that will be in a moment, and one that never is."""
-        horizon = Horizon(0).at(self._group.now)
-        return horizon, horizon + 1, CLOCK_LIMIT
+        clock_bound = ClockBound(0).at(self._group.now)
+        return clock_bound, clock_bound + 1, CLOCK_LIMIT
 
     def _reply(self) -> QueryReply:
         random = self._random
-        rumour_id = RumourId(random.randrange(1_000), random.choice(self._ids), 1)
-        return QueryReply(rumour_id, random.choice(self._ids), b"")
+        message_id = UserMessageId(random.randrange(1_000), random.choice(self._ids), 1)
+        return QueryReply(message_id, random.choice(self._ids), b"")
 
-    def _key_news(self, receiver: WireNode) -> KeyNews:
+    def _key_news(self, receiver: WireNode) -> KeyringUpdate:
         """What an operator could do, and clocks that no operator makes."""
         random = self._random
         chain = receiver.chain
@@ -263,17 +263,17 @@ class Liar:
         try:
             match random.randrange(5):
                 case 0:
-                    return KeyNews(chain.install(random.randbytes(32)))
+                    return KeyringUpdate(chain.install(random.randbytes(32)))
                 case 1:
-                    return KeyNews(chain.use(key))
+                    return KeyringUpdate(chain.use(key))
                 case 2:
-                    return KeyNews(chain.remove(key))
+                    return KeyringUpdate(chain.remove(key))
                 case 3:
-                    return KeyNews(KeyChain(chain.keys, chain.primary, clock))
+                    return KeyringUpdate(Keyring(chain.keys, chain.primary, clock))
                 case _:
-                    return KeyNews(KeyChain.of(random.randbytes(32), (chain.primary,), (), clock))
-        except KeyChainError:
-            return KeyNews(chain)
+                    return KeyringUpdate(Keyring.of(random.randbytes(32), (chain.primary,), (), clock))
+        except KeyringError:
+            return KeyringUpdate(chain)
 
     def _message(self, receiver: WireNode) -> Message:  # noqa: PLR0911 - one message a case
         random = self._random

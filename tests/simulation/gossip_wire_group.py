@@ -14,16 +14,16 @@ from random import Random
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gossip.core.effects import BroadcastHeard, Effect, OfferToken, Send, UseKeys
-from gossip.core.events import DeadlineReached, Event, SayRequested, SeedsGiven, Unreadable
-from gossip.core.keychain import KeyChain
+from gossip.core.effects import Effect, OfferToken, Send, UseKeyring, UserEventReceived
+from gossip.core.events import DeadlineReached, Event, SeedsGiven, Unreadable, UserEventRequested
+from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
-from gossip.core.messages import JoinNak, KeyNews
+from gossip.core.messages import JoinNak, KeyringUpdate
+from gossip.core.options import Options
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.swim import Swim
-from gossip.core.tuning import Tuning
-from gossip.node.gate import Gate
 from gossip.node.rate_limit import SourceLimit
+from gossip.node.source_limits import SourceLimits
 from gossip.wire.codec import SECRETS_BYTES, Codec, RefusedError
 from gossip.wire.identity import Signer
 from gossip.wire.layout import Refusal
@@ -55,7 +55,7 @@ class WireNode:
     wakes_at: int | None = None
 
     @property
-    def chain(self) -> KeyChain:
+    def chain(self) -> Keyring:
         """The keys it knows, with the dates that a ring does not have."""
         chain = self.core.keys
         assert chain is not None
@@ -65,24 +65,24 @@ class WireNode:
 class WireGroup:
     """The nodes, the clock, and the last datagrams between them."""
 
-    def __init__(self, size: int, random_seed: int, tuning: Tuning) -> None:
+    def __init__(self, size: int, random_seed: int, options: Options) -> None:
         self.random = Random(random_seed)
         self.now = 0
         self.recorded: list[tuple[WireNode, WireNode, bytes]] = []
         self._queue: list[tuple[int, int, WireNode, WireNode | None, bytes]] = []
         self._order = count()
-        self.nodes = [self._node(number, random_seed, tuning) for number in range(1, size + 1)]
+        self.nodes = [self._node(number, random_seed, options) for number in range(1, size + 1)]
         self._at = {node.address: node for node in self.nodes}
         for node in self.nodes:
             self._step(node, SeedsGiven((self.nodes[0].address,)))
 
-    def _node(self, number: int, random_seed: int, tuning: Tuning) -> WireNode:
+    def _node(self, number: int, random_seed: int, options: Options) -> WireNode:
         signer = Signer(key_of(number))
         address = Address(f"10.0.0.{number}", 7_946)
         info = NodeInfo(signer.node_id, address, Incarnation(1, 0), CAPACITY, b"node %d" % number)
         secrets = sha512(f"{random_seed} {number}".encode()).digest()[:SECRETS_BYTES]
-        core = Swim(info, tuning, Random(self.random.getrandbits(64)), 0, keys=RING.chain)
-        return WireNode(address, signer.node_id, Codec(signer, RING, secrets), core, RING, Gate().key_repairs)
+        core = Swim(info, options, Random(self.random.getrandbits(64)), 0, keys=RING.chain)
+        return WireNode(address, signer.node_id, Codec(signer, RING, secrets), core, RING, SourceLimits().key_repairs)
 
     def offer(self, node: WireNode, datagram: bytes, source: Address) -> Refusal | None:
         """Any bytes from anywhere; why the wire refused them, or None if the core was told."""
@@ -93,7 +93,7 @@ class WireGroup:
                 self._step(node, Unreadable(source))
             return error.reason
         if incoming.outdated_key_id and node.key_repairs.allows(source.host, self.now):
-            self._send(node, source, node.codec.outgoing(KeyNews(node.chain), None, incoming.outdated_key_id))
+            self._send(node, source, node.codec.outgoing(KeyringUpdate(node.chain), None, incoming.outdated_key_id))
         self._step(node, incoming.received)
         return None
 
@@ -120,7 +120,7 @@ class WireGroup:
 
     def say(self, node: WireNode, body: bytes) -> None:
         """One node's application says a word to all."""
-        self._step(node, SayRequested(WORD, body))
+        self._step(node, UserEventRequested(WORD, body))
 
     @property
     def running(self) -> list[WireNode]:
@@ -149,7 +149,7 @@ class WireGroup:
 
     def _carry_out(self, node: WireNode, effect: Effect) -> None:
         match effect:
-            case Send(target, KeyNews() as news, _, boxed_for) if boxed_for:
+            case Send(target, KeyringUpdate() as news, _, boxed_for) if boxed_for:
                 self._send(node, target, node.codec.boxed(news, boxed_for))
             case Send(target, message, recipient):
                 self._send(node, target, node.codec.outgoing(message, recipient))
@@ -157,10 +157,10 @@ class WireGroup:
                 token = node.codec.mint_token(target, applicant, self.now)
                 nak = JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token, generation)
                 self._send(node, target, node.codec.outgoing(nak, applicant))
-            case UseKeys(chain):
+            case UseKeyring(chain):
                 node.ring = node.ring.following(chain)
                 node.codec.use(node.ring)
-            case BroadcastHeard(word) if word.name == WORD:
+            case UserEventReceived(word) if word.name == WORD:
                 node.words.add(word.body)
             case _:
                 pass  # told to the application, or kept for a restart

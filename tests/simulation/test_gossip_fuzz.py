@@ -9,22 +9,23 @@ from typing import TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossip.core.clock_bound import CLOCK_LIMIT
 from gossip.core.effects import MembershipChanged, Send
 from gossip.core.events import (
     AnswerGiven,
-    AskRequested,
     DeadlineReached,
     Event,
-    KeysChanged,
+    KeyringChanged,
     LeaveRequested,
     MaintenanceSwitched,
     MetadataChanged,
+    QueryRequested,
     Received,
-    SayRequested,
     SeedsGiven,
+    UserEventRequested,
 )
-from gossip.core.horizon import CLOCK_LIMIT
-from gossip.core.keychain import KEYS_LIMIT, ChainKey, KeyChain
+from gossip.core.keyring import KEYS_LIMIT, DatedKey, Keyring
+from gossip.core.local_node import INCARNATION_LIMIT
 from gossip.core.member import Incarnation, NodeInfo, Status
 from gossip.core.messages import (
     AliveUpdate,
@@ -33,7 +34,7 @@ from gossip.core.messages import (
     JoinNak,
     JoinRedirect,
     JoinReq,
-    KeyNews,
+    KeyringUpdate,
     Leave,
     Message,
     Payload,
@@ -41,14 +42,13 @@ from gossip.core.messages import (
     PingResponse,
     Query,
     QueryReply,
-    RumourId,
-    UserBroadcast,
+    UserEvent,
+    UserMessageId,
     VerdictUpdate,
 )
-from gossip.core.own import INCARNATION_LIMIT
+from gossip.core.options import Options
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.swim import Swim
-from gossip.core.tuning import Tuning
 from tests.simulation.gossip_network import GossipNetwork, address_of, node_id
 
 CAPACITY = 3
@@ -75,19 +75,19 @@ def tuples(of: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
 
 
 clocks = st.one_of(st.integers(0, 9), st.sampled_from([1 << 32, CLOCK_LIMIT - 1, (1 << 63) - 1]))
-rumour_ids = st.builds(RumourId, clocks, ids, numbers)
+message_ids = st.builds(UserMessageId, clocks, ids, numbers)
 names = st.sampled_from(["word", "gossip:keys", "", "n" * 33])
-rumours = st.one_of(
-    st.builds(UserBroadcast, rumour_ids, names, st.binary(max_size=4)),
-    st.builds(Query, rumour_ids, names, st.binary(max_size=4), addresses, st.sampled_from([0, 1, 9_000, 1 << 40])),
+user_messages = st.one_of(
+    st.builds(UserEvent, message_ids, names, st.binary(max_size=4)),
+    st.builds(Query, message_ids, names, st.binary(max_size=4), addresses, st.sampled_from([0, 1, 9_000, 1 << 40])),
 )
 keys = st.integers(0, 20).map(lambda number: bytes([number]) * 32)
-chain_keys = st.builds(ChainKey, clocks, keys, st.booleans())
-chains = st.builds(KeyChain, tuples(chain_keys), keys, clocks)
-FIRST = KeyChain.of(b"1" * 32, (b"2" * 32,), (), 1)
+chain_keys = st.builds(DatedKey, clocks, keys, st.booleans())
+chains = st.builds(Keyring, tuples(chain_keys), keys, clocks)
+FIRST = Keyring.of(b"1" * 32, (b"2" * 32,), (), 1)
 digests = st.sampled_from([b"", b"another!", FIRST.digest])
 payloads = st.builds(
-    Payload, tuples(updates), st.integers(0, 8), st.integers(0, 9), tuples(infos), tuples(rumours), digests
+    Payload, tuples(updates), st.integers(0, 8), st.integers(0, 9), tuples(infos), tuples(user_messages), digests
 )
 codes = st.one_of(st.sampled_from(RefusalCode).map(int), st.integers(0, 9))
 domains = st.sampled_from([DOMAIN, "elsewhere"])
@@ -102,8 +102,8 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(PingRequest, ids, incarnations, ids, incarnations, seqs, ttls, st.one_of(st.none(), addresses), payloads),
     st.builds(PingResponse, ids, ids, incarnations, seqs, ttls, st.booleans(), payloads),
     st.builds(Broadcast, infos),
-    st.builds(QueryReply, rumour_ids, ids, st.binary(max_size=4)),
-    st.builds(KeyNews, chains),
+    st.builds(QueryReply, message_ids, ids, st.binary(max_size=4)),
+    st.builds(KeyringUpdate, chains),
 )
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Received, addresses, messages, st.booleans()),
@@ -112,10 +112,10 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(SeedsGiven, tuples(addresses)),
     st.builds(MetadataChanged, st.binary(max_size=8)),
     st.builds(MaintenanceSwitched, st.booleans()),
-    st.builds(SayRequested, st.just("word"), st.binary(max_size=8)),
-    st.builds(AskRequested, st.integers(0, 3), st.just("ask"), st.just(b""), st.integers(1, 9_000)),
-    st.builds(AnswerGiven, rumour_ids, st.binary(max_size=4)),
-    st.builds(KeysChanged, st.just(FIRST.install(b"3" * 32).use(b"3" * 32))),
+    st.builds(UserEventRequested, st.just("word"), st.binary(max_size=8)),
+    st.builds(QueryRequested, st.integers(0, 3), st.just("ask"), st.just(b""), st.integers(1, 9_000)),
+    st.builds(AnswerGiven, message_ids, st.binary(max_size=4)),
+    st.builds(KeyringChanged, st.just(FIRST.install(b"3" * 32).use(b"3" * 32))),
 )
 pauses = st.one_of(st.just(0), st.integers(1, 500), st.integers(-100, 60_000))
 
@@ -136,17 +136,17 @@ def check_invariants(swim: Swim, now: int) -> None:
     assert swim._membership.live_count == len(live)
     assert {info.node_id for info in swim.known_members()} == {member.node_id for member in live}
     suspects = {member.node_id for member in description.members if member.status is Status.SUSPECT}
-    assert set(swim._claims._suspicions) == suspects, "each suspect has its clock"
-    assert description.joins_in_flight <= swim._tuning.joins_in_flight
-    assert description.seed_count <= swim._tuning.seeds_limit
-    assert len(swim._prober._relays) <= swim._tuning.relays_limit
+    assert set(swim._updates._suspicions) == suspects, "each suspect has its clock"
+    assert description.joins_in_flight <= swim._options.joins_in_flight
+    assert description.seed_count <= swim._options.seeds_limit
+    assert len(swim._prober._relays) <= swim._options.relays_limit
     assert len(swim._news) <= DIRECTORY + 2
-    rumours = swim._rumours
-    assert len(rumours) <= swim._tuning.rumours_limit
-    assert len(rumours._heard) == len(rumours._heard_by_age) <= swim._tuning.rumours_remembered
-    assert len(rumours._asked) <= swim._tuning.queries_limit
-    assert len(rumours._questions) <= swim._tuning.queries_limit
-    assert rumours.clock < CLOCK_LIMIT
+    user_messages = swim._user_events
+    assert len(user_messages) <= swim._options.user_messages_limit
+    assert len(user_messages._heard) == len(user_messages._heard_by_age) <= swim._options.user_messages_remembered
+    assert len(user_messages._asked) <= swim._options.queries_limit
+    assert len(user_messages._questions) <= swim._options.queries_limit
+    assert user_messages.clock < CLOCK_LIMIT
     assert swim.keys is not None
     assert swim.keys.is_sound()
     assert len(swim.keys.keys) <= KEYS_LIMIT
@@ -163,16 +163,16 @@ def check_invariants(swim: Swim, now: int) -> None:
 def test_no_sequence_of_messages_breaks_a_core(
     story: list[tuple[int, Event]], leaves_at: int | None, random_seed: int
 ) -> None:
-    tuning = Tuning(
+    options = Options(
         directory_limit=DIRECTORY,
         relays_limit=4,
         seeds_limit=5,
-        rumours_limit=3,
-        rumours_remembered=5,
+        user_messages_limit=3,
+        user_messages_remembered=5,
         queries_limit=2,
     )
     us = NodeInfo(node_id(0), address_of(0), Incarnation(1, 0), CAPACITY)
-    swim = Swim(us, tuning, Random(random_seed), 0, keys=FIRST)
+    swim = Swim(us, options, Random(random_seed), 0, keys=FIRST)
     swim._prober._seq = 0  # so that made-up answers sometimes hit a ping
     now = 0
     incarnation = us.incarnation
@@ -195,7 +195,7 @@ def test_no_sequence_of_messages_breaks_a_core(
 @settings(max_examples=25, deadline=None)
 def test_a_group_that_was_told_nonsense_still_agrees_afterwards(noise: list[tuple[int, int, Message]]) -> None:
     """Liars inside the farm may bury anybody; once they are silent, every living node is seen alive by all."""
-    network = GossipNetwork(1, Tuning.loopback())
+    network = GossipNetwork(1, Options.loopback())
     nodes = network.start(5)
     network.run(2_000)
     for number, pause, message in noise:

@@ -9,7 +9,7 @@ import pytest
 
 from gossip.core.reconnect import Reconnect
 from tests.simulation.fuzzing import FuzzError
-from tests.simulation.gossip_fuzz import PERIODS_TO_AGREE, TUNING, Tally, fuzz_round
+from tests.simulation.gossip_fuzz import OPTIONS, PERIODS_TO_AGREE, Tally, fuzz_round
 from tests.simulation.gossip_wire_group import WireGroup
 
 
@@ -45,10 +45,13 @@ def _never_again(reconnect: Reconnect, now: int) -> None:
 
 
 MUTANTS = {
-    "nobody refutes": ("gossip.core.own.Own.raise_above", lambda *_: None),
+    "nobody refutes": ("gossip.core.local_node.LocalNode.raise_above", lambda *_: None),
     "the lost are never asked": ("gossip.core.reconnect.Reconnect.expire", _never_again),
-    "key chains are told once and never compared": ("gossip.core.keys.Keys.compare", lambda *_: None),
-    "a step of the clock is believed, not the horizon": ("gossip.core.horizon.Horizon.at", lambda *_: 1 << 19),
+    "keyrings are told once and never compared": (
+        "gossip.core.keyring_exchange.KeyringExchange.compare",
+        lambda *_: None,
+    ),
+    "a step of the clock is believed, not the horizon": ("gossip.core.clock_bound.ClockBound.at", lambda *_: 1 << 19),
 }
 
 
@@ -66,6 +69,6 @@ def test_the_fuzzer_finds_a_wire_that_takes_replays(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_group_with_its_wire_floor_forms_by_itself() -> None:
-    group = WireGroup(3, 1, TUNING)
+    group = WireGroup(3, 1, OPTIONS)
     group.run(3_000)
     assert group.agreed()

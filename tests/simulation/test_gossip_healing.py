@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gossip.core.description import MemberDescription
+from gossip.core.description import Member
 from gossip.core.member import Incarnation, NodeId, Status
 from tests.simulation.gossip_network import GossipNetwork, Node, address_of, node_id
 
@@ -28,7 +28,7 @@ def formed(random_seed: int, size: int, capacity: int = 64) -> tuple[GossipNetwo
     return network, nodes
 
 
-def seen(name: NodeId, seen_by: Node) -> MemberDescription | None:
+def seen(name: NodeId, seen_by: Node) -> Member | None:
     """How a node sees the member of that name."""
     return next((m for m in seen_by.core.describe().members if m.node_id == name), None)
 
@@ -126,7 +126,7 @@ def test_what_the_first_life_said_late_changes_nothing_about_the_second(random_s
     network.restart(nodes[2], seeds=(0,))
     network.run(20_000)
     for node in nodes[:2] + nodes[3:]:
-        node.core._claims.hear_alive(first, network.now)
+        node.core._updates.hear_alive(first, network.now)
         view = seen(first.node_id, node)
         assert view is not None
         assert (view.incarnation.generation, view.metadata) == (2, b"")

@@ -28,8 +28,8 @@ from gossip.core.messages import (
     Update,
     VerdictUpdate,
 )
+from gossip.core.options import Options
 from gossip.core.swim import Swim
-from gossip.core.tuning import Tuning
 from tests.simulation.gossip_network import address_of, node_id
 
 M = TypeVar("M", bound=Message)
@@ -77,15 +77,15 @@ class Story:
         self,
         *,
         capacity: int = 8,
-        tuning: Tuning | None = None,
+        options: Options | None = None,
         random_seed: int = 1,
         generation: int = 1,
         claim: int = 0,
     ) -> None:
-        self.tuning = tuning or Tuning.lan()
+        self.options = options or Options.lan()
         self.now = 0
         self.us = info_of(0, generation, claim, capacity=capacity)
-        self.swim = Swim(self.us, self.tuning, Random(random_seed), 0)
+        self.swim = Swim(self.us, self.options, Random(random_seed), 0)
         self._seq = 7_000
 
     def step(self, event: Event) -> list[Effect]:

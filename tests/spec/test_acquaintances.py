@@ -93,7 +93,7 @@ def test_a_node_that_calls_itself_is_no_twin_and_another_process_of_its_identity
         found = [*known.hear(other, 0, first_hand=True)]
         assert [type(each) for each in found] == [Alarm]
         assert isinstance(found[0], Alarm)
-        assert found[0].kind is AlarmKind.TWIN
+        assert found[0].kind is AlarmKind.IDENTITY_CONFLICT
 
 
 def test_a_node_whose_memory_is_older_than_the_others_begins_a_later_life() -> None:

@@ -50,7 +50,7 @@ def test_the_group_s_own_policy_rejects_with_its_domain_code_and_etag() -> None:
         return refusal if info.metadata == b"version 1" else None
 
     story = Story()
-    story.swim = Swim(story.us, story.tuning, story.swim._random, 0, admit=admit)
+    story.swim = Swim(story.us, story.options, story.swim._random, 0, admit=admit)
     old = JoinReq(info_of(1, metadata=b"version 1"), b"t")
     assert [each for _, each in sent(story.hear(1, old, token_valid=True), JoinNak)] == [
         replace(refusal, receiver_generation=1)

@@ -18,8 +18,8 @@ from gossip.core.messages import (
     PingRequest,
     VerdictUpdate,
 )
+from gossip.core.options import Options
 from gossip.core.refusal import DOMAIN, RefusalCode
-from gossip.core.tuning import Tuning
 from tests.simulation.gossip_network import address_of, node_id
 from tests.spec.gossip_story import Story, changes, info_of, sent, told, verdict
 
@@ -139,11 +139,11 @@ def test_a_member_held_for_dead_is_told_so_before_it_may_join() -> None:
 
 
 def test_a_flood_of_joins_is_limited() -> None:
-    tuning = Tuning.lan()
-    story = Story(capacity=4, tuning=tuning)
+    options = Options.lan()
+    story = Story(capacity=4, options=options)
     offered = sum(len(story.hear(n, JoinReq(info_of(n)))) for n in range(1, 1_000))
-    assert offered == tuning.join_burst
-    assert story.dropped("rate-limited") == 999 - tuning.join_burst
+    assert offered == options.join_burst
+    assert story.dropped("rate-limited") == 999 - options.join_burst
 
 
 # -- the joiner --------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_redirects_per_join_are_bounded() -> None:
     for number in range(1, 50):
         effects = story.hear(number, JoinRedirect((address_of(number + 1),), DOMAIN, RefusalCode.AT_CAPACITY))
         asked += len(sent(effects, JoinReq))
-    assert asked == story.tuning.redirects_per_join
+    assert asked == story.options.redirects_per_join
 
 
 def test_other_refusals_lead_to_the_next_try_later_and_seeds_are_retried_for_ever() -> None:
@@ -199,8 +199,8 @@ def test_other_refusals_lead_to_the_next_try_later_and_seeds_are_retried_for_eve
             times.append(story.now)
             story.hear(1, NO_ROOM)
     pauses = [later - earlier for earlier, later in pairwise(times)]
-    assert max(pauses) <= story.tuning.join_backoff_max_ms * 1.25 + 1_000
-    assert min(pauses[8:]) >= story.tuning.join_backoff_max_ms * 0.75 - 1_000
+    assert max(pauses) <= story.options.join_backoff_max_ms * 1.25 + 1_000
+    assert min(pauses[8:]) >= story.options.join_backoff_max_ms * 0.75 - 1_000
     assert times[-1] > 540_000
 
 
@@ -327,11 +327,11 @@ def test_broadcasts_cannot_fill_memory_nor_displace_given_seeds() -> None:
     story.step(SeedsGiven((address_of(5_000),)))
     for number in range(1, 2_000):
         story.hear(number, Broadcast(info_of(number)))
-    assert story.swim.describe().seed_count == story.tuning.seeds_limit
+    assert story.swim.describe().seed_count == story.options.seeds_limit
     story.step(SeedsGiven((address_of(5_001),)))
     assert address_of(5_000) in story.swim._joining._seeds
     assert address_of(5_001) in story.swim._joining._seeds
-    assert story.swim.describe().joins_in_flight <= story.tuning.joins_in_flight
+    assert story.swim.describe().joins_in_flight <= story.options.joins_in_flight
 
 
 def test_hearing_of_a_member_by_news_puts_it_into_the_directory_and_not_among_the_peers() -> None:

@@ -8,10 +8,10 @@ from gossip.core.awareness import Awareness
 from gossip.core.dissemination import Dissemination, update_bytes
 from gossip.core.member import Incarnation, Status
 from gossip.core.messages import AliveUpdate, Update
+from gossip.core.options import Options
 from gossip.core.rate import Rate
 from gossip.core.rotation import Rotation
 from gossip.core.suspicion import Suspicion
-from gossip.core.tuning import Tuning
 from tests.simulation.gossip_network import node_id
 from tests.spec.gossip_story import info_of, verdict
 
@@ -58,7 +58,7 @@ def test_health_stays_between_zero_and_its_limit() -> None:
 
 
 def _suspicion(group_size: int, confirmations: int) -> int:
-    suspicion = Suspicion(Incarnation(1, 0), node_id(1), group_size, Tuning(suspicion_multiplier=5), 1_000)
+    suspicion = Suspicion(Incarnation(1, 0), node_id(1), group_size, Options(suspicion_multiplier=5), 1_000)
     for accuser in range(2, 2 + confirmations):
         suspicion.confirm(node_id(accuser))
     return suspicion.deadline - 1_000
@@ -139,9 +139,9 @@ def test_a_rate_allows_its_burst_and_then_its_pace() -> None:
     assert sum(rate.take(now) for now in range(0, 10_001, 10)) == 100
 
 
-@pytest.mark.parametrize("tuning", [Tuning.lan(), Tuning.loopback()])
-def test_the_presets_leave_helpers_as_much_time_as_the_direct_ping(tuning: Tuning) -> None:
-    assert 2 * tuning.probe_timeout_ms <= tuning.probe_period_ms
+@pytest.mark.parametrize("options", [Options.lan(), Options.loopback()])
+def test_the_presets_leave_helpers_as_much_time_as_the_direct_ping(options: Options) -> None:
+    assert 2 * options.probe_timeout_ms <= options.probe_period_ms
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,6 @@ def test_the_presets_leave_helpers_as_much_time_as_the_direct_ping(tuning: Tunin
         ({"helpers": -1}, "helpers = -1"),
     ],
 )
-def test_a_tuning_that_cannot_work_is_refused_by_name(knobs: dict[str, int], named: str) -> None:
+def test_options_that_cannot_work_are_refused_by_name(knobs: dict[str, int], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        Tuning(**knobs)  # type: ignore[arg-type]  # each row is one knob of the right kind
+        Options(**knobs)  # type: ignore[arg-type]  # each row is one knob of the right kind

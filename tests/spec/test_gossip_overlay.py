@@ -4,16 +4,16 @@ from dataclasses import replace
 
 from gossip.core.member import Address, Status
 from gossip.core.messages import AliveUpdate, PingRequest, PingResponse
-from gossip.core.tuning import Tuning
+from gossip.core.options import Options
 from tests.simulation.gossip_network import address_of, node_id
 from tests.spec.gossip_story import Story, changes, info_of, sent, told, verdict
 
-TUNING = Tuning.for_overlay()
-AGE_MS = TUNING.directory_age_ms
+OPTIONS = Options.for_overlay()
+AGE_MS = OPTIONS.directory_age_ms
 
 
 def story_with_peers(*numbers: int) -> Story:
-    story = Story(tuning=TUNING)
+    story = Story(options=OPTIONS)
     story.befriend(*numbers)
     return story
 
@@ -70,7 +70,7 @@ def test_a_stranger_whom_nobody_names_any_more_is_forgotten_and_repeating_old_ne
 
 
 def test_a_member_names_only_peers_that_spoke_to_it_lately() -> None:
-    story = Story(tuning=TUNING)
+    story = Story(options=OPTIONS)
     story.befriend(1, 2)
     (_, fresh), *_ = sent(story.hear(1, story.ping(1)), PingResponse)
     assert [info.node_id for info in fresh.payload.sample] == [node_id(2)]
@@ -89,7 +89,7 @@ def test_a_suspect_is_asked_itself_each_period_until_it_answers() -> None:
 def test_an_unconfirmed_suspicion_has_its_shortest_length() -> None:
     story = story_with_peers(1, 2, 3)
     story.hear_news(1, verdict(2, Status.SUSPECT, by=1))
-    shortest_ms = TUNING.suspicion_multiplier * TUNING.probe_period_ms
+    shortest_ms = OPTIONS.suspicion_multiplier * OPTIONS.probe_period_ms
     assert (node_id(2), Status.DEAD) not in changes(story.pass_time(shortest_ms - 1, answering=(1, 3)))
     assert (node_id(2), Status.DEAD) in changes(story.pass_time(2, answering=(1, 3)))
 
@@ -99,7 +99,7 @@ def test_helpers_that_died_too_are_not_held_against_this_node_while_one_answers(
     helpers: list[tuple[Address, PingRequest]] = []
     while not helpers:
         helpers = [ping for ping in sent(story.pass_time(100), PingRequest) if ping[1].ttl > 0]
-    assert len(helpers) == TUNING.helpers
+    assert len(helpers) == OPTIONS.helpers
     target, request = helpers[0]
     number = next(n for n in (1, 2, 3, 4) if address_of(n) == target)
     story.hear(number, story.answer_to(request, nack=True))

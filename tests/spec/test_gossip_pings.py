@@ -112,7 +112,7 @@ def test_a_helper_forgets_a_relay_after_one_period() -> None:
     story.befriend(1, 2)
     request = story.ping(1, target=2, ttl=1)
     story.hear(1, request)
-    story.pass_time(story.tuning.probe_period_ms, answering=[1, 2])
+    story.pass_time(story.options.probe_period_ms, answering=[1, 2])
     answer = PingResponse(node_id(1), node_id(2), Incarnation(1, 0), request.seq, 0)
     assert story.hear(2, answer) == []
 
@@ -121,7 +121,7 @@ def test_a_helper_that_hears_nothing_from_the_target_says_so_with_a_nack() -> No
     story = Story()
     story.befriend(1, 2)
     story.hear(1, story.ping(1, target=2, ttl=1, seq=42))
-    effects = story.pass_time(story.tuning.probe_timeout_ms, answering=[1])
+    effects = story.pass_time(story.options.probe_timeout_ms, answering=[1])
     nacks = [(target, m.seq) for target, m in sent(effects, PingResponse) if m.nack]
     assert nacks == [(address_of(1), 42)]
 
@@ -132,7 +132,7 @@ def test_a_helper_whose_target_answered_sends_no_nack() -> None:
     request = story.ping(1, target=2, ttl=1)
     story.hear(1, request)
     story.hear(2, PingResponse(node_id(1), node_id(2), Incarnation(1, 0), request.seq, 0))
-    effects = story.pass_time(story.tuning.probe_period_ms, answering=[1, 2])
+    effects = story.pass_time(story.options.probe_period_ms, answering=[1, 2])
     assert not any(m.nack for _, m in sent(effects, PingResponse))
 
 
@@ -140,7 +140,7 @@ def test_relays_are_bounded_and_a_repeated_request_is_not_passed_on_again() -> N
     story = Story()
     story.befriend(1, 2)
     passed = sum(len(story.hear(1, story.ping(1, target=2, ttl=1, seq=n))) for n in range(1_000))
-    assert passed == story.tuning.relays_limit
+    assert passed == story.options.relays_limit
     assert story.hear(1, story.ping(1, target=2, ttl=1, seq=5)) == []
     assert story.dropped("relay-repeated") == 1
 
@@ -153,7 +153,7 @@ def test_each_period_one_peer_is_pinged_directly_and_each_peer_once_per_pass() -
     story.befriend(1, 2, 3, 4)
     everybody = range(1, 5)
     story.quiet(*everybody)
-    effects = story.pass_time(8 * story.tuning.probe_period_ms, answering=everybody)
+    effects = story.pass_time(8 * story.options.probe_period_ms, answering=everybody)
     pinged = [request.target_id for _, request in sent(effects, PingRequest)]
     assert all(request.ttl == 0 for _, request in sent(effects, PingRequest))
     assert sorted(pinged) == sorted([node_id(n) for n in everybody] * 2)
@@ -164,13 +164,13 @@ def test_without_an_answer_helpers_are_asked_after_the_timeout_and_not_before() 
     story.befriend(1, 2, 3, 4, 5)
     story.quiet(1, 2, 3, 4, 5)
     target = _wait_for_round(story)
-    early = story.pass_time(story.tuning.probe_timeout_ms - 1, answering=set(range(1, 6)) - {target})
+    early = story.pass_time(story.options.probe_timeout_ms - 1, answering=set(range(1, 6)) - {target})
     assert not any(request.ttl for _, request in sent(early, PingRequest))
     late = story.pass_time(1, answering=set(range(1, 6)) - {target})
     asked = [(helper, r) for helper, r in sent(late, PingRequest) if r.ttl > 0]
-    assert len(asked) == story.tuning.helpers
+    assert len(asked) == story.options.helpers
     assert {r.target_id for _, r in asked} == {node_id(target)}
-    assert {r.ttl for _, r in asked} == {story.tuning.relay_ttl}
+    assert {r.ttl for _, r in asked} == {story.options.relay_ttl}
     assert address_of(target) not in {helper for helper, _ in asked}
 
 
@@ -180,9 +180,9 @@ def test_a_target_that_answers_nobody_is_suspected_at_the_end_of_the_period() ->
     story.quiet(1, 2, 3)
     target = _wait_for_round(story)
     others = {1, 2, 3} - {target}
-    story.pass_time(story.tuning.probe_period_ms - 1, answering=others)
+    story.pass_time(story.options.probe_period_ms - 1, answering=others)
     assert story.status(target) is Status.ALIVE
-    effects = story.pass_time(story.tuning.gossip_period_ms + 1, answering=others)
+    effects = story.pass_time(story.options.gossip_period_ms + 1, answering=others)
     assert story.status(target) is Status.SUSPECT
     assert verdict(target, Status.SUSPECT, by=0) in told(effects)
 
@@ -193,10 +193,10 @@ def test_an_answer_that_came_through_a_helper_counts() -> None:
     story.quiet(1, 2)
     target = _wait_for_round(story)
     other = 3 - target
-    late = story.pass_time(story.tuning.probe_timeout_ms, answering=[other])
+    late = story.pass_time(story.options.probe_timeout_ms, answering=[other])
     [relayed] = [r for _, r in sent(late, PingRequest) if r.ttl > 0]
     story.hear(other, story.answer_to(relayed))
-    story.pass_time(story.tuning.probe_period_ms, answering=[other])
+    story.pass_time(story.options.probe_period_ms, answering=[other])
     assert story.status(target) is Status.ALIVE
 
 
@@ -219,7 +219,7 @@ def test_an_answer_counts_only_for_our_ping_of_that_id_under_that_number(wrong: 
             answer = replace(answer, source_id=node_id(9))
     target = int.from_bytes(request.target_id, "big")
     story.hear(target, answer)
-    story.pass_time(story.tuning.probe_period_ms, answering={1, 2, 3} - {target})
+    story.pass_time(story.options.probe_period_ms, answering={1, 2, 3} - {target})
     assert story.status(target) is Status.SUSPECT
     assert story.dropped("unmatched-response") == 1
 
@@ -258,12 +258,12 @@ def test_nacks_that_came_clear_our_own_link_and_missing_ones_count_against_us() 
         story.befriend(1, 2, 3, 4)
         story.quiet(1, 2, 3, 4)
         target = _wait_for_round(story)
-        late = story.pass_time(story.tuning.probe_timeout_ms)
+        late = story.pass_time(story.options.probe_timeout_ms)
         if nacking:
             for helper, request in [(h, r) for h, r in sent(late, PingRequest) if r.ttl > 0]:
                 nack = story.answer_to(request, nack=True)
                 story.hear(0, nack, source=helper)
-        story.pass_time(story.tuning.probe_period_ms - story.tuning.probe_timeout_ms)
+        story.pass_time(story.options.probe_period_ms - story.options.probe_timeout_ms)
         assert story.status(target) is Status.SUSPECT
         scores[nacking] = story.swim.describe().health_score
     assert scores == {True: 0, False: 3}
@@ -275,7 +275,7 @@ def test_an_unhealthy_node_waits_longer() -> None:
     story.quiet(1)
     story.swim._awareness.adjust(3)
     _wait_for_round(story)
-    assert story.swim._prober._next_round_at - story.now >= 4 * story.tuning.probe_period_ms - 1
+    assert story.swim._prober._next_round_at - story.now >= 4 * story.options.probe_period_ms - 1
 
 
 def test_answered_probes_restore_health() -> None:
@@ -321,7 +321,7 @@ def test_the_dead_are_called_on_now_and_then_and_found_when_they_return() -> Non
     story.befriend(1, 2)
     story.hear_news(1, verdict(2, Status.DEAD, by=1))
     story.quiet(1)
-    effects = story.pass_time(3 * story.tuning.reconnect_period_ms, answering=[1])
+    effects = story.pass_time(3 * story.options.reconnect_period_ms, answering=[1])
     calls = [r for t, r in sent(effects, PingRequest) if t == address_of(2)]
     assert calls
     story.hear(2, story.answer_to(calls[-1], updates=(AliveUpdate(info_of(2, claim=1)),)))

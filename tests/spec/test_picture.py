@@ -26,10 +26,10 @@ from consensus.core.replication.progress import ProgressState
 from consensus.core.status import Description as RaftDescription
 from consensus.core.status import FollowerProgress
 from gossip.core.description import Description as GossipDescription
-from gossip.core.description import MemberDescription
+from gossip.core.description import Member
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+from gossip.core.options import Options as GossipTuning
 from gossip.core.swim import Swim
-from gossip.core.tuning import Tuning as GossipTuning
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, leaf, report
 
 ENDS_MS = 1_000_000
@@ -41,8 +41,8 @@ def info(node_id: NodeId, host: str = "10.0.0.1") -> NodeInfo:
     return NodeInfo(node_id, Address(host, 7668), Incarnation(4, 2), capacity=30)
 
 
-def member(node_id: NodeId, status: Status = Status.ALIVE, host: str = "10.0.0.2") -> MemberDescription:
-    return MemberDescription(
+def member(node_id: NodeId, status: Status = Status.ALIVE, host: str = "10.0.0.2") -> Member:
+    return Member(
         info=info(node_id, host),
         status=status,
         incarnation=Incarnation(5, 1),
@@ -53,7 +53,7 @@ def member(node_id: NodeId, status: Status = Status.ALIVE, host: str = "10.0.0.2
     )
 
 
-def gossip(*members: MemberDescription, leaving: bool = False) -> GossipDescription:
+def gossip(*members: Member, leaving: bool = False) -> GossipDescription:
     own = Swim(info(OWN), GossipTuning.lan(), Random(1), 0).describe()
     return replace(own, members=members, peer_count=len(members), leaving=leaving)
 

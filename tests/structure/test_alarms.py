@@ -15,7 +15,9 @@ PASSED_ON = {
     # Gossip's alarms, under their own names. With a twin, or a rolled back directory, the node stops instead; and the
     # farm gives gossip no `admit`.
     "bridge.node.membership.gossip_events": {
-        each.value for each in AlarmKind if each not in {AlarmKind.TWIN, AlarmKind.ROLLED_BACK, AlarmKind.ADMIT_FAILED}
+        each.value
+        for each in AlarmKind
+        if each not in {AlarmKind.IDENTITY_CONFLICT, AlarmKind.ROLLED_BACK, AlarmKind.ADMIT_FAILED}
     },
     "bridge.node.raft.refused_connections": {"refused-by-peers", "peers-refused"},
 }

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from gossip.core.keychain import ChainKey, KeyChain
+from gossip.core.keyring import DatedKey, Keyring
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import (
     AliveUpdate,
@@ -11,7 +11,7 @@ from gossip.core.messages import (
     JoinNak,
     JoinRedirect,
     JoinReq,
-    KeyNews,
+    KeyringUpdate,
     Leave,
     Message,
     Payload,
@@ -19,8 +19,8 @@ from gossip.core.messages import (
     PingResponse,
     Query,
     QueryReply,
-    RumourId,
-    UserBroadcast,
+    UserEvent,
+    UserMessageId,
     VerdictUpdate,
 )
 
@@ -35,20 +35,20 @@ ALICE = NodeInfo(
 BORIS = NodeInfo(NodeId(b"boris..."), Address("fd00::17", 7947), Incarnation(2, 0), capacity=3)
 VERDICT = VerdictUpdate(BORIS.node_id, BORIS.incarnation, Status.SUSPECT, accuser=ALICE.node_id)
 DEPARTURE = VerdictUpdate(BORIS.node_id, BORIS.incarnation, Status.LEFT, BORIS.node_id, proof=b"d" * 96)
-RUMOUR_ID = RumourId(17, BORIS.node_id, 2)
-RUMOURS = (
-    UserBroadcast(RUMOUR_ID, "deploy", b"now"),
-    Query(RumourId(18, ALICE.node_id, 3), "uptime", b"?", ALICE.address, 2_000),
+RUMOUR_ID = UserMessageId(17, BORIS.node_id, 2)
+USER_MESSAGES = (
+    UserEvent(RUMOUR_ID, "deploy", b"now"),
+    Query(UserMessageId(18, ALICE.node_id, 3), "uptime", b"?", ALICE.address, 2_000),
 )
 PAYLOAD = Payload(
     (AliveUpdate(ALICE), VERDICT, DEPARTURE),
     capacity=3,
     peer_count=2,
     sample=(BORIS, ALICE),
-    rumours=RUMOURS,
+    user_messages=USER_MESSAGES,
     keys_digest=b"digest..",
 )
-CHAIN = KeyChain((ChainKey(2, b"1" * 32, retired=True), ChainKey(4, b"4" * 32)), b"4" * 32, used_at=5)
+CHAIN = Keyring((DatedKey(2, b"1" * 32, retired=True), DatedKey(4, b"4" * 32)), b"4" * 32, used_at=5)
 
 EXAMPLES: tuple[Message, ...] = (
     JoinReq(ALICE, token=b"t" * 32, auth=b"a" * 32, peer_count=5, clock=16),
@@ -71,7 +71,7 @@ EXAMPLES: tuple[Message, ...] = (
     ),
     Broadcast(ALICE),
     QueryReply(RUMOUR_ID, ALICE.node_id, b"three days"),
-    KeyNews(CHAIN, ALICE.node_id, b"k" * 96),
+    KeyringUpdate(CHAIN, ALICE.node_id, b"k" * 96),
 )
 
 node_ids = st.binary(min_size=8, max_size=8).map(NodeId)
@@ -95,27 +95,27 @@ departures = st.builds(
     st.binary(max_size=128),
 )
 updates = st.one_of(st.builds(AliveUpdate, infos), verdicts, departures)
-rumour_ids = st.builds(RumourId, st.integers(0, 2**63 - 1), node_ids, st.integers(0, 2**63 - 1))
+message_ids = st.builds(UserMessageId, st.integers(0, 2**63 - 1), node_ids, st.integers(0, 2**63 - 1))
 names = st.text(st.characters(codec="utf-8", categories=["L", "N"]), min_size=1, max_size=32)
 bodies = st.binary(max_size=512)
-rumours = st.one_of(
-    st.builds(UserBroadcast, rumour_ids, names, bodies),
-    st.builds(Query, rumour_ids, names, bodies, addresses, st.integers(0, 600_000)),
+user_messages = st.one_of(
+    st.builds(UserEvent, message_ids, names, bodies),
+    st.builds(Query, message_ids, names, bodies, addresses, st.integers(0, 600_000)),
 )
 
 
 @st.composite
-def chains(draw: st.DrawFn) -> KeyChain:
-    """Sound key chains."""
+def chains(draw: st.DrawFn) -> Keyring:
+    """Sound keyrings."""
     keys = draw(st.lists(st.binary(min_size=32, max_size=32), min_size=1, max_size=5, unique=True))
     times = st.integers(1, 2**53 - 1)
-    chain_keys = tuple(sorted(ChainKey(draw(times), key, retired=draw(st.booleans())) for key in keys))
+    chain_keys = tuple(sorted(DatedKey(draw(times), key, retired=draw(st.booleans())) for key in keys))
     primary = draw(st.sampled_from(keys))
     used_at = draw(times)
     if draw(st.booleans()):  # older than all that are dated
         others = (each for each in chain_keys if each.key != primary)
-        chain_keys = (ChainKey(0, primary), *others)
-    chain = KeyChain(chain_keys, primary, used_at)
+        chain_keys = (DatedKey(0, primary), *others)
+    chain = Keyring(chain_keys, primary, used_at)
     assert chain.is_sound()
     return chain
 
@@ -126,7 +126,7 @@ payloads = st.builds(
     capacity=st.integers(0, 2**32 - 1),
     peer_count=st.integers(0, 2**32 - 1),
     sample=st.lists(infos, max_size=3).map(tuple),
-    rumours=st.lists(rumours, max_size=2).map(tuple),
+    user_messages=st.lists(user_messages, max_size=2).map(tuple),
     keys_digest=st.sampled_from([b"", b"8 bytes."]),
 )
 domains = st.text(st.characters(codec="ascii", categories=["L", "N"]), max_size=32)
@@ -164,6 +164,6 @@ messages: st.SearchStrategy[Message] = st.one_of(
         proof=st.binary(max_size=128),
     ),
     st.builds(Broadcast, infos),
-    st.builds(QueryReply, rumour_ids, node_ids, bodies),
-    st.builds(KeyNews, chains(), node_ids, st.binary(max_size=128)),
+    st.builds(QueryReply, message_ids, node_ids, bodies),
+    st.builds(KeyringUpdate, chains(), node_ids, st.binary(max_size=128)),
 )

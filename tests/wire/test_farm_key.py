@@ -16,7 +16,7 @@ from bridge.wire.keys.farm_key import (
     parse_farm_key,
 )
 from bridge.wire.keys.text import encode_key
-from gossip.core.keychain import DATED_LIMIT
+from gossip.core.keyring import DATED_LIMIT
 from gossip.wire.seal import farm_label
 
 FIXED = FarmKey("farm", 3, 1, farm_label(bytes(range(32))), (bytes(range(32)),))

@@ -23,7 +23,7 @@ from gossip.core.messages import (
 )
 from gossip.wire.codec import DATAGRAM_LIMIT_BYTES, SECRETS_BYTES, Codec, RefusedError
 from gossip.wire.datagram import DatagramError, decode, encode
-from gossip.wire.identity import Signer, departure_proof, sign, twin_proof
+from gossip.wire.identity import Signer, conflict_proof, departure_proof, sign
 from gossip.wire.layout import Refusal
 from gossip.wire.seal import KeyRing, Sealed
 from gossip.wire.token import TOKEN_BYTES, TOKEN_LIFETIME_MS
@@ -216,9 +216,9 @@ def test_only_another_holder_of_the_identity_s_key_can_answer_as_a_twin() -> Non
     answer = PingResponse(name, name, Incarnation(1, 0), 1 << 63, 0)
     assert boris.take(twin.codec.outgoing(answer, name)).message == answer
 
-    proof = twin_proof(twin.key, b"t" * 16, 1 << 63)
-    own_proof = twin_proof(boris.key, sha512(b"boris").digest()[:16], 1 << 63)
-    for forged in (b"", bytes(112), proof[:-1], twin_proof(liar.key, b"l" * 16, 1 << 63), own_proof):
+    proof = conflict_proof(twin.key, b"t" * 16, 1 << 63)
+    own_proof = conflict_proof(boris.key, sha512(b"boris").digest()[:16], 1 << 63)
+    for forged in (b"", bytes(112), proof[:-1], conflict_proof(liar.key, b"l" * 16, 1 << 63), own_proof):
         claimed = liar.codec.outgoing(replace(answer, proof=forged), name)
         assert boris.refuses(claimed).reason is Refusal.FORGED
     for_another_question = replace(answer, seq=7, proof=proof)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossip.core.member import Address, NodeId
-from gossip.core.messages import JoinAck, JoinNak, JoinRedirect, KeyNews, Message, Payload, PingRequest
+from gossip.core.messages import JoinAck, JoinNak, JoinRedirect, KeyringUpdate, Message, Payload, PingRequest
 from gossip.wire.datagram import Code, DatagramError, decode, encode
 from tests.wire.gossip_messages import ALICE, BORIS, EXAMPLES, VERDICT, messages
 
@@ -189,7 +189,7 @@ def test_an_address_that_is_a_name_is_not_encoded() -> None:
 
 @pytest.mark.parametrize("head", [0x80, 0x81, 0x82, 0x84, 0x85])
 def test_key_news_has_three_fields_or_four_and_says_how_many(head: int) -> None:
-    datagram = bytearray(encode(next(message for message in EXAMPLES if isinstance(message, KeyNews))))
+    datagram = bytearray(encode(next(message for message in EXAMPLES if isinstance(message, KeyringUpdate))))
     assert datagram[1] == 0x83
     datagram[1] = head
     with pytest.raises(DatagramError):

@@ -182,8 +182,8 @@ def test_signing_changes_nothing_but_credentials(message: Message) -> None:
     ] == []
     if isinstance(message, PingRequest | PingResponse) and isinstance(endorsed, PingRequest | PingResponse):
         before, after = message.payload, endorsed.payload
-        assert (after.rumours, after.keys_digest, after.capacity) == (
-            before.rumours,
+        assert (after.user_messages, after.keys_digest, after.capacity) == (
+            before.user_messages,
             before.keys_digest,
             before.capacity,
         )

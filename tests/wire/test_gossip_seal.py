@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from gossip.core.keychain import key_id
+from gossip.core.keyring import key_id
 from gossip.core.member import NodeId
 from gossip.wire.layout import Refusal
 from gossip.wire.seal import (

@@ -17,10 +17,10 @@ is older than theirs: it begins a later life, and says so, since its memory of v
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from gossip.core.description import MemberDescription
+from gossip.core.description import Member
 from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, MembershipChanged, rolled_back
+from gossip.core.local_node import INCARNATION_LIMIT, is_plausible
 from gossip.core.member import Incarnation, NodeId, NodeInfo, Status
-from gossip.core.own import INCARNATION_LIMIT, is_plausible
 
 ACQUAINTANCES_MAX = 64
 Consequence = MembershipChanged | Alarm | AdoptGeneration
@@ -99,12 +99,10 @@ class Acquaintances:
             changes += self._becomes(known, Status.DEAD if silent else Status.ALIVE, now, known.info)
         return changes
 
-    def members(self) -> tuple[MemberDescription, ...]:
+    def members(self) -> tuple[Member, ...]:
         """All of the others."""
         return tuple(
-            MemberDescription(
-                known.info, known.status, known.info.incarnation, known.connected, known.since_ms, None, None
-            )
+            Member(known.info, known.status, known.info.incarnation, known.connected, known.since_ms, None, None)
             for known in self._others.values()
         )
 
@@ -140,7 +138,7 @@ class Acquaintances:
                 return []  # this very process, called by itself
             return [
                 Alarm(
-                    AlarmKind.TWIN,
+                    AlarmKind.IDENTITY_CONFLICT,
                     f"another process lives under this node's identity {own.node_id.hex()}: its state directory was "
                     "copied. Stop one of the two and give it a new state directory and another name",
                 )

@@ -16,7 +16,7 @@ from bridge.node.membership.member_directory import Listed
 from bridge.node.membership.membership_provider import Company
 from bridge.wire.keys.box import EraKey, new_key, seal_key
 from bridge.wire.log.identity_entries import BOXES_LIMIT
-from gossip.core.keychain import KeyChain
+from gossip.core.keyring import Keyring
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class SealedEra:
 
 def seal_era(
     state: FarmState,
-    chain: KeyChain,
+    chain: Keyring,
     company: Company,
     label: bytes,
     seen: Mapping[bytes, Listed],

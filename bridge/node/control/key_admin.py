@@ -18,10 +18,10 @@ from bridge.node.membership.member_directory import Roster
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.farm_key import farm_key_text
 from gossip.core.effects import AlarmKind
-from gossip.core.keychain import KeyChainError, KeyState
+from gossip.core.keyring import KeyringError, KeyState
 from gossip.core.member import NodeId
 from gossip.node.agent import Agent
-from gossip.node.key_room import KeyRoom, ListedKey, NotEverywhereError
+from gossip.node.key_manager import KeyManager, ListedKey, NotEverywhereError
 from gossip.node.requests import BusyError
 
 _STATES = {
@@ -38,7 +38,7 @@ class KeyOffice:
     def __init__(
         self, agent: Agent, roster: Roster, farm_keys: FarmKeys, make_view: Callable[[], FarmView], trace: EventLog
     ) -> None:
-        self._room = KeyRoom(agent)
+        self._room = KeyManager(agent)
         self._own_id = agent.node_id
         self._roster = roster
         self._farm_keys = farm_keys
@@ -158,7 +158,7 @@ class KeyOffice:
                 "cut off: wait until `garlicfarm keys list` shows agreement, tell what does not answer to leave, or "
                 "force it",
             ) from error
-        except KeyChainError as error:
+        except KeyringError as error:
             raise Refused(409, "key-refused", str(error)) from error
         except BusyError as error:
             raise Refused(503, "busy", str(error)) from error

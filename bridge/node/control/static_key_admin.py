@@ -15,7 +15,7 @@ from bridge.node.membership.member_directory import Roster
 from bridge.node.membership.membership_provider import Company
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.farm_key import farm_key_text
-from gossip.core.keychain import key_id
+from gossip.core.keyring import key_id
 from gossip.node.agent import Agent
 
 _BY_HAND = (

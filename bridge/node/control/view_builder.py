@@ -68,7 +68,7 @@ class Sight:
                     "bytes_received": gossip.wire.received_bytes,
                     "bytes_sent": gossip.wire.sent_bytes,
                     "events_lost": gossip.wire.events_lost,
-                    "riders_left_out": gossip.wire.riders_left_out,
+                    "riders_left_out": gossip.wire.piggyback_left_out,
                     **_named("dropped", gossip.wire.dropped),
                     **_named("ignored", gossip.core.dropped),
                 },

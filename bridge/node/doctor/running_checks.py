@@ -15,7 +15,7 @@ CLOCK_WARNING_MS = 5_000
 CLOCK_PROBLEM_MS = 30_000
 """A report that is dated further from log time than this keeps its sender from publishing."""
 GRAVE = frozenset(
-    {"no-quorum", "disk-full", "formation", "isolated", "key-retired", "generation-not-kept", "router-unreachable"}
+    {"no-quorum", "disk-full", "formation", "isolated", "key-retired", "generation-not-stored", "router-unreachable"}
 )
 """With these alarms the node cannot do its work; the others wait for somebody to look."""
 NTP = "switch on NTP here (for instance: timedatectl set-ntp true), and look at the clocks of the other routers"

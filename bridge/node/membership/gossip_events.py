@@ -22,13 +22,13 @@ from bridge.node.stopped import NodeStopped
 from gossip.core.effects import (
     Alarm,
     AlarmKind,
-    BroadcastHeard,
-    KeyNewsRefused,
     KeyOffered,
+    KeyringUpdateRefused,
     MembershipChanged,
-    QueryHeard,
+    QueryReceived,
+    UserEventReceived,
 )
-from gossip.node.agent import AgentEvent
+from gossip.node.agent import GroupEvent
 
 _FORGOTTEN: Final = (
     "What it voted and acknowledged since, it has forgotten, so it must not vote again: put the newest state directory"
@@ -66,7 +66,7 @@ class GossipEvents:
                 self.alarms.clear(AlarmKind.KEY_RETIRED.value)
             self.forming.members_changed(roster.formation_members(self.farm_keys.filed.cluster))
 
-    async def _take(self, event: AgentEvent) -> None:
+    async def _take(self, event: GroupEvent) -> None:
         match event:
             case MembershipChanged(info, status, previous):
                 self.roster.learn(info, status)
@@ -77,15 +77,15 @@ class GossipEvents:
                 self._heed(event)
             case KeyOffered():
                 await self.identities.offered(event)
-            case KeyNewsRefused(teller, source):
+            case KeyringUpdateRefused(teller, source):
                 facts = {"id": teller.hex(), "from": f"{source.host}:{source.port}"}
                 self.trace.append("key-news-refused", {**facts, "reason": "its teller is not admitted"})
-            case BroadcastHeard() | QueryHeard():
+            case UserEventReceived() | QueryReceived():
                 pass  # the farm itself says nothing that way
 
     def _heed(self, alarm: Alarm) -> None:
         match alarm:
-            case Alarm(AlarmKind.TWIN, text):
+            case Alarm(AlarmKind.IDENTITY_CONFLICT, text):
                 raise NodeStopped(text)
             case Alarm(AlarmKind.ROLLED_BACK, text):
                 raise NodeStopped(f"{text}. {_FORGOTTEN}")

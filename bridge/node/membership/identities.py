@@ -43,7 +43,7 @@ from bridge.wire.keys.box import EraKey, KeyBoxError, open_key, read_offer, seal
 from bridge.wire.log.entries import encode
 from consensus import ServerStoppedError, integer_id
 from gossip.core.effects import AlarmKind, KeyOffered
-from gossip.core.keychain import KeyChain
+from gossip.core.keyring import Keyring
 from gossip.node.agent import Agent
 
 OFFERS_MAX: Final = 8
@@ -147,7 +147,7 @@ class Identities:
         self._evicted |= news
         return bool(news) and self._agent is None
 
-    async def _begin_era(self, agent: Agent, chain: KeyChain, content: EraKey) -> None:
+    async def _begin_era(self, agent: Agent, chain: Keyring, content: EraKey) -> None:
         if content.era <= chain.era:
             return
         await agent.change_keys(chain.rekeyed(content.key, content.era, content.used_at))

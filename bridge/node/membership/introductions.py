@@ -24,14 +24,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from bridge.core.membership.connection_membership import Acquaintances, Consequence
 from consensus import now_ms
 from consensus.protocols.garlic_farm import INTRODUCTIONS_MAX, Dialer, GarlicFarmError, Identity, Metrics, PeerAddress
-from gossip.core.description import Description, MemberDescription
+from gossip.core.description import Description, Member
 from gossip.core.effects import AdoptGeneration, Alarm, MembershipChanged
-from gossip.core.keychain import KeyChain
+from gossip.core.keyring import Keyring
 from gossip.core.member import NodeId, NodeInfo
-from gossip.node.agent import AgentEvent
-from gossip.node.config import EVENTS_LIMIT
-from gossip.node.counters import AgentDescription, WireDescription
+from gossip.node.agent import GroupEvent
+from gossip.node.counters import GroupDescription, WireDescription
 from gossip.node.generation_keeper import GenerationKeeper
+from gossip.node.settings import EVENTS_LIMIT
 from gossip.wire.decoding import decode_node_info
 from gossip.wire.encoding import encode_node_info
 from gossip.wire.identity import Purpose, Signer, Verifier
@@ -68,7 +68,7 @@ class Introductions:
         self._keeper = keeper
         self._metrics = metrics
         self._period_s, self._hurried_s = period_s, hurried_s
-        self._events_in, self.events = trio.open_memory_channel[AgentEvent](EVENTS_LIMIT)
+        self._events_in, self.events = trio.open_memory_channel[GroupEvent](EVENTS_LIMIT)
         self._resync_needed = False
         self._lost = 0
         self._changed = trio.Event()
@@ -106,7 +106,7 @@ class Introductions:
         return self._keeper.current
 
     @property
-    def key_chain(self) -> KeyChain | None:
+    def key_chain(self) -> Keyring | None:
         """None: the farm key file alone counts."""
         return None
 
@@ -115,7 +115,7 @@ class Introductions:
         """How many others are known, and how many are alive."""
         return self._core.counts
 
-    def members(self) -> tuple[MemberDescription, ...]:
+    def members(self) -> tuple[Member, ...]:
         """Every other server that has introduced itself."""
         return self._core.members()
 
@@ -130,12 +130,12 @@ class Introductions:
             self._core.say(metadata)
             self._tell()
 
-    def describe(self) -> AgentDescription:
+    def describe(self) -> GroupDescription:
         """The picture, in gossip's words."""
         core = self._core
         counted = {"introductions_sent": self._said, "introductions_heard": self._heard}
         dropped = {"introduction_refused": self._refused, "introduction_left_out": core.left_out}
-        return AgentDescription(
+        return GroupDescription(
             Description(
                 self_info=core.own,
                 members=core.members(),

@@ -22,15 +22,15 @@ from bridge.node.raft.replica import RequestGateway
 from bridge.node.settings.configuration import GossipSettings, NodeConfiguration, Timing
 from bridge.node.settings.timing import profile_of
 from consensus.protocols.garlic_farm import PeerAddress
-from gossip.core.description import MemberDescription
-from gossip.core.keychain import KeyChain
+from gossip.core.description import Member
+from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
-from gossip.core.tuning import Tuning as GossipTuning
-from gossip.node.agent import AgentEvent, open_agent
-from gossip.node.config import DEFAULT_CAPACITY, AgentConfig
-from gossip.node.counters import AgentDescription
+from gossip.core.options import Options as GossipTuning
+from gossip.node.agent import GroupEvent, open_agent
+from gossip.node.counters import GroupDescription
 from gossip.node.generation_keeper import GenerationKeeper
 from gossip.node.identity import begin_generation, exclusive, load_identity
+from gossip.node.settings import DEFAULT_CAPACITY, GroupSettings
 from gossip.wire.identity import Signer
 from gossip.wire.seal import KeyRing
 
@@ -39,7 +39,7 @@ class Company(Protocol):
     """Membership, whatever brings it. What is not async returns at once."""
 
     @property
-    def events(self) -> trio.MemoryReceiveChannel[AgentEvent]:
+    def events(self) -> trio.MemoryReceiveChannel[GroupEvent]:
         """Changes and alarms."""
 
     @property
@@ -63,13 +63,13 @@ class Company(Protocol):
         """How many others are known, and with how many this node is in touch."""
 
     @property
-    def key_chain(self) -> KeyChain | None:
+    def key_chain(self) -> Keyring | None:
         """The group's keys, where they can change while it runs."""
 
-    def members(self) -> tuple[MemberDescription, ...]:
+    def members(self) -> tuple[Member, ...]:
         """Every other node."""
 
-    def describe(self) -> AgentDescription:
+    def describe(self) -> GroupDescription:
         """The picture and the counters."""
 
     def take_resync(self) -> bool:
@@ -146,8 +146,8 @@ def gossip_tuning(gossip: GossipSettings) -> GossipTuning:
 
 def _agent_config(
     settings: NodeConfiguration, gossip: GossipSettings, presence: Presence, key_ring: KeyRing
-) -> AgentConfig:
-    return AgentConfig(
+) -> GroupSettings:
+    return GroupSettings(
         bind=gossip.bind,
         key_ring=key_ring,
         advertise=gossip.advertise,
@@ -155,7 +155,7 @@ def _agent_config(
         state_directory=settings.state_dir,
         capacity=gossip.capacity,
         metadata=presence.metadata(),
-        tuning=gossip_tuning(gossip),
+        options=gossip_tuning(gossip),
         broadcast=gossip.broadcast,
         allow_wan=gossip.allow_wan,
     )

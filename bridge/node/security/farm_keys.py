@@ -19,7 +19,7 @@ from bridge.node.events.alarms import Alarms
 from bridge.node.security.key_files import KeyFileError, load_farm_key
 from bridge.wire.keys.farm_key import FarmKey
 from consensus.protocols.garlic_farm import Credentials
-from gossip.core.keychain import KeyChain
+from gossip.core.keyring import Keyring
 
 if TYPE_CHECKING:
     from bridge.node.membership.membership_provider import Company
@@ -35,7 +35,7 @@ class FarmKeys:
         self.path = path
         self.filed = load_farm_key(path)
         self._agent: Company | None = None
-        self._chain: KeyChain | None = None
+        self._chain: Keyring | None = None
         self._current = self.filed
         self._credentials: tuple[Credentials, ...] = ()
         self._cluster_id: bytes | None = None

@@ -45,8 +45,8 @@ from bridge.node.settings.transport import (
     transport_settings,
 )
 from gossip.core.member import Address
-from gossip.node.config import DEFAULT_CAPACITY, SEEDS_LIMIT
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
+from gossip.node.settings import DEFAULT_CAPACITY, SEEDS_LIMIT
 from gossip.wire.layout import CAPACITY_LIMIT
 
 GOSSIP_PORT = 7668

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from gossip.core.keychain import ERA_LIMIT, KEY_BYTES
+from gossip.core.keyring import ERA_LIMIT, KEY_BYTES
 from gossip.wire.box import x25519_private, x25519_public
 from gossip.wire.identity import PUBLIC_KEY_BYTES, node_id_of
 

@@ -35,8 +35,8 @@ from msgspec import Meta, Struct
 
 from bridge.core.formation.founding import CLUSTER_ID_BYTES
 from bridge.wire.keys.text import KEY_BYTES, KeyTextError, decode_key, encode_key, parse
-from gossip.core.horizon import CLOCK_LIMIT
-from gossip.core.keychain import ERA_LIMIT, KEYS_LIMIT, KeyChain
+from gossip.core.clock_bound import CLOCK_LIMIT
+from gossip.core.keyring import ERA_LIMIT, KEYS_LIMIT, Keyring
 from gossip.wire.seal import LABEL_BYTES, KeyRing, farm_label
 
 VERSION: Final = 1
@@ -104,7 +104,7 @@ class FarmKey:
         derived = HKDF(SHA256(), 4 + KEY_BYTES, self.label, purpose).derive(key)
         return DigestCredentials(username=f"farm-{derived[:4].hex()}", password=derived[4:].hex())
 
-    def following(self, chain: KeyChain) -> "FarmKey":
+    def following(self, chain: Keyring) -> "FarmKey":
         """The same farm's key file with the keys that gossip has by now."""
         return replace(
             self,

@@ -18,7 +18,7 @@ from math import e
 
 from gossip.core.effects import Effect, MembershipChanged
 from gossip.core.member import NodeId, Status
-from gossip.core.tuning import Tuning
+from gossip.core.options import Options
 from tests.simulation.gossip_experiments.figures import Figure, mean_of
 from tests.simulation.gossip_experiments.formed import form, next_period, revive
 from tests.simulation.gossip_network import GossipNetwork, Node
@@ -49,8 +49,8 @@ class Detection:
 
 def first_detections(size: int, samples: int, random_seed: int, progress: Progress | None = None) -> Detection:
     """Crash members just before a period begins and wait for the first suspicion, again and again."""
-    tuning = replace(Tuning.lan(), gossip_period_ms=PIGGYBACK_ONLY_MS)
-    network = GossipNetwork(random_seed, tuning)
+    options = replace(Options.lan(), gossip_period_ms=PIGGYBACK_ONLY_MS)
+    network = GossipNetwork(random_seed, options)
     nodes = form(network, size)
     found: dict[NodeId, int] = {}
 
@@ -64,7 +64,7 @@ def first_detections(size: int, samples: int, random_seed: int, progress: Progre
     crashes: list[Node] = []
     # By crash: in the order of detection the slow ones would stand together and look dependent.
     periods: dict[int, float] = {}
-    network.run(2 * tuning.probe_period_ms)
+    network.run(2 * options.probe_period_ms)
     # To the end of the last crash: whoever stops at the last sample leaves out the crashes that took long.
     while len(periods) < samples:
         begin = next_period(network)
@@ -78,14 +78,14 @@ def first_detections(size: int, samples: int, random_seed: int, progress: Progre
                 down[len(crashes)] = begin
                 crashes.append(victim)
         # The rounds that end with the period have failed by then, and a revived one has half a period to be noticed.
-        network.run(tuning.probe_period_ms // 2)
+        network.run(options.probe_period_ms // 2)
         for crash, begun in list(down.items()):
             victim = crashes[crash]
             if victim.node_id in found:
                 del down[crash]
                 revive(network, victim, [node for node in nodes if node is not victim and node.swim is not None])
-                periods[crash] = (found[victim.node_id] - begun) / tuning.probe_period_ms
-            elif network.now - begun > _DETECTION_LIMIT_PERIODS * tuning.probe_period_ms:
+                periods[crash] = (found[victim.node_id] - begun) / options.probe_period_ms
+            elif network.now - begun > _DETECTION_LIMIT_PERIODS * options.probe_period_ms:
                 raise AssertionError(f"random seed {random_seed}: a crash was not noticed")
         if progress is not None:
             progress(len(periods) / samples)
@@ -105,12 +105,12 @@ def quiet_load(size: int, periods: int, random_seed: int) -> Load:
     """Messages per member and period while nothing happens, with the production preset."""
     network = GossipNetwork(random_seed)
     nodes = form(network, size)
-    network.run(3 * network.tuning.probe_period_ms)
+    network.run(3 * network.options.probe_period_ms)
 
     def probe_messages() -> int:
         return sum(node.core._outbox.sent[kind] for node in nodes for kind in ("PingRequest", "PingResponse"))
 
     probes_before, all_before = probe_messages(), network.messages_sent
-    network.run(periods * network.tuning.probe_period_ms)
+    network.run(periods * network.options.probe_period_ms)
     shares = size * periods
     return Load(size, (probe_messages() - probes_before) / shares, (network.messages_sent - all_before) / shares)

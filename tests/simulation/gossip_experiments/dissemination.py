@@ -12,7 +12,7 @@ from math import log2
 
 from gossip.core.effects import Effect, MembershipChanged
 from gossip.core.member import NodeId, Status
-from gossip.core.tuning import Tuning
+from gossip.core.options import Options
 from tests.simulation.gossip_experiments.formed import form, next_period
 from tests.simulation.gossip_network import GossipNetwork, Node
 
@@ -48,11 +48,11 @@ class MassCrash:
 
 
 def mass_crash(
-    size: int, loss: float, random_seed: int, tuning: Tuning | None = None, progress: Progress | None = None
+    size: int, loss: float, random_seed: int, options: Options | None = None, progress: Progress | None = None
 ) -> MassCrash:
     """A tenth of the group crashes at once."""
-    network = GossipNetwork(random_seed, tuning, loss=loss)
-    period_ms = network.tuning.probe_period_ms
+    network = GossipNetwork(random_seed, options, loss=loss)
+    period_ms = network.options.probe_period_ms
     nodes = form(network, size)
     network.run(2 * period_ms)
     victims = network.random.sample(nodes, size // 10)
@@ -130,7 +130,7 @@ def without_a_crash(
 
     network.watch = watch
     for period in range(periods):
-        network.run(network.tuning.probe_period_ms)
+        network.run(network.options.probe_period_ms)
         if progress is not None:
             progress((period + 1) / periods)
     return Steadiness(size, periods, loss, len(suspected), suspicions, deaths)

@@ -18,7 +18,7 @@ ROOM = 8
 def form(network: GossipNetwork, size: int) -> list[Node]:
     """Start `size` nodes that know each other as peers; the first aligned period begins after one period."""
     nodes = [network.add(number, capacity=size + ROOM) for number in range(size)]
-    begin = network.now + network.tuning.probe_period_ms
+    begin = network.now + network.options.probe_period_ms
     infos = [info_of(node) for node in nodes]
     for node in nodes:
         acquaint(network, node, infos)
@@ -38,22 +38,22 @@ def revive(network: GossipNetwork, node: Node, others: Iterable[Node]) -> None:
     own = info_of(node)
     for other in known:
         core = other.core
-        entry = core._claims.hear_alive(own, network.now, tell_on=False)
+        entry = core._updates.hear_alive(own, network.now, tell_on=False)
         assert entry is not None
         assert core._membership.link(entry)
-        core._claims.revived.clear()
+        core._updates.revived.clear()
         core._news.forget(node.node_id)
     align(node, next_period(network))
 
 
 def info_of(node: Node) -> NodeInfo:
     """What a node says about itself now."""
-    return node.core._own.info
+    return node.core._local.info
 
 
 def next_period(network: GossipNetwork) -> int:
     """When the next aligned period begins."""
-    period_ms = network.tuning.probe_period_ms
+    period_ms = network.options.probe_period_ms
     return (network.now // period_ms + 1) * period_ms
 
 

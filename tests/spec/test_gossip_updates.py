@@ -6,11 +6,11 @@ import pytest
 
 from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, MembershipChanged
 from gossip.core.events import DeadlineReached, LeaveRequested, MetadataChanged
+from gossip.core.local_node import GENERATION_STEP_LIMIT, INCARNATION_LIMIT
 from gossip.core.member import METADATA_LIMIT_BYTES, Address, Incarnation, Status
 from gossip.core.messages import AliveUpdate, JoinReq, PingRequest, PingResponse
-from gossip.core.own import GENERATION_STEP_LIMIT, INCARNATION_LIMIT
+from gossip.core.options import Options
 from gossip.core.swim import Swim
-from gossip.core.tuning import Tuning
 from tests.simulation.gossip_network import address_of, node_id
 from tests.spec.gossip_story import Story, changes, info_of, sent, told, verdict
 
@@ -33,7 +33,7 @@ def test_a_suspect_that_does_not_refute_is_declared_dead_and_that_is_told() -> N
 
 
 def test_a_suspicion_ends_with_the_entry_that_a_full_directory_gives_up() -> None:
-    story = Story(tuning=Tuning(directory_limit=16))
+    story = Story(options=Options(directory_limit=16))
     story.befriend(1)
     story.hear_of(*range(3, 17), 2)
     story.hear_news(1, verdict(2, Status.SUSPECT, by=1))
@@ -74,7 +74,7 @@ def test_confirmations_by_others_shorten_a_suspicion_and_repetitions_do_not() ->
         for accuser in (5, *confirming):
             story.hear_news(accuser, verdict(1, Status.SUSPECT, by=accuser))
         while story.status(1) is Status.SUSPECT and story.swim.deadline is not None:
-            claims = story.swim._claims
+            claims = story.swim._updates
             assert claims.deadline is not None
             story.now = claims.deadline
             claims.expire(story.now)
@@ -134,7 +134,7 @@ def test_an_incarnation_at_the_end_of_the_scale_is_refused_because_nobody_could_
 
 
 def test_a_tombstone_is_kept_for_its_time_and_then_forgotten() -> None:
-    story = Story(tuning=Tuning(tombstone_ms=60_000))
+    story = Story(options=Options(tombstone_ms=60_000))
     story.befriend(1, 2)
     story.hear_news(2, verdict(1, Status.DEAD, by=2))
     story.pass_time(59_000, answering=[2])
@@ -144,7 +144,7 @@ def test_a_tombstone_is_kept_for_its_time_and_then_forgotten() -> None:
 
 
 def test_the_directory_is_bounded_and_peers_are_never_pushed_out_of_it() -> None:
-    story = Story(tuning=Tuning(directory_limit=50))
+    story = Story(options=Options(directory_limit=50))
     story.befriend(1, 2, 3)
     for number in range(10, 500):
         story.hear_news(1, AliveUpdate(info_of(number)))
@@ -153,7 +153,7 @@ def test_the_directory_is_bounded_and_peers_are_never_pushed_out_of_it() -> None
 
 
 def test_what_nobody_mentions_for_long_ages_out_of_the_directory() -> None:
-    story = Story(capacity=1, tuning=Tuning(directory_age_ms=30_000, scrub_every_rounds=1_000))
+    story = Story(capacity=1, options=Options(directory_age_ms=30_000, scrub_every_rounds=1_000))
     story.befriend(1)
     story.hear_of(2)
     story.pass_time(32_000, answering=[1])
@@ -186,7 +186,7 @@ def test_a_flood_of_you_are_dead_is_refuted_at_a_bounded_rate() -> None:
     story.befriend(1)
     for claim in range(1_000):
         story.hear_news(1, verdict(0, Status.DEAD, by=1, claim=claim))
-    assert story.swim.describe().self_info.incarnation.number <= 2 * story.tuning.refutations_per_second
+    assert story.swim.describe().self_info.incarnation.number <= 2 * story.options.refutations_per_second
     assert story.dropped("rate-limited") > 900
 
 
@@ -255,7 +255,7 @@ def test_a_live_twin_is_an_alarm_and_this_node_stops() -> None:
     [ping] = [request for target, request in sent(effects, PingRequest) if target == ELSEWHERE]
     effects = story.hear(0, story.answer_to(ping), source=ELSEWHERE)
     [alarm] = [e for e in effects if isinstance(e, Alarm)]
-    assert alarm.kind is AlarmKind.TWIN
+    assert alarm.kind is AlarmKind.IDENTITY_CONFLICT
     assert "10.9.9.9:7669" in alarm.text
     assert story.swim.deadline is None
     assert story.hear(1, story.ping(1)) == []
@@ -296,7 +296,7 @@ def test_one_that_joins_from_elsewhere_under_a_known_incarnation_is_told_what_we
 
 def test_an_earlier_life_of_ours_at_another_address_is_no_twin() -> None:
     story = Story()
-    story.swim = Swim(info_of(0, generation=5), story.tuning, story.swim._random, 0)
+    story.swim = Swim(info_of(0, generation=5), story.options, story.swim._random, 0)
     story.befriend(1)
     story.hear_news(1, AliveUpdate(info_of(0, generation=4, address=ELSEWHERE)))
     effects = story.pass_time(5_000, answering=[1])

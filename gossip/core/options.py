@@ -36,7 +36,7 @@ from typing import Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
+class Options:
     """Times are milliseconds; `join_rate_per_second` and its burst bound what strangers can make this node do."""
 
     probe_period_ms: int = 1_000
@@ -76,9 +76,9 @@ class Tuning:
     join_burst: int = 100
     refutations_per_second: int = 2
 
-    rumours_limit: int = 64
-    rumour_retransmit_multiplier: int = 8
-    rumours_remembered: int = 1_024
+    user_messages_limit: int = 64
+    user_message_retransmit_multiplier: int = 8
+    user_messages_remembered: int = 1_024
     queries_limit: int = 64
 
     announce_period_ms: int = 30_000
@@ -90,10 +90,10 @@ class Tuning:
             if knob.type is not bool and getattr(self, knob.name) < (
                 0 if knob.name in {"helpers", "sample_size", "relay_ttl"} else 1
             ):
-                raise ValueError(f"gossip tuning: {knob.name} = {getattr(self, knob.name)} must be positive")
+                raise ValueError(f"gossip options: {knob.name} = {getattr(self, knob.name)} must be positive")
         if self.probe_timeout_ms >= self.probe_period_ms:
             raise ValueError(
-                f"gossip tuning: probe_timeout_ms = {self.probe_timeout_ms} must be below "
+                f"gossip options: probe_timeout_ms = {self.probe_timeout_ms} must be below "
                 f"probe_period_ms = {self.probe_period_ms}: helpers need the rest of the period"
             )
 

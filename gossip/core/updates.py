@@ -17,38 +17,38 @@ from dataclasses import replace
 from gossip.core.awareness import Awareness
 from gossip.core.dissemination import Dissemination
 from gossip.core.effects import AdoptGeneration, MembershipChanged, rolled_back
+from gossip.core.local_node import INCARNATION_LIMIT, LocalNode, is_credible, is_plausible, is_sound
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.membership import Entry, Membership
 from gossip.core.messages import AliveUpdate, Payload, VerdictUpdate
+from gossip.core.options import Options
 from gossip.core.outbox import DropReason, Outbox
-from gossip.core.own import INCARNATION_LIMIT, Own, is_credible, is_plausible, is_sound
 from gossip.core.precedence import Outcome, weigh, weigh_own
 from gossip.core.suspicion import Suspicion
-from gossip.core.tuning import Tuning
 
-_TWIN_SUSPECTS_LIMIT = 4
+_CONFLICT_SUSPECTS_LIMIT = 4
 
 
-class Claims:
+class Updates:
     """Applies claims to the membership and spreads those that win."""
 
     def __init__(
         self,
-        own: Own,
+        own: LocalNode,
         membership: Membership,
         news: Dissemination,
         awareness: Awareness,
         outbox: Outbox,
-        tuning: Tuning,
+        options: Options,
     ) -> None:
-        self._own = own
+        self._local = own
         self._membership = membership
         self._news = news
         self._awareness = awareness
         self._outbox = outbox
-        self._tuning = tuning
+        self._options = options
         self._suspicions: dict[NodeId, Suspicion] = {}
-        self.twin_suspects: dict[Address, None] = {}
+        self.conflict_suspects: dict[Address, None] = {}
         """Other addresses at which this node's own id was claimed in a life as late as ours; to be pinged."""
 
         self.revived: list[Entry] = []
@@ -65,7 +65,7 @@ class Claims:
         """Declare dead those who did not refute in time."""
         for node_id, suspicion in list(self._suspicions.items()):
             if suspicion.deadline <= now:
-                self.hear_verdict(VerdictUpdate(node_id, suspicion.incarnation, Status.DEAD, self._own.node_id), now)
+                self.hear_verdict(VerdictUpdate(node_id, suspicion.incarnation, Status.DEAD, self._local.node_id), now)
                 self._suspicions.pop(node_id, None)
 
     def postpone(self, duration_ms: int) -> None:
@@ -86,7 +86,7 @@ class Claims:
 
     def _is_worth_hearing(self, info: NodeInfo) -> bool:
         """In an overlay news of the living changes what is known; it neither introduces nor keeps anybody fresh."""
-        if not self._tuning.overlay or info.node_id == self._own.node_id:
+        if not self._options.overlay or info.node_id == self._local.node_id:
             return True
         known = self._membership.get(info.node_id)
         return known is not None and (known.status is not Status.ALIVE or known.incarnation != info.incarnation)
@@ -101,7 +101,7 @@ class Claims:
         if not is_plausible(info):
             self._outbox.drop(DropReason.BAD_DESCRIPTION)
             return None
-        if info.node_id == self._own.node_id:
+        if info.node_id == self._local.node_id:
             self.hear_of_self(info.incarnation, Status.ALIVE, now, info)
             return None
         entry = self._membership.get(info.node_id)
@@ -128,7 +128,7 @@ class Claims:
             # Its suspicion would else outlive it, and bury it when it is heard of again.
             self._suspicions.pop(evicted, None)
         self._outbox.emit(MembershipChanged(info, Status.ALIVE, None))
-        if tell_on and evicted is None and not self._tuning.overlay:
+        if tell_on and evicted is None and not self._options.overlay:
             self._news.add(AliveUpdate(info))
         return entry
 
@@ -140,7 +140,7 @@ class Claims:
         if verdict.status is Status.LEFT and verdict.accuser != verdict.node_id:
             self._outbox.drop(DropReason.FORGED_LEFT)
             return
-        if verdict.node_id == self._own.node_id:
+        if verdict.node_id == self._local.node_id:
             self.hear_of_self(verdict.incarnation, verdict.status, now)
             return
         entry = self._membership.get(verdict.node_id)
@@ -163,18 +163,18 @@ class Claims:
         entry.departure = verdict.proof
         if verdict.status is Status.SUSPECT:
             self._suspicions[entry.node_id] = Suspicion(
-                verdict.incarnation, verdict.accuser, self._membership.group_size, self._tuning, now
+                verdict.incarnation, verdict.accuser, self._membership.group_size, self._options, now
             )
         self._outbox.emit(MembershipChanged(entry.info, verdict.status, previous))
         self._news.add(verdict)
 
     def accuse(self, node_id: NodeId, incarnation: Incarnation, now: int) -> None:
         """This node's own verdict after a probe round without an answer."""
-        self.hear_verdict(VerdictUpdate(node_id, incarnation, Status.SUSPECT, self._own.node_id), now)
+        self.hear_verdict(VerdictUpdate(node_id, incarnation, Status.SUSPECT, self._local.node_id), now)
 
     def hear_of_self(self, incarnation: Incarnation, status: Status, now: int, info: NodeInfo | None = None) -> None:
         """A claim about this node (`info` if it is in our own name): refuted if it would win, at a bounded rate."""
-        own = self._own
+        own = self._local
         if info is None and status is Status.ALIVE and incarnation == own.incarnation:
             return  # what every ping says
         if info is None and not is_credible(incarnation, own.incarnation):
@@ -183,7 +183,7 @@ class Claims:
         if own.leaving or not is_sound(Incarnation(incarnation.generation + 1, incarnation.number)):
             return
         if info is not None and info.address != own.info.address and incarnation >= own.incarnation:
-            self.suspect_twin(info.address)
+            self.suspect_conflict(info.address)
         # Other words under our very incarnation: an unfinished life of which the record was lost, or a twin's.
         contradicts = info is not None and incarnation == own.incarnation and replace(info, credential=b"") != own.info
         if not contradicts and weigh_own(incarnation, status, own.incarnation) is Outcome.NOTHING:
@@ -205,14 +205,14 @@ class Claims:
             self._awareness.adjust(1)
         self.announce_self()
 
-    def suspect_twin(self, address: Address) -> None:
+    def suspect_conflict(self, address: Address) -> None:
         """Have an address pinged at which our own id was claimed; only an answer proves a twin."""
-        if len(self.twin_suspects) < _TWIN_SUSPECTS_LIMIT:
-            self.twin_suspects[address] = None
+        if len(self.conflict_suspects) < _CONFLICT_SUSPECTS_LIMIT:
+            self.conflict_suspects[address] = None
 
     def announce_self(self) -> None:
         """Tell our own present claim."""
-        self._news.add(AliveUpdate(self._own.info))
+        self._news.add(AliveUpdate(self._local.info))
 
     def forget(self, node_id: NodeId) -> None:
         """A member fell out of the directory."""

@@ -1,4 +1,4 @@
-"""The key chain: whatever order changes arrive in, all members end with the same ring."""
+"""The keyring: whatever order changes arrive in, all members end with the same ring."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.core.effects import Effect, Send, UseKeys
-from gossip.core.events import KeysChanged, Received, Unreadable
-from gossip.core.horizon import CLOCK_LIMIT
-from gossip.core.keychain import (
+from gossip.core.clock_bound import CLOCK_LIMIT
+from gossip.core.effects import Effect, Send, UseKeyring
+from gossip.core.events import KeyringChanged, Received, Unreadable
+from gossip.core.keyring import (
     DATED_LIMIT,
     INSTALLED_LIMIT,
     KEYS_LIMIT,
-    ChainKey,
-    KeyChain,
-    KeyChainError,
+    DatedKey,
+    Keyring,
+    KeyringError,
 )
-from gossip.core.messages import JoinNak, KeyNews, Payload, PingRequest
+from gossip.core.messages import JoinNak, KeyringUpdate, Payload, PingRequest
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.swim import Swim
 from gossip.simulation.network import GossipNetwork, address_of, node_id
@@ -35,29 +35,29 @@ def key(number: int) -> bytes:
 
 ALIKE = (bytes(28) + (39269).to_bytes(4, "big"), bytes(28) + (43248).to_bytes(4, "big"))
 """Two keys with the same id, found by search: a holder of the farm's key finds such a pair in a moment."""
-FIRST = KeyChain.of(key(1), (), (), epoch=1)
+FIRST = Keyring.of(key(1), (), (), epoch=1)
 IN_USE = FIRST.install(key(2)).use(key(2))
 ROTATED = IN_USE.remove(key(1))
 
 
-def keyed(chain: KeyChain = FIRST) -> Story:
+def keyed(chain: Keyring = FIRST) -> Story:
     """A node whose datagrams are sealed."""
     story = Story()
-    story.swim = Swim(story.us, story.tuning, story.swim._random, 0, keys=chain)
+    story.swim = Swim(story.us, story.options, story.swim._random, 0, keys=chain)
     return story
 
 
 def ping_with(story: Story, by: int, digest: bytes) -> PingRequest:
-    """A ping of a node that has the key chain of this digest."""
+    """A ping of a node that has the keyring of this digest."""
     ping = story.ping(by)
     payload = Payload(capacity=8, peer_count=1, keys_digest=digest)
     own, other = ping.source_id, ping.target_id
     return PingRequest(own, ping.source_incarnation, other, ping.target_incarnation, ping.seq, 0, payload=payload)
 
 
-def used(effects: list[Effect]) -> list[KeyChain]:
+def used(effects: list[Effect]) -> list[Keyring]:
     """The chains that the agent is told to use."""
-    return [each.chain for each in effects if isinstance(each, UseKeys)]
+    return [each.chain for each in effects if isinstance(each, UseKeyring)]
 
 
 # -- the chain ---------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_install_use_and_remove_are_the_steps_of_a_rotation() -> None:
 
 
 def test_a_step_that_would_cut_the_group_off_from_itself_is_refused_in_words() -> None:
-    refused: list[tuple[Callable[[], KeyChain], str]] = [
+    refused: list[tuple[Callable[[], Keyring], str]] = [
         (lambda: FIRST.use(key(9)), "not installed"),
         (lambda: FIRST.remove(key(1)), "in use"),
         (lambda: FIRST.remove(key(9)), "not installed"),
@@ -83,10 +83,10 @@ def test_a_step_that_would_cut_the_group_off_from_itself_is_refused_in_words() -
         (lambda: FIRST.install(b"short"), "32 bytes"),
     ]
     for step, words in refused:
-        with pytest.raises(KeyChainError, match=words):
+        with pytest.raises(KeyringError, match=words):
             step()
     full = reduce(lambda chain, number: chain.install(key(number)), range(2, INSTALLED_LIMIT + 1), FIRST)
-    with pytest.raises(KeyChainError, match="remove one first"):
+    with pytest.raises(KeyringError, match="remove one first"):
         full.install(key(99))
 
 
@@ -101,12 +101,12 @@ Step = tuple[str, int]
 steps = st.tuples(st.sampled_from(["install", "use", "remove"]), st.integers(1, 6))
 
 
-def walked(taken: list[Step], chain: KeyChain = FIRST) -> KeyChain:
+def walked(taken: list[Step], chain: Keyring = FIRST) -> Keyring:
     """The chain of an operator who tried these steps."""
     for step, number in taken:
         try:
             chain = getattr(chain, step)(key(number))
-        except KeyChainError:
+        except KeyringError:
             continue
     return chain
 
@@ -115,9 +115,9 @@ def walked(taken: list[Step], chain: KeyChain = FIRST) -> KeyChain:
 @settings(max_examples=150, deadline=None)
 def test_in_whatever_order_chains_merge_the_result_is_the_same(walks: list[list[Step]]) -> None:
     chains = [walked(each) for each in walks]
-    results = {reduce(KeyChain.merge, order).digest for order in permutations(chains)}
+    results = {reduce(Keyring.merge, order).digest for order in permutations(chains)}
     assert len(results) == 1
-    merged = reduce(KeyChain.merge, chains)
+    merged = reduce(Keyring.merge, chains)
     assert merged.is_sound()
     assert merged.merge(chains[0]) == merged
 
@@ -125,37 +125,37 @@ def test_in_whatever_order_chains_merge_the_result_is_the_same(walks: list[list[
 @given(st.lists(st.lists(st.tuples(st.sampled_from(["use", "remove"]), st.integers(1, 6)), max_size=8), min_size=2))
 @settings(max_examples=100, deadline=None)
 def test_what_one_of_many_operators_removed_opens_nowhere(walks: list[list[Step]]) -> None:
-    common = KeyChain.of(key(1), tuple(key(number) for number in range(2, 7)), (), epoch=1)
+    common = Keyring.of(key(1), tuple(key(number) for number in range(2, 7)), (), epoch=1)
     chains = [walked(each, common) for each in walks]
-    merged = reduce(KeyChain.merge, chains)
+    merged = reduce(Keyring.merge, chains)
     removed = {each for chain in chains for each in chain.retired} - {merged.primary}
     assert removed <= set(merged.retired)
 
 
-def lies(count: int) -> st.SearchStrategy[KeyChain]:
+def lies(count: int) -> st.SearchStrategy[Keyring]:
     """Any sound chain of some of that many keys: what a holder of the farm's key may push, in no honest order."""
-    entries = st.builds(ChainKey, st.integers(1, 40), st.integers(1, count).map(key), st.booleans())
+    entries = st.builds(DatedKey, st.integers(1, 40), st.integers(1, count).map(key), st.booleans())
     some = st.lists(entries, max_size=DATED_LIMIT, unique_by=lambda entry: entry.key)
     return st.builds(lie, some, st.integers(1, count).map(key), st.integers(0, 40))
 
 
-def lie(entries: list[ChainKey], primary: bytes, used_at: int) -> KeyChain:
+def lie(entries: list[DatedKey], primary: bytes, used_at: int) -> Keyring:
     """A chain of these, with the primary in its own place if it is not one of them."""
-    own_place = [] if primary in {each.key for each in entries} else [ChainKey(0, primary)]
-    return KeyChain(tuple(sorted([*own_place, *entries])), primary, used_at)
+    own_place = [] if primary in {each.key for each in entries} else [DatedKey(0, primary)]
+    return Keyring(tuple(sorted([*own_place, *entries])), primary, used_at)
 
 
 @given(st.lists(lies(40), min_size=3, max_size=6), st.randoms(use_true_random=False), st.data())
 @settings(max_examples=300, deadline=None)
 def test_chains_beyond_the_limit_merge_alike_in_any_order_grouping_and_repetition(
-    chains: list[KeyChain], random: Random, data: st.DataObject
+    chains: list[Keyring], random: Random, data: st.DataObject
 ) -> None:
     first, second, third = chains[:3]
     assert all(each.is_sound() for each in chains)
     assert first.merge(second) == second.merge(first)
     assert first.merge(first) == first
     assert first.merge(second).merge(third) == first.merge(second.merge(third))
-    expected = reduce(KeyChain.merge, chains)
+    expected = reduce(Keyring.merge, chains)
     assert expected.is_sound()
     # As a group does it: whoever meets merges, what arrives twice is merged twice, and some changes on the way.
     heap = chains + [random.choice(chains) for _ in range(data.draw(st.integers(0, 4), label="told twice"))]
@@ -173,11 +173,11 @@ def test_chains_beyond_the_limit_merge_alike_in_any_order_grouping_and_repetitio
     )
 )
 @settings(max_examples=150, deadline=None)
-def test_a_change_or_a_merge_only_adds_to_what_is_known(story: list[KeyChain | list[Step]]) -> None:
+def test_a_change_or_a_merge_only_adds_to_what_is_known(story: list[Keyring | list[Step]]) -> None:
     chain = FIRST
     for happened in story:
         before = chain
-        chain = chain.merge(happened) if isinstance(happened, KeyChain) else walked(happened, chain)
+        chain = chain.merge(happened) if isinstance(happened, Keyring) else walked(happened, chain)
         assert chain.is_sound()
         assert chain.merge(before) == before.merge(chain) == chain, "who hears of it follows"
 
@@ -208,7 +208,7 @@ def test_a_primary_older_than_forgotten_keys_still_opens_after_another_is_used()
     assert installed.merge(rotated) == rotated.merge(installed) == rotated
 
 
-FILED = KeyChain.of(key(1), (key(2), key(3)), tuple(key(number) for number in range(10, 23)), epoch=4)
+FILED = Keyring.of(key(1), (key(2), key(3)), tuple(key(number) for number in range(10, 23)), epoch=4)
 """Out of a full key file: sixteen keys, all of the same age."""
 
 
@@ -251,11 +251,11 @@ def test_members_that_forget_keys_on_their_own_keep_open_what_is_open_at_both(wa
 
 
 def test_a_primary_older_than_all_that_a_chain_remembers_has_a_place_of_its_own() -> None:
-    told = lie([ChainKey(100 + number, key(50 + number)) for number in range(DATED_LIMIT)], key(49), used_at=1)
+    told = lie([DatedKey(100 + number, key(50 + number)) for number in range(DATED_LIMIT)], key(49), used_at=1)
     merged = FILED.merge(told)
     assert len(merged.keys) == KEYS_LIMIT
     assert merged.primary == key(1)
-    assert merged.keys[0] == ChainKey(0, key(1))
+    assert merged.keys[0] == DatedKey(0, key(1))
     used_next = merged.use(key(60))
     assert key(1) in used_next.others, "the others still seal with it"
     assert used_next.is_sound()
@@ -272,40 +272,40 @@ def test_a_removal_wins_over_a_key_that_is_dated_anew_at_the_same_moment() -> No
 @pytest.mark.parametrize(
     "chain",
     [
-        KeyChain((), key(1), 1),
-        KeyChain((ChainKey(1, key(1)),), key(2), 1),
-        KeyChain((ChainKey(1, key(1)), ChainKey(2, key(1))), key(1), 1),
-        KeyChain((ChainKey(1, b"short"),), b"short", 1),
-        KeyChain((ChainKey(1, key(1)),), key(1), CLOCK_LIMIT),
-        KeyChain(tuple(ChainKey(n, key(n)) for n in range(1, KEYS_LIMIT + 2)), key(1), 1),
-        KeyChain((ChainKey(0, key(2)), ChainKey(1, key(1))), key(1), 1),
-        KeyChain((ChainKey(0, key(1), retired=True),), key(1), 1),
-        KeyChain((ChainKey(1, ALIKE[0]), ChainKey(2, ALIKE[1])), ALIKE[0], 1),
+        Keyring((), key(1), 1),
+        Keyring((DatedKey(1, key(1)),), key(2), 1),
+        Keyring((DatedKey(1, key(1)), DatedKey(2, key(1))), key(1), 1),
+        Keyring((DatedKey(1, b"short"),), b"short", 1),
+        Keyring((DatedKey(1, key(1)),), key(1), CLOCK_LIMIT),
+        Keyring(tuple(DatedKey(n, key(n)) for n in range(1, KEYS_LIMIT + 2)), key(1), 1),
+        Keyring((DatedKey(0, key(2)), DatedKey(1, key(1))), key(1), 1),
+        Keyring((DatedKey(0, key(1), retired=True),), key(1), 1),
+        Keyring((DatedKey(1, ALIKE[0]), DatedKey(2, ALIKE[1])), ALIKE[0], 1),
     ],
 )
-def test_a_chain_that_breaks_the_rules_is_not_sound_and_not_taken(chain: KeyChain) -> None:
+def test_a_chain_that_breaks_the_rules_is_not_sound_and_not_taken(chain: Keyring) -> None:
     assert not chain.is_sound()
     story = keyed()
     story.befriend(1)
-    assert story.hear(1, KeyNews(chain)) == []
-    assert (story.swim.keys, story.dropped("bad-keys")) == (FIRST, 1)
+    assert story.hear(1, KeyringUpdate(chain)) == []
+    assert (story.swim.keys, story.dropped("bad-keyring")) == (FIRST, 1)
 
 
 def test_a_chain_whose_key_would_take_the_id_of_ours_is_not_taken() -> None:
-    ours, theirs = (KeyChain.of(each, (), (), epoch=1) for each in ALIKE)
+    ours, theirs = (Keyring.of(each, (), (), epoch=1) for each in ALIKE)
     story = keyed(ours)
     story.befriend(1)
     assert theirs.is_sound()
-    assert story.hear(1, KeyNews(theirs)) == []
-    assert (story.swim.keys, story.dropped("bad-keys")) == (ours, 1)
-    with pytest.raises(KeyChainError, match="the id of another one"):
+    assert story.hear(1, KeyringUpdate(theirs)) == []
+    assert (story.swim.keys, story.dropped("bad-keyring")) == (ours, 1)
+    with pytest.raises(KeyringError, match="the id of another one"):
         ours.install(ALIKE[1])
 
 
 def test_a_chain_prints_no_key() -> None:
-    assert key(7).hex() not in repr(KeyNews(FIRST.install(b"7" * 32)))
-    assert "7777" not in repr(KeyNews(FIRST.install(b"7" * 32)))
-    assert "7777" not in repr(ChainKey(1, b"7" * 32))
+    assert key(7).hex() not in repr(KeyringUpdate(FIRST.install(b"7" * 32)))
+    assert "7777" not in repr(KeyringUpdate(FIRST.install(b"7" * 32)))
+    assert "7777" not in repr(DatedKey(1, b"7" * 32))
 
 
 # -- its way through the group -----------------------------------------------------------------------------------------
@@ -314,9 +314,9 @@ def test_a_chain_prints_no_key() -> None:
 def test_a_change_is_told_to_all_peers_before_this_node_seals_with_it() -> None:
     story = keyed()
     story.befriend(1, 2)
-    effects = story.step(KeysChanged(ROTATED))
-    assert [type(each).__name__ for each in effects] == ["Send", "Send", "UseKeys"]
-    assert {target for target, _ in sent(effects, KeyNews)} == {address_of(1), address_of(2)}
+    effects = story.step(KeyringChanged(ROTATED))
+    assert [type(each).__name__ for each in effects] == ["Send", "Send", "UseKeyring"]
+    assert {target for target, _ in sent(effects, KeyringUpdate)} == {address_of(1), address_of(2)}
     assert used(effects) == [ROTATED]
 
 
@@ -325,29 +325,29 @@ def test_a_change_without_peers_is_told_to_everybody_known() -> None:
     story.befriend(1, 2)
     for number in (1, 2):
         story.hear(number, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, b""))
-    effects = story.step(KeysChanged(ROTATED))
-    assert {target for target, _ in sent(effects, KeyNews)} == {address_of(1), address_of(2)}
-    assert isinstance(effects[-1], UseKeys)
+    effects = story.step(KeyringChanged(ROTATED))
+    assert {target for target, _ in sent(effects, KeyringUpdate)} == {address_of(1), address_of(2)}
+    assert isinstance(effects[-1], UseKeyring)
 
 
 def test_a_change_that_was_heard_is_told_on_once() -> None:
     story = keyed()
     story.befriend(1, 2)
-    effects = story.hear(1, KeyNews(IN_USE))
+    effects = story.hear(1, KeyringUpdate(IN_USE))
     assert used(effects) == [IN_USE]
-    assert len(sent(effects, KeyNews)) == 2
-    assert story.hear(2, KeyNews(IN_USE)) == []
+    assert len(sent(effects, KeyringUpdate)) == 2
+    assert story.hear(2, KeyringUpdate(IN_USE)) == []
 
 
 def test_keys_of_which_none_opens_what_opens_now_are_refused_unless_they_come_in_a_box() -> None:
     story = keyed()
     story.befriend(1)
-    strange = KeyChain.of(key(9), (), (key(1),), epoch=7)
+    strange = Keyring.of(key(9), (), (key(1),), epoch=7)
     for chain in (ROTATED, strange):
-        assert story.hear(1, KeyNews(chain)) == []
+        assert story.hear(1, KeyringUpdate(chain)) == []
     assert story.swim.keys == FIRST
-    assert story.dropped("keys-would-split") == 2
-    assert used(story.step(Received(address_of(1), KeyNews(ROTATED), boxed=True))) == [ROTATED]
+    assert story.dropped("keyring-would-split") == 2
+    assert used(story.step(Received(address_of(1), KeyringUpdate(ROTATED), boxed=True))) == [ROTATED]
 
 
 def test_a_member_whose_datagrams_no_key_opens_is_told_the_keys_in_a_box_and_a_stranger_nothing() -> None:
@@ -357,30 +357,30 @@ def test_a_member_whose_datagrams_no_key_opens_is_told_the_keys_in_a_box_and_a_s
     assert known is not None
     known.info = replace(known.info, credential=b"its public key and a signature")
     told = story.step(Unreadable(address_of(1)))
-    assert told == [Send(address_of(1), KeyNews(FIRST), node_id(1), boxed_for=known.info.credential)]
+    assert told == [Send(address_of(1), KeyringUpdate(FIRST), node_id(1), boxed_for=known.info.credential)]
     assert story.step(Unreadable(address_of(7))) == []
 
 
 def test_members_whose_digests_differ_exchange_their_chains() -> None:
     story = keyed(ROTATED)
     story.befriend(1)
-    assert sent(story.hear(1, ping_with(story, 1, ROTATED.digest)), KeyNews) == []
+    assert sent(story.hear(1, ping_with(story, 1, ROTATED.digest)), KeyringUpdate) == []
     behind = story.hear(1, ping_with(story, 1, FIRST.digest))
-    assert sent(behind, KeyNews) == [(address_of(1), KeyNews(ROTATED))]
-    assert sent(story.hear(1, ping_with(story, 1, b"")), KeyNews) == [], "one that is not sealed has no chain"
+    assert sent(behind, KeyringUpdate) == [(address_of(1), KeyringUpdate(ROTATED))]
+    assert sent(story.hear(1, ping_with(story, 1, b"")), KeyringUpdate) == [], "one that is not sealed has no chain"
 
 
 def test_repairs_and_changes_are_limited() -> None:
     story = keyed()
     story.befriend(1)
-    told = [sent(story.hear(1, ping_with(story, 1, b"differs!")), KeyNews) for _ in range(300)]
+    told = [sent(story.hear(1, ping_with(story, 1, b"differs!")), KeyringUpdate) for _ in range(300)]
     assert sum(len(each) for each in told) <= 100
     taken = 0
     chain = FIRST
     for number in range(10, 60):
         older = chain.others
-        chain = reduce(KeyChain.remove, older, chain.install(key(number)).use(key(number)))
-        taken += len(used(story.hear(1, KeyNews(chain))))
+        chain = reduce(Keyring.remove, older, chain.install(key(number)).use(key(number)))
+        taken += len(used(story.hear(1, KeyringUpdate(chain))))
     assert taken <= 20
     assert story.dropped("rate-limited") > 0
 
@@ -388,8 +388,8 @@ def test_repairs_and_changes_are_limited() -> None:
 def test_a_node_in_clear_takes_no_keys() -> None:
     story = Story()
     story.befriend(1)
-    assert story.hear(1, KeyNews(FIRST)) == []
-    assert story.step(KeysChanged(FIRST)) == []
+    assert story.hear(1, KeyringUpdate(FIRST)) == []
+    assert story.step(KeyringChanged(FIRST)) == []
     assert story.swim.keys is None
 
 
@@ -398,8 +398,8 @@ def test_two_operators_who_rotate_at_once_end_with_one_ring(random_seed: int) ->
     network = GossipNetwork(random_seed, loss=0.05, keys=FIRST)
     nodes = network.start(12)
     assert network.run_until(network.is_full_mesh, limit_ms=60_000)
-    network.step(nodes[3], KeysChanged(FIRST.install(key(2)).use(key(2))))
-    network.step(nodes[8], KeysChanged(FIRST.install(key(3)).use(key(3))))
+    network.step(nodes[3], KeyringChanged(FIRST.install(key(2)).use(key(2))))
+    network.step(nodes[8], KeyringChanged(FIRST.install(key(3)).use(key(3))))
     network.run(10_000)
     chains = {node.core.keys for node in nodes}
     assert len(chains) == 1, f"random seed {random_seed}"
@@ -410,16 +410,16 @@ def test_two_operators_who_rotate_at_once_end_with_one_ring(random_seed: int) ->
 
 
 def test_an_era_begins_with_one_key_and_retires_all_others() -> None:
-    before = KeyChain.of(key(1), (key(2),), (key(3),), 5)
+    before = Keyring.of(key(1), (key(2),), (key(3),), 5)
     after = before.rekeyed(key(9), 1, before.clock + 1)
     assert after.is_sound()
     assert (after.primary, after.others, set(after.retired)) == (key(9), (), {key(1), key(2), key(3)})
-    with pytest.raises(KeyChainError):
+    with pytest.raises(KeyringError):
         after.rekeyed(key(8), 1, after.clock + 1)
 
 
 def test_whatever_was_done_to_the_keys_of_an_earlier_era_is_void() -> None:
-    before = KeyChain.of(key(1), (), (), 5)
+    before = Keyring.of(key(1), (), (), 5)
     after = before.rekeyed(key(9), 1, before.clock + 1)
     thief = before.install(key(7)).use(key(7))
     thief = replace(thief, used_at=CLOCK_LIMIT - 1)
@@ -427,7 +427,7 @@ def test_whatever_was_done_to_the_keys_of_an_earlier_era_is_void() -> None:
 
 
 def test_members_that_knew_different_keys_agree_within_the_era() -> None:
-    one = KeyChain.of(key(1), (), (), 5)
+    one = Keyring.of(key(1), (), (), 5)
     other = one.install(key(2))
     used_at = other.clock + 1
     left, right = one.rekeyed(key(9), 1, used_at), other.rekeyed(key(9), 1, used_at)
@@ -439,7 +439,7 @@ def test_an_era_is_never_taken_from_what_a_member_tells() -> None:
     story = keyed()
     story.befriend(1)
     forged = FIRST.rekeyed(key(9), 1, FIRST.clock + 1)
-    effects = story.hear(1, KeyNews(forged))
+    effects = story.hear(1, KeyringUpdate(forged))
     assert used(effects) == []
     assert story.swim.keys == FIRST
 
@@ -447,7 +447,7 @@ def test_an_era_is_never_taken_from_what_a_member_tells() -> None:
 def test_the_key_of_a_new_era_is_in_use_before_anybody_is_told() -> None:
     story = keyed()
     story.befriend(1, 2)
-    effects = story.step(KeysChanged(FIRST.rekeyed(key(9), 1, FIRST.clock + 1)))
-    assert [type(each).__name__ for each in effects] == ["UseKeys", "Send", "Send"], (
+    effects = story.step(KeyringChanged(FIRST.rekeyed(key(9), 1, FIRST.clock + 1)))
+    assert [type(each).__name__ for each in effects] == ["UseKeyring", "Send", "Send"], (
         "the old key would carry the new one"
     )

@@ -20,8 +20,8 @@ REFUSED_KEYS_TOLD_BURST: Final = 1.0
 
 
 @dataclass(slots=True)
-class Gate:
-    """The limits of one agent: joins and broadcasts heard, refusals sent, key chains told to those behind."""
+class SourceLimits:
+    """The limits of one agent: joins and broadcasts heard, refusals sent, keyrings told to those behind."""
 
     newcomers: SourceLimit = field(
         default_factory=lambda: SourceLimit(NEWCOMERS_PER_SECOND, NEWCOMERS_BURST, NEWCOMERS_OF_ALL_PER_SECOND)
@@ -34,7 +34,7 @@ class Gate:
     )
     """Boxes opened: each takes an exchange of keys, and strangers can send what looks like one."""
     refused_keys: Bucket = field(default_factory=lambda: Bucket(REFUSED_KEYS_TOLD_PER_SECOND, REFUSED_KEYS_TOLD_BURST))
-    """Key news of strangers told to the application."""
+    """Keyring updates of strangers told to the application."""
     key_repairs: SourceLimit = field(
         default_factory=lambda: SourceLimit(KEY_REPAIRS_PER_SECOND, KEY_REPAIRS_BURST, KEY_REPAIRS_OF_ALL_PER_SECOND)
     )

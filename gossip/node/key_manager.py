@@ -12,16 +12,16 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from gossip.core.keychain import (
+from gossip.core.keyring import (
     DIGEST_BYTES,
     KEY_BYTES,
     KEY_ID_BYTES,
-    KeyChain,
-    KeyChainError,
+    Keyring,
+    KeyringError,
     KeyState,
     key_id,
 )
-from gossip.core.keys import KEYS_QUERY
+from gossip.core.keyring_exchange import KEYS_QUERY
 from gossip.core.member import NodeId, Status
 from gossip.node.agent import Agent
 
@@ -31,7 +31,7 @@ _SURVEYS: Final = 5
 _OPENING: Final = frozenset({KeyState.OPEN.value, KeyState.PRIMARY.value})
 
 
-class NotEverywhereError(KeyChainError):
+class NotEverywhereError(KeyringError):
     """A step that would cut members off: those in `behind` have not confirmed the step before."""
 
     def __init__(self, name: str, step: str, behind: tuple[NodeId, ...]) -> None:
@@ -79,7 +79,7 @@ class KeyListing:
         return not self.differing and not self.silent
 
 
-class KeyRoom:
+class KeyManager:
     """The keys of the group that an agent belongs to."""
 
     def __init__(self, agent: Agent) -> None:
@@ -153,10 +153,10 @@ class KeyRoom:
             raise NotEverywhereError(name, step, (*listing.differing, *listing.silent))
 
     @property
-    def _chain(self) -> KeyChain:
+    def _chain(self) -> Keyring:
         chain = self._agent.key_chain
         if chain is None:
-            raise KeyChainError("this group's datagrams travel in clear: it has no keys")
+            raise KeyringError("this group's datagrams travel in clear: it has no keys")
         return chain
 
     def _named(self, name: str) -> bytes:
@@ -164,7 +164,7 @@ class KeyRoom:
         for key in (chain.primary, *chain.others, *chain.retired):
             if key_id(key).hex() == name:
                 return key
-        raise KeyChainError(f"no key has the id {name[: 2 * KEY_ID_BYTES]!r}: list shows those there are")
+        raise KeyringError(f"no key has the id {name[: 2 * KEY_ID_BYTES]!r}: list shows those there are")
 
     def _living(self) -> set[NodeId]:
         # A suspect may live, and would be cut off like any other.

@@ -1,4 +1,4 @@
-"""Takes over the key chains that the group agrees on: into the codec at once, then onto the disk.
+"""Takes over the keyrings that the group agrees on: into the codec at once, then onto the disk.
 
 Used before they are kept: a node whose disk is full must not lose its group as well. It says so by an alarm, since a
 restart would bring it back with the key of its configuration, which the group refuses by then.
@@ -7,23 +7,23 @@ restart would bring it back with the key of its configuration, which the group r
 import trio
 
 from gossip.core.effects import Alarm, AlarmKind
-from gossip.core.keychain import KeyChain
-from gossip.node.config import AgentConfig
+from gossip.core.keyring import Keyring
 from gossip.node.identity import StateError
+from gossip.node.settings import GroupSettings
 from gossip.node.state_files import keep_keys
 from gossip.wire.codec import Codec
 from gossip.wire.seal import KeyRing
 
 
-class KeyKeeper:
+class KeyringStore:
     """The ring of one agent."""
 
-    def __init__(self, config: AgentConfig, chain: KeyChain | None) -> None:
+    def __init__(self, config: GroupSettings, chain: Keyring | None) -> None:
         self._config = config
         ring = config.key_ring
         self.ring = None if ring is None or chain is None else ring.following(chain)
 
-    async def take_over(self, chain: KeyChain, codec: Codec) -> Alarm | None:
+    async def take_over(self, chain: Keyring, codec: Codec) -> Alarm | None:
         """Seal and open with the chain's keys, and keep them; an alarm if that fails."""
         if self.ring is None:
             return None
@@ -37,10 +37,10 @@ class KeyKeeper:
                 f"the group's keys were changed and could not be kept ({reason}): after a restart this node would come "
                 "with its old key and be refused. Make room for them, or copy the current key before a restart"
             )
-            return Alarm(AlarmKind.KEYS_NOT_KEPT, text)
+            return Alarm(AlarmKind.KEYRING_NOT_STORED, text)
         return None
 
-    def _keep(self, ring: KeyRing, chain: KeyChain) -> None:
+    def _keep(self, ring: KeyRing, chain: Keyring) -> None:
         if self._config.state_directory is not None:
             keep_keys(self._config.state_directory, ring.label, chain)
         if self._config.ring_changed is not None:

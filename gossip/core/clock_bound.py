@@ -1,7 +1,7 @@
 """How far a logical clock may be: as far as the time of day, and never further.
 
-Key chains and rumours are ordered by Lamport clocks, which honest members raise by one at a time. Whoever holds the
-farm's key can claim any time, and there are three things that a member could do about a claim that is far ahead:
+Key chains and user messages are ordered by Lamport clocks, which honest members raise by one at a time. Whoever holds
+the farm's key can claim any time, and there are three things that a member could do about a claim that is far ahead:
 
     believe it          one lie at the end of the scale leaves no later time to anybody, for good
     believe a step of   a member that misses one such lie is behind the others by more than a step, refuses all that
@@ -24,7 +24,7 @@ HEAD_START: Final = 1 << 32
 TICKS_PER_MS: Final = 1 << 10
 
 
-class Horizon:
+class ClockBound:
     """The bound of one node. `unix_ms` is the time of day when the core's own clock is 0."""
 
     def __init__(self, unix_ms: int) -> None:

@@ -6,9 +6,9 @@ import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gossip.core.effects import KeyNewsRefused
+from gossip.core.effects import KeyringUpdateRefused
 from gossip.core.member import Address, NodeId
-from gossip.core.messages import KeyNews
+from gossip.core.messages import KeyringUpdate
 from gossip.node.agent import Agent
 from gossip.wire.box import MARK, BoxError, box, is_boxed, unbox
 from gossip.wire.datagram import Code, encode
@@ -21,11 +21,11 @@ PLACE = Address("127.0.0.1", 50_000)
 LABEL = RING.label
 
 
-def rotated(agent: Agent, key: bytes) -> KeyNews:
+def rotated(agent: Agent, key: bytes) -> KeyringUpdate:
     """What an operator's first step would tell."""
     chain = agent.key_chain
     assert chain is not None
-    return KeyNews(chain.install(key).use(key))
+    return KeyringUpdate(chain.install(key).use(key))
 
 
 def primary(agent: Agent) -> bytes:
@@ -34,19 +34,19 @@ def primary(agent: Agent) -> bytes:
     return chain.primary
 
 
-def sealed(news: KeyNews) -> bytes:
+def sealed(news: KeyringUpdate) -> bytes:
     """With a copy of the farm's key."""
     return Sealed(RING, os.urandom(SALT_BYTES), ANYBODY).seal(encode(news))
 
 
-def told_of_refusals(agent: Agent) -> list[KeyNewsRefused]:
-    found: list[KeyNewsRefused] = []
+def told_of_refusals(agent: Agent) -> list[KeyringUpdateRefused]:
+    found: list[KeyringUpdateRefused] = []
     while True:
         try:
             event = agent.events.receive_nowait()
         except trio.WouldBlock:
             return found
-        if isinstance(event, KeyNewsRefused):
+        if isinstance(event, KeyringUpdateRefused):
             found.append(event)
 
 
@@ -62,16 +62,16 @@ async def test_keys_told_by_a_copy_of_the_key_alone_are_dropped_counted_and_told
         news = rotated(agents[0], b"x" * 32)
         told_of_refusals(agents[0])
         # When: it tells keys unsigned, in a member's name, and signed by an identity of its own, a hundred times.
-        for forged in (news, KeyNews(news.chain, agents[1].node_id, sign_keys(news, thief).credential)):
+        for forged in (news, KeyringUpdate(news.chain, agents[1].node_id, sign_keys(news, thief).credential)):
             network.deliver(sealed(forged), PLACE, agents[0].info.address)
         await until_counted(agents[0], "forged", 2)
         for _ in range(100):
             network.deliver(sealed(sign_keys(news, thief)), PLACE, agents[0].info.address)
-        await until_counted(agents[0], "keys-of-a-stranger", 100)
+        await until_counted(agents[0], "keyring-of-a-stranger", 100)
         # Then: nobody seals with it, and the application heard of it, once.
         await trio.sleep(5)
         assert {primary(agent) for agent in agents} == {RING.primary}
-        assert told_of_refusals(agents[0]) == [KeyNewsRefused(Signer(thief).node_id, PLACE)]
+        assert told_of_refusals(agents[0]) == [KeyringUpdateRefused(Signer(thief).node_id, PLACE)]
 
 
 @in_simulated_time
@@ -119,7 +119,7 @@ async def test_a_member_that_was_deaf_for_a_whole_rotation_gets_the_ring_in_a_bo
         assert {primary(agent) for agent in agents} == {b"n" * 32}
         boxes = [each for _, target, each in network.sent if is_boxed(each, LABEL) and target == deaf.info.address]
         assert boxes
-        assert all(each.startswith(bytes([Code.KEY_NEWS]) + LABEL + MARK) for each in boxes)
+        assert all(each.startswith(bytes([Code.KEYRING_UPDATE]) + LABEL + MARK) for each in boxes)
 
 
 @in_simulated_time

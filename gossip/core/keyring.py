@@ -32,7 +32,7 @@ from enum import Enum
 from hashlib import sha256
 from typing import Final
 
-from gossip.core.horizon import CLOCK_LIMIT
+from gossip.core.clock_bound import CLOCK_LIMIT
 
 KEY_BYTES: Final = 32
 KEYS_LIMIT: Final = 16
@@ -45,7 +45,7 @@ KEY_ID_BYTES: Final = 4
 ERA_LIMIT: Final = 2**32
 
 
-class KeyChainError(ValueError):
+class KeyringError(ValueError):
     """A change that the chain does not allow; the text says why. It never holds key material."""
 
 
@@ -63,7 +63,7 @@ def key_id(key: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, order=True, repr=False)
-class ChainKey:
+class DatedKey:
     """One key, when it was installed or removed by the chain's clock, and whether it is retired.
 
     The order is that of merging: by date, and of one key with one date the retired entry is the higher.
@@ -75,14 +75,14 @@ class ChainKey:
 
     def __repr__(self) -> str:
         """Without the key."""
-        return f"ChainKey(since={self.since}, retired={self.retired})"
+        return f"DatedKey(since={self.since}, retired={self.retired})"
 
 
 @dataclass(frozen=True, slots=True)
-class KeyChain:
+class Keyring:
     """The keys (sorted by age), which of them seals, and when that was chosen."""
 
-    keys: tuple[ChainKey, ...]
+    keys: tuple[DatedKey, ...]
     primary: bytes
     used_at: int
     era: int = 0
@@ -90,16 +90,16 @@ class KeyChain:
     def __repr__(self) -> str:
         """Without the keys."""
         told = f"keys={len(self.keys)}, used_at={self.used_at}, era={self.era}, digest={self.digest.hex()}"
-        return f"KeyChain({told})"
+        return f"Keyring({told})"
 
     @classmethod
     def of(
         cls, primary: bytes, others: tuple[bytes, ...], retired: tuple[bytes, ...], epoch: int, era: int = 0
-    ) -> "KeyChain":
+    ) -> "Keyring":
         """The chain of a ring whose history is not known."""
-        keys = [ChainKey(epoch, key) for key in others]
-        keys.extend(ChainKey(epoch, key, retired=True) for key in retired)
-        keys.append(ChainKey(epoch if len(keys) < DATED_LIMIT else 0, primary))
+        keys = [DatedKey(epoch, key) for key in others]
+        keys.extend(DatedKey(epoch, key, retired=True) for key in retired)
+        keys.append(DatedKey(epoch if len(keys) < DATED_LIMIT else 0, primary))
         return cls(tuple(sorted(keys)), primary, epoch, era)
 
     @property
@@ -127,9 +127,9 @@ class KeyChain:
         """Equal digests, equal chains. Says nothing about the keys to those who do not have them."""
         parts = [b"%d %d %d " % (each.since, each.retired, len(each.key)) + each.key for each in self.keys]
         head = b"%d " % self.used_at + (b"%d " % self.era if self.era else b"") + self.primary
-        return sha256(b"garlic farm, gossip 1: key chain " + b"".join([head, *parts])).digest()[:DIGEST_BYTES]
+        return sha256(b"garlic farm, gossip 1: keyring " + b"".join([head, *parts])).digest()[:DIGEST_BYTES]
 
-    def state_of(self, each: ChainKey) -> KeyState:
+    def state_of(self, each: DatedKey) -> KeyState:
         """What holders of this chain do with one of its keys. One that was used while it was removed seals still."""
         if each.key == self.primary:
             return KeyState.PRIMARY
@@ -151,61 +151,61 @@ class KeyChain:
             and len({key_id(key) for key in keys}) == len(keys)
             and all(len(key) == KEY_BYTES for key in keys)
             and all(0 <= time < CLOCK_LIMIT for time in (self.used_at, *(each.since for each in self.keys)))
-            and all(each.since > 0 or each == ChainKey(0, self.primary) for each in self.keys)
+            and all(each.since > 0 or each == DatedKey(0, self.primary) for each in self.keys)
             and 0 <= self.era < ERA_LIMIT
         )
 
-    def install(self, key: bytes) -> "KeyChain":
+    def install(self, key: bytes) -> "Keyring":
         """With a further key that opens."""
         if len(key) != KEY_BYTES:
-            raise KeyChainError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
+            raise KeyringError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
         known = self._find(key)
         if known is not None and known.retired and key != self.primary:
-            raise KeyChainError("this key was removed, and removed keys do not come back: make a new one")
+            raise KeyringError("this key was removed, and removed keys do not come back: make a new one")
         if known is not None:
             return self
         if sum(not each.retired for each in self.keys) >= INSTALLED_LIMIT:
-            raise KeyChainError(f"{INSTALLED_LIMIT} keys are installed already: remove one first")
+            raise KeyringError(f"{INSTALLED_LIMIT} keys are installed already: remove one first")
         if key_id(key) in {key_id(each.key) for each in self.keys}:
-            raise KeyChainError("this key has the id of another one in the chain: make a new one")
-        dated = _with_room((*self.dated, ChainKey(self.clock + 1, key)), self.primary)
+            raise KeyringError("this key has the id of another one in the chain: make a new one")
+        dated = _with_room((*self.dated, DatedKey(self.clock + 1, key)), self.primary)
         return _chain(dated, self.primary, self.used_at, self.era)
 
-    def use(self, key: bytes) -> "KeyChain":
+    def use(self, key: bytes) -> "Keyring":
         """Sealing with another of its keys."""
         known = self._find(key)
         if known is None or (known.retired and key != self.primary):
-            raise KeyChainError("this key is not installed: install it first, and give that time to spread")
+            raise KeyringError("this key is not installed: install it first, and give that time to spread")
         if key == self.primary:
             return self
         now = self.clock + 1
         dated = self.dated
         if self.primary not in {each.key for each in dated}:  # others still seal with it: it goes on to open
-            dated = _with_room((*dated, ChainKey(now, self.primary)), key)
+            dated = _with_room((*dated, DatedKey(now, self.primary)), key)
         return _chain(dated, key, now, self.era)
 
-    def remove(self, key: bytes) -> "KeyChain":
+    def remove(self, key: bytes) -> "Keyring":
         """With a key retired."""
         known = self._find(key)
         if known is None or (known.retired and key != self.primary):
-            raise KeyChainError("this key is not installed")
+            raise KeyringError("this key is not installed")
         if key == self.primary:
-            raise KeyChainError("this key is in use: use another first")
+            raise KeyringError("this key is in use: use another first")
         kept = (each for each in self.dated if each.key != key)
-        return _chain((*kept, ChainKey(self.clock + 1, key, retired=True)), self.primary, self.used_at, self.era)
+        return _chain((*kept, DatedKey(self.clock + 1, key, retired=True)), self.primary, self.used_at, self.era)
 
-    def rekeyed(self, key: bytes, era: int, used_at: int) -> "KeyChain":
+    def rekeyed(self, key: bytes, era: int, used_at: int) -> "Keyring":
         """The chain that begins an era: `key` alone opens, whatever was known before is retired.
 
         Members that knew different keys before begin it with chains that differ in what is retired, and merge.
         """
         if len(key) != KEY_BYTES or era <= self.era:
-            raise KeyChainError(f"an era begins with a key of {KEY_BYTES} bytes, after era {self.era}")
+            raise KeyringError(f"an era begins with a key of {KEY_BYTES} bytes, after era {self.era}")
         latest = sorted(self.keys, reverse=True)[: DATED_LIMIT - 1]
-        retired = [ChainKey(used_at, each.key, retired=True) for each in latest if key_id(each.key) != key_id(key)]
-        return KeyChain(tuple(sorted((*retired, ChainKey(used_at, key)))), key, used_at, era)
+        retired = [DatedKey(used_at, each.key, retired=True) for each in latest if key_id(each.key) != key_id(key)]
+        return Keyring(tuple(sorted((*retired, DatedKey(used_at, key)))), key, used_at, era)
 
-    def merge(self, other: "KeyChain") -> "KeyChain":
+    def merge(self, other: "Keyring") -> "Keyring":
         """What both know, or the later era. Commutative, associative, idempotent, whatever they had to forget."""
         if self.era != other.era:
             return max(self, other, key=lambda chain: chain.era)
@@ -214,27 +214,27 @@ class KeyChain:
         return _chain(tuple(sorted(latest.values())[-DATED_LIMIT:]), primary, used_at, self.era)
 
     @property
-    def dated(self) -> tuple[ChainKey, ...]:
+    def dated(self) -> tuple[DatedKey, ...]:
         """All of them but a primary that is older."""
         return tuple(each for each in self.keys if each.since)
 
-    def _find(self, key: bytes) -> ChainKey | None:
+    def _find(self, key: bytes) -> DatedKey | None:
         return next((each for each in self.keys if each.key == key), None)
 
 
-def _chain(dated: tuple[ChainKey, ...], primary: bytes, used_at: int, era: int) -> KeyChain:
+def _chain(dated: tuple[DatedKey, ...], primary: bytes, used_at: int, era: int) -> Keyring:
     """With the primary in its own place if it is not among the dated."""
-    own_place = () if primary in {each.key for each in dated} else (ChainKey(0, primary),)
-    return KeyChain(tuple(sorted((*own_place, *dated))), primary, used_at, era)
+    own_place = () if primary in {each.key for each in dated} else (DatedKey(0, primary),)
+    return Keyring(tuple(sorted((*own_place, *dated))), primary, used_at, era)
 
 
-def _with_room(dated: tuple[ChainKey, ...], primary: bytes) -> tuple[ChainKey, ...]:
+def _with_room(dated: tuple[DatedKey, ...], primary: bytes) -> tuple[DatedKey, ...]:
     """Without the oldest retired key if that is one too many, and with what is older and stays dated anew."""
     if len(dated) <= DATED_LIMIT:
         return dated
     victim = min((each for each in dated if each.retired and each.key != primary), default=min(dated))
     return tuple(
-        each if each > victim else ChainKey(victim.since + 1, each.key, each.retired)
+        each if each > victim else DatedKey(victim.since + 1, each.key, each.retired)
         for each in dated
         if each != victim
     )

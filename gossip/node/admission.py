@@ -24,7 +24,7 @@ from gossip.wire.identity import PUBLIC_KEY_BYTES
 from gossip.wire.layout import ETAG_LIMIT_BYTES
 
 
-class Doorkeeper:
+class AdmissionCheck:
     """Asks the application's `admit`."""
 
     def __init__(self, admit: AdmissionPolicy, counters: Counters, publish: Callable[[Alarm], None]) -> None:

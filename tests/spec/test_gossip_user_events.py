@@ -2,9 +2,9 @@
 
 import pytest
 
-from gossip.core.effects import BroadcastHeard, Effect, QueryAnswered, QueryEnded, QueryHeard
-from gossip.core.events import AnswerGiven, AskRequested, Received, SayRequested, SeedsGiven
-from gossip.core.horizon import CLOCK_LIMIT, HEAD_START, TICKS_PER_MS
+from gossip.core.clock_bound import CLOCK_LIMIT, HEAD_START, TICKS_PER_MS
+from gossip.core.effects import Effect, QueryAnswered, QueryEnded, QueryReceived, UserEventReceived
+from gossip.core.events import AnswerGiven, QueryRequested, Received, SeedsGiven, UserEventRequested
 from gossip.core.messages import (
     JoinAck,
     JoinReq,
@@ -13,29 +13,29 @@ from gossip.core.messages import (
     PingResponse,
     Query,
     QueryReply,
-    Rumour,
-    RumourId,
-    UserBroadcast,
+    UserEvent,
+    UserMessage,
+    UserMessageId,
 )
-from gossip.core.tuning import Tuning
+from gossip.core.options import Options
 from gossip.simulation.network import GossipNetwork, address_of, node_id
 from tests.spec.gossip_story import Story, info_of, sent
 
 
-def word(time: int, by: int = 1, body: bytes = b"", generation: int = 1) -> UserBroadcast:
+def word(time: int, by: int = 1, body: bytes = b"", generation: int = 1) -> UserEvent:
     """Something that node `by` says."""
-    return UserBroadcast(RumourId(time, node_id(by), generation), "word", body)
+    return UserEvent(UserMessageId(time, node_id(by), generation), "word", body)
 
 
 def question(time: int, by: int = 1, timeout_ms: int = 1_000) -> Query:
     """Something that node `by` asks."""
-    return Query(RumourId(time, node_id(by), 1), "question", b"?", address_of(by), timeout_ms)
+    return Query(UserMessageId(time, node_id(by), 1), "question", b"?", address_of(by), timeout_ms)
 
 
-def tell(story: Story, *rumours: Rumour, by: int = 1) -> list[Effect]:
-    """Node `by` pings us with rumours on the ping."""
+def tell(story: Story, *user_messages: UserMessage, by: int = 1) -> list[Effect]:
+    """Node `by` pings us with user messages on the ping."""
     ping = story.ping(by)
-    payload = Payload(capacity=8, peer_count=1, rumours=rumours)
+    payload = Payload(capacity=8, peer_count=1, user_messages=user_messages)
     return story.hear(
         by,
         PingRequest(
@@ -50,17 +50,17 @@ def tell(story: Story, *rumours: Rumour, by: int = 1) -> list[Effect]:
     )
 
 
-def heard(effects: list[Effect]) -> list[Rumour]:
+def heard(effects: list[Effect]) -> list[UserMessage]:
     """What reached our application."""
-    found: list[Rumour] = [each.broadcast for each in effects if isinstance(each, BroadcastHeard)]
-    return found + [each.query for each in effects if isinstance(each, QueryHeard)]
+    found: list[UserMessage] = [each.broadcast for each in effects if isinstance(each, UserEventReceived)]
+    return found + [each.query for each in effects if isinstance(each, QueryReceived)]
 
 
-def rumours_in(effects: list[Effect]) -> list[Rumour]:
-    """The rumours on the pings and answers among the effects."""
+def user_messages_in(effects: list[Effect]) -> list[UserMessage]:
+    """The user messages on the pings and answers among the effects."""
     payloads = [each.payload for _, each in sent(effects, PingRequest)]
     payloads += [each.payload for _, each in sent(effects, PingResponse)]
-    return [rumour for payload in payloads for rumour in payload.rumours]
+    return [user_message for payload in payloads for user_message in payload.user_messages]
 
 
 def test_a_broadcast_is_heard_once_however_often_it_comes_and_is_told_on() -> None:
@@ -69,7 +69,7 @@ def test_a_broadcast_is_heard_once_however_often_it_comes_and_is_told_on() -> No
     effects = tell(story, word(1))
     assert heard(effects) == [word(1)]
     assert heard(tell(story, word(1)) + tell(story, word(1), by=2)) == []
-    told = rumours_in(effects + story.pass_time(5_000))
+    told = user_messages_in(effects + story.pass_time(5_000))
     assert len(told) >= 2
     assert set(told) == {word(1)}
 
@@ -78,22 +78,22 @@ def test_a_rumour_is_told_lambda_log_n_times_and_then_no_more() -> None:
     story = Story()
     story.befriend(1, 2, 3)
     story.quiet(1, 2, 3)
-    story.step(SayRequested("word", b""))
-    told = rumours_in(story.pass_time(30_000, answering=(1, 2, 3)))
-    assert len(told) == story.tuning.rumour_retransmit_multiplier  # ceil(log10(4 + 1)) is 1
+    story.step(UserEventRequested("word", b""))
+    told = user_messages_in(story.pass_time(30_000, answering=(1, 2, 3)))
+    assert len(told) == story.options.user_message_retransmit_multiplier  # ceil(log10(4 + 1)) is 1
 
 
 def test_membership_comes_first_and_a_rumour_that_does_not_fit_waits() -> None:
-    story = Story(tuning=Tuning(payload_budget_bytes=600))
+    story = Story(options=Options(payload_budget_bytes=600))
     story.befriend(1)
     story.quiet(1)
     for name in ("one", "two"):
-        story.step(SayRequested(name, bytes(500)))
+        story.step(UserEventRequested(name, bytes(500)))
     names = set()
     for _ in range(10):
-        told = [each.payload.rumours for _, each in sent(story.pass_time(200, answering=(1,)), PingRequest)]
-        assert all(len(rumours) <= 1 for rumours in told)
-        names |= {rumour.name for rumours in told for rumour in rumours}
+        told = [each.payload.user_messages for _, each in sent(story.pass_time(200, answering=(1,)), PingRequest)]
+        assert all(len(user_messages) <= 1 for user_messages in told)
+        names |= {user_message.name for user_messages in told for user_message in user_messages}
     assert names == {"one", "two"}
 
 
@@ -101,7 +101,7 @@ def test_a_node_that_has_just_started_takes_no_rumour_before_a_join_told_it_the_
     story = Story()
     recorded = tell(story, word(7))
     assert heard(recorded) == []
-    assert story.dropped("rumour-before-join") == 1
+    assert story.dropped("user-message-before-join") == 1
     story.hear(1, JoinReq(info_of(1), b"t", clock=7), token_valid=True)
     assert heard(tell(story, word(7))) == []
     assert heard(tell(story, word(8))) == [word(8)]
@@ -121,34 +121,36 @@ def test_our_own_rumours_come_after_everything_that_we_heard() -> None:
     story = Story()
     story.befriend(1)
     tell(story, word(500))
-    story.step(SayRequested("mine", b""))
-    told = rumours_in(story.pass_time(1_000))
-    assert RumourId(501, node_id(0), 1) in {rumour.rumour_id for rumour in told}
-    assert heard(tell(story, *[rumour for rumour in told if rumour.name == "mine"])) == [], "not told to ourselves"
+    story.step(UserEventRequested("mine", b""))
+    told = user_messages_in(story.pass_time(1_000))
+    assert UserMessageId(501, node_id(0), 1) in {user_message.message_id for user_message in told}
+    assert heard(tell(story, *[user_message for user_message in told if user_message.name == "mine"])) == [], (
+        "not told to ourselves"
+    )
 
 
 def test_what_we_said_before_we_knew_the_clock_is_dated_anew_when_a_join_tells_it() -> None:
     story = Story()
-    story.step(SayRequested("word", b"at once"))
-    story.step(AskRequested(5, "question", b"?", 60_000))
+    story.step(UserEventRequested("word", b"at once"))
+    story.step(QueryRequested(5, "question", b"?", 60_000))
     story.step(SeedsGiven((address_of(1),)))
     story.pass_time(1)
     story.hear(1, JoinAck(info_of(1), clock=40))
-    early = {rumour.rumour_id.time: rumour for rumour in rumours_in(story.pass_time(2_000))}
-    assert [type(early[time]) for time in sorted(early)] == [UserBroadcast, Query], "each once"
+    early = {user_message.message_id.time: user_message for user_message in user_messages_in(story.pass_time(2_000))}
+    assert [type(early[time]) for time in sorted(early)] == [UserEvent, Query], "each once"
     assert min(early) > 40, "below, members that joined before us would take it for old"
-    asked = early[max(early)].rumour_id
+    asked = early[max(early)].message_id
     assert QueryAnswered(5, node_id(1), b"!") in story.hear(1, QueryReply(asked, node_id(1), b"!"))
 
 
 def test_memory_is_bounded_and_what_was_forgotten_is_not_heard_again() -> None:
-    story = Story(tuning=Tuning(rumours_remembered=8, rumours_limit=4))
+    story = Story(options=Options(user_messages_remembered=8, user_messages_limit=4))
     story.befriend(1)
     for time in range(1, 31):
         assert heard(tell(story, word(time))) == [word(time)]
-    rumours = story.swim._rumours
-    assert len(rumours._heard) == len(rumours._heard_by_age) == 8
-    assert len(rumours) == 4
+    user_messages = story.swim._user_events
+    assert len(user_messages._heard) == len(user_messages._heard_by_age) == 8
+    assert len(user_messages) == 4
     assert all(heard(tell(story, word(time))) == [] for time in range(1, 31))
 
 
@@ -164,10 +166,10 @@ def test_a_clock_beyond_belief_is_refused(time: int) -> None:
     story = Story()
     story.befriend(1)
     assert heard(tell(story, word(time))) == []
-    assert story.dropped("bad-rumour") == 1
+    assert story.dropped("bad-user-message") == 1
     story.hear(2, JoinReq(info_of(2), b"t", clock=time), token_valid=True)
-    story.step(SayRequested("still", b""))
-    assert story.swim._rumours.clock < HEAD_START
+    story.step(UserEventRequested("still", b""))
+    assert story.swim._user_events.clock < HEAD_START
 
 
 @pytest.mark.parametrize(("name", "body"), [("", b""), ("n" * 33, b""), ("a\nb", b""), ("n", bytes(513))])
@@ -175,8 +177,8 @@ def test_what_is_too_long_or_nameless_is_refused_on_both_sides(name: str, body: 
     story = Story()
     story.befriend(1)
     with pytest.raises(ValueError, match="printable"):
-        story.step(SayRequested(name, body))
-    assert heard(tell(story, UserBroadcast(RumourId(1, node_id(1), 1), name, body))) == []
+        story.step(UserEventRequested(name, body))
+    assert heard(tell(story, UserEvent(UserMessageId(1, node_id(1), 1), name, body))) == []
 
 
 # -- queries -----------------------------------------------------------------------------------------------------------
@@ -186,20 +188,20 @@ def test_a_query_is_answered_straight_to_the_asker_once_and_in_time() -> None:
     story = Story()
     story.befriend(1)
     assert heard(tell(story, question(1))) == [question(1)]
-    reply = QueryReply(question(1).rumour_id, node_id(0), b"fine")
-    assert sent(story.step(AnswerGiven(question(1).rumour_id, b"fine")), QueryReply) == [(address_of(1), reply)]
-    assert sent(story.step(AnswerGiven(question(1).rumour_id, b"again")), QueryReply) == []
+    reply = QueryReply(question(1).message_id, node_id(0), b"fine")
+    assert sent(story.step(AnswerGiven(question(1).message_id, b"fine")), QueryReply) == [(address_of(1), reply)]
+    assert sent(story.step(AnswerGiven(question(1).message_id, b"again")), QueryReply) == []
     tell(story, question(2))
     story.now += 1_000
-    assert sent(story.step(AnswerGiven(question(2).rumour_id, b"late")), QueryReply) == []
+    assert sent(story.step(AnswerGiven(question(2).message_id, b"late")), QueryReply) == []
     assert story.dropped("answer-too-late") == 2
 
 
 def test_answers_are_collected_until_the_deadline_one_of_each_member() -> None:
     story = Story()
     story.befriend(1, 2)
-    story.step(AskRequested(77, "uptime", b"?", 3_000))
-    asked = RumourId(1, node_id(0), 1)
+    story.step(QueryRequested(77, "uptime", b"?", 3_000))
+    asked = UserMessageId(1, node_id(0), 1)
     answers = [
         each
         for number, body in ((1, b"one"), (2, b"two"), (1, b"one again"))
@@ -213,19 +215,19 @@ def test_answers_are_collected_until_the_deadline_one_of_each_member() -> None:
 
 
 def test_open_queries_are_bounded_on_both_sides() -> None:
-    story = Story(tuning=Tuning(queries_limit=2))
+    story = Story(options=Options(queries_limit=2))
     story.befriend(1)
-    effects = [each for ticket in range(3) for each in story.step(AskRequested(ticket, "q", b"", 1_000))]
+    effects = [each for ticket in range(3) for each in story.step(QueryRequested(ticket, "q", b"", 1_000))]
     assert [each for each in effects if isinstance(each, QueryEnded)] == [QueryEnded(2)]
     tell(story, question(10), question(11), question(12))
-    assert sent(story.step(AnswerGiven(question(10).rumour_id, b"")), QueryReply) == []
-    assert len(sent(story.step(AnswerGiven(question(12).rumour_id, b"")), QueryReply)) == 1
+    assert sent(story.step(AnswerGiven(question(10).message_id, b"")), QueryReply) == []
+    assert len(sent(story.step(AnswerGiven(question(12).message_id, b"")), QueryReply)) == 1
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 600_001])
 def test_a_query_has_a_timeout_within_reason(timeout_ms: int) -> None:
     with pytest.raises(ValueError, match="timeout"):
-        Story().step(AskRequested(1, "q", b"", timeout_ms))
+        Story().step(QueryRequested(1, "q", b"", timeout_ms))
 
 
 # -- in a group --------------------------------------------------------------------------------------------------------
@@ -233,31 +235,31 @@ def test_a_query_has_a_timeout_within_reason(timeout_ms: int) -> None:
 
 @pytest.mark.parametrize("random_seed", range(5))
 def test_in_a_group_with_loss_every_member_hears_every_broadcast_exactly_once(random_seed: int) -> None:
-    network = GossipNetwork(random_seed, Tuning.lan(), loss=0.1, duplication=0.1)
+    network = GossipNetwork(random_seed, Options.lan(), loss=0.1, duplication=0.1)
     nodes = network.start(20)
     assert network.run_until(network.is_full_mesh, limit_ms=60_000), f"random seed {random_seed}"
     for number in range(10):
-        network.step(nodes[number], SayRequested(f"word-{number}", b"w" * 100))
+        network.step(nodes[number], UserEventRequested(f"word-{number}", b"w" * 100))
         network.run(300)
     network.run(20_000)
     for node in nodes:
-        names = sorted(each.broadcast.name for each in node.heard if isinstance(each, BroadcastHeard))
+        names = sorted(each.broadcast.name for each in node.heard if isinstance(each, UserEventReceived))
         wanted = [f"word-{number}" for number in range(10) if number != node.number]
         assert names == wanted, f"random seed {random_seed}, node {node.number}"
 
 
 def test_a_query_reaches_a_group_of_bounded_capacity() -> None:
-    network = GossipNetwork(3, Tuning.lan())
+    network = GossipNetwork(3, Options.lan())
     nodes = network.start(40, capacity=5)
     network.run(60_000)
-    network.step(nodes[7], AskRequested(1, "who", b"", 10_000))
+    network.step(nodes[7], QueryRequested(1, "who", b"", 10_000))
     asked = set()
     for _ in range(100):
         network.run(100)
         for node in nodes:
             for each in node.heard:
-                if isinstance(each, QueryHeard) and node.number not in asked:
+                if isinstance(each, QueryReceived) and node.number not in asked:
                     asked.add(node.number)
-                    network.step(node, AnswerGiven(each.query.rumour_id, b"%d" % node.number))
+                    network.step(node, AnswerGiven(each.query.message_id, b"%d" % node.number))
     answers = {each.responder for each in nodes[7].heard if isinstance(each, QueryAnswered)}
     assert answers == {node.node_id for node in nodes if node is not nodes[7]}

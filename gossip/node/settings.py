@@ -7,7 +7,7 @@ from typing import Final
 
 from gossip.core.admission import AdmissionPolicy, admit_all
 from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeId
-from gossip.core.tuning import Tuning
+from gossip.core.options import Options
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
 from gossip.node.resumption import Clocks, system_clocks
 from gossip.node.setting_types import is_address, wrong_kinds
@@ -33,7 +33,7 @@ def any_member(_teller: NodeId) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentConfig:
+class GroupSettings:
     """The settings of one agent. Hosts are numeric; `seeds` are 'host:port' and may be names.
 
     `key_ring` None means datagrams in clear, and must be said twice (`insecure`). `state_directory` None keeps identity
@@ -45,8 +45,8 @@ class AgentConfig:
     application says to somebody who comes with a retired key and is by his signature who he says (NodeId, public key):
     at most 256 bytes, or nothing. He gets it as the event `KeyOffered`. `admit` is the group's own
     reason to reject a joiner: None, or the JoinNak to refuse it with; whom it raises about is refused, with an alarm.
-    `may_tell_keys` says of an identity whether key news signed by it counts, and whether it is told keys in a box of
-    its own; by default that is everybody who signs. `clocks` show a machine that was resumed from a snapshot
+    `may_tell_keys` says of an identity whether keyring updates signed by it counts, and whether it is told keys in a
+    box of its own; by default that is everybody who signs. `clocks` show a machine that was resumed from a snapshot
     (`gossip.node.resumption`).
     """
 
@@ -58,7 +58,7 @@ class AgentConfig:
     state_directory: Path | None = None
     capacity: int = DEFAULT_CAPACITY
     metadata: bytes = b""
-    tuning: Tuning = field(default_factory=Tuning.lan)
+    options: Options = field(default_factory=Options.lan)
     broadcast: Address | None = None
     allow_wan: bool = False
     datagram_limit_bytes: int = DATAGRAM_LIMIT_BYTES

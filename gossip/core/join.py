@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from random import Random
 
 from gossip.core.effects import Alarm, AlarmKind, KeyOffered
+from gossip.core.local_node import LocalNode
 from gossip.core.member import Address, Status
 from gossip.core.membership import Entry, Membership
 from gossip.core.messages import JoinNak, JoinRedirect, JoinReq
+from gossip.core.options import Options
 from gossip.core.outbox import DropReason, Outbox
-from gossip.core.own import Own
 from gossip.core.refusal import DOMAIN, RefusalCode
-from gossip.core.rumours import Rumours
-from gossip.core.tuning import Tuning
+from gossip.core.user_events import UserEvents
 
 _HINT_FAILURES = 5
 _ALARM_FAILURES = 3
@@ -59,19 +59,19 @@ class Joining:
 
     def __init__(
         self,
-        own: Own,
+        own: LocalNode,
         membership: Membership,
-        rumours: Rumours,
+        user_messages: UserEvents,
         outbox: Outbox,
-        tuning: Tuning,
+        options: Options,
         random: Random,
         now: int,
     ) -> None:
-        self._own = own
+        self._local = own
         self._membership = membership
-        self._rumours = rumours
+        self._user_events = user_messages
         self._outbox = outbox
-        self._tuning = tuning
+        self._options = options
         self._random = random
         self._seeds: dict[Address, _Seed] = {}
         self._joins: dict[Address, _Join] = {}
@@ -93,7 +93,7 @@ class Joining:
     @property
     def deadline(self) -> int | None:
         """When something is to be tried or given up."""
-        if self._own.leaving:
+        if self._local.leaving:
             return None
         times = [join.next_at for join in self._joins.values()] if self._joins else []
         if self.has_free:
@@ -105,7 +105,7 @@ class Joining:
     @property
     def has_free(self) -> bool:
         """Whether another join may begin."""
-        return len(self._joins) < self._tuning.joins_in_flight
+        return len(self._joins) < self._options.joins_in_flight
 
     def is_joining(self, address: Address) -> bool:
         """Whether an answer from this address is awaited."""
@@ -114,12 +114,12 @@ class Joining:
     def give_seeds(self, addresses: tuple[Address, ...], now: int, *, is_hint: bool = False) -> None:
         """Further addresses to join through; known ones keep their pace."""
         for address in addresses:
-            if address == self._own.info.address:
+            if address == self._local.info.address:
                 continue
             known = self._seeds.get(address)
             if known is not None:
                 known.is_hint = known.is_hint and is_hint
-            elif len(self._seeds) >= self._tuning.seeds_limit and not (not is_hint and self._drop_hint()):
+            elif len(self._seeds) >= self._options.seeds_limit and not (not is_hint and self._drop_hint()):
                 self._outbox.drop(DropReason.SEEDS_FULL)
             else:
                 self._seeds[address] = _Seed(is_hint, now)
@@ -151,19 +151,19 @@ class Joining:
                 del self._seeds[address]
                 return
             seed.failures = 0
-            seed.next_at = now + self._jittered(self._tuning.join_backoff_max_ms)
+            seed.next_at = now + self._jittered(self._options.join_backoff_max_ms)
         elif address in self._joins or self._begin(address, address, now):
             seed.next_at = now + self._backoff_ms(seed.failures)
 
     def _candidates(self) -> list[Entry]:
-        free = self._tuning.joins_in_flight - len(self._joins)
+        free = self._options.joins_in_flight - len(self._joins)
         wanted = min(self._membership.capacity, self._membership.live_count) - self._membership.peer_count
         others = [
             entry
             for entry in self._membership.strangers()
             if entry.status is Status.ALIVE
             and entry.address not in self._joins
-            and entry.address != self._own.info.address
+            and entry.address != self._local.info.address
         ]
         roomy = [entry for entry in others if entry.peer_count is None or entry.has_room]
         pool = roomy or others
@@ -176,7 +176,7 @@ class Joining:
     def _begin(self, address: Address, seed: Address | None, now: int) -> bool:
         if not self.has_free or address in self._joins:
             return False
-        if address == self._own.info.address or self._own.leaving:
+        if address == self._local.info.address or self._local.leaving:
             return False
         self._send(_Join(address, seed, now), now)
         return True
@@ -184,13 +184,15 @@ class Joining:
     def _send(self, join: _Join, now: int) -> None:
         join.tries += 1
         join.tried.add(join.address)
-        join.next_at = now + self._jittered(self._tuning.join_timeout_ms)
+        join.next_at = now + self._jittered(self._options.join_timeout_ms)
         self._joins[join.address] = join
-        request = JoinReq(self._own.info, join.token, peer_count=self._membership.peer_count, clock=self._rumours.clock)
+        request = JoinReq(
+            self._local.info, join.token, peer_count=self._membership.peer_count, clock=self._user_events.clock
+        )
         self._outbox.send(join.address, request, None)
 
     def _retry(self, join: _Join, now: int) -> None:
-        if join.tries < self._tuning.join_tries:
+        if join.tries < self._options.join_tries:
             self._send(join, now)
         else:
             self._wander(join, now)
@@ -198,7 +200,7 @@ class Joining:
     def _wander(self, join: _Join, now: int) -> None:
         """This address will not do: go on with the next alternative, or give up."""
         del self._joins[join.address]
-        while join.alternatives and join.redirects < self._tuning.redirects_per_join:
+        while join.alternatives and join.redirects < self._options.redirects_per_join:
             address = join.alternatives.popleft()
             if address in self._joins or address in join.tried or self._membership.peer_at(address) is not None:
                 continue
@@ -246,7 +248,7 @@ class Joining:
     def peers_changed(self, now: int) -> None:
         """A peer was gained or lost: searching is worth while again."""
         self._fruitless = 0
-        self._next_seek_at = min(self._next_seek_at, now + self._tuning.gossip_period_ms)
+        self._next_seek_at = min(self._next_seek_at, now + self._options.gossip_period_ms)
         if self._membership.peer_count > 0:
             self._alarmed = False
             self._alarmed_of_key = False
@@ -290,7 +292,7 @@ class Joining:
             self._outbox.drop(DropReason.UNSOLICITED)
             return
         for address in redirect.addresses[:_ALTERNATIVES_LIMIT]:
-            if address not in join.tried and address != self._own.info.address:
+            if address not in join.tried and address != self._local.info.address:
                 join.alternatives.append(address)
         self._wander(join, now)
 
@@ -299,12 +301,12 @@ class Joining:
         self._joins.clear()
 
     def _seek_pause_ms(self) -> int:
-        longest = self._tuning.join_backoff_max_ms
-        return self._jittered(min(self._tuning.gossip_period_ms << min(self._fruitless, 16), longest))
+        longest = self._options.join_backoff_max_ms
+        return self._jittered(min(self._options.gossip_period_ms << min(self._fruitless, 16), longest))
 
     def _backoff_ms(self, failures: int) -> int:
-        longest = self._tuning.join_backoff_max_ms
-        return self._jittered(min(self._tuning.join_backoff_min_ms << min(failures, 16), longest))
+        longest = self._options.join_backoff_max_ms
+        return self._jittered(min(self._options.join_backoff_min_ms << min(failures, 16), longest))
 
     def _jittered(self, duration_ms: int) -> int:
         """Between three quarters and five quarters of a duration."""

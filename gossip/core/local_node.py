@@ -34,7 +34,7 @@ def is_plausible(info: NodeInfo) -> bool:
     return is_sound(info.incarnation) and info.capacity >= 1 and len(info.metadata) <= METADATA_LIMIT_BYTES
 
 
-class Own:
+class LocalNode:
     """The node's own description. Never suspect, never dead; `leaving` is final."""
 
     def __init__(self, info: NodeInfo, refutations_per_second: int, now: int) -> None:
