@@ -15,7 +15,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.figures import Figure
-from bridge.core.state.records import LeafStatus, MetaStatus, PublishConfig, Report, RouterStatus
+from bridge.core.log.records import LeafStatus, MetaStatus, PublishConfig, Report, RouterStatus
 from bridge.wire.log.entries import encode
 from bridge.wire.log.proof import proven, sign_entry
 from consensus.net import client_context, load_or_create_certificate

@@ -1,7 +1,7 @@
 """The state machine takes a log of signed reports, as it does when a node starts without a snapshot.
 
-    a chunk of reports of three servers ─▶ signed   ─▶ `Ledger`, which verifies each             in turns, and only the
-                                       └▶ unsigned ─▶ `Ledger` whose reader believes them         taking is measured
+    a chunk of reports of three servers ─▶ signed   ─▶ `AppliedState`, which verifies each        in turns, and only the
+                                       └▶ unsigned ─▶ `AppliedState` whose reader believes them       taking is measured
 
 Every entry differs, so that no remembered verification helps. The journal's own part, reading and checksums, is that of
 `consensus-restart`. The second reader knows the author by the server's number; what it saves is what proofs cost.
@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks.child import Child
 from benchmarks.figures import Figure
 from benchmarks.identity_cost import CLUSTER_ID, report
-from bridge.core.state.records import Author, ProvenRecord
+from bridge.core.log.records import Author, ProvenRecord
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.applied_state import AppliedState
 from bridge.wire.log.entries import EntryReader, decode
 from bridge.wire.log.proof import sign_entry
 from consensus import Entry
@@ -32,7 +32,7 @@ from gossip.wire.identity import node_id_of
 
 CHUNK = 6_000  # a multiple of the servers, so that each chunk begins with the first
 BESIDE = 5
-"""Each so many chunks one is taken by the other ledger as well, which tells what the proofs cost."""
+"""Each so many chunks one is taken by the other applied state as well, which tells what the proofs cost."""
 SERVERS = (1, 2, 3)
 TIMEOUT_S = 3_600.0
 """A million entries take a quarter of an hour on a busy machine, the signing included, which is not counted."""
@@ -86,7 +86,7 @@ async def replay(count: int) -> dict[str, Any]:
     """Replay `count` entries here, and tell what each chunk took."""
     keys = {server: Ed25519PrivateKey.generate() for server in SERVERS}
     authors = {server: node_id_of(key.public_key().public_bytes_raw()) for server, key in keys.items()}
-    proving, believing = _ledger(authors), _ledger(authors)
+    proving, believing = _applied_state(authors), _applied_state(authors)
     believing.entries = _BelievingReader(CLUSTER_ID, authors)
     before_bytes, signed_us, believed_us = _resident_bytes(), list[float](), list[float]()
     chunks, entry_bytes = max(1, count // CHUNK), 0
@@ -105,10 +105,12 @@ async def replay(count: int) -> dict[str, Any]:
         signed_us.append(await _take(proving, numbers.start + 1, signed))
         if chunk % BESIDE == 0:
             believed_us.append(await _take(believing, numbers.start + 1, bare))
-    for ledger, taken in ((proving, chunks), (believing, len(believed_us))):
-        without_effect = sum(number for name, number in ledger.records.items() if name.startswith("without_effect"))
-        if ledger.records["reports"] != taken * CHUNK or without_effect:
-            raise AssertionError(f"not every report had its effect: {ledger.records}")
+    for applied_state, taken in ((proving, chunks), (believing, len(believed_us))):
+        without_effect = sum(
+            number for name, number in applied_state.records.items() if name.startswith("without_effect")
+        )
+        if applied_state.records["reports"] != taken * CHUNK or without_effect:
+            raise AssertionError(f"not every report had its effect: {applied_state.records}")
     return {
         "count": chunks * CHUNK,
         "entry_bytes": entry_bytes,
@@ -119,17 +121,17 @@ async def replay(count: int) -> dict[str, Any]:
     }
 
 
-def _ledger(authors: Mapping[int, bytes]) -> Ledger:
+def _applied_state(authors: Mapping[int, bytes]) -> AppliedState:
     trace = EventLog("benchmark", lambda: 0)
     founders = tuple(authors[server] for server in SERVERS)
-    return Ledger(1_700_000_000_000, trace, lambda _: None, founders, CLUSTER_ID)
+    return AppliedState(1_700_000_000_000, trace, lambda _: None, founders, CLUSTER_ID)
 
 
-async def _take(ledger: Ledger, first: int, entries: list[bytes]) -> float:
+async def _take(applied_state: AppliedState, first: int, entries: list[bytes]) -> float:
     """Processor time of one entry, in microseconds."""
     committed = tuple(Entry.command(1, data) for data in entries)
     began = time.process_time()
-    await ledger.apply(first, committed)
+    await applied_state.apply(first, committed)
     return (time.process_time() - began) / len(entries) * 1e6
 
 

@@ -2,7 +2,7 @@
 
 Python raises KeyboardInterrupt wherever the main thread is, and that is nearly always a call that waits for the JVM's
 answer: the bridge to it then writes pages of frames and closes, and the queries cannot be stopped in order any more. So
-while a run loop has `deferred` open, the first Ctrl-C only notes the wish, and `check`, which the loop calls once a
+while a run loop has `deferred` open, the first Ctrl-C only notes the command, and `check`, which the loop calls once a
 second, raises. The second one does not wait.
 """
 
@@ -14,7 +14,7 @@ from types import FrameType
 
 
 class Interrupt:
-    """The wish to end, as far as it was uttered."""
+    """The command to end, as far as it was uttered."""
 
     def __init__(self) -> None:
         self._wished = False

@@ -59,7 +59,7 @@ WARM_PERIODS = 3
 PERIOD_DEFAULT_MS = 30_000
 PERIOD_MIN_MS, PERIOD_MAX_MS = 500, 600_000
 
-# How the publisher treats factors: bridge/core/publishing/weights.py, docs/explanation/publishing.md.
+# How the publisher treats factors: bridge/core/log/weights.py, docs/explanation/publishing.md.
 DAMPING = 0.1
 HOLDS_MS = 300_000
 ENDS_MS = 600_000

@@ -9,20 +9,20 @@ from dataclasses import replace
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.core.farm.state_machine import Change, Farm
-from bridge.core.membership.admission import next_raft_id
-from bridge.core.state.farm_state import FarmTuning
-from bridge.core.state.records import (
+from bridge.core.log.records import (
     Admission,
     Approval,
     Author,
     Clock,
+    OperatorCommand,
     ProvenRecord,
     Publication,
     Record,
     Report,
-    Wish,
 )
-from bridge.core.state.voter_clocks import VoterClocks
+from bridge.core.log.voter_clocks import VoterClocks
+from bridge.core.membership.admission import next_raft_id
+from bridge.core.state.farm_state import FarmTuning
 from bridge.wire.log.entries import encode
 from bridge.wire.log.identity_entries import IdentityRecord
 from bridge.wire.log.proof import sign_entry
@@ -82,7 +82,7 @@ _numbers = itertools.count(1)
 
 
 def signed(
-    record: Report | Clock | Publication | IdentityRecord | Wish | bytes,
+    record: Report | Clock | Publication | IdentityRecord | OperatorCommand | bytes,
     server: int = 1,
     cluster_id: bytes = CLUSTER_ID,
 ) -> bytes:

@@ -14,7 +14,6 @@ from bridge.api.view import (
     LeafView,
     LinkView,
     LocalFarmView,
-    MemberStatus,
     MemberView,
     MetaEntryView,
     NodeView,
@@ -31,6 +30,7 @@ from bridge.api.view import (
     WeightsView,
     counters,
 )
+from bridge.core.membership.reconcile import MemberStatus
 
 NOW_MS = 1_760_000_000_000
 MASTER = "wkq7xjh3r2mqy5vdo4n6t5gqzc3b2e7xkfp4nq6lw2a5s7d3yueq.b32.i2p"

@@ -19,7 +19,6 @@ from bridge.api.view import (
     FollowerView,
     GossipView,
     LinkView,
-    MemberStatus,
     MemberView,
     MetaEntryView,
     NodeView,
@@ -35,7 +34,8 @@ from bridge.api.view import (
 )
 from bridge.api.weights import leaf_views, weights_view
 from bridge.core.membership.admission import raft_id_of
-from bridge.core.publishing.candidates import Standing, standings
+from bridge.core.membership.reconcile import MemberStatus
+from bridge.core.publishing.candidates import Candidate, candidates_of
 from bridge.core.publishing.lease_set import is_healthy
 from bridge.core.publishing.publication import Pace, lease_set_entries
 from bridge.core.state.farm_state import FarmState, FarmTuning, MasterState, ServerState
@@ -281,7 +281,7 @@ def _master(
         for server, leaf in farm.state.leaves_of(destination)
         if is_healthy(farm.state, server, leaf, farm.tuning)
     }
-    candidates = standings(farm.state, destination, farm.tuning)
+    candidates = candidates_of(farm.state, destination, farm.tuning)
     return PublishingView(
         master=address_of(destination),
         publisher_id=master.choice.server_id,
@@ -325,7 +325,7 @@ def _owners(state: FarmState, names: Mapping[int | None, str]) -> dict[str, str]
     }
 
 
-def _reason(master: MasterState, candidates: list[Standing]) -> str:
+def _reason(master: MasterState, candidates: list[Candidate]) -> str:
     chosen = next((each for each in candidates if each.server_id == master.choice.server_id), None)
     if chosen is None or chosen.inability is not None:
         reasons = sorted({each.inability.value for each in candidates if each.inability is not None})
@@ -338,10 +338,10 @@ def _reason(master: MasterState, candidates: list[Standing]) -> str:
 def _reports(
     farm: FarmSources, names: Mapping[int | None, str], address_of: Callable[[str], str]
 ) -> tuple[ReportView, ...]:
-    scores: dict[int, Standing] = {}
+    scores: dict[int, Candidate] = {}
     for destination in farm.state.masters:
-        for standing in standings(farm.state, destination, farm.tuning):
-            scores.setdefault(standing.server_id, standing)
+        for candidate in candidates_of(farm.state, destination, farm.tuning):
+            scores.setdefault(candidate.server_id, candidate)
     return tuple(
         _report(farm, server, names, scores.get(server_id), address_of)
         for server_id, server in sorted(farm.state.servers.items())
@@ -352,17 +352,17 @@ def _report(
     farm: FarmSources,
     server: ServerState,
     names: Mapping[int | None, str],
-    standing: Standing | None,
+    candidate: Candidate | None,
     address_of: Callable[[str], str],
 ) -> ReportView:
     report = server.report
-    able = standing is not None and standing.inability is None
+    able = candidate is not None and candidate.inability is None
     return ReportView(
         raft_id=report.server_id,
         name=names.get(report.server_id),
         age_ms=max(0, farm.log_time_ms - server.heard_ms),
         stale=farm.state.stale(server, farm.tuning),
-        score=float(standing.score) if standing is not None and able else None,
+        score=float(candidate.score) if candidate is not None and able else None,
         can_publish=able,
         publishing=any(master.choice.server_id == report.server_id for master in farm.state.masters.values()),
         attached=report.router.attached,

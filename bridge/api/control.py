@@ -155,7 +155,7 @@ class KeysAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class WishAnswer:
+class CommandAnswer:
     """What an operator asked for is in the log and granted; `text` says it in words."""
 
     kind: str
@@ -184,8 +184,17 @@ class SubmitAnswer:
     index: int | None = None
     term: int | None = None
     reason: str = ""
-    """Why it is not committed; of a wish that is, why the state machine refused it (empty: it did not)."""
+    """Why it is not committed; of a command that is, why the state machine refused it (empty: it did not)."""
     leader_id: int | None = None
     leader_endpoint: str | None = None
     request: str | None = None
     """The request id under which it may be repeated without being applied twice; None if it had none."""
+
+
+class Refused(Exception):  # noqa: N818 -- a refusal is an answer, not a fault
+    """The request is not one that can be carried out; `status` and `code` are for programs, the text for people."""
+
+    def __init__(self, status: int, code: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code

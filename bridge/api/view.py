@@ -18,6 +18,8 @@ metric of that counter has.
 from dataclasses import dataclass
 from enum import Enum
 
+from bridge.core.membership.reconcile import MemberStatus
+
 
 class Phase(Enum):
     """How far a node has come on its way into a farm."""
@@ -44,15 +46,6 @@ class ServerRole(Enum):
     """Gets the log and does not vote."""
     REMOVED = "removed"
     """Was admitted, and is not in the group now."""
-
-
-class MemberStatus(Enum):
-    """How gossip judges a member."""
-
-    ALIVE = "alive"
-    SUSPECT = "suspect"
-    DEAD = "dead"
-    LEFT = "left"
 
 
 class RaftRole(Enum):

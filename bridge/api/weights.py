@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 
 from bridge.api.view import CostFactorView, ExclusionView, LeafView, PipelineFactorView, WeightsView
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.weights import THOUSANDTHS
 from bridge.core.publishing.lease_set import leaf_load
-from bridge.core.publishing.weights import THOUSANDTHS
 from bridge.core.state.farm_state import FarmState, ServerState
-from bridge.core.state.hashes import hash_of
 
 
 def weights_view(state: FarmState, log_time_ms: int, names: Mapping[int | None, str]) -> WeightsView:

@@ -18,7 +18,7 @@ from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.options import ask_node, json_option, node_option, yes_option
 from bridge.cli.printing import echo, print_json, print_table
 from bridge.cli.publish import tell
-from bridge.core.state.records import Scope
+from bridge.core.log.records import Scope
 from bridge.node.control.client import ControlClient
 from bridge.node.security.key_files import KeyFileError, load_client_key
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from bridge.api.control import WishAnswer
+from bridge.api.control import CommandAnswer
 from bridge.api.view_json import document
 from bridge.cli.failure import confirm
 from bridge.cli.options import ask_node, json_option, node_option, yes_option
@@ -64,11 +64,11 @@ def cost(leaf: str, factor: float, node: str | None, *, as_json: bool) -> None:
     tell(node, {"cost": {"hash": leaf, "factor": factor}}, as_json=as_json)
 
 
-def tell(node: str | None, wish: dict[str, Any], *, as_json: bool) -> WishAnswer:
-    """Submit a wish and print what came of it, or end with the reason."""
+def tell(node: str | None, command: dict[str, Any], *, as_json: bool) -> CommandAnswer:
+    """Submit a command and print what came of it, or end with the reason."""
 
-    async def ask(client: ControlClient) -> WishAnswer:
-        return await client.wish(wish)
+    async def ask(client: ControlClient) -> CommandAnswer:
+        return await client.command(command)
 
     answer = ask_node(node, ask)
     if as_json:

@@ -19,7 +19,8 @@ import trio
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_json
-from bridge.core.farm.recovery import FIRST_TERM, Reset, refused_until_s
+from bridge.core.state.recovery import FIRST_TERM, Reset, refused_until_s
+from bridge.node.events.event_log import clock_ms
 from bridge.node.offline.recovering import (
     RecoveryError,
     RecoveryPlan,
@@ -28,7 +29,6 @@ from bridge.node.offline.recovering import (
     plan_recovery_of_backup,
 )
 from bridge.node.offline.state_reading import Cut
-from bridge.node.raft.applied_state import clock_ms
 from bridge.node.security.key_files import KeyFileError, load_farm_key, replace_farm_key
 from bridge.tui.words import clock_text
 from consensus import MAX_NUMBER

@@ -14,8 +14,9 @@ import trio
 
 from bridge.cli.failure import fail, reasons
 from bridge.cli.printing import PrintableFormatter, RepeatLimit
-from bridge.core.state.feature_level import UnsupportedLevelError
+from bridge.core.log.feature_level import UnsupportedLevelError
 from bridge.node.app import run_node
+from bridge.node.events.stopped import NodeStopped
 from bridge.node.membership.forming import UnusableFormationError
 from bridge.node.raft.users import UsersError
 from bridge.node.router.router import RouterError
@@ -24,7 +25,6 @@ from bridge.node.security.key_files import KeyFileError
 from bridge.node.settings.configuration import ConfigurationError, Overrides, load_configuration
 from bridge.node.settings.descriptors import DescriptorError
 from bridge.node.settings.masters import MasterError
-from bridge.node.stopped import NodeStopped
 from consensus.net import CertificateError
 from consensus.storage import StorageError
 from gossip.node.identity import StateError

@@ -28,25 +28,26 @@ from bridge.core.farm.state_machine import Change
 from bridge.core.formation.founding import FormationNotice, FormationState, Founding
 from bridge.core.publishing.publication import Pace
 from bridge.node.control.access import open_remote_access
-from bridge.node.control.identity_admin import IdentityOffice
+from bridge.node.control.identity_admin import IdentityAdmin
 from bridge.node.control.node_port import NodePort
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.control.static_key_admin import key_port
-from bridge.node.control.view_builder import Sight
+from bridge.node.control.view_builder import ViewBuilder
 from bridge.node.events.alarms import Alarms
-from bridge.node.events.event_log import EventLog, cause_of
-from bridge.node.membership.admissions import AdmissionNotes
+from bridge.node.events.event_log import EventLog, cause_of, clock_ms
+from bridge.node.events.stopped import NodeStopped
+from bridge.node.membership.admissions import AdmissionStore
 from bridge.node.membership.farm_peers import FarmPeers, KnownFarm
 from bridge.node.membership.forming import Forming, load_formation
 from bridge.node.membership.gossip_events import GossipEvents
 from bridge.node.membership.identities import Identities
-from bridge.node.membership.member_directory import Roster
-from bridge.node.membership.membership_provider import Company, acquaint, open_company
-from bridge.node.membership.node_metadata import Presence
+from bridge.node.membership.member_directory import MemberDirectory
+from bridge.node.membership.membership_provider import MembershipProvider, acquaint, open_membership
+from bridge.node.membership.node_metadata import OwnMetadata
 from bridge.node.membership.own_raft_id import OwnRaftId
 from bridge.node.membership.reconciling import OwnIdentity, Reconciling, ReconcilingParts, settings_of
-from bridge.node.membership.startup_guard import look_around
-from bridge.node.raft.applied_state import Ledger, clock_ms
+from bridge.node.membership.startup_guard import wait_for_conflicts
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.connecting import Connecting
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.farm_content import RejectedContent
@@ -66,11 +67,9 @@ from bridge.node.settings.masters import load_masters
 from bridge.node.settings.reported import reported_settings
 from bridge.node.settings.router_choice import make_router
 from bridge.node.settings.timing import profile_of
-from bridge.node.stopped import NodeStopped
-from bridge.node.tasks.background_tasks import Duties
-from bridge.node.tasks.published_store import PublishedNote
-from bridge.node.tasks.task_context import Member as FarmMember
-from bridge.node.tasks.task_context import router_alarm
+from bridge.node.tasks.background_tasks import BackgroundTasks
+from bridge.node.tasks.published_store import PublishedStore
+from bridge.node.tasks.task_context import TaskContext, router_alarm
 from consensus import ContentRejected, Notice, RoleChanged, integer_id
 from consensus.protocols.garlic_farm import ConnectionRole, Identity, Metrics, PeerAddress
 from consensus.storage import check_place
@@ -102,7 +101,7 @@ class Node:
         self._verdict = ""
         self.identities = Identities(self.farm_keys, self.trace, self.alarms, self._halt)
         self.gateway.is_out = self.identities.is_out
-        self._duties: Duties | None = None
+        self._background_tasks: BackgroundTasks | None = None
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -137,19 +136,19 @@ class Node:
             nursery.start_soon(connecting.watch, self.alarms)
             nursery.start_soon(self.refused.run)
             nursery.start_soon(self.ineffective.run)
-            presence = Presence(self.farm_key.cluster, settings.name, self.endpoint, connecting.fingerprint)
-            async with open_company(
+            own_metadata = OwnMetadata(self.farm_key.cluster, settings.name, self.endpoint, connecting.fingerprint)
+            async with open_membership(
                 settings,
-                presence,
+                own_metadata,
                 self.farm_key.key_ring,
                 connecting,
                 self.identities.offer_to,
                 self.identities.may_tell_keys,
             ) as agent:
-                presence.speak_through(agent)
+                own_metadata.speak_through(agent)
                 self.farm_keys.follow(agent)
                 self.identities.follow(agent)
-                await self._live(agent, presence, connecting, peers, formation)
+                await self._live(agent, own_metadata, connecting, peers, formation)
             nursery.cancel_scope.cancel()
         if self._verdict:
             raise NodeStopped(self._verdict)
@@ -159,45 +158,45 @@ class Node:
         founding = formation.founding or formation.known
         if founding is not None:
             founded = formation.founding is not None
-            self.identities.belongs(AdmissionNotes(self.configuration.state_dir, founding, node_id, founded=founded))
+            self.identities.belongs(AdmissionStore(self.configuration.state_dir, founding, node_id, founded=founded))
 
     async def _live(
         self,
-        agent: Company,
-        presence: Presence,
+        agent: MembershipProvider,
+        own_metadata: OwnMetadata,
         connecting: Connecting,
         peers: FarmPeers,
         formation: FormationState,
     ) -> None:
         settings = self.configuration
-        roster = Roster(agent, settings.name)
-        sight = Sight(self, agent, roster)
+        member_directory = MemberDirectory(agent, settings.name)
+        sight = ViewBuilder(self, agent, member_directory)
         forming = Forming(
             settings.state_dir,
             agent.node_id,
             self.farm_key.expect,
             formation,
-            advertise=lambda notice: self._advertise(presence, notice),
+            advertise=lambda notice: self._advertise(own_metadata, notice),
             alarms=self.alarms,
             trace=self.trace,
             cluster_id=self.farm_key.cluster_id,
             tuning=profile_of(settings.consensus.timing).formation,
         )
         sight.forming = forming
-        acquaint(agent, roster, forming, self.gateway, peers.is_out)
+        acquaint(agent, member_directory, forming, self.gateway, peers.is_out)
         port = NodePort(
             make_view=sight.picture,
             trace=self.trace,
             leave=self._leave,
             withdraw=forming.withdraw,
             confirm=forming.confirm,
-            keys=key_port(agent, roster, self.farm_keys, sight.picture, self.trace),
+            keys=key_port(agent, member_directory, self.farm_keys, sight.picture, self.trace),
         )
         remote = open_remote_access(settings.state_dir, settings.control_listen)
-        office = IdentityOffice(agent, roster, self.farm_keys, self.trace)
+        office = IdentityAdmin(agent, member_directory, self.farm_keys, self.trace)
         events = GossipEvents(
             agent=agent,
-            roster=roster,
+            member_directory=member_directory,
             forming=forming,
             identities=self.identities,
             farm_keys=self.farm_keys,
@@ -219,12 +218,12 @@ class Node:
             nursery.start_soon(forming.run)
             nursery.start_soon(self.farm_keys.watch_file, self.alarms)
             nursery.start_soon(
-                self._be_member, agent, presence, roster, forming, sight, port, connecting, office, peers
+                self._be_member, agent, own_metadata, member_directory, forming, sight, port, connecting, office, peers
             )
             await self.stop.wait()
             self.trace.append("node-stopping", {"leaving": self.leaving})
-            if self.leaving and self._duties is not None:
-                await self._duties.resign()
+            if self.leaving and self._background_tasks is not None:
+                await self._background_tasks.resign()
             handed_over = await hand_over_before_stop(self.gateway.replica)
             if handed_over is not None:
                 self.trace.append("leadership-handed-over", handed_over)
@@ -246,14 +245,14 @@ class Node:
 
     async def _be_member(
         self,
-        agent: Company,
-        presence: Presence,
-        roster: Roster,
+        agent: MembershipProvider,
+        own_metadata: OwnMetadata,
+        member_directory: MemberDirectory,
         forming: Forming,
-        sight: Sight,
+        sight: ViewBuilder,
         port: NodePort,
         connecting: Connecting,
-        office: IdentityOffice,
+        office: IdentityAdmin,
         peers: FarmPeers,
     ) -> None:
         await forming.until_settled()
@@ -264,13 +263,13 @@ class Node:
         if founding is None:
             raise AssertionError("formation is settled")
         self.farm_keys.belong_to(founding.cluster_id)
-        notes = AdmissionNotes(
+        notes = AdmissionStore(
             self.configuration.state_dir, founding, agent.node_id, founded=forming.founded is not None
         )
         self.identities.belongs(notes)
         cluster_id = founding.cluster_id.hex()
         calls = connecting.dialer(lambda: Identity(cluster_id), ConnectionRole.CLIENT)
-        raft_id = OwnRaftId(notes, roster, calls, founding, peers.is_out)
+        raft_id = OwnRaftId(notes, member_directory, calls, founding, peers.is_out)
         kind = "admitted" if forming.founded is None else "farm-founded"
         while True:
             peers.farm = KnownFarm(founding, notes, self._new_ledger(founding), self._group)
@@ -282,31 +281,33 @@ class Node:
                 )
             self.trace.append(kind, {"cluster": cluster_id, "raftId": await raft_id.until_known()})
             self.alarms.clear(NOT_ADMITTED_ALARM)
-            await look_around(agent, roster, self.configuration)
-            await self._serve(agent, presence, roster, sight, port, connecting, office, peers, peers.farm, raft_id)
+            await wait_for_conflicts(agent, member_directory, self.configuration)
+            await self._serve(
+                agent, own_metadata, member_directory, sight, port, connecting, office, peers, peers.farm, raft_id
+            )
             kind = "raft-id-corrected"
 
     async def _serve(
         self,
-        agent: Company,
-        presence: Presence,
-        roster: Roster,
-        sight: Sight,
+        agent: MembershipProvider,
+        own_metadata: OwnMetadata,
+        member_directory: MemberDirectory,
+        sight: ViewBuilder,
         port: NodePort,
         connecting: Connecting,
-        office: IdentityOffice,
+        office: IdentityAdmin,
         peers: FarmPeers,
         farm: KnownFarm,
         raft_id: OwnRaftId,
     ) -> None:
         """Be a server of the farm, until it turns out that this node has another Raft id."""
-        founding, notes, ledger = farm.founding, farm.notes, farm.ledger
+        founding, notes, applied_state = farm.founding, farm.notes, farm.applied_state
         server_id = notes.own_id
         if server_id is None:
             raise AssertionError("who belongs to a farm has a Raft id")
-        signer = EntrySigner(agent.identity_key, founding.cluster_id, ledger)
-        settings = self._replica_settings(agent, roster, founding, notes, presence, connecting)
-        rejected = RejectedContent(self.alarms, roster.name_of_server)
+        signer = EntrySigner(agent.identity_key, founding.cluster_id, applied_state)
+        settings = self._replica_settings(agent, member_directory, founding, notes, own_metadata, connecting)
+        rejected = RejectedContent(self.alarms, member_directory.name_of_server)
 
         def observe(notice: Notice) -> None:
             if isinstance(notice, ContentRejected):
@@ -314,12 +315,12 @@ class Node:
             self._observe(notice)
 
         async with (
-            open_replica(settings, ledger, self.gateway, self.metrics, observe) as replica,
+            open_replica(settings, applied_state, self.gateway, self.metrics, observe) as replica,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(rejected.run)
-            member = self._farm_member(agent, roster, replica, ledger, signer)
-            duties = self._duties = Duties(member)
+            member = self._farm_member(agent, member_directory, replica, applied_state, signer)
+            background_tasks = self._background_tasks = BackgroundTasks(member)
             reconciling = Reconciling(
                 ReconcilingParts(
                     settings=settings_of(
@@ -332,35 +333,35 @@ class Node:
                     cluster=self.farm_key.cluster,
                     cluster_id=founding.cluster_id,
                     replica=replica,
-                    ledger=ledger,
+                    applied_state=applied_state,
                     signer=signer,
-                    roster=roster,
-                    announce=presence.tell,
+                    member_directory=member_directory,
+                    announce=own_metadata.tell,
                     losing_vote=lambda: office.losing_vote,
                     trace=self.trace,
                     alarms=self.alarms,
                 )
             )
-            presence.server_runs(server_id)
-            sight.founded(replica, ledger, duties, reconciling)
-            port.founded(replica, ledger, signer, f"submit-{member.request_prefix}")
-            office.founded(replica, ledger, signer, founding, settings.profile.answered_within_ms)
-            self.identities.founded(replica, ledger, notes)
+            own_metadata.server_runs(server_id)
+            sight.founded(replica, applied_state, background_tasks, reconciling)
+            port.founded(replica, applied_state, signer, f"submit-{member.request_prefix}")
+            office.founded(replica, applied_state, signer, founding, settings.profile.answered_within_ms)
+            self.identities.founded(replica, applied_state, notes)
 
             def end_connections() -> None:
                 connecting.end_connections()
                 replica.links.reconnect()
 
-            nursery.start_soon(self.identities.run, replica, ledger, signer, roster, end_connections)
-            nursery.start_soon(notes.follow, ledger)
+            nursery.start_soon(self.identities.run, replica, applied_state, signer, member_directory, end_connections)
+            nursery.start_soon(notes.follow, applied_state)
             nursery.start_soon(peers.follow, farm, connecting.end_refused)
             nursery.start_soon(reconciling.run)
-            nursery.start_soon(duties.run)
-            await raft_id.until_corrected(server_id, ledger, replica.has_stored)
+            nursery.start_soon(background_tasks.run)
+            await raft_id.until_corrected(server_id, applied_state, replica.has_stored)
             nursery.cancel_scope.cancel()
 
-    def _new_ledger(self, founding: Founding) -> Ledger:
-        return Ledger(
+    def _new_ledger(self, founding: Founding) -> AppliedState:
+        return AppliedState(
             founding.log_time_base_ms,
             self.trace,
             self._changed,
@@ -377,22 +378,22 @@ class Node:
         return frozenset(map(integer_id, replica.server.describe().raft.configuration.member_ids))
 
     def _changed(self, change: Change) -> None:
-        if self._duties is not None:
-            self._duties.changed(change)
+        if self._background_tasks is not None:
+            self._background_tasks.changed(change)
 
     # -- what parts are told -------------------------------------------------------------------------------------------
 
     def _replica_settings(
         self,
-        agent: Company,
-        roster: Roster,
+        agent: MembershipProvider,
+        member_directory: MemberDirectory,
         founding: Founding,
-        notes: AdmissionNotes,
-        presence: Presence,
+        notes: AdmissionStore,
+        own_metadata: OwnMetadata,
         connecting: Connecting,
     ) -> ReplicaSettings:
         own, advertised = self.endpoint, self.configuration.consensus.advertise
-        own_address = PeerAddress(advertised.host, advertised.port, presence.fingerprint)
+        own_address = PeerAddress(advertised.host, advertised.port, own_metadata.fingerprint)
         return ReplicaSettings(
             state_dir=self.configuration.state_dir,
             node_id=agent.node_id,
@@ -405,20 +406,27 @@ class Node:
             profile=profile_of(self.configuration.consensus.timing),
             segment_bytes=self.configuration.consensus.segment_bytes,
             voters_max=self.configuration.consensus.voters_max,
-            endpoint_of=lambda node_id: own if node_id == agent.node_id else roster.endpoint_of(node_id),
+            endpoint_of=lambda node_id: own if node_id == agent.node_id else member_directory.endpoint_of(node_id),
             # A submission that set out for the leader may come home: this server was elected meanwhile.
-            address_of=lambda node_id: own_address if node_id == agent.node_id else roster.address_of(node_id),
+            address_of=lambda node_id: (
+                own_address if node_id == agent.node_id else member_directory.address_of(node_id)
+            ),
             had_storage=notes.was_server,
         )
 
     def _farm_member(
-        self, agent: Company, roster: Roster, replica: Replica, ledger: Ledger, signer: EntrySigner
-    ) -> FarmMember:
+        self,
+        agent: MembershipProvider,
+        member_directory: MemberDirectory,
+        replica: Replica,
+        applied_state: AppliedState,
+        signer: EntrySigner,
+    ) -> TaskContext:
         publishing = self.configuration.publishing
-        return FarmMember(
+        return TaskContext(
             cluster=self.farm_key.cluster,
             replica=replica,
-            ledger=ledger,
+            applied_state=applied_state,
             signer=signer,
             router=self.router,
             keys=self.masters.keys,
@@ -427,12 +435,12 @@ class Node:
             pace=self.pace,
             period_ms=publishing.reporting_period_ms,
             election_timeout_ms=profile_of(self.configuration.consensus.timing).raft.election_timeout_min_ms,
-            published=PublishedNote(self.configuration.state_dir),
+            published=PublishedStore(self.configuration.state_dir),
             trace=self.trace,
             alarms=self.alarms,
             router_alarm=router_alarm(self.alarms),
             request_prefix=f"{agent.node_id.hex()}-{agent.generation}",
-            reachable=roster.reachable,
+            reachable=member_directory.reachable,
         )
 
     @property
@@ -450,17 +458,17 @@ class Node:
         host = f"[{address.host}]" if ":" in address.host else address.host
         return f"tcp://{host}:{address.port}"
 
-    def _advertise(self, presence: Presence, notice: FormationNotice) -> None:
-        if notice.promise is not None and presence.notice.promise is None:
+    def _advertise(self, own_metadata: OwnMetadata, notice: FormationNotice) -> None:
+        if notice.promise is not None and own_metadata.notice.promise is None:
             self.trace.append("founding-promised", {"founders": len(notice.promise.founders)})
-        presence.notice_changed(notice)
+        own_metadata.notice_changed(notice)
 
     # -- what parts tell -----------------------------------------------------------------------------------------------
 
     def _observe(self, notice: Notice) -> None:
         note_raft(notice, self.trace, self.alarms)
-        if isinstance(notice, RoleChanged) and self._duties is not None:
-            self._duties.leadership_changed()
+        if isinstance(notice, RoleChanged) and self._background_tasks is not None:
+            self._background_tasks.leadership_changed()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

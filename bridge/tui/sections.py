@@ -14,7 +14,6 @@ from bridge.api.view import (
     FarmView,
     FollowerView,
     LocalFarmView,
-    MemberStatus,
     MemberView,
     MetaEntryView,
     ProcessView,
@@ -23,6 +22,7 @@ from bridge.api.view import (
     ServerRole,
     best_view,
 )
+from bridge.core.membership.reconcile import MemberStatus
 from bridge.tui.layout import Cell, Column, heading, line, row
 from bridge.tui.words import clock_text, duration, known, milliseconds_text, short_address
 

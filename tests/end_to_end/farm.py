@@ -26,7 +26,8 @@ import msgspec
 import psutil
 
 from bridge.api.control import EntryKind, LogEntryView, SubmitAnswer
-from bridge.api.view import FarmView, MemberStatus, RaftRole
+from bridge.api.view import FarmView, RaftRole
+from bridge.core.membership.reconcile import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError, ask
 from bridge.node.local.farm_files import REPORTING_PERIOD_MS, prepare
 from bridge.node.security.control_socket import SOCKET_NAME

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from bridge.api.view import MemberStatus, Phase, RaftRole
+from bridge.api.view import Phase, RaftRole
+from bridge.core.membership.reconcile import MemberStatus
 from tests.end_to_end.farm import (
     LEADER_BOUND_S,
     PUBLISHER_BOUND_S,

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from bridge.api.view import FarmView
-from bridge.core.state.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.node.security.control_socket import socket_address
 from bridge.node.security.key_files import load_farm_key
 from consensus.net.tls import load_or_create_certificate

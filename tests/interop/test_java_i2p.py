@@ -10,8 +10,7 @@ import pytest
 import trio
 
 from bridge.node.events.alarms import Alarms
-from bridge.node.events.event_log import EventLog
-from bridge.node.raft.applied_state import clock_ms
+from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import I2cpRouter, I2cpRouterAccess

@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import trio
 
-from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer
-from bridge.node.control.routes import Refused
+from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer, Refused
 from bridge.wire.keys.farm_key import farm_key_text, new_farm_key
 from gossip.core.keyring import Keyring, KeyringError, KeyState, key_id
 

@@ -13,8 +13,7 @@ import trio
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.farm.state_machine import Change
-from bridge.core.publishing.publication import Pace
-from bridge.core.state.records import (
+from bridge.core.log.records import (
     Clock,
     LeafStatus,
     MetaStatus,
@@ -24,17 +23,18 @@ from bridge.core.state.records import (
     Report,
     RouterStatus,
 )
+from bridge.core.publishing.publication import Pace
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft import applied_state as ledger_module
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft import applied_state as applied_state_module
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import Replica
 from bridge.node.router.router import MeasuredStatus, RouterError
 from bridge.node.security.signing_keys import HeldKey
-from bridge.node.tasks.background_tasks import Duties
-from bridge.node.tasks.published_store import PublishedNote
-from bridge.node.tasks.task_context import Member, router_alarm
+from bridge.node.tasks.background_tasks import BackgroundTasks
+from bridge.node.tasks.published_store import PublishedStore
+from bridge.node.tasks.task_context import TaskContext, router_alarm
 from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
 from bridge.wire.i2p.structures import Destination
 from bridge.wire.log.entries import decode
@@ -67,7 +67,7 @@ def clock_now_ms() -> int:
 
 def machine_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the machine's clock run with trio's."""
-    monkeypatch.setattr(ledger_module, "clock_ms", clock_now_ms)
+    monkeypatch.setattr(applied_state_module, "clock_ms", clock_now_ms)
 
 
 @dataclass
@@ -159,7 +159,7 @@ class StageServer:
     async def wait_applied(self, index: int) -> int:
         """Here everything is applied when it is committed."""
         while len(self.stage.log) < index:
-            await self.stage.ledger.news()
+            await self.stage.applied_state.news()
         return len(self.stage.log)
 
     async def read(self, first: int, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
@@ -193,7 +193,7 @@ class StageReplica:
     @property
     def clients(self) -> ClientRequests:
         """What is behind its listener."""
-        return ClientRequests(cast("ConsensusServer", self.server), self.server_id, self.server.stage.ledger)
+        return ClientRequests(cast("ConsensusServer", self.server), self.server_id, self.server.stage.applied_state)
 
     @property
     def leads(self) -> bool:
@@ -221,26 +221,26 @@ class Stage:
         held: HeldKey | None = None,
         more_keys: tuple[HeldKey, ...] = (),
         keyless: tuple[MetaStatus, ...] = (),
-        published: PublishedNote | None = None,
+        published: PublishedStore | None = None,
     ) -> None:
         self.trace = EventLog("node-1", clock_now_ms)
         self.alarms = Alarms(self.trace)
-        self.ledger = Ledger(NOW_MS, self.trace, self._changed, NODE_IDS, CLUSTER_ID)
-        self.signer = EntrySigner(key_of(OWN), CLUSTER_ID, self.ledger, clock_now_ms)
+        self.applied_state = AppliedState(NOW_MS, self.trace, self._changed, NODE_IDS, CLUSTER_ID)
+        self.signer = EntrySigner(key_of(OWN), CLUSTER_ID, self.applied_state, clock_now_ms)
         # Of the three servers this one alone runs, so its clock has to do for a majority.
-        state = self.ledger.state
-        self.ledger.farm.state = replace(state, clocks=state.clocks.configured(((OWN,),)))
+        state = self.applied_state.state
+        self.applied_state.farm.state = replace(state, clocks=state.clocks.configured(((OWN,),)))
         self.log: list[bytes] = []
         self.times_ms: list[int] = []
         self.router = MemoryRouter()
         self.reachable: set[bytes] = set()
         self.server = StageServer(self)
         self.replica = StageReplica(self.server)
-        self.duties = Duties(
-            Member(
+        self.background_tasks = BackgroundTasks(
+            TaskContext(
                 cluster="demo",
                 replica=cast("Replica", self.replica),
-                ledger=self.ledger,
+                applied_state=self.applied_state,
                 signer=self.signer,
                 router=self.router,
                 keys=(held or HeldKey(MASTER.sign_transient(NOW_S)), *more_keys),
@@ -248,7 +248,7 @@ class Stage:
                 pace=Pace.of_period(period_ms),
                 period_ms=period_ms,
                 election_timeout_ms=1_000,
-                published=published or PublishedNote(None),
+                published=published or PublishedStore(None),
                 trace=self.trace,
                 alarms=self.alarms,
                 router_alarm=router_alarm(self.alarms),
@@ -259,13 +259,13 @@ class Stage:
         )
 
     def _changed(self, change: Change) -> None:
-        self.duties.changed(change)
+        self.background_tasks.changed(change)
 
     async def append(self, command: bytes) -> None:
         """Commit and apply one entry."""
         self.log.append(command)
         self.times_ms.append(now_ms())
-        await self.ledger.apply(len(self.log), (Entry.command(1, command),))
+        await self.applied_state.apply(len(self.log), (Entry.command(1, command),))
 
     async def append_record(self, record: Report | Clock | Publication) -> None:
         """Somebody else's entry."""
@@ -275,14 +275,14 @@ class Stage:
         """Another server leads from here on."""
         role = Role.LEADER if server_id == OWN else Role.FOLLOWER
         self.server.role = RoleChanged(role, self.server.role.term + 1, server_id)
-        self.duties.leadership_changed()
+        self.background_tasks.leadership_changed()
 
     def lose_quorum(self) -> None:
         """Nobody leads from here on, and nothing is committed."""
         self.server.role = RoleChanged(Role.FOLLOWER, self.server.role.term + 1, None)
         self.server.outcome = Outcome.NOT_LEADER
         self.replica.taken = lambda _: SubmitAnswer(SubmitOutcome.REFUSED, reason="no leader")
-        self.duties.leadership_changed()
+        self.background_tasks.leadership_changed()
 
     def regain_quorum(self, leader: ServerId) -> None:
         """Somebody leads again."""
@@ -306,9 +306,9 @@ class Stage:
 
 @asynccontextmanager
 async def on_duty(stage: Stage) -> AsyncIterator[None]:
-    """Let the node do its duties while the block lasts."""
+    """Let the node do its tasks while the block lasts."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.duties.run)
+        nursery.start_soon(stage.background_tasks.run)
         yield
         nursery.cancel_scope.cancel()
 

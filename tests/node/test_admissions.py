@@ -10,14 +10,14 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bridge.core.formation.founding import Founder, Founding
+from bridge.core.log.records import Admission
 from bridge.core.membership.admission import Admitted, Standing, of_founders
 from bridge.core.state.farm_state import FarmState
-from bridge.core.state.records import Admission
-from bridge.node.membership.admissions import FILE_NAME, AdmissionNotes, not_started
+from bridge.node.membership.admissions import FILE_NAME, AdmissionStore, not_started
 from bridge.node.membership.forming import UnusableFormationError
-from bridge.node.membership.member_directory import Listed, Roster
+from bridge.node.membership.member_directory import DirectoryEntry, MemberDirectory
 from bridge.node.membership.own_raft_id import RETRY_S, OwnRaftId
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.applied_state import AppliedState
 from bridge.wire.membership.metadata import NodeMetadata, RoleHint
 from consensus.core.model import ServerId
 from consensus.protocols.garlic_farm.node.dialer import Dialed, PeerAddress
@@ -48,7 +48,7 @@ def _disk_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Told:
-    """As much of a roster, of a ledger and of a caller as is asked for."""
+    """As much of a roster, of a applied state and of a caller as is asked for."""
 
     words: list[tuple[bytes, int]] = field(default_factory=list)
     """Who tells which Raft id."""
@@ -60,7 +60,7 @@ class Told:
     state: FarmState = field(default_factory=lambda: FarmState(0, admitted=of_founders(FOUNDING.founders)))
     something_new: trio.Event = field(default_factory=trio.Event)
 
-    def admissions_told(self, node_id: bytes, cluster_id: bytes) -> list[tuple[Listed, int]]:
+    def admissions_told(self, node_id: bytes, cluster_id: bytes) -> list[tuple[DirectoryEntry, int]]:
         """What members say."""
         assert (node_id, cluster_id) in {(C, FOUNDING.cluster_id), (A, FOUNDING.cluster_id)}
         return [(listed(teller), raft_id) for teller, raft_id in self.words]
@@ -86,34 +86,34 @@ class Told:
         self.something_new = trio.Event()
 
     @property
-    def roster(self) -> Roster:
+    def member_directory(self) -> MemberDirectory:
         """As the real one."""
-        return cast("Roster", self)
+        return cast("MemberDirectory", self)
 
     @property
-    def ledger(self) -> Ledger:
+    def applied_state(self) -> AppliedState:
         """As the real one."""
-        return cast("Ledger", self)
+        return cast("AppliedState", self)
 
 
-def listed(node_id: bytes) -> Listed:
+def listed(node_id: bytes) -> DirectoryEntry:
     """A member that says that it runs server 7."""
     metadata = NodeMetadata("farm", "member", RoleHint.VOTER, raft_id=7)
-    return Listed(NodeId(node_id), Status.ALIVE, metadata, bytes(32), b"")
+    return DirectoryEntry(NodeId(node_id), Status.ALIVE, metadata, bytes(32), b"")
 
 
-def search(notes: AdmissionNotes, told: Told, out: bytes = b"") -> OwnRaftId:
-    return OwnRaftId(notes, told.roster, told, FOUNDING, lambda node_id: node_id == out)
+def search(notes: AdmissionStore, told: Told, out: bytes = b"") -> OwnRaftId:
+    return OwnRaftId(notes, told.member_directory, told, FOUNDING, lambda node_id: node_id == out)
 
 
 async def test_a_founder_has_its_raft_id_at_once_and_without_a_file(tmp_path: Path) -> None:
-    notes = AdmissionNotes(tmp_path, FOUNDING, B, founded=True)
+    notes = AdmissionStore(tmp_path, FOUNDING, B, founded=True)
     assert await search(notes, Told()).until_known() == 2
     assert not (tmp_path / FILE_NAME).exists()
 
 
 async def test_a_newcomer_waits_until_it_is_told_and_remembers_it(tmp_path: Path) -> None:
-    notes, told, found = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told(), []
+    notes, told, found = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told(), []
 
     async def wait() -> None:
         found.append(await search(notes, told).until_known())
@@ -125,7 +125,7 @@ async def test_a_newcomer_waits_until_it_is_told_and_remembers_it(tmp_path: Path
         told.words = [(A, 3)]
         told.something_new.set()
     assert found == [3]
-    assert AdmissionNotes(tmp_path, FOUNDING, C, founded=False).own_id == 3
+    assert AdmissionStore(tmp_path, FOUNDING, C, founded=False).own_id == 3
 
 
 @pytest.mark.parametrize(("node_id", "raft_id"), [(A, 1), (A, 3), (C, 2)])
@@ -133,7 +133,7 @@ async def test_nobody_takes_the_raft_id_of_another_one_nor_a_founder_one_that_it
     tmp_path: Path, autojump_clock: MockClock, node_id: bytes, raft_id: int
 ) -> None:
     del autojump_clock
-    notes = AdmissionNotes(tmp_path, FOUNDING, node_id, founded=False)
+    notes = AdmissionStore(tmp_path, FOUNDING, node_id, founded=False)
     with trio.move_on_after(60) as patience:
         await search(notes, Told([(B, raft_id)])).until_known()
     assert patience.cancelled_caught
@@ -142,7 +142,7 @@ async def test_nobody_takes_the_raft_id_of_another_one_nor_a_founder_one_that_it
 
 async def test_a_stranger_with_the_farm_key_tells_nobody_a_raft_id(tmp_path: Path, autojump_clock: MockClock) -> None:
     del autojump_clock
-    notes, told = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told([(STRANGER, 9)])
+    notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told([(STRANGER, 9)])
     with trio.move_on_after(60) as patience:
         await search(notes, told).until_known()
     assert patience.cancelled_caught
@@ -154,7 +154,7 @@ async def test_a_member_that_is_no_founder_is_believed_when_it_proves_that_it_is
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
-    notes = AdmissionNotes(tmp_path, FOUNDING, C, founded=False)
+    notes = AdmissionStore(tmp_path, FOUNDING, C, founded=False)
     told = Told([*((bytes([100 + number]) * 8, 9) for number in range(20)), (LATER, 3)], {LATER: 7})
     with trio.fail_after(60):
         assert await search(notes, told).until_known() == 3
@@ -166,7 +166,7 @@ async def test_who_answers_with_another_identity_than_the_teller_proves_nothing(
 ) -> None:
     """A liar may announce the address of a real server."""
     del autojump_clock
-    notes, told = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told([(STRANGER, 9)], {LATER: 7})
+    notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told([(STRANGER, 9)], {LATER: 7})
     told.elsewhere = LATER
     with trio.move_on_after(60) as patience:
         await search(notes, told).until_known()
@@ -178,7 +178,7 @@ async def test_the_word_of_an_identity_that_is_known_to_be_out_does_not_count(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
-    notes = AdmissionNotes(tmp_path, FOUNDING, C, founded=False)
+    notes = AdmissionStore(tmp_path, FOUNDING, C, founded=False)
     with trio.move_on_after(60) as patience:
         await search(notes, Told([(A, 9)]), out=A).until_known()
     assert patience.cancelled_caught
@@ -189,30 +189,30 @@ async def test_a_wrong_raft_id_is_corrected_by_another_members_word_while_there_
 ) -> None:
     """One evicted founder can tell a wrong one: whoever has no log cannot know that it is out."""
     del autojump_clock
-    notes, told = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told([(B, 9)])
+    notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told([(B, 9)])
     own = search(notes, told)
     assert await own.until_known() == 9
     told.words = [(A, 3), (B, 9)]
     with trio.fail_after(60):
-        await own.until_corrected(9, told.ledger)
-    assert AdmissionNotes(tmp_path, FOUNDING, C, founded=False).own_id == 3
+        await own.until_corrected(9, told.applied_state)
+    assert AdmissionStore(tmp_path, FOUNDING, C, founded=False).own_id == 3
 
 
 async def test_once_there_is_a_log_members_words_count_no_more_and_the_log_corrects(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
-    notes, told = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told([(A, 9)])
+    notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told([(A, 9)])
     own = search(notes, told)
     assert await own.until_known() == 9
     told.state, told.words = replace(told.state, applied_index=5), [(B, 8)]
     async with trio.open_nursery() as nursery:
         with trio.move_on_after(3600) as patience:
-            await own.until_corrected(9, told.ledger)
+            await own.until_corrected(9, told.applied_state)
         assert patience.cancelled_caught
         told.state = replace(told.state, admitted={**told.state.admitted, 3: Admitted(C, "c")})
-        nursery.start_soon(notes.follow, told.ledger)
-        nursery.start_soon(own.until_corrected, 9, told.ledger)
+        nursery.start_soon(notes.follow, told.applied_state)
+        nursery.start_soon(own.until_corrected, 9, told.applied_state)
         await wait_all_tasks_blocked()
         told.something_new.set()
         await trio.sleep(1)
@@ -220,30 +220,30 @@ async def test_once_there_is_a_log_members_words_count_no_more_and_the_log_corre
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert notes.own_id == 3
-    assert AdmissionNotes(tmp_path, FOUNDING, C, founded=False).own_id == 3
+    assert AdmissionStore(tmp_path, FOUNDING, C, founded=False).own_id == 3
 
 
 async def test_what_the_log_says_is_known_after_a_restart(tmp_path: Path) -> None:
     told = Told()
     told.state = FarmState(0, admitted={**told.state.admitted, 3: Admitted(C, "c"), 4: Admitted(D, "d")})
-    notes = AdmissionNotes(tmp_path, FOUNDING, A, founded=True)
+    notes = AdmissionStore(tmp_path, FOUNDING, A, founded=True)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(notes.follow, told.ledger)
+        nursery.start_soon(notes.follow, told.applied_state)
         while notes.node_id_of(4) is None:
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
-    again = AdmissionNotes(tmp_path, FOUNDING, A, founded=True)
+    again = AdmissionStore(tmp_path, FOUNDING, A, founded=True)
     assert [again.node_id_of(number) for number in range(6)] == [None, A, B, C, D, None]
     assert again.own_id == 1
 
 
 async def pass_through(
-    notes: AdmissionNotes, told: Told, *tables: dict[int, Admitted], own: OwnRaftId | None = None
+    notes: AdmissionStore, told: Told, *tables: dict[int, Admitted], own: OwnRaftId | None = None
 ) -> list[int | None]:
     """The node's own Raft id after each of these tables of the log, and as many more as `own` took for corrected."""
     seen: list[int | None] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(notes.follow, told.ledger)
+        nursery.start_soon(notes.follow, told.applied_state)
         if own is not None:
             nursery.start_soon(_corrected, own, notes.own_id or 0, told, seen)
         for number, table in enumerate(tables, start=1):
@@ -257,7 +257,7 @@ async def pass_through(
 
 
 async def _corrected(own: OwnRaftId, server_id: int, told: Told, seen: list[int | None]) -> None:
-    await own.until_corrected(server_id, told.ledger, lambda: True)
+    await own.until_corrected(server_id, told.applied_state, lambda: True)
     seen.append(None)
 
 
@@ -269,7 +269,7 @@ def admitted(raft_id: int, by: int, *, unseen_since_ms: int | None = None) -> Ad
 
 async def test_who_lapsed_and_was_admitted_again_does_not_fall_back_as_it_replays_the_log(tmp_path: Path) -> None:
     # Given a router that was admitted as server 5, never came alive, and is told now that it is server 9
-    notes, told = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told()
+    notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told()
     await notes.told_by_member(9)
     first, second = admitted(5, 1, unseen_since_ms=10), admitted(9, 1, unseen_since_ms=90)
     # When it replays the log: the first admission, its lapse, the second, and that it came alive by it
@@ -284,14 +284,14 @@ async def test_who_lapsed_and_was_admitted_again_does_not_fall_back_as_it_replay
     )
     # Then it is server 9 all the time, its server is not started anew, and it shows what admitted server 9
     assert seen == [9, 9, 9, 9]
-    again = AdmissionNotes(tmp_path, FOUNDING, C, founded=False)
+    again = AdmissionStore(tmp_path, FOUNDING, C, founded=False)
     assert (again.own_id, again.chain) == (9, (second.entry,))
     assert (again.node_id_of(5), again.raft_id_of(C)) == (None, 9)
 
 
 async def test_a_lapsed_admission_that_was_noted_gives_way_to_the_one_after_it(tmp_path: Path) -> None:
     # Given a node that has seen its first admission, and shows it
-    notes, told = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told()
+    notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told()
     await notes.told_by_member(5)
     first, second = admitted(5, 1, unseen_since_ms=10), admitted(9, 1)
     assert await pass_through(notes, told, {5: first}) == [5]
@@ -301,14 +301,14 @@ async def test_a_lapsed_admission_that_was_noted_gives_way_to_the_one_after_it(t
     assert not notes.chain
     # And when it comes alive under the second, the log's word is kept, whatever it replays after a restart
     assert await pass_through(notes, told, {8: Admitted(D), 9: second}) == [9]
-    again = AdmissionNotes(tmp_path, FOUNDING, C, founded=False)
+    again = AdmissionStore(tmp_path, FOUNDING, C, founded=False)
     assert await pass_through(again, Told(), {5: first}) == [9]
     assert again.chain == (second.entry,)
     assert again.was_server
 
 
 async def test_others_forget_a_lapsed_raft_id_and_keep_those_that_the_log_has_not_reached(tmp_path: Path) -> None:
-    notes = AdmissionNotes(tmp_path, FOUNDING, A, founded=True)
+    notes = AdmissionStore(tmp_path, FOUNDING, A, founded=True)
     first = admitted(5, 1, unseen_since_ms=10)
     await pass_through(notes, Told(), {5: first, 9: Admitted(D, "d")})
     assert (notes.node_id_of(5), notes.node_id_of(9)) == (C, D)
@@ -322,12 +322,12 @@ async def test_no_word_corrects_the_raft_id_of_a_server_that_has_stored_somethin
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
-    notes, told = AdmissionNotes(tmp_path, FOUNDING, C, founded=False), Told([(B, 9)])
+    notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told([(B, 9)])
     own = search(notes, told)
     assert await own.until_known() == 9
     told.words = [(A, 3)]
     with trio.move_on_after(3600) as patience:
-        await own.until_corrected(9, told.ledger, lambda: True)
+        await own.until_corrected(9, told.applied_state, lambda: True)
     assert patience.cancelled_caught
     assert notes.own_id == 9
 
@@ -346,7 +346,7 @@ def test_a_file_that_cannot_be_used_stops_the_node_and_says_what_to_do(
 ) -> None:
     (tmp_path / FILE_NAME).write_bytes(content)
     with pytest.raises(UnusableFormationError, match=says):
-        AdmissionNotes(tmp_path, FOUNDING, C, founded=False)
+        AdmissionStore(tmp_path, FOUNDING, C, founded=False)
 
 
 def test_only_those_outside_of_the_group_whose_server_does_not_run_are_told() -> None:

@@ -8,7 +8,7 @@ from benchmarks.client import ClusterTarget, ServerTarget, entry, specification
 from benchmarks.figures import Figure, percentile, table
 from benchmarks.gossip_whole_node import sizes_mb
 from benchmarks.load import Load
-from bridge.core.state.records import Foreign
+from bridge.core.log.records import Foreign
 from bridge.wire.log.entries import decode
 
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import identity_cost, identity_replay
 from benchmarks.child import ChildError
 from benchmarks.identity_throughput import measure
-from bridge.core.state.records import Report
+from bridge.core.log.records import Report
 from bridge.wire.log.entries import decode
 
 

@@ -15,21 +15,22 @@ from click.testing import CliRunner, Result
 
 from bridge.api.control import (
     ClusterAnswer,
+    CommandAnswer,
     EntryKind,
     EventPage,
     LogEntryView,
     LogPage,
     LogTimeAnswer,
+    Refused,
     ServerClock,
     SubmitAnswer,
     SubmitOutcome,
-    WishAnswer,
 )
 from bridge.api.view import FarmView
 from bridge.api.view_json import encode_view
 from bridge.cli import pipeline as pipeline_command
 from bridge.cli.main import COMMANDS, cli
-from bridge.node.control.routes import ControlPort, Refused
+from bridge.node.control.routes import ControlPort
 from bridge.node.control.server import ControlServer
 from bridge.node.security.key_files import load_farm_key
 from consensus.sessions.table import RequestId
@@ -85,11 +86,11 @@ class Node:
             raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'nobody'; there are node-1, node-2")
         return to or "node-2"
 
-    async def wish(self, body: bytes) -> WishAnswer:
+    async def command(self, body: bytes) -> CommandAnswer:
         """Remember it, and grant it."""
         await trio.lowlevel.checkpoint()
         self.wishes.append(json.loads(body))
-        return WishAnswer("cost", 218, "granted")
+        return CommandAnswer("cost", 218, "granted")
 
     async def log_time(self) -> LogTimeAnswer:
         """One clock is off, and one server silent."""

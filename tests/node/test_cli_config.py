@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bridge.cli.main import cli
-from bridge.core.state.records import PublishConfig
+from bridge.core.log.records import PublishConfig
 from bridge.node.security.key_files import load_farm_key, save_farm_key, save_signing_key
 from bridge.node.settings.configuration import load_configuration
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key

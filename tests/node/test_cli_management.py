@@ -27,7 +27,7 @@ def garlicfarm(tmp_path: Path) -> Callable[..., Result]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "wish"),
+    ("arguments", "command"),
     [
         (["publish", "force", "m.b32.i2p"], {"force": {"master": "m.b32.i2p"}}),
         (["publish", "exclude", "--yes", "l.b32.i2p"], {"exclusion": {"hash": "l.b32.i2p", "excluded": True}}),
@@ -39,12 +39,12 @@ def garlicfarm(tmp_path: Path) -> Callable[..., Result]:
     ],
 )
 def test_what_operators_decide_is_told_to_the_node(
-    node: Node, garlicfarm: Callable[..., Result], arguments: list[str], wish: object
+    node: Node, garlicfarm: Callable[..., Result], arguments: list[str], command: object
 ) -> None:
     result = garlicfarm(*arguments, "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == {"schema": 1, "kind": "cost", "index": 218, "text": "granted"}
-    assert node.wishes == [wish]
+    assert node.wishes == [command]
     assert garlicfarm(*arguments).stdout.endswith("granted.\n")
 
 

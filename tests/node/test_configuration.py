@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.state.records import PublishConfig
+from bridge.core.log.records import PublishConfig
 from bridge.node.settings.configuration import (
     ConfigurationError,
     Machine,

@@ -15,19 +15,19 @@ import trio.testing
 
 from bridge.api.control import (
     ClusterAnswer,
+    CommandAnswer,
     EntryKind,
     EventPage,
     LogEntryView,
     LogPage,
     LogTimeAnswer,
+    Refused,
     ServerClock,
     SubmitAnswer,
     SubmitOutcome,
-    WishAnswer,
 )
 from bridge.api.view import FarmView
 from bridge.node.control.client import ControlClient, ControlError, find_control_socket
-from bridge.node.control.routes import Refused
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.events.event_log import EventLog
 from bridge.node.security.control_socket import ControlSocketError, answers
@@ -91,11 +91,11 @@ class FakeNode:
             raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'nobody'; there are node-1, node-2")
         return to or "node-2"
 
-    async def wish(self, body: bytes) -> WishAnswer:
+    async def command(self, body: bytes) -> CommandAnswer:
         """Remember it, and grant it."""
         await trio.lowlevel.checkpoint()
         self.wishes.append(json.loads(body))
-        return WishAnswer("cost", 218, "granted")
+        return CommandAnswer("cost", 218, "granted")
 
     async def log_time(self) -> LogTimeAnswer:
         """One clock is off, and one server silent."""

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.state.feature_level import SUPPORTED_LEVEL
-from bridge.core.state.records import Author, Clock, CostFactor, Exclusion, Factors, Record
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.records import Author, Clock, CostFactor, Exclusion, Factors, Record
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.wire.log import entries as application
 from bridge.wire.log.entries import EntryReader, decode, encode
@@ -22,16 +22,18 @@ WISH = encode(Exclusion("a" * 52, excluded=True))
 
 
 class Story:
-    """A node, its clock and its ledger."""
+    """A node, its clock and its applied state."""
 
     def __init__(self) -> None:
         self.now_ms = NOW_MS
-        self.ledger = Ledger(NOW_MS, EventLog("node", lambda: 0), lambda _: None, (node_id(1),), CLUSTER_ID)
+        self.applied_state = AppliedState(
+            NOW_MS, EventLog("node", lambda: 0), lambda _: None, (node_id(1),), CLUSTER_ID
+        )
         self.signer = self.new_life()
 
     def new_life(self) -> EntrySigner:
         """The node starts again."""
-        return EntrySigner(key_of(1), CLUSTER_ID, self.ledger, lambda: self.now_ms)
+        return EntrySigner(key_of(1), CLUSTER_ID, self.applied_state, lambda: self.now_ms)
 
     def number(self) -> int:
         """Of the next entry."""
@@ -53,19 +55,19 @@ async def test_numbers_begin_at_the_clock_and_rise_by_one_whatever_time_passes()
 async def test_an_entry_that_was_overtaken_by_one_signed_seconds_later_has_its_effect() -> None:
     """Numbers that followed the clock made the window of 64 entries one of 64 milliseconds: the first one was lost."""
     story = Story()
-    story.ledger.farm.state = replace(story.ledger.state, level=SUPPORTED_LEVEL)
+    story.applied_state.farm.state = replace(story.applied_state.state, level=SUPPORTED_LEVEL)
     first = story.signer.sign(encode(CostFactor("a" * 52, 2.0)))
     story.now_ms += 5_000
     second = story.signer.sign(encode(CostFactor("b" * 52, 3.0)))
-    await story.ledger.apply(1, (Entry.command(1, second), Entry.command(1, first)))
-    assert story.ledger.state.weights.costs == {"a" * 52: 2_000, "b" * 52: 3_000}
-    assert [story.ledger.refusal_of(index) for index in (1, 2)] == [None, None]
+    await story.applied_state.apply(1, (Entry.command(1, second), Entry.command(1, first)))
+    assert story.applied_state.state.weights.costs == {"a" * 52: 2_000, "b" * 52: 3_000}
+    assert [story.applied_state.refusal_of(index) for index in (1, 2)] == [None, None]
 
 
 async def test_after_a_restart_with_the_clock_set_back_they_still_rise() -> None:
     story = Story()
     entry = story.signer.sign(encode(Clock(NOW_MS, 1)))
-    await story.ledger.apply(1, (Entry.command(1, entry),))
+    await story.applied_state.apply(1, (Entry.command(1, entry),))
     story.now_ms -= 3_600_000
     story.signer = story.new_life()
     assert story.number() == NOW_MS + 1

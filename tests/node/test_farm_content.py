@@ -8,11 +8,13 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.core.farm.authors import AuthorNumbers
-from bridge.core.farm.client_keys import Client
-from bridge.core.farm.state_bounds import AUTHORS_MAX
 from bridge.core.farm.state_machine import Farm
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.records import Level, Publication, Scope
 from bridge.core.membership.admission import ADMITTED_MAX, Admitted
+from bridge.core.membership.authors import AuthorNumbers
+from bridge.core.membership.client_keys import Client
+from bridge.core.state.bounds import AUTHORS_MAX
 from bridge.core.state.farm_state import (
     LOG_TIME_LIMIT_MS,
     SERVERS_MAX,
@@ -21,8 +23,6 @@ from bridge.core.state.farm_state import (
     MasterState,
     ServerState,
 )
-from bridge.core.state.feature_level import SUPPORTED_LEVEL
-from bridge.core.state.records import Level, Publication, Scope
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.raft.farm_content import (

@@ -10,13 +10,13 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from bridge.core.formation.founding import Founder, Founding
+from bridge.core.log.records import Admission
 from bridge.core.membership.admission import Admitted, Standing, of_founders
 from bridge.core.state.farm_state import FarmState
-from bridge.core.state.records import Admission
 from bridge.node.membership import admissions
-from bridge.node.membership.admissions import AdmissionNotes
+from bridge.node.membership.admissions import AdmissionStore
 from bridge.node.membership.farm_peers import FarmPeers, KnownFarm
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.applied_state import AppliedState
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.peers import Claim, ProvenPeer, Refusal
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
@@ -36,7 +36,7 @@ def public_key(number: int) -> bytes:
 
 @dataclass
 class Log:
-    """As much of a ledger as is asked for."""
+    """As much of a applied state as is asked for."""
 
     state: FarmState = field(default_factory=lambda: FarmState(0, admitted=of_founders(FOUNDING.founders)))
     something_new: trio.Event = field(default_factory=trio.Event)
@@ -67,9 +67,9 @@ class Story:
 
     def __post_init__(self) -> None:
         """It knows its farm."""
-        self.notes = AdmissionNotes(self.directory, FOUNDING, node_id(NUMBERS[0]), founded=True)
+        self.notes = AdmissionStore(self.directory, FOUNDING, node_id(NUMBERS[0]), founded=True)
         self.peers = FarmPeers(Identity.of(key_of(NUMBERS[0])))
-        self.farm = KnownFarm(FOUNDING, self.notes, cast("Ledger", self.log), lambda: self.group)
+        self.farm = KnownFarm(FOUNDING, self.notes, cast("AppliedState", self.log), lambda: self.group)
         self.peers.farm = self.farm
 
     def fault(
@@ -177,7 +177,7 @@ async def test_what_the_log_said_counts_after_a_restart_before_the_log_is_replay
     before.log.admits(4, 44)
     before.log.admits(2, NUMBERS[1], Standing.EVICTED)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(before.notes.follow, before.farm.ledger)
+        nursery.start_soon(before.notes.follow, before.farm.applied_state)
         while not before.notes.out:
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
@@ -193,15 +193,15 @@ async def test_what_shows_a_newcomer_to_others_is_kept_on_disk(tmp_path: Path) -
     entry = signed(Admission(node_id(44), "router-4", public_key(44), 4), NUMBERS[0], FOUNDING.cluster_id)
     log = Log()
     log.says(admitted={**log.state.admitted, 4: Admitted(node_id(44), "router-4", public_key(44), entry=entry)})
-    notes = AdmissionNotes(tmp_path, FOUNDING, node_id(44), founded=False)
+    notes = AdmissionStore(tmp_path, FOUNDING, node_id(44), founded=False)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(notes.follow, cast("Ledger", log))
+        nursery.start_soon(notes.follow, cast("AppliedState", log))
         while not notes.chain:
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
     again = FarmPeers(Identity.of(key_of(44)))
-    own = AdmissionNotes(tmp_path, FOUNDING, node_id(44), founded=False)
-    again.farm = KnownFarm(FOUNDING, own, cast("Ledger", Log()), lambda: ())
+    own = AdmissionStore(tmp_path, FOUNDING, node_id(44), founded=False)
+    again.farm = KnownFarm(FOUNDING, own, cast("AppliedState", Log()), lambda: ())
     assert again.admissions() == (entry,)
 
 
@@ -327,7 +327,7 @@ async def test_whoever_a_leader_admitted_before_its_eviction_is_believed_while_t
     before.log.admits(4, 44)
     before.log.admits(2, NUMBERS[1], Standing.EVICTED)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(before.notes.follow, before.farm.ledger)
+        nursery.start_soon(before.notes.follow, before.farm.applied_state)
         while not before.notes.out:
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()

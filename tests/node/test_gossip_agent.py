@@ -218,9 +218,9 @@ async def test_a_flood_keeps_no_request_from_its_turn_and_no_broadcast_queue_gro
         agent = await farm.start(broadcast=BROADCAST)
         other = await farm.start(agent)
         await until_all_see_all([agent, other])
-        presence = bytes([Code.BROADCAST]) + b"rubbish"
+        own_metadata = bytes([Code.BROADCAST]) + b"rubbish"
         for _ in range(BROADCASTS_LIMIT + BATCH):
-            network.deliver(presence, Address("127.0.0.9", 1), BROADCAST)
+            network.deliver(own_metadata, Address("127.0.0.9", 1), BROADCAST)
             network.deliver(b"rubbish", Address("127.0.0.9", 1), agent.info.address)
         agent.set_metadata(b"heard all the same")
         await until(other, lambda: other.members()[0].metadata == b"heard all the same")

@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from bridge.api.control import Refused
 from bridge.api.view import VoterView
-from bridge.node.control.routes import Refused
 from bridge.node.raft.handover import EXPLAINED, STOP_PATIENCE_SECONDS, hand_over, hand_over_before_stop
 from bridge.node.raft.replica import Replica
 from consensus.core.effects import Role, RoleChanged, TransferEnded, TransferOutcome

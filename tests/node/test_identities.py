@@ -11,14 +11,14 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from bridge.core.log.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, UnsupportedLevelError
+from bridge.core.log.records import Level
 from bridge.core.membership.admission import Admitted, Standing
 from bridge.core.state.farm_state import FarmState
-from bridge.core.state.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, UnsupportedLevelError
-from bridge.core.state.records import Level
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership.identities import END_CONNECTIONS_AFTER_S, Identities
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import save_farm_key
 from bridge.wire.keys.box import EraKey, new_key, seal_key, sign_offer
@@ -199,28 +199,28 @@ async def test_where_no_gossip_carries_keys_an_eviction_ends_all_connections(
 
 
 async def test_a_level_beyond_this_version_stops_the_log_and_names_the_version() -> None:
-    ledger = Ledger(0, EventLog("node", lambda: 0), lambda _: None, (node_id(1),), CLUSTER_ID)
-    await ledger.apply(1, (Entry.command(1, signed(Level(SUPPORTED_LEVEL, "0.1.0"))),))
+    applied_state = AppliedState(0, EventLog("node", lambda: 0), lambda _: None, (node_id(1),), CLUSTER_ID)
+    await applied_state.apply(1, (Entry.command(1, signed(Level(SUPPORTED_LEVEL, "0.1.0"))),))
     with pytest.raises(UnsupportedLevelError, match=r"Install garlicfarm 9\.9\.0 or newer.*nothing is lost"):
-        await ledger.apply(2, (Entry.command(1, signed(Level(SUPPORTED_LEVEL + 1, "9.9.0"))),))
-    assert ledger.state.applied_index == 1
+        await applied_state.apply(2, (Entry.command(1, signed(Level(SUPPORTED_LEVEL + 1, "9.9.0"))),))
+    assert applied_state.state.applied_index == 1
 
 
 @pytest.mark.parametrize("author", [None, 99], ids=["unsigned", "a stranger"])
 async def test_a_level_that_no_server_of_the_farm_signed_stops_nobody(author: int | None) -> None:
     """Sent to the Raft port by a holder of the farm's key, `level` 65535 ended every node, and again at each start."""
-    ledger = Ledger(0, EventLog("node", lambda: 0), lambda _: None, (node_id(1),), CLUSTER_ID)
+    applied_state = AppliedState(0, EventLog("node", lambda: 0), lambda _: None, (node_id(1),), CLUSTER_ID)
     entry = encode(Level(2**16 - 1, "9.9.0"))
-    await ledger.apply(1, (Entry.command(1, entry if author is None else signed(entry, author)),))
-    assert ledger.state.applied_index == 1
-    assert ledger.state.level == FIRST_LEVEL
-    assert ledger.refusal_of(1) is not None
+    await applied_state.apply(1, (Entry.command(1, entry if author is None else signed(entry, author)),))
+    assert applied_state.state.applied_index == 1
+    assert applied_state.state.level == FIRST_LEVEL
+    assert applied_state.refusal_of(1) is not None
 
 
 async def test_a_level_that_is_not_the_next_has_no_effect_and_ends_nobody() -> None:
     trace = EventLog("node", lambda: 0)
-    ledger = Ledger(0, trace, lambda _: None, (node_id(1),), CLUSTER_ID)
+    applied_state = AppliedState(0, trace, lambda _: None, (node_id(1),), CLUSTER_ID)
     levels = (Level(65535, "9.9.9"), Level(2, ""))
-    await ledger.apply(1, tuple(Entry.command(1, signed(level)) for level in levels))
-    assert (ledger.state.level, ledger.state.applied_index) == (2, 2)
+    await applied_state.apply(1, tuple(Entry.command(1, signed(level)) for level in levels))
+    assert (applied_state.state.level, applied_state.state.applied_index) == (2, 2)
     assert [event.kind for event in trace.read(0).events] == ["level-refused", "level-raised"]

@@ -3,10 +3,10 @@
 import trio
 from trio.testing import MockClock
 
-from bridge.core.state.records import CostFactor
+from bridge.core.log.records import CostFactor
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.ineffective_entries import ALARM, ALARM_AFTER, QUIET_AFTER_S, WITHIN_S, IneffectiveEntries
 from bridge.wire.log.entries import encode
 from consensus.core.model import Entry
@@ -16,19 +16,19 @@ WEIGHT = CostFactor("a" * 52, 2.0)
 
 
 class Story:
-    """A ledger of a farm of one server, and the alarms of its node."""
+    """A applied state of a farm of one server, and the alarms of its node."""
 
     def __init__(self) -> None:
         self.trace = EventLog("node-1", lambda: 0)
         self.alarms = Alarms(self.trace)
         self.watch = IneffectiveEntries(self.alarms)
-        self.ledger = Ledger(0, self.trace, lambda _: None, (node_id(1),), CLUSTER_ID, self.watch.heard)
+        self.applied_state = AppliedState(0, self.trace, lambda _: None, (node_id(1),), CLUSTER_ID, self.watch.heard)
         self.index = 0
 
     async def commit(self, entry: bytes) -> None:
         """One more entry of the log."""
         self.index += 1
-        await self.ledger.apply(self.index, (Entry.command(1, entry),))
+        await self.applied_state.apply(self.index, (Entry.command(1, entry),))
 
     @property
     def standing(self) -> list[str]:
@@ -46,9 +46,9 @@ async def test_each_is_an_event_with_kind_author_and_reason_and_is_counted(autoj
         {"kind": "cost", "author": None, "reason": "unsigned"},
         {"kind": "cost", "author": node_id(9).hex(), "reason": "unknown-author"},
     ]
-    assert story.ledger.records["without_effect_unsigned"] == 1
-    assert story.ledger.records["without_effect_unknown_author"] == 1
-    refusal = story.ledger.refusal_of(2)
+    assert story.applied_state.records["without_effect_unsigned"] == 1
+    assert story.applied_state.records["without_effect_unknown_author"] == 1
+    refusal = story.applied_state.refusal_of(2)
     assert refusal is not None
     assert "garlicfarm node admit-client" in refusal
     assert story.standing == []
@@ -74,7 +74,7 @@ async def test_many_within_a_minute_raise_one_alarm_that_names_them_and_ends_in_
 async def test_now_and_then_one_is_no_alarm_nor_are_those_of_an_earlier_life(autojump_clock: MockClock) -> None:
     del autojump_clock
     story = Story()
-    story.ledger.history_ends_at(100)
+    story.applied_state.history_ends_at(100)
     for _ in range(100):
         await story.commit(signed(WEIGHT, 9))
     for _ in range(2 * ALARM_AFTER):

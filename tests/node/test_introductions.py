@@ -9,9 +9,8 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import MockClock
 
-from bridge.api.control import FarmKeyState
-from bridge.node.control.routes import Refused
-from bridge.node.control.static_key_admin import FiledKeys
+from bridge.api.control import FarmKeyState, Refused
+from bridge.node.control.static_key_admin import StaticKeyAdmin
 from bridge.node.membership.introductions import Introductions
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import save_farm_key
@@ -159,7 +158,7 @@ async def test_without_gossip_the_key_file_is_the_ring_and_changes_are_refused_w
     tmp_path: Path,
 ) -> None:
     save_farm_key(tmp_path / "farm.key", new_farm_key(3))
-    keys = FiledKeys(FarmKeys(tmp_path / "farm.key"))
+    keys = StaticKeyAdmin(FarmKeys(tmp_path / "farm.key"))
     listing = await keys.listing()
     assert [each.state for each in listing.keys] == [FarmKeyState.PRIMARY]
     assert (listing.members, listing.file_epoch) == (1, 1)

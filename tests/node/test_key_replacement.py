@@ -9,13 +9,14 @@ import msgspec
 import pytest
 import trio
 
+from bridge.api.control import Refused
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.records import KeyReplacement
 from bridge.core.membership.admission import Admitted
 from bridge.core.state.farm_state import FarmState
-from bridge.core.state.feature_level import SUPPORTED_LEVEL
-from bridge.core.state.records import KeyReplacement
 from bridge.node.control.era_sealing import seal_era
-from bridge.node.control.identity_admin import IdentityOffice
-from bridge.node.control.routes import Refused, Request
+from bridge.node.control.identity_admin import IdentityAdmin
+from bridge.node.control.routes import Request
 from bridge.node.events.event_log import EventLog
 from bridge.wire.keys.box import open_key
 from bridge.wire.log.entries import decode
@@ -118,21 +119,21 @@ def identity(number: int) -> bytes:
 
 
 class Leader:
-    """Replica, server, ledger and signer in one, of a farm of three of which two answer."""
+    """Replica, server, applied state and signer in one, of a farm of three of which two answer."""
 
     leads = True
 
     def __init__(self, **changes: Any) -> None:
         ring = KeyRing(os.urandom(32))
         agent = SimpleNamespace(node_id=identity(LEADER), key_chain=ring.chain, public_key=_point())
-        roster = SimpleNamespace(members=tuple)
+        member_directory = SimpleNamespace(members=tuple)
         farm_keys = SimpleNamespace(current=SimpleNamespace(expect=3, label=ring.label))
         admitted = {number: Admitted(identity(number), f"node-{number}", _point()) for number in (1, 2, 3)}
         self.state = replace(FarmState(0, level=SUPPORTED_LEVEL, admitted=admitted), **changes)
         self.answering: tuple[int, ...] = (2,)
         self.proposed: list[object] = []
-        self.office = IdentityOffice(
-            cast("Any", agent), cast("Any", roster), cast("Any", farm_keys), EventLog("a", lambda: 0)
+        self.office = IdentityAdmin(
+            cast("Any", agent), cast("Any", member_directory), cast("Any", farm_keys), EventLog("a", lambda: 0)
         )
         self.office.founded(cast("Any", self), cast("Any", self), cast("Any", self), cast("Any", None), 1_000)
 

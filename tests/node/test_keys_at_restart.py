@@ -14,14 +14,14 @@ from bridge.core.formation.founding import FormationState, Founder, Founding, Pr
 from bridge.node import app
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
+from bridge.node.events.stopped import NodeStopped
 from bridge.node.membership.admissions import FILE_NAME as ADMISSIONS
-from bridge.node.membership.admissions import AdmissionNotes
+from bridge.node.membership.admissions import AdmissionStore
 from bridge.node.membership.forming import FILE_NAME as FORMATION
 from bridge.node.membership.identities import Identities
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import save_farm_key
 from bridge.node.settings.configuration import load_configuration
-from bridge.node.stopped import NodeStopped
 from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.membership.formation_state import encode_formation_state
 from gossip.core.member import Address, NodeId
@@ -66,7 +66,7 @@ async def test_before_its_log_is_there_a_node_takes_keys_from_a_founder_and_from
         founder = await farm.start()
         node = await farm.start(founder, may_tell_keys=identities.may_tell_keys)
         founding = founding_of(founder.node_id, node.node_id)
-        identities.belongs(AdmissionNotes(tmp_path, founding, node.node_id, founded=True))
+        identities.belongs(AdmissionStore(tmp_path, founding, node.node_id, founded=True))
         await until_all_see_all([founder, node])
         chain = node.key_chain
         assert chain is not None
@@ -113,14 +113,14 @@ def test_what_is_on_disk_counts_from_the_first_datagram_on(
     believed: list[bool] = []
 
     @asynccontextmanager
-    async def open_company(*parts: object) -> AsyncIterator[None]:
+    async def open_membership(*parts: object) -> AsyncIterator[None]:
         may_tell_keys: Callable[[NodeId], bool] = parts[-1]  # type: ignore[assignment]  # the last that is passed
         believed.extend(may_tell_keys(NodeId(each)) for each in asked)
         await trio.lowlevel.checkpoint()
         raise NodeStopped("the story ends here")
         yield
 
-    monkeypatch.setattr(app, "open_company", open_company)
+    monkeypatch.setattr(app, "open_membership", open_membership)
     with pytest.raises(ExceptionGroup):
         trio.run(app.run_node, load_configuration(node.configuration))
     assert believed == ([True] * 4 if knows == "of no farm" else [True, True, False, False])

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from bridge.core.formation.founding import Founder, Founding
-from bridge.node.membership.admissions import FILE_NAME, AdmissionNotes
+from bridge.node.membership.admissions import FILE_NAME, AdmissionStore
 from bridge.node.raft import replica
 from bridge.node.raft.replica import RAFT_DIRECTORY, STORAGE_NOTE, ReplicaSettings
 from bridge.node.settings.configuration import Timing
@@ -22,13 +22,13 @@ FOUNDER, LATER = b"a" * 8, b"b" * 8
 FOUNDING = Founding((Founder(FOUNDER, 0, b"n" * 16),))
 
 
-def notes_of(directory: Path, node_id: bytes, servers: dict[int, str], *, founded: bool) -> AdmissionNotes:
+def notes_of(directory: Path, node_id: bytes, servers: dict[int, str], *, founded: bool) -> AdmissionStore:
     content = {"cluster": FOUNDING.cluster_id.hex(), "servers": servers}
     (directory / FILE_NAME).write_bytes(msgspec.json.encode(content))
-    return AdmissionNotes(directory, FOUNDING, node_id, founded=founded)
+    return AdmissionStore(directory, FOUNDING, node_id, founded=founded)
 
 
-def settings_of(directory: Path, notes: AdmissionNotes) -> ReplicaSettings:
+def settings_of(directory: Path, notes: AdmissionStore) -> ReplicaSettings:
     return ReplicaSettings(
         state_dir=directory,
         node_id=notes.node_id,

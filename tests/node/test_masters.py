@@ -8,8 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import MetaStatus, Publication, PublishConfig, Report
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import MetaStatus, Publication, PublishConfig, Report
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.router import FileRouter, Leaf
 from bridge.node.security.key_files import save_signing_key
@@ -122,7 +122,7 @@ async def test_a_node_reports_for_each_master_and_publishes_each_with_its_own_le
         BLOG.destination.hash: (COMMON_LEAF,),
     }
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.duties.run)
+        nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(20)
         nursery.cancel_scope.cancel()
     reports = [record for _, record in stage.records(Report) if isinstance(record, Report)]

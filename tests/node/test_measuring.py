@@ -4,8 +4,8 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import LeafStatus, Measurement, Report, RouterStatus
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import LeafStatus, Measurement, Report, RouterStatus
 from bridge.node.router.router import MeasuredStatus
 from bridge.wire.i2p.destination_keys import new_demo_leaf
 from tests.node.farm_stage import MASTER, OTHER, Stage, clock_now_ms, machine_clock
@@ -28,7 +28,7 @@ def report_of_another() -> Report:
 async def run_for(stage: Stage, seconds: float) -> list[Report]:
     """The reports that the node makes meanwhile."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.duties.run)
+        nursery.start_soon(stage.background_tasks.run)
         await stage.append_record(report_of_another())
         await trio.sleep(seconds)
         nursery.cancel_scope.cancel()

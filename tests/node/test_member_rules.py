@@ -14,7 +14,7 @@ from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.messages import JoinClusterRequest
 from consensus.protocols.garlic_farm.wire.values import Configuration as WireConfiguration
 from consensus.protocols.garlic_farm.wire.values import LogEntry
-from tests.spec.test_picture import RAFT
+from tests.spec.test_build_view import RAFT
 
 FOURTH = Server(4, "tcp://10.0.0.4:7669")
 KNOWN = PeerAddress("10.0.0.4", 7669, bytes(32))

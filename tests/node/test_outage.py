@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.core.state.records import Clock, Publication, Report
+from bridge.core.log.records import Clock, Publication, Report
 from bridge.node.tasks.outage import QUORUM_ALARM
 from bridge.node.tasks.publishing import UNFENCED_ALARM
 from bridge.wire.i2p.meta_lease_set import MetaLeaseSet, decode, verify
@@ -165,7 +165,7 @@ async def test_a_node_that_is_started_into_an_outage_publishes_what_its_own_log_
     [structure] = structures(stage)
     # Log time stood still while the node was down: its clock tells what was missed.
     assert abs(structure.published_s - (NOW_S + now_ms() // 1000)) <= 10
-    assert stage.ledger.state.applied_index == 0
+    assert stage.applied_state.state.applied_index == 0
     assert stage.alarm(QUORUM_ALARM) is not None
 
 

@@ -10,10 +10,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.api.control import LogPage, SubmitOutcome
-from bridge.core.state.records import Clock, Publication
+from bridge.api.control import LogPage, Refused, SubmitOutcome
+from bridge.core.log.records import Clock, Publication
 from bridge.node.control.node_port import NodePort
-from bridge.node.control.routes import Refused
 from bridge.node.raft.replica import Replica
 from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, encode
 from consensus.core.model import Entry
@@ -49,7 +48,7 @@ def port_of(stage: Stage, left: list[bool] | None = None) -> NodePort:
 
 def founded_port(stage: Stage) -> NodePort:
     port = port_of(stage)
-    port.founded(cast("Replica", stage.replica), stage.ledger, stage.signer, "submit-01-1")
+    port.founded(cast("Replica", stage.replica), stage.applied_state, stage.signer, "submit-01-1")
     return port
 
 
@@ -178,7 +177,7 @@ async def test_a_reader_who_waits_is_there_when_the_farm_is_founded(autojump_clo
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
         await trio.sleep(1)
-        port.founded(cast("Replica", stage.replica), stage.ledger, stage.signer, "submit-01-1")
+        port.founded(cast("Replica", stage.replica), stage.applied_state, stage.signer, "submit-01-1")
         await stage.append(b"{}")
     assert indexes(pages[0]) == [1]
     assert trio.current_time() == 2

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from bridge.cli.recover import recover
 from bridge.core.farm.state_machine import Farm
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.records import Clock, Level, Publication, Report
 from bridge.core.state.farm_state import MasterState
-from bridge.core.state.feature_level import SUPPORTED_LEVEL
-from bridge.core.state.records import Clock, Level, Publication, Report
+from bridge.node.events.event_log import clock_ms
 from bridge.node.offline.state_reading import FarmOnDisk, read_directory
-from bridge.node.raft.applied_state import clock_ms
 from bridge.node.raft.replica import RAFT_DIRECTORY
 from bridge.wire.keys.backup import encode_backup
 from bridge.wire.log.snapshot import FarmSnapshot, encode_farm

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
-from bridge.core.state.records import LeafStatus, Report
+from bridge.core.log.records import LeafStatus, Report
 from bridge.node.settings.reported import reported_settings
 from bridge.node.tasks.report_news import CONFIGURATION_EVERY_MS, ReportNews
 from bridge.wire.i2p.structures import base64_encode
@@ -43,7 +43,7 @@ async def test_a_leaf_that_falls_ill_and_recovers_is_reported_within_a_quarter_o
 
     stage.router.local_leaf_status = status  # type: ignore[method-assign]  # the router of this story
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.duties.run)
+        nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(200)
         steady = [at_ms for at_ms, _ in reports(stage) if at_ms > 2 * PERIOD_MS]
         for _ in range(2):
@@ -64,7 +64,7 @@ async def test_the_last_structure_is_in_one_report_after_each_publication(
 ) -> None:
     stage = Stage()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.duties.run)
+        nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(60)
         nursery.cancel_scope.cancel()
     said = [part.last_published_lease_set for _, report in reports(stage) for part in report.masters]
@@ -134,7 +134,7 @@ async def test_a_report_that_was_refused_leaves_its_news_for_the_next_one(
 
     stage.replica.taken = refuse
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.duties.run)
+        nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(30)
         nursery.cancel_scope.cancel()
     said = [part.last_published_lease_set for _, report in reports(stage) for part in report.masters]

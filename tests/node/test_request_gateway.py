@@ -11,8 +11,8 @@ import trio
 from trio.testing import MockClock
 
 from bridge.api.control import SubmitOutcome
-from bridge.core.state.records import Admission as AdmissionRecord
-from bridge.core.state.records import Approval, Clock, Eviction, Level
+from bridge.core.log.records import Admission as AdmissionRecord
+from bridge.core.log.records import Approval, Clock, Eviction, Level
 from bridge.node.raft.replica import SUBMIT_PATIENCE_SECONDS, Replica, RequestGateway
 from bridge.wire.log.entries import encode
 from consensus.core import messages as core

@@ -2,10 +2,9 @@
 
 import pytest
 
-from bridge.api.control import KeysAnswer
+from bridge.api.control import KeysAnswer, Refused
 from bridge.cli.rotate import Rotated, RotationError, rotate
 from bridge.node.control.client import ControlError
-from bridge.node.control.routes import Refused
 from gossip.core.keyring import key_id
 from tests.node.fake_keys import FakeKeys
 from tests.node.gossip_farm import in_simulated_time

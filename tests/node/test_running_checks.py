@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.api.view import AlarmView, FarmView, MemberStatus, Phase
+from bridge.api.view import AlarmView, FarmView, Phase
+from bridge.core.membership.reconcile import MemberStatus
 from bridge.node.doctor.check import Check, Result
 from bridge.node.doctor.running_checks import checks_of
 from tests.operator_views import farm_view

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from bridge.core.farm.state_machine import Change, RequestRefused
-from bridge.core.state.records import Clock
+from bridge.core.log.records import Clock
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.applied_state import AppliedState
 from consensus.core.effects import Outcome
 from consensus.core.model import Index
 from consensus.server.server import ConsensusServer
@@ -113,14 +113,14 @@ async def test_a_report_repeated_after_a_restart_from_a_snapshot_is_not_applied_
     machine_clock(monkeypatch)
     repeated = signed(replace(rival_report(), request=str(REQUEST)))
     later = replace(rival_report(), date_ms=NOW_MS + 10, request=str(RequestId("client", 0, 2)))
-    first = Ledger(NOW_MS, EventLog("node-1", lambda: NOW_MS), lambda _: None, NODE_IDS, CLUSTER_ID)
+    first = AppliedState(NOW_MS, EventLog("node-1", lambda: NOW_MS), lambda _: None, NODE_IDS, CLUSTER_ID)
     async with life(tmp_path / "raft", 1, first) as server:
         index = await committed(server, repeated)
         await committed(server, signed(later))
         await compacted(server, index)
         crashed = contents(tmp_path / "raft")
     changes: list[Change] = []
-    second = Ledger(NOW_MS, EventLog("node-1", lambda: NOW_MS), changes.append, NODE_IDS, CLUSTER_ID)
+    second = AppliedState(NOW_MS, EventLog("node-1", lambda: NOW_MS), changes.append, NODE_IDS, CLUSTER_ID)
     put_back(tmp_path / "raft", crashed)
     async with life(tmp_path / "raft", 2, second) as server:
         await committed(server, repeated)

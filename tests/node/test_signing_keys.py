@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.core.state.records import Report
+from bridge.core.log.records import Report
 from bridge.node.security.key_files import save_signing_key
 from bridge.node.security.signing_keys import KEY_ALARM, HeldKey
 from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
@@ -47,7 +47,7 @@ async def test_a_renewed_key_signs_what_comes_next_and_ends_the_alarm(
     machine_clock(monkeypatch)
     stage = Stage(held=HeldKey.load(path))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.duties.run)
+        nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(3 * PERIOD_S)
         assert stage.alarm(KEY_ALARM) is not None
         renewed = MASTER.sign_transient(NOW_S, 30 * DAY_S)
@@ -87,7 +87,7 @@ async def test_a_file_that_is_no_better_leaves_the_key_in_hand_with_an_alarm_unt
     put(path, good)
     stage = Stage(held=HeldKey.load(path))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.duties.run)
+        nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(PERIOD_S / 2)
         assert stage.alarm(KEY_ALARM) is None
         put(path, content)

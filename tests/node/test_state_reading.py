@@ -7,13 +7,13 @@ import pytest
 import trio
 
 from bridge.core.formation.founding import FormationState, Promise, found
+from bridge.core.log.records import Admission, Clock
 from bridge.core.membership.admission import Admitted
 from bridge.core.state.farm_state import FarmTuning
-from bridge.core.state.records import Admission, Clock
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership.forming import FILE_NAME
 from bridge.node.offline.state_reading import FarmOnDisk, StateReadingError, read_state
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.replica import RAFT_DIRECTORY
 from bridge.wire.keys.backup import BackupError, decode_backup, encode_backup
 from bridge.wire.log.entries import encode
@@ -64,13 +64,13 @@ def node_directory(path: Path) -> Path:
 async def compacted(path: Path, covered: int) -> Path:
     """The same, with a snapshot instead of the first entries."""
     node_directory(path)
-    ledger = Ledger(
+    applied_state = AppliedState(
         FOUNDING.log_time_base_ms, EventLog("a", lambda: 0), lambda _: None, FOUNDING.founders, FOUNDING.cluster_id
     )
-    await ledger.apply(1, ENTRIES[:covered])
+    await applied_state.apply(1, ENTRIES[:covered])
     directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 2, StorageOptions(segment_bytes=64 * 1024))
     writer = SnapshotWriter(LogId(covered, ENTRIES[covered - 1].term), GROWN)
-    state = b"".join(ledger.snapshot())
+    state = b"".join(applied_state.snapshot())
     directory.perform_all(writer.plan_begin() + writer.plan(state) + writer.plan_end())
     change = Compact(writer.description, covered + 1)
     directory.perform_all(recovery.storage.plan([Persist(1, snapshot=change)]))

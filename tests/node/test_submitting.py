@@ -12,7 +12,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
-from bridge.core.state.records import Admission, Clock, Factors, Level
+from bridge.core.log.records import Admission, Clock, Factors, Level
 from bridge.node.raft.replica import LEADERS_OWN_TEXT, Replica
 from bridge.node.raft.submitting import Submitting, sealed
 from bridge.wire.log.entries import BRACKETS_LIMIT, encode
@@ -29,7 +29,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
 
 
 def submitting(stage: Stage) -> Submitting:
-    return Submitting(cast("Replica", stage.replica), stage.ledger, stage.signer, "submit-01-1")
+    return Submitting(cast("Replica", stage.replica), stage.applied_state, stage.signer, "submit-01-1")
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,11 @@ async def test_no_more_are_under_way_than_the_farm_remembers() -> None:
 async def test_a_committed_wish_that_the_farm_refused_is_told_with_the_reason() -> None:
     stage = Stage()
     through = submitting(stage)
-    wish = encode(Factors(1, "formula", {"a" * 52: 1.5}))
-    too_early = await through.submit(wish)
+    command = encode(Factors(1, "formula", {"a" * 52: 1.5}))
+    too_early = await through.submit(command)
     await stage.append(signed(Level(2, "0.1.0")))
-    accepted = await through.submit(wish)
-    repeated = await through.submit(wish)
+    accepted = await through.submit(command)
+    repeated = await through.submit(command)
     assert [answer.outcome for answer in (too_early, accepted, repeated)] == [SubmitOutcome.COMMITTED] * 3
     assert "the feature level 2" in too_early.reason
     assert accepted.reason == ""

@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
-from bridge.core.state.hashes import hash_of
+from bridge.core.log.hashes import hash_of
 from pipeline.feedback import Feedback, NotSubmittedError, Submitted
 from pipeline.feedback_rows import recent
 from pipeline.run import RunSettings, await_end, farm_stream, prepare, start_query

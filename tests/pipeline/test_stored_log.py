@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from bridge.core.formation.founding import Founder, Founding
+from bridge.core.log.records import Report, RouterStatus
 from bridge.core.state.farm_state import SESSION_LIMITS, FarmState, ServerState
-from bridge.core.state.records import Report, RouterStatus
 from bridge.node.offline.stored_farm_writer import StoredFarmWriter
 from bridge.node.raft.commit_store import write_commit_note
 from bridge.wire.log.snapshot import FarmSnapshot, encode_farm

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from bridge.core.publishing import weights as farm
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import Factors
+from bridge.core.log import weights as farm
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import Factors
 from bridge.wire.log.entries import ENTRY_LIMIT_BYTES
 from pipeline.weighing import (
     LEAVES_MAX,

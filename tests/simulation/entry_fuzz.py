@@ -14,13 +14,10 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from bridge.core.farm.authors import EntryWithoutEffect
 from bridge.core.farm.state_machine import Farm
-from bridge.core.publishing.publication import Pace, plan_publication
-from bridge.core.state.farm_state import FarmTuning
-from bridge.core.state.feature_level import SUPPORTED_LEVEL
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import (
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import (
     Admission,
     Approval,
     Clock,
@@ -39,6 +36,9 @@ from bridge.core.state.records import (
     Report,
     RouterStatus,
 )
+from bridge.core.membership.authors import EntryWithoutEffect
+from bridge.core.publishing.publication import Pace, plan_publication
+from bridge.core.state.farm_state import FarmTuning
 from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.log.entries import EntryReader, encode
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_farm

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.core.state.records import (
+from bridge.core.log.records import (
     Admission,
     Clock,
     CostFactor,

@@ -24,10 +24,10 @@ from functools import partial
 from random import Random
 from unittest.mock import patch
 
+from bridge.core.log.records import Clock
+from bridge.core.log.voter_clocks import READING_CLOCK_ENTRIES, VoterClocks, allowance_ms, time_of_majorities
 from bridge.core.state.farm_state import FarmTuning
 from bridge.core.state.log_time import LogTime
-from bridge.core.state.records import Clock
-from bridge.core.state.voter_clocks import READING_CLOCK_ENTRIES, VoterClocks, allowance_ms, time_of_majorities
 from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import BASE_MS, MASTER, report
 
@@ -331,7 +331,7 @@ def _budget_for_each(clocks: VoterClocks, term: int) -> VoterClocks:
 
 _time = time_of_majorities
 _reported, _written = VoterClocks.reported, VoterClocks.clock_written
-_CLOCKS = "bridge.core.state.voter_clocks"
+_CLOCKS = "bridge.core.log.voter_clocks"
 
 MUTANTS: dict[str, dict[str, object]] = {
     "one voter is enough": {f"{_CLOCKS}.time_of_majorities": _one_is_enough},

@@ -18,11 +18,11 @@ from statistics import mean, pstdev
 
 import pytest
 
-from bridge.core.publishing import weights
+from bridge.core.log import weights
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import Clock, Factors
 from bridge.core.state.farm_state import FarmTuning
-from bridge.core.state.feature_level import SUPPORTED_LEVEL
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import Clock, Factors
 from pipeline import weighing
 from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Weighing
 from tests.authored import AuthoredFarm

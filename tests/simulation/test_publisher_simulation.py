@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
+from bridge.core.log.records import Clock
 from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.state.farm_state import FarmTuning
 from bridge.core.state.log_time import LogTime
-from bridge.core.state.records import Clock
 from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import BASE_MS, MASTER, report
 

@@ -1,8 +1,8 @@
 """Every rule of publishing at once, second by second, over hours of a farm in which things happen.
 
 Three servers with eight leaves each report and die, leaves fall ill, loads wander, operators switch publishing off;
-each server plans and signs as `Duties` does. Each accepted publication is signed and judged as a Java router judges it,
-beside the one before. Time is simulated; a failure names its seed.
+each server plans and signs as `BackgroundTasks` does. Each accepted publication is signed and judged as a Java router
+judges it, beside the one before. Time is simulated; a failure names its seed.
 """
 
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from bridge.core.farm.state_machine import PublicationAccepted
+from bridge.core.log.records import Clock, Publication, PublishConfig, Record, Report
 from bridge.core.publishing.lease_set import LEAVES_MAX, content_hash
 from bridge.core.publishing.publication import (
     ENTRY_REMAINING_S,
@@ -22,7 +23,6 @@ from bridge.core.publishing.publication import (
 )
 from bridge.core.state.farm_state import FarmTuning, Leaf
 from bridge.core.state.log_time import LogTime
-from bridge.core.state.records import Clock, Publication, PublishConfig, Record, Report
 from bridge.wire.i2p.destination_keys import SigningKey, new_demo_leaf, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLeaseSet, check_acceptable_to_java_router, decode
 from bridge.wire.i2p.structures import destination_from_base64

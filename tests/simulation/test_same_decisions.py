@@ -1,10 +1,10 @@
 """Any two servers that applied the same prefix of the log have decided the same, however they came to it.
 
 The log is what a hostile world may put into it, as bytes: reports of servers with one master and with several, clock
-entries, publications by whoever thinks it is the publisher, every wish in and out of its bounds, repetitions under one
-request id, and garbage. One server applies it in order; another one sees entries twice; a third starts anew at random
-places from its own snapshot, through bytes, and gets what it missed in one go. Time is simulated; a failure names its
-seed.
+entries, publications by whoever thinks it is the publisher, every command in and out of its bounds, repetitions under
+one request id, and garbage. One server applies it in order; another one sees entries twice; a third starts anew at
+random places from its own snapshot, through bytes, and gets what it missed in one go. Time is simulated; a failure
+names its seed.
 """
 
 from collections.abc import AsyncIterator
@@ -14,12 +14,9 @@ from random import Random
 import pytest
 
 from bridge.core.farm.state_machine import Farm
-from bridge.core.publishing.lease_set import LEAVES_MAX
-from bridge.core.publishing.publication import Pace, plan_publication
-from bridge.core.state.farm_state import FarmTuning
-from bridge.core.state.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, VERSION_OF, needed_level
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import (
+from bridge.core.log.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, VERSION_OF, needed_level
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import (
     Clock,
     CostFactor,
     Exclusion,
@@ -29,14 +26,17 @@ from bridge.core.state.records import (
     LeafStatus,
     Level,
     MetaStatus,
+    OperatorCommand,
     Publication,
     PublishConfig,
     Removal,
     Report,
     RouterStatus,
-    Wish,
     request_of,
 )
+from bridge.core.publishing.lease_set import LEAVES_MAX
+from bridge.core.publishing.publication import Pace, plan_publication
+from bridge.core.state.farm_state import FarmTuning
 from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.log.entries import EntryReader, encode
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm, encode_farm
@@ -73,7 +73,7 @@ class World:
         self.log.append(entry)
         apply(self.farm, self.log, len(self.log) - 1)
 
-    def _proven(self, made: Report | Clock | Publication | Wish | Level) -> bytes:
+    def _proven(self, made: Report | Clock | Publication | OperatorCommand | Level) -> bytes:
         """Mostly signed as it should be; sometimes by another server, by a stranger, or not at all."""
         entry = encode(made)
         own = made.server_id if isinstance(made, Report | Clock | Publication) else self.random.randint(1, 5)
@@ -90,7 +90,7 @@ class World:
     def _again(self) -> bytes | None:
         return self.random.choice(self.log) if self.log else None
 
-    def _entry(self) -> Report | Clock | Publication | Wish | bytes:  # noqa: PLR0911 - one for each kind
+    def _entry(self) -> Report | Clock | Publication | OperatorCommand | bytes:  # noqa: PLR0911 - one for each kind
         leaf_hash = hash_of(self.random.choice(LEAVES))
         match self.random.choices(range(9), (40, 25, 8, 6, 4, 4, 6, 2, 5))[0]:
             case 0:

@@ -13,11 +13,11 @@ from random import Random
 import pytest
 
 from bridge.core.farm.state_machine import PublicationAccepted
+from bridge.core.log.records import Clock, Publication, Report
 from bridge.core.membership.admission import Admitted
 from bridge.core.publishing.publication import JITTER_PERCENT, Pace, plan_publication
-from bridge.core.publishing.without_quorum import Surroundings, acting_publisher, plan_without_quorum
+from bridge.core.publishing.without_quorum import LocalObservations, acting_publisher, plan_without_quorum
 from bridge.core.state.farm_state import FarmState
-from bridge.core.state.records import Clock, Publication, Report
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, leaf, report
 
 PACE = Pace()
@@ -102,7 +102,7 @@ class Story:
         """A few seconds of outage."""
         self.now_ms += STEP_MS
         for part in self.parts:
-            views = {each: Surroundings(self.report(each), part - {each}) for each in sorted(part)}
+            views = {each: LocalObservations(self.report(each), part - {each}) for each in sorted(part)}
             now_s = self.now_ms // 1000
             acting = {acting_publisher(self.state, MASTER, around, now_s) for around in views.values()}
             assert len(acting) == 1, f"{acting} publish in {sorted(part)}"
@@ -115,7 +115,7 @@ class Story:
                 age_ms = self.now_ms - self.handed_over[publisher].published_s * 1000
                 assert age_ms <= LONGEST_WAIT_MS + STEP_MS + abs(self.ahead_ms[publisher])
 
-    def let_publish(self, server_id: int, around: Surroundings) -> None:
+    def let_publish(self, server_id: int, around: LocalObservations) -> None:
         """What this server hands over, if it is the one."""
         held = self.handed_over.get(server_id)
         own_ms = self.now_ms + self.ahead_ms[server_id]

@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 
 from bridge.api.control import EntryKind, TraceEvent
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import Report
 from bridge.core.publishing.lease_set import leaf_load
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import Report
 from bridge.node.control.client import ControlClient
 from bridge.wire.log.entries import decode
 from tests.end_to_end.farm import Farm, Node, command, local_farm, tail, wait_until

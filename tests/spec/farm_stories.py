@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from bridge.core.farm.state_machine import Change
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.records import Clock, LeafStatus, MetaStatus, PublishConfig, Record, Report, RouterStatus
+from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.state.farm_state import FarmTuning, MasterState
-from bridge.core.state.feature_level import SUPPORTED_LEVEL
-from bridge.core.state.records import Clock, LeafStatus, MetaStatus, PublishConfig, Record, Report, RouterStatus
-from bridge.core.state.voter_clocks import VoterClocks
 from tests.authored import FOUNDERS, AuthoredFarm
 
 BASE_MS = 1_700_000_000_000

@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.core.log.records import Admission
 from bridge.core.membership.admission import (
     ADMITTED_MAX,
     AdmissionRefused,
@@ -13,7 +14,6 @@ from bridge.core.membership.admission import (
     admit,
     of_founders,
 )
-from bridge.core.state.records import Admission
 from tests.authored import AuthoredFarm
 
 BASE_MS = 1_700_000_000_000

@@ -7,13 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.core.farm.authors import NUMBERS_WINDOW, AuthorNumbers, EntryWithoutEffect, NoEffect
-from bridge.core.farm.client_keys import CLIENTS_MAX, Client, ClientChanged, change_client
 from bridge.core.farm.state_machine import Change, Farm, RequestRefused
-from bridge.core.publishing.weights import WishRefused
-from bridge.core.state.farm_state import AUTHOR_SESSIONS_MAX, SESSION_LIMITS
-from bridge.core.state.feature_level import SUPPORTED_LEVEL
-from bridge.core.state.records import (
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.records import (
     Admission,
     Approval,
     Author,
@@ -34,6 +30,10 @@ from bridge.core.state.records import (
     Scope,
     kind_of,
 )
+from bridge.core.log.weights import CommandRefused
+from bridge.core.membership.authors import NUMBERS_WINDOW, AuthorNumbers, EntryWithoutEffect, NoEffect
+from bridge.core.membership.client_keys import CLIENTS_MAX, Client, ClientChanged, change_client
+from bridge.core.state.farm_state import AUTHOR_SESSIONS_MAX, SESSION_LIMITS
 from tests.spec.farm_stories import BASE_MS, MASTER, TUNING, report
 
 A, B, C, STRANGER = (bytes([number]) * 8 for number in (1, 2, 3, 9))
@@ -288,13 +288,13 @@ def test_a_client_key_that_comes_back_goes_on_with_its_numbers() -> None:
 )
 def test_an_entry_about_a_client_key_that_cannot_be_is_refused_with_the_reason(entry: ClientKey, reason: str) -> None:
     [refused] = Story().say(A, entry)
-    assert isinstance(refused, WishRefused)
+    assert isinstance(refused, CommandRefused)
     assert reason in refused.reason
 
 
 def test_client_keys_are_bounded_and_a_full_table_still_knows_its_own() -> None:
     full = {number.to_bytes(8): Client(f"c{number}", bytes(32), (Scope.WEIGHTS,)) for number in range(CLIENTS_MAX)}
-    assert isinstance(change_client(full, {}, client("one-more", STRANGER, Scope.WEIGHTS))[1], WishRefused)
+    assert isinstance(change_client(full, {}, client("one-more", STRANGER, Scope.WEIGHTS))[1], CommandRefused)
     known = (7).to_bytes(8)
     assert isinstance(change_client(full, {}, client("renamed", known, Scope.OPERATOR))[1], ClientChanged)
 

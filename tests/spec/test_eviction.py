@@ -4,8 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.farm.recovery import recovered
 from bridge.core.farm.state_machine import EntryTooEarly, LevelRaised, LevelRefused
+from bridge.core.log.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, needed_level, next_level
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import (
+    Admission,
+    Approval,
+    CostFactor,
+    Eviction,
+    Exclusion,
+    Factors,
+    Force,
+    Foreign,
+    KeyReplacement,
+    Level,
+    Record,
+    Removal,
+)
 from bridge.core.membership.admission import (
     ADMITTED_MAX,
     AdmissionRefused,
@@ -24,22 +39,7 @@ from bridge.core.membership.eviction import (
     sponsors_needed,
     vote_goes_first,
 )
-from bridge.core.state.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, needed_level, next_level
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import (
-    Admission,
-    Approval,
-    CostFactor,
-    Eviction,
-    Exclusion,
-    Factors,
-    Force,
-    Foreign,
-    KeyReplacement,
-    Level,
-    Record,
-    Removal,
-)
+from bridge.core.state.recovery import recovered
 from tests.authored import AuthoredFarm
 
 BASE_MS = 1_700_000_000_000

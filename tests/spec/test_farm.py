@@ -13,12 +13,8 @@ from bridge.core.farm.state_machine import (
     RequestRefused,
     ServerForgotten,
 )
-from bridge.core.publishing.lease_set import LEAVES_MAX
-from bridge.core.publishing.publication import Pace, plan_publication
-from bridge.core.publishing.publisher_election import PublisherChanged
-from bridge.core.state.farm_state import LOG_TIME_LIMIT_MS, MASTERS_MAX, SERVERS_MAX, SESSION_LIMITS
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import (
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import (
     Clock,
     CostFactor,
     Exclusion,
@@ -34,6 +30,10 @@ from bridge.core.state.records import (
     Report,
     RouterStatus,
 )
+from bridge.core.publishing.lease_set import LEAVES_MAX
+from bridge.core.publishing.publication import Pace, plan_publication
+from bridge.core.publishing.publisher_election import PublisherChanged
+from bridge.core.state.farm_state import LOG_TIME_LIMIT_MS, MASTERS_MAX, SERVERS_MAX, SESSION_LIMITS
 from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, report
 

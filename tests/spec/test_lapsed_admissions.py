@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.core.farm.authors import EntryWithoutEffect
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.records import Admission, Author, Clock, ProvenRecord, Report, RouterStatus
 from bridge.core.membership.admission import (
     ADMITTED_MAX,
     LAPSE_MS,
@@ -16,8 +17,7 @@ from bridge.core.membership.admission import (
     next_raft_id,
     raft_id_of,
 )
-from bridge.core.state.feature_level import SUPPORTED_LEVEL
-from bridge.core.state.records import Admission, Author, Clock, ProvenRecord, Report, RouterStatus
+from bridge.core.membership.authors import EntryWithoutEffect
 from tests.authored import AuthoredFarm
 
 BASE_MS = 1_700_000_000_000

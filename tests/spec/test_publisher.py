@@ -7,12 +7,12 @@ from random import Random
 import pytest
 
 from bridge.core.farm.state_machine import PublicationAccepted
-from bridge.core.publishing.candidates import Inability, score, standings
+from bridge.core.log.records import LeafStatus, Publication, PublishConfig
+from bridge.core.publishing.candidates import Inability, candidates_of, score
 from bridge.core.publishing.lease_set import LEAVES_MAX, content_hash, leaf_load
 from bridge.core.publishing.publication import Pace, PlannedPublication, next_publication_ms, plan_publication
 from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.state.farm_state import FarmState, FarmTuning
-from bridge.core.state.records import LeafStatus, Publication, PublishConfig
 from tests.spec.farm_stories import BASE_MS, IDLE, MASTER, PERIOD_MS, TUNING, Log, leaf, report
 
 BASE_S = BASE_MS // 1000
@@ -21,7 +21,7 @@ WEAK = {"job_lag_ms": 500}
 
 
 def inability(state: FarmState, server_id: int) -> Inability | None:
-    return next(each.inability for each in standings(state, MASTER, TUNING) if each.server_id == server_id)
+    return next(each.inability for each in candidates_of(state, MASTER, TUNING) if each.server_id == server_id)
 
 
 def period(log: Log, number: int, **changes: Mapping[str, object]) -> list[object]:

@@ -4,12 +4,12 @@ import re
 from functools import cache
 from pathlib import Path
 
-from bridge.core.publishing.candidates import score, standings
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import CostFactor, Factors, LeafStatus, Publication, Report
+from bridge.core.log.weights import FACTOR_ENDS_MS, weighed
+from bridge.core.publishing.candidates import candidates_of, score
 from bridge.core.publishing.publication import Pace, plan_publication
 from bridge.core.publishing.publisher_election import PublisherChanged
-from bridge.core.publishing.weights import FACTOR_ENDS_MS, weighed
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import CostFactor, Factors, LeafStatus, Publication, Report
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, report
 
 TEXT = (Path(__file__).parents[2] / "docs" / "explanation" / "publishing.md").read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ def test_the_figures_of_the_table_are_what_the_code_computes() -> None:
     log = Log()
     log.append(*(report_of(each) for each in rows()))
     assert {server_id: cells[1] for server_id, cells in rows().items()} == UPTIME_AT_THE_START
-    assert {each.server_id: each.score for each in standings(log.farm.state, MASTER, TUNING)} == {
+    assert {each.server_id: each.score for each in candidates_of(log.farm.state, MASTER, TUNING)} == {
         server_id: cells[-2] for server_id, cells in rows().items()
     }
     assert log.leaves == {f"leaf{server_id}": cells[-1] for server_id, cells in rows().items()}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.api.view import MemberStatus
+from bridge.core.log.records import Admission
 from bridge.core.membership.admission import Admitted, Standing, admit, next_raft_id, of_founders
 from bridge.core.membership.reconcile import (
     AddLearner,
@@ -15,6 +15,7 @@ from bridge.core.membership.reconcile import (
     Decision,
     Group,
     HandOver,
+    MemberStatus,
     Promote,
     Proposal,
     Reconciler,
@@ -22,7 +23,6 @@ from bridge.core.membership.reconcile import (
     Remove,
     Sighting,
 )
-from bridge.core.state.records import Admission
 
 ALIVE, SUSPECT, DEAD, LEFT = MemberStatus
 GRACE_MS, SETTLE_MS, LOOK_MS = 600_000, 10_000, 1_000

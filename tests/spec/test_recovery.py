@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from bridge.core.farm.recovery import LEASE_SET_SECONDS_MAX, Reset, recovered, refused_until_s
 from bridge.core.farm.state_machine import PublicationAccepted
+from bridge.core.log.records import Admission, Clock, Publication
 from bridge.core.membership.admission import Admitted, Standing
 from bridge.core.publishing.publication import Pace, plan_publication
 from bridge.core.state.farm_state import FarmState
-from bridge.core.state.records import Admission, Clock, Publication
+from bridge.core.state.recovery import LEASE_SET_SECONDS_MAX, Reset, recovered, refused_until_s
 from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, report
 

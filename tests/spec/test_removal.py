@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-from bridge.api.view import MemberStatus
 from bridge.core.farm.operator_commands import RemovalChanged
-from bridge.core.membership.reconcile import HandOver, Remove
+from bridge.core.log.records import Removal
+from bridge.core.log.weights import CommandRefused
+from bridge.core.membership.reconcile import HandOver, MemberStatus, Remove
 from bridge.core.publishing.publisher_election import PublisherChanged
-from bridge.core.publishing.weights import WishRefused
-from bridge.core.state.records import Removal
 from tests.spec.farm_stories import MASTER, Log, report
 from tests.spec.test_reconcile import SETTINGS, SETTLE_MS, Story
 
@@ -44,7 +43,7 @@ def test_a_removal_that_says_nothing_new_changes_nothing_and_an_unknown_server_i
     log = farm_of_three()
     assert log.append(Removal(2, removed=False)) == []
     [refused] = log.append(Removal(9, removed=True))
-    assert refused == WishRefused("removal", "no server of this farm has the Raft id 9")
+    assert refused == CommandRefused("removal", "no server of this farm has the Raft id 9")
     assert log.farm.state.removed == ()
 
 

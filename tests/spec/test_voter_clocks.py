@@ -6,10 +6,10 @@ import pytest
 
 from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten
 from bridge.core.farm.state_machine import Change, ClockBounded, ClockOff
-from bridge.core.publishing.weights import PipelineFactor, WishRefused
+from bridge.core.log.records import Clock, Correction, CostFactor, Factors, Publication, Record, Removal
+from bridge.core.log.voter_clocks import ALLOWANCE_MS, ALLOWANCE_PERIOD_MAX_MS, READING_CLOCK_ENTRIES, allowance_ms
+from bridge.core.log.weights import CommandRefused, PipelineFactor
 from bridge.core.state.farm_state import FarmTuning
-from bridge.core.state.records import Clock, Correction, CostFactor, Factors, Publication, Record, Removal
-from bridge.core.state.voter_clocks import ALLOWANCE_MS, ALLOWANCE_PERIOD_MAX_MS, READING_CLOCK_ENTRIES, allowance_ms
 from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, report
 
@@ -227,15 +227,15 @@ def test_log_time_comes_back_to_the_clocks_of_a_majority_and_ages_stay_what_they
 def test_a_correction_is_refused_with_the_numbers_where_it_is_not_needed_or_goes_elsewhere() -> None:
     farm = far_ahead()
     [nobody] = Voters().append(Correction(BASE_MS))
-    assert isinstance(nobody, WishRefused)
+    assert isinstance(nobody, CommandRefused)
     assert "no majority of the voters has reported" in nobody.reason
     [needless] = farm.append(Correction(BASE_MS))
-    assert isinstance(needless, WishRefused)
+    assert isinstance(needless, CommandRefused)
     assert "log time is 0.0 s ahead of the clocks of a majority" in needless.reason
     farm.reports({1: 60_000, 2: 60_000, 3: 60_000})
     for ms in (0, 59_999, 60_000 + ALLOWED_MS + 1, JUMP_MS):
         [elsewhere] = farm.append(Correction(BASE_MS + ms))
-        assert isinstance(elsewhere, WishRefused)
+        assert isinstance(elsewhere, CommandRefused)
         assert f"is not within {BASE_MS + 60_000} and {BASE_MS + 60_000 + ALLOWED_MS}" in elsewhere.reason
     assert farm.log_time == JUMP_MS
 
@@ -244,7 +244,7 @@ def test_one_server_whose_clock_is_behind_cannot_bring_log_time_back() -> None:
     farm = far_ahead()
     farm.reports({3: 0})
     [refused] = farm.append(Correction(BASE_MS))
-    assert isinstance(refused, WishRefused)
+    assert isinstance(refused, CommandRefused)
     assert farm.log_time == JUMP_MS
 
 

@@ -5,22 +5,22 @@ from dataclasses import replace
 import pytest
 
 from bridge.core.farm.operator_commands import PublicationForced
-from bridge.core.publishing.publication import Pace, plan_publication
-from bridge.core.publishing.weights import (
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
+from bridge.core.log.weights import (
     COST_FACTORS_MAX,
     COST_MAX,
     EXCLUSIONS_MAX,
     FACTOR_ENDS_MS,
     FACTOR_HOLDS_MS,
     FACTORS_MAX,
+    CommandRefused,
     CostFactorChanged,
     ExclusionChanged,
     FactorsAccepted,
-    WishRefused,
 )
+from bridge.core.publishing.publication import Pace, plan_publication
 from bridge.core.state.farm_state import FarmTuning
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, Log, leaf, report
 
 ONE, TWO = hash_of("leaf01"), hash_of("leaf02")
@@ -77,7 +77,7 @@ def test_an_exclusion_that_would_leave_nothing_to_list_is_refused() -> None:
     log = two_leaves()
     log.append(Exclusion(ONE, excluded=True))
     [refused] = log.append(Exclusion(TWO, excluded=True))
-    assert isinstance(refused, WishRefused)
+    assert isinstance(refused, CommandRefused)
     assert "nothing would be left" in refused.reason
     assert log.farm.state.weights.excluded == (ONE,)
     assert log.leaves.keys() == {"leaf02"}
@@ -93,7 +93,7 @@ def test_exclusions_are_limited() -> None:
     log = two_leaves()
     log.append(*(Exclusion(hash_of(f"gone{each}"), excluded=True) for each in range(EXCLUSIONS_MAX)))
     [refused] = log.append(Exclusion(ONE, excluded=True))
-    assert isinstance(refused, WishRefused)
+    assert isinstance(refused, CommandRefused)
     assert str(EXCLUSIONS_MAX) in refused.reason
 
 
@@ -124,7 +124,7 @@ def test_a_factor_of_one_takes_the_last_one_back() -> None:
 def test_an_operators_factor_out_of_bounds_is_refused(factor: float) -> None:
     log = two_leaves()
     [refused] = log.append(CostFactor(ONE, factor))
-    assert refused == WishRefused("cost", f"the factor {factor:g} is not within 0.1 to 10")
+    assert refused == CommandRefused("cost", f"the factor {factor:g} is not within 0.1 to 10")
     assert log.leaves == {"leaf01": 20, "leaf02": 20}
 
 
@@ -132,7 +132,7 @@ def test_operators_factors_are_limited() -> None:
     log = two_leaves()
     log.append(*(CostFactor(hash_of(f"gone{each}"), 2) for each in range(COST_FACTORS_MAX)))
     [refused] = log.append(CostFactor(ONE, 2))
-    assert isinstance(refused, WishRefused)
+    assert isinstance(refused, CommandRefused)
     assert refused.kind == "cost"
 
 
@@ -235,21 +235,21 @@ def test_an_entry_that_knows_no_more_than_the_last_one_is_refused() -> None:
     entry = factors(log)
     log.append(entry)
     [refused] = log.append(entry)
-    assert refused == WishRefused("factors", "made from the log up to 2; one from up to 2 was accepted")
+    assert refused == CommandRefused("factors", "made from the log up to 2; one from up to 2 was accepted")
     assert factor_of(log) == 1_100
 
 
 def test_an_entry_that_claims_to_know_what_comes_after_it_is_refused() -> None:
     log = two_leaves()
     [refused] = log.append(factors(log, through_index=3))
-    assert refused == WishRefused("factors", "it claims to know the log up to 3, and is itself the entry 3")
+    assert refused == CommandRefused("factors", "it claims to know the log up to 3, and is itself the entry 3")
 
 
 @pytest.mark.parametrize("factor", [0.499, 2.001, -1, float("nan"), float("inf")])
 def test_one_factor_out_of_bounds_refuses_the_whole_entry(factor: float) -> None:
     log = two_leaves()
     [refused] = log.append(factors(log, factors={ONE: 1.1, TWO: factor}))
-    assert refused == WishRefused("factors", f"the factor {factor:g} of {TWO[:8]} is not within 0.5 to 2")
+    assert refused == CommandRefused("factors", f"the factor {factor:g} of {TWO[:8]} is not within 0.5 to 2")
     assert not log.farm.state.weights.factors
 
 
@@ -257,7 +257,7 @@ def test_factors_are_limited_and_those_that_faded_make_room() -> None:
     log = two_leaves()
     log.append(factors(log, factors={hash_of(f"gone{each}"): 1.1 for each in range(FACTORS_MAX)}))
     [refused] = log.append(factors(log))
-    assert isinstance(refused, WishRefused)
+    assert isinstance(refused, CommandRefused)
     alive(log, FACTOR_ENDS_MS)
     assert log.append(factors(log)) == [FactorsAccepted(len(log.records) - 1, 1)]
 
@@ -301,7 +301,7 @@ def test_a_forced_master_is_published_anew_although_nothing_changed_as_soon_as_a
 def test_a_master_that_nobody_serves_cannot_be_forced() -> None:
     log = two_leaves()
     [refused] = log.append(Force("another"))
-    assert isinstance(refused, WishRefused)
+    assert isinstance(refused, CommandRefused)
     assert hash_of("another") in refused.reason
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from bridge.core.farm.state_machine import PublicationAccepted, PublicationRefused
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import CostFactor, Exclusion, Publication, PublishConfig, Report
 from bridge.core.membership.admission import Admitted, Standing
 from bridge.core.publishing.publication import Pace, PlannedPublication, plan_publication
-from bridge.core.publishing.without_quorum import QuorumWatch, Surroundings, acting_publisher, plan_without_quorum
+from bridge.core.publishing.without_quorum import LocalObservations, QuorumWatch, acting_publisher, plan_without_quorum
 from bridge.core.state.farm_state import FarmState
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import CostFactor, Exclusion, Publication, PublishConfig, Report
 from tests.spec.farm_stories import BASE_MS, MASTER, TUNING, Log, leaf, report
 
 PACE = Pace()
@@ -40,7 +40,7 @@ def state_of(log: Log) -> FarmState:
 
 def acting(log: Log, own: Report, *reachable: int) -> int | None:
     """Who publishes, as the sender of `own` sees it."""
-    around = Surroundings(own, frozenset(reachable))
+    around = LocalObservations(own, frozenset(reachable))
     return acting_publisher(state_of(log), MASTER, around, (BASE_MS + OUTAGE_MS) // 1000)
 
 
@@ -48,7 +48,7 @@ def plan(
     log: Log, own: Report, *reachable: int, after_ms: int = 120_000, handed_over: Publication | None = None
 ) -> PlannedPublication | None:
     """What the sender of `own` publishes that much after the base."""
-    around = Surroundings(own, frozenset(reachable))
+    around = LocalObservations(own, frozenset(reachable))
     return plan_without_quorum(state_of(log), MASTER, TUNING, PACE, around, BASE_MS + after_ms, handed_over=handed_over)
 
 
@@ -98,7 +98,7 @@ def test_a_server_whose_clock_contradicts_the_log_publishes_for_nobody() -> None
 
 
 def test_a_server_that_a_person_took_out_of_the_farm_publishes_for_nobody() -> None:
-    log, around = farm_of_three(), Surroundings(report(2), frozenset({3}))
+    log, around = farm_of_three(), LocalObservations(report(2), frozenset({3}))
     state = state_of(log)
     evicted = {**state.admitted, 3: replace(state.admitted[3], standing=Standing.EVICTED)}
     for without in (replace(state, removed=(3,)), replace(state, admitted=evicted)):

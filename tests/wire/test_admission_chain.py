@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bridge.core.log.records import Admission, Approval, Clock
 from bridge.core.membership.admission import (
     ENTRY_BYTES_MAX,
     AdmissionRefused,
@@ -13,7 +14,6 @@ from bridge.core.membership.admission import (
     approve,
     of_founders,
 )
-from bridge.core.state.records import Admission, Approval, Clock
 from bridge.wire.log.admission_chain import LINKS_MAX, chain_of, flaw_of
 from bridge.wire.log.entries import decode, encode
 from bridge.wire.log.proof import sign_entry

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import (
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import (
     Admission,
     Clock,
     CostFactor,
@@ -23,12 +23,12 @@ from bridge.core.state.records import (
     LeafStatus,
     Measurement,
     MetaStatus,
+    OperatorCommand,
     Publication,
     PublishConfig,
     Removal,
     Report,
     RouterStatus,
-    Wish,
 )
 from bridge.wire.i2p.structures import destination_from_base64, ed25519_destination
 from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, ApplicationError, decode, encode
@@ -170,7 +170,7 @@ HASH = "a2" * 26
 
 
 @pytest.mark.parametrize(
-    ("wish", "written"),
+    ("command", "written"),
     [
         (Exclusion(HASH, excluded=True), {"exclusion": {"hash": HASH, "excluded": True}}),
         (CostFactor(HASH, 1.5, "me-1-1"), {"cost": {"hash": HASH, "factor": 1.5}, "request": "me-1-1"}),
@@ -182,9 +182,9 @@ HASH = "a2" * 26
         (Removal(3, removed=True), {"removal": {"server": 3, "removed": True}}),
     ],
 )
-def test_a_wish_is_written_and_read(wish: Wish, written: dict[str, Any]) -> None:
-    assert json.loads(encode(wish)) == written
-    assert decode(encode(wish)) == wish
+def test_a_wish_is_written_and_read(command: OperatorCommand, written: dict[str, Any]) -> None:
+    assert json.loads(encode(command)) == written
+    assert decode(encode(command)) == command
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import ClientKey, CostFactor, Exclusion, Factors, Force, Scope
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import ClientKey, CostFactor, Exclusion, Factors, Force, Scope
 from bridge.wire.log.snapshot import FarmSnapshot, FarmSnapshotError, decode_farm, encode_farm
 from tests.spec.farm_stories import MASTER, Log, leaf, report
 

@@ -6,7 +6,7 @@ import json
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.core.state.records import Admission, Approval, Eviction, Foreign, KeyReplacement, Level
+from bridge.core.log.records import Admission, Approval, Eviction, Foreign, KeyReplacement, Level
 from bridge.wire.keys.box import BOX_BYTES
 from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, ApplicationError, decode, encode
 from bridge.wire.log.identity_entries import BOXES_LIMIT

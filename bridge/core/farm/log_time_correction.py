@@ -1,6 +1,6 @@
 """Log time is brought back: by an operator's entry, to what the clocks of a majority of the voters show.
 
-Log time never goes back by itself, and leads a majority's clocks by little (`bridge.core.state.voter_clocks`). But a
+Log time never goes back by itself, and leads a majority's clocks by little (`bridge.core.log.voter_clocks`). But a
 majority of the clocks can be wrong, and then be corrected; or a farm is made anew of one whose log time was wrong. Log
 time then stands still until the clocks have caught up, which may take years. Then an operator says so in the log:
 
@@ -21,11 +21,11 @@ publication has a second of the present, and a router that took the later one re
 
 from dataclasses import dataclass, replace
 
-from bridge.core.farm.recovery import LEASE_SET_SECONDS_MAX
-from bridge.core.publishing.weights import WishRefused
+from bridge.core.log.records import Correction, Publication
+from bridge.core.log.voter_clocks import allowance_ms
+from bridge.core.log.weights import CommandRefused
 from bridge.core.state.farm_state import FarmState, FarmTuning
-from bridge.core.state.records import Correction, Publication
-from bridge.core.state.voter_clocks import allowance_ms
+from bridge.core.state.recovery import LEASE_SET_SECONDS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SecondForgotten:
     """The last second at which a router can still have that structure, and so refuse an earlier one."""
 
 
-CorrectionChange = LogTimeCorrected | SecondForgotten | WishRefused
+CorrectionChange = LogTimeCorrected | SecondForgotten | CommandRefused
 
 
 def needless_ms(period_ms: int) -> int:
@@ -96,8 +96,8 @@ def correction_refusal(log_time_ms: int, majority_ms: int, time_ms: int, period_
     return None
 
 
-def _refused(reason: str) -> WishRefused:
-    return WishRefused("correction", reason)
+def _refused(reason: str) -> CommandRefused:
+    return CommandRefused("correction", reason)
 
 
 def _moved_back(state: FarmState, back_ms: int) -> FarmState:

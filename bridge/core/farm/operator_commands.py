@@ -2,7 +2,7 @@
 
     exclusion, cost, factors    change the weights; leaves and publishers are chosen again at once
     force                       marks the master until its next accepted publication
-    client                      admits a client key, or removes it (`bridge.core.farm.client_keys`)
+    client                      admits a client key, or removes it (`bridge.core.membership.client_keys`)
     removal                     takes the server's report out, and lets it into the state no more
     correction                  brings log time back (`bridge.core.farm.log_time_correction`)
 
@@ -13,13 +13,22 @@ at all is never published, and the structure that is out there would go on namin
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from bridge.core.farm.client_keys import ClientChanged, change_client
 from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten, correct
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import (
+    ClientKey,
+    Correction,
+    CostFactor,
+    Exclusion,
+    Factors,
+    Force,
+    OperatorCommand,
+    Removal,
+)
+from bridge.core.log.weights import CommandRefused, WeightsChange, exclude, set_cost, take_factors
+from bridge.core.membership.client_keys import ClientChanged, change_client
 from bridge.core.publishing.publisher_election import PublisherChanged, choose_again
-from bridge.core.publishing.weights import WeightsChange, WishRefused, exclude, set_cost, take_factors
 from bridge.core.state.farm_state import FarmState, FarmTuning
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import ClientKey, Correction, CostFactor, Exclusion, Factors, Force, Removal, Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,7 @@ class RemovalChanged:
     removed: bool
 
 
-WishChange = (
+CommandChange = (
     PublisherChanged
     | PublicationForced
     | RemovalChanged
@@ -48,57 +57,57 @@ WishChange = (
 )
 
 
-def apply_wish(  # noqa: PLR0911 - one case per wish
-    state: FarmState, wish: Wish, tuning: FarmTuning
-) -> tuple[FarmState, list[WishChange]]:
-    """The state after a wish, and what changed."""
+def apply_command(  # noqa: PLR0911 - one case per command
+    state: FarmState, command: OperatorCommand, tuning: FarmTuning
+) -> tuple[FarmState, list[CommandChange]]:
+    """The state after a command, and what changed."""
     weights, reweighed = state.weights, None
     change: WeightsChange | None
-    match wish:
+    match command:
         case Force(master):
             return _force(state, master)
         case Removal():
-            return _remove(state, wish, tuning)
+            return _remove(state, command, tuning)
         case ClientKey():
-            clients, told = change_client(state.clients, state.admitted, wish)
+            clients, told = change_client(state.clients, state.admitted, command)
             return replace(state, clients=clients), [] if told is None else [told]
         case Correction():
-            state, corrected = correct(state, wish, tuning)
+            state, corrected = correct(state, command, tuning)
             return state, [*corrected]
         case Exclusion():
-            weights, change = exclude(weights, wish)
+            weights, change = exclude(weights, command)
         case CostFactor():
-            weights, change = set_cost(weights, wish)
-            reweighed = wish.leaf_hash
+            weights, change = set_cost(weights, command)
+            reweighed = command.leaf_hash
         case Factors():
-            weights, change = take_factors(weights, wish, state.applied_index, state.log_time_ms)
+            weights, change = take_factors(weights, command, state.applied_index, state.log_time_ms)
         case _:
-            assert_never(wish)
-    if change is None or isinstance(change, WishRefused):
+            assert_never(command)
+    if change is None or isinstance(change, CommandRefused):
         return state, [] if change is None else [change]
     after, chosen = choose_again(replace(state, weights=weights), tuning, at_clock=False, reweighed=reweighed)
     emptied = [name for name, master in state.masters.items() if master.leaves and not after.masters[name].leaves]
     if emptied:
         reason = f"nothing would be left to list for the master {hash_of(min(emptied))}.b32.i2p"
-        return state, [WishRefused("exclusion", reason)]
+        return state, [CommandRefused("exclusion", reason)]
     return after, [change, *chosen]
 
 
-def _force(state: FarmState, name: str) -> tuple[FarmState, list[WishChange]]:
+def _force(state: FarmState, name: str) -> tuple[FarmState, list[CommandChange]]:
     master = state.masters.get(name)
     if master is None:
-        return state, [WishRefused("force", f"no server reports for the master {hash_of(name)}.b32.i2p")]
+        return state, [CommandRefused("force", f"no server reports for the master {hash_of(name)}.b32.i2p")]
     masters = {**state.masters, name: replace(master, forced=True)}
     return replace(state, masters=masters), [PublicationForced(name)]
 
 
-def _remove(state: FarmState, wish: Removal, tuning: FarmTuning) -> tuple[FarmState, list[WishChange]]:
-    if wish.server_id not in state.admitted:
-        return state, [WishRefused("removal", f"no server of this farm has the Raft id {wish.server_id}")]
-    if (wish.server_id in state.removed) == wish.removed:
+def _remove(state: FarmState, command: Removal, tuning: FarmTuning) -> tuple[FarmState, list[CommandChange]]:
+    if command.server_id not in state.admitted:
+        return state, [CommandRefused("removal", f"no server of this farm has the Raft id {command.server_id}")]
+    if (command.server_id in state.removed) == command.removed:
         return state, []
-    others = {each for each in state.removed if each != wish.server_id}
-    removed = tuple(sorted(others | {wish.server_id} if wish.removed else others))
+    others = {each for each in state.removed if each != command.server_id}
+    removed = tuple(sorted(others | {command.server_id} if command.removed else others))
     servers = {server_id: each for server_id, each in state.servers.items() if server_id not in removed}
     state, chosen = choose_again(replace(state, removed=removed, servers=servers), tuning, at_clock=False)
-    return state, [RemovalChanged(wish.server_id, wish.removed), *chosen]
+    return state, [RemovalChanged(command.server_id, command.removed), *chosen]

@@ -1,7 +1,7 @@
 """The farm's replicated state machine: committed records in, one state out, equal on every server.
 
     report       the sender's latest state replaces its previous one
-    clock   log time moves on, never beyond what a majority's clocks allow (`bridge.core.state.voter_clocks`); what fell
+    clock   log time moves on, never beyond what a majority's clocks allow (`bridge.core.log.voter_clocks`); what fell
                  silent becomes stale, what is long silent is forgotten
     publication  accepted only from the chosen publisher and with a later second than the last accepted one: a deposed
                  publisher that comes back late is fenced here, before anything is signed. The second leads log time
@@ -11,7 +11,7 @@
     exclusion    a leaf is left out of every structure, or let in again; refused where nothing would be left to list
     cost         an operator's factor on the cost of a leaf
     force        the publisher publishes this master anew, as soon as routers take it
-    factors      the pipeline's factors, bounded, damped and fading (`bridge.core.publishing.weights`)
+    factors      the pipeline's factors, bounded, damped and fading (`bridge.core.log.weights`)
     removal      what the server reported and reports does not count, until it is let back; the leader then takes it
                  out of the group, by its own rules (`bridge.core.membership.reconcile`). While it votes its clock goes
                  on counting
@@ -20,12 +20,12 @@
     rekeying     the boxes with the new gossip key are kept, and nobody is out
     correction   log time comes back to where a majority's clocks are (`bridge.core.farm.log_time_correction`)
     level        what the log may hold from here on; it never falls
-    client       a client key may write entries of some kinds, or may no longer (`bridge.core.farm.client_keys`)
+    client       a client key may write entries of some kinds, or may no longer (`bridge.core.membership.client_keys`)
     foreign      kept in the log, no meaning here
 
 An entry acts on the farm only if its author, whose proof was verified on the wire floor, may say what it says, and says
-it for the first time (`bridge.core.farm.authors`). Any other stays in the log, and changes nothing but what is told of
-it.
+it for the first time (`bridge.core.membership.authors`). Any other stays in the log, and changes nothing but what is
+told of it.
 
 An entry of a kind that the farm's level does not hold yet changes nothing: an older version takes it for a foreign one,
 and anybody who may submit could put it there. Whoever proposes such entries waits for the level; this is what makes all
@@ -46,47 +46,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from bridge.core.farm.authors import EntryWithoutEffect, NoEffect, numbers_after, without_effect
-from bridge.core.farm.operator_commands import WishChange, apply_wish
-from bridge.core.membership.admission import (
-    AdmissionLapsed,
-    AdmissionRefused,
-    ServerAdmitted,
-    ServerRetired,
-    admit,
-    after_time,
-    approve,
-    came_alive,
-    of_founders,
-    raft_id_of,
-)
-from bridge.core.membership.eviction import (
-    EvictionRefused,
-    KeysNotReplaced,
-    KeysReplaced,
-    ServerEvicted,
-    evict,
-    replace_keys,
-)
-from bridge.core.publishing.publication import latest_second
-from bridge.core.publishing.publisher_election import choose_again
-from bridge.core.publishing.weights import fading
-from bridge.core.state.farm_state import (
-    AUTHOR_SESSIONS_MAX,
-    AUTHORS_MARK,
-    LEAVES_PER_SERVER_MAX,
-    LOG_TIME_LIMIT_MS,
-    PERIOD_MAX_MS,
-    PERIOD_MIN_MS,
-    SERVERS_MAX,
-    SESSION_LIMITS,
-    FarmState,
-    FarmTuning,
-    MasterState,
-    ServerState,
-)
-from bridge.core.state.feature_level import may_raise, needed_level
-from bridge.core.state.records import (
+from bridge.core.farm.operator_commands import CommandChange, apply_command
+from bridge.core.log.feature_level import may_raise, needed_level
+from bridge.core.log.records import (
     Admission,
     Approval,
     Author,
@@ -108,7 +70,45 @@ from bridge.core.state.records import (
     kind_of,
     request_of,
 )
-from bridge.core.state.voter_clocks import VoterClocks
+from bridge.core.log.voter_clocks import VoterClocks
+from bridge.core.log.weights import fading
+from bridge.core.membership.admission import (
+    AdmissionLapsed,
+    AdmissionRefused,
+    ServerAdmitted,
+    ServerRetired,
+    admit,
+    after_time,
+    approve,
+    came_alive,
+    of_founders,
+    raft_id_of,
+)
+from bridge.core.membership.authors import EntryWithoutEffect, NoEffect, numbers_after, without_effect
+from bridge.core.membership.eviction import (
+    EvictionRefused,
+    KeysNotReplaced,
+    KeysReplaced,
+    ServerEvicted,
+    evict,
+    replace_keys,
+)
+from bridge.core.publishing.publication import latest_second
+from bridge.core.publishing.publisher_election import choose_again
+from bridge.core.state.farm_state import (
+    AUTHOR_SESSIONS_MAX,
+    AUTHORS_MARK,
+    LEAVES_PER_SERVER_MAX,
+    LOG_TIME_LIMIT_MS,
+    PERIOD_MAX_MS,
+    PERIOD_MIN_MS,
+    SERVERS_MAX,
+    SESSION_LIMITS,
+    FarmState,
+    FarmTuning,
+    MasterState,
+    ServerState,
+)
 from consensus import LogId
 from consensus.sessions import RequestId, RequestStatus, SessionTable, parse_request_id
 
@@ -198,7 +198,7 @@ Change = (
     | ServerAdmitted
     | AdmissionRefused
     | AdmissionLapsed
-    | WishChange
+    | CommandChange
     | ServerRetired
     | ServerEvicted
     | EvictionRefused
@@ -293,7 +293,7 @@ class Farm:
             case Admission() | Approval() | Eviction() | KeyReplacement() | Level():
                 return _apply_identity(state, record, entry.data)
             case Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey() | Correction():
-                after, granted = apply_wish(state, record, self.tuning)
+                after, granted = apply_command(state, record, self.tuning)
                 self.sessions.turn_back(max(0, state.log_time_ms - after.log_time_ms))
                 return after, [*granted]
             case Foreign():

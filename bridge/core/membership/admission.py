@@ -35,7 +35,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from bridge.core.state.records import Admission, Approval
+from bridge.core.log.records import Admission, Approval
 
 ADMITTED_MAX = 1024
 """Identities in the life of one farm that came alive, or may still."""

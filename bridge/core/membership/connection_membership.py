@@ -27,7 +27,7 @@ Consequence = MembershipChanged | Alarm | AdoptGeneration
 
 
 @dataclass(slots=True)
-class _Acquaintance:
+class _ConnectedMember:
     info: NodeInfo
     status: Status
     heard_ms: int
@@ -35,7 +35,7 @@ class _Acquaintance:
     connected: bool = False
 
 
-class Acquaintances:
+class ConnectionMembership:
     """The others, and this node's own description. Pure: `now` is monotonic milliseconds."""
 
     def __init__(self, own: NodeInfo, silent_after_ms: int, *, most: int = ACQUAINTANCES_MAX) -> None:
@@ -43,7 +43,7 @@ class Acquaintances:
         self.leaving = False
         self._silent_after_ms = silent_after_ms
         self._most = most
-        self._others: dict[NodeId, _Acquaintance] = {}
+        self._others: dict[NodeId, _ConnectedMember] = {}
         self.left_out = 0
         """Introductions that found no room."""
 
@@ -72,7 +72,7 @@ class Acquaintances:
         return self._hear_of_known(known, info, now, first_hand=first_hand, leaving=leaving)
 
     def _hear_of_known(
-        self, known: _Acquaintance, info: NodeInfo, now: int, *, first_hand: bool, leaving: bool
+        self, known: _ConnectedMember, info: NodeInfo, now: int, *, first_hand: bool, leaving: bool
     ) -> Sequence[Consequence]:
         newer = info.incarnation > known.info.incarnation
         if not newer and info.incarnation != known.info.incarnation:
@@ -121,7 +121,7 @@ class Acquaintances:
         if len(self._others) >= self._most and not self._make_room():
             self.left_out += 1
             return []
-        self._others[info.node_id] = _Acquaintance(info, Status.ALIVE, heard_ms=now, since_ms=now)
+        self._others[info.node_id] = _ConnectedMember(info, Status.ALIVE, heard_ms=now, since_ms=now)
         return [MembershipChanged(info, Status.ALIVE, None)]
 
     def _make_room(self) -> bool:
@@ -151,7 +151,7 @@ class Acquaintances:
 
     @staticmethod
     def _becomes(
-        known: _Acquaintance, status: Status, now: int, info: NodeInfo, *, always: bool = False
+        known: _ConnectedMember, status: Status, now: int, info: NodeInfo, *, always: bool = False
     ) -> list[MembershipChanged]:
         previous = known.status
         if status is previous and not always:

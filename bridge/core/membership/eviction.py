@@ -24,8 +24,8 @@ and whoever asked for it asks again.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from bridge.core.log.records import Eviction, KeyReplacement
 from bridge.core.membership.admission import ADMITTED_MAX, Admitted, Standing, raft_id_of
-from bridge.core.state.records import Eviction, KeyReplacement
 
 
 @dataclass(frozen=True, slots=True)

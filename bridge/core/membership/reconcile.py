@@ -32,8 +32,8 @@ server. The core remembers nothing else, so all that it decides can be read from
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
-from bridge.api.view import MemberStatus
 from bridge.core.membership.admission import ADMITTED_MAX, Admitted, Standing, holder_of, raft_id_of, refusal
 from consensus import MAX_MEMBERS
 
@@ -41,6 +41,15 @@ VOTERS_MAX_DEFAULT = 5
 GRACE_DEFAULT_MS = 600_000
 REFUSED_TOLD_MAX = 8
 _MINUTE_MS = 60_000
+
+
+class MemberStatus(Enum):
+    """How gossip judges a member."""
+
+    ALIVE = "alive"
+    SUSPECT = "suspect"
+    DEAD = "dead"
+    LEFT = "left"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from bridge.core.log.records import LeafStatus, MetaStatus, PublishConfig, Report
 from bridge.core.state.farm_state import Choice, FarmState, FarmTuning, ServerState
-from bridge.core.state.records import LeafStatus, MetaStatus, PublishConfig, Report
 
 JOB_LAG_CAP, JOB_LAG_WORST_MS = 300, 1_000
 UPTIME_CAP, UPTIME_GOOD_MS = 200, 600_000
@@ -39,7 +39,7 @@ class Inability(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Candidate:
     """How a server stands as a candidate: its score, or why it has none."""
 
     server_id: int
@@ -76,13 +76,13 @@ def _leaves_penalty(leaves: Sequence[LeafStatus]) -> int:
     return penalty(LEAVES_CAP, sum(not leaf.healthy for leaf in leaves), len(leaves)) if leaves else 0
 
 
-def standings(state: FarmState, master: str, tuning: FarmTuning) -> list[Standing]:
+def candidates_of(state: FarmState, master: str, tuning: FarmTuning) -> list[Candidate]:
     """Every server that reports for `master`, in order of id."""
-    return [_standing(state, server, server.report.part_in(master), tuning) for server in state.serving(master)]
+    return [_candidate(state, server, server.report.part_in(master), tuning) for server in state.serving(master)]
 
 
-def _standing(state: FarmState, server: ServerState, part: MetaStatus | None, tuning: FarmTuning) -> Standing:
-    return Standing(
+def _candidate(state: FarmState, server: ServerState, part: MetaStatus | None, tuning: FarmTuning) -> Candidate:
+    return Candidate(
         server_id=server.report.server_id,
         preferred=part is not None and part.publish_config is PublishConfig.ON,
         score=score(server.report),
@@ -105,9 +105,9 @@ def _inability(state: FarmState, server: ServerState, part: MetaStatus | None, t
     return Inability.KEY_ENDS if key_ends_s - KEY_MARGIN_S <= state.log_time_ms // 1000 else None
 
 
-def choose(previous: Choice, candidates: Sequence[Standing], tuning: FarmTuning, *, at_clock: bool) -> Choice:
+def choose(previous: Choice, candidates: Sequence[Candidate], tuning: FarmTuning, *, at_clock: bool) -> Choice:
     """The next choice; only clock entries count towards the margin, so that chatty servers gain nothing."""
-    able: Mapping[int, Standing] = {each.server_id: each for each in candidates if each.inability is None}
+    able: Mapping[int, Candidate] = {each.server_id: each for each in candidates if each.inability is None}
     if not able:
         return Choice()
     best = max(able.values(), key=lambda each: (each.preferred, each.score, -each.server_id))

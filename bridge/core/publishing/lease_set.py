@@ -1,7 +1,7 @@
 """What is published: which destinations the Meta LS2 lists, and at which cost (docs/explanation/publishing.md).
 
     load = job lag 30 + bandwidth 30 + connections 20 + missing tunnels 20        0 … 100
-    cost = load, weighed by operators and pipeline, + 100 if not healthy 0 … 200      (`bridge.core.publishing.weights`)
+    cost = load, weighed by operators and pipeline, + 100 if not healthy 0 … 200      (`bridge.core.log.weights`)
 
 Availability comes first: if fewer than half of all known leaves are healthy, every known one is listed, the healthy
 ones at the lower cost, because a report that says "ill" is then more likely wrong than the whole farm is dead. Nothing
@@ -23,11 +23,11 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import LeafStatus, RouterStatus
+from bridge.core.log.weights import weighed
 from bridge.core.publishing.candidates import JOB_LAG_WORST_MS, penalty
-from bridge.core.publishing.weights import weighed
 from bridge.core.state.farm_state import FarmState, FarmTuning, Leaf, MasterState, ServerState
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import LeafStatus, RouterStatus
 
 LEAVES_MAX = 16
 JOB_LAG_COST = 30

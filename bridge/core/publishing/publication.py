@@ -20,9 +20,9 @@ while the publisher lives.
 import hashlib
 from dataclasses import dataclass
 
+from bridge.core.log.records import Publication
 from bridge.core.publishing.lease_set import LeafEntry, content_hash
 from bridge.core.state.farm_state import UNFENCED_AHEAD_MS, FarmState, FarmTuning, Leaf, MasterState
-from bridge.core.state.records import Publication
 
 ENTRY_REMAINING_S = 900
 JITTER_PERCENT = 10

@@ -6,7 +6,7 @@ seconds of its structures go on rising when its servers come back.
 
 from dataclasses import dataclass, replace
 
-from bridge.core.publishing.candidates import choose, standings
+from bridge.core.publishing.candidates import candidates_of, choose
 from bridge.core.publishing.lease_set import select_leaves
 from bridge.core.state.farm_state import MASTERS_MAX, FarmState, FarmTuning, MasterState
 
@@ -33,7 +33,7 @@ def choose_again(
     changes: list[PublisherChanged] = []
     for name in sorted([*recent, *newcomers]):
         before = recent.get(name) or MasterState(since_ms=max(server.heard_ms for server in state.serving(name)))
-        choice = choose(before.choice, standings(state, name, tuning), tuning, at_clock=at_clock)
+        choice = choose(before.choice, candidates_of(state, name, tuning), tuning, at_clock=at_clock)
         leaves = select_leaves(state, name, tuning, at_clock=at_clock, reweighed=reweighed)
         masters[name] = replace(before, choice=choice, leaves=leaves)
         if choice.server_id != before.choice.server_id:

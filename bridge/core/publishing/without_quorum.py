@@ -23,11 +23,11 @@ simpler question, but a server that does not vote hears of no election, and a le
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+from bridge.core.log.records import Publication, PublishConfig, Report
 from bridge.core.publishing.candidates import KEY_MARGIN_S
 from bridge.core.publishing.lease_set import select_leaves
 from bridge.core.publishing.publication import Pace, PlannedPublication, plan_publication
 from bridge.core.state.farm_state import Choice, FarmState, FarmTuning, MasterState, ServerState
-from bridge.core.state.records import Publication, PublishConfig, Report
 
 PATIENCE_PERIODS = 2.5
 """Without a clock entry for so long there is no quorum: one may be late, and an election may take the next."""
@@ -56,7 +56,7 @@ class QuorumWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class LocalObservations:
     """What one server knows without asking a majority: its own state, and which others gossip hears of."""
 
     own: Report
@@ -64,7 +64,7 @@ class Surroundings:
     """Raft ids of the other members of the group that are alive."""
 
 
-def acting_publisher(state: FarmState, master: str, around: Surroundings, now_s: int) -> int | None:
+def acting_publisher(state: FarmState, master: str, around: LocalObservations, now_s: int) -> int | None:
     """Who publishes `master` without a quorum, by what this server sees; None: nobody who is to be reached can."""
     known = state.masters.get(master, MasterState())
     last = known.choice.server_id if known.publication is None else known.publication.server_id
@@ -79,7 +79,7 @@ def plan_without_quorum(
     master: str,
     tuning: FarmTuning,
     pace: Pace,
-    around: Surroundings,
+    around: LocalObservations,
     now_ms: int,
     *,
     handed_over: Publication | None,
@@ -107,7 +107,7 @@ def plan_without_quorum(
     return plan_publication(seen, master, own_id, pace, now_ms, handed_over=handed_over)
 
 
-def _able(state: FarmState, master: str, around: Surroundings, now_s: int) -> set[int]:
+def _able(state: FarmState, master: str, around: LocalObservations, now_s: int) -> set[int]:
     reports = {each: server.report for each, server in state.servers.items() if each in around.reachable}
     reports[around.own.server_id] = around.own
     return {server_id for server_id, report in reports.items() if _is_able(state, report, master, now_s)}
@@ -133,7 +133,7 @@ def _node_id(state: FarmState, server_id: int) -> bytes:
     return b"" if admitted is None else admitted.node_id
 
 
-def _as_seen(state: FarmState, tuning: FarmTuning, around: Surroundings, now_ms: int) -> FarmState:
+def _as_seen(state: FarmState, tuning: FarmTuning, around: LocalObservations, now_ms: int) -> FarmState:
     """The state as it would be if the log could say what this server sees."""
     log_time_ms = max(state.log_time_ms, now_ms)
     silent_ms = log_time_ms - tuning.stale_after_ms - 1

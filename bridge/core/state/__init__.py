@@ -1,1 +1,1 @@
-"""What the farm's log says, as values: records, the state that they make, log time."""
+"""The state that the farm's log makes, and log time."""

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 
-from bridge.core.farm.authors import AuthorNumbers
-from bridge.core.farm.client_keys import Client
+from bridge.core.log.feature_level import FIRST_LEVEL
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import LeafStatus, Publication, Report
+from bridge.core.log.voter_clocks import VoterClocks
+from bridge.core.log.weights import Weights
 from bridge.core.membership.admission import Admitted
+from bridge.core.membership.authors import AuthorNumbers
+from bridge.core.membership.client_keys import Client
 from bridge.core.membership.eviction import Rekeying
-from bridge.core.publishing.weights import Weights
-from bridge.core.state.feature_level import FIRST_LEVEL
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import LeafStatus, Publication, Report
-from bridge.core.state.voter_clocks import VoterClocks
 from consensus.sessions import SessionLimits
 
 SERVERS_MAX = 64

@@ -1,6 +1,6 @@
 """Log time as one server reckons it between clock entries, what a leader writes as clock entry, whose clock is off.
 
-The log carries the time (`bridge.core.state.voter_clocks`). Between clock entries a server runs it on by its own
+The log carries the time (`bridge.core.log.voter_clocks`). Between clock entries a server runs it on by its own
 monotonic clock (`paced`), and so it does with the clock of each server that reports: its date, and what has passed here
 since. Of these the *majority time* is what a majority of the voters have reached: with an odd number of voters the
 median.
@@ -18,7 +18,7 @@ whether a majority agrees at all.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bridge.core.state.voter_clocks import VoterClocks, time_of_majorities
+from bridge.core.log.voter_clocks import VoterClocks, time_of_majorities
 
 STEP_MS = 5_000
 CLOCK_OFF_MS = 10_000

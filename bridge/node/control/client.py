@@ -25,18 +25,24 @@ import trio
 from bridge.api.control import (
     WAIT_LIMIT_MS,
     ClusterAnswer,
+    CommandAnswer,
     EventPage,
     KeysAnswer,
     LogPage,
     LogTimeAnswer,
     SubmitAnswer,
-    WishAnswer,
 )
 from bridge.api.control_json import cluster_from, event_page_from, keys_from, log_page_from, submit_from
 from bridge.api.view import FarmView
 from bridge.api.view_json import DOCUMENT_LIMIT_BYTES, ViewError, checked, decode_json, decode_view, from_document
 from bridge.node.security.control_socket import SOCKET_NAME, answers, socket_address
-from bridge.node.security.local_trust import UntrustedPathError, check_control_socket, check_node_user, peer_user_id
+from bridge.node.security.local_trust import (
+    UntrustedPathError,
+    check_control_socket,
+    check_node_user,
+    default_state_directory,
+    peer_user_id,
+)
 
 RECEIVE_BYTES = 64 * 1024
 ANSWER_TIMEOUT_S = 30.0
@@ -123,9 +129,9 @@ class ControlClient:
                 return submit_from(found)
         raise self._refused(status, body)
 
-    async def wish(self, wish: dict[str, Any]) -> WishAnswer:
+    async def command(self, command: dict[str, Any]) -> CommandAnswer:
         """Have what an operator asks for granted; ControlError says why it was not."""
-        return from_document(WishAnswer, await self._post("/v1/wishes", wish))
+        return from_document(CommandAnswer, await self._post("/v1/commands", command))
 
     async def log_time(self) -> LogTimeAnswer:
         """The farm's time, and the servers' clocks."""
@@ -363,12 +369,6 @@ def _sockets(directory: Path) -> Iterator[Path]:
     except OSError:
         return
     yield from found
-
-
-def default_state_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where `run` keeps a node's state unless told otherwise."""
-    base = environment.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
-    return Path(base) / "garlicfarm"
 
 
 def ask(path: Path, question: Callable[[ControlClient], Awaitable[T]], timeout_s: float = ANSWER_TIMEOUT_S) -> T:

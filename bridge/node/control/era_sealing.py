@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from bridge.core.membership.admission import Admitted
 from bridge.core.state.farm_state import FarmState
-from bridge.node.membership.member_directory import Listed
-from bridge.node.membership.membership_provider import Company
+from bridge.node.membership.member_directory import DirectoryEntry
+from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.wire.keys.box import EraKey, new_key, seal_key
 from bridge.wire.log.identity_entries import BOXES_LIMIT
 from gossip.core.keyring import Keyring
@@ -31,9 +31,9 @@ class SealedEra:
 def seal_era(
     state: FarmState,
     chain: Keyring,
-    company: Company,
+    company: MembershipProvider,
     label: bytes,
-    seen: Mapping[bytes, Listed],
+    seen: Mapping[bytes, DirectoryEntry],
     *,
     without: bytes | None = None,
 ) -> SealedEra:
@@ -54,7 +54,7 @@ def seal_era(
 
 
 def staying(
-    state: FarmState, own_id: bytes, seen: Mapping[bytes, Listed], *, without: bytes | None = None
+    state: FarmState, own_id: bytes, seen: Mapping[bytes, DirectoryEntry], *, without: bytes | None = None
 ) -> list[Admitted]:
     """The members but `without`: this node first, then those who run, then the others."""
     members = [each for each in state.admitted.values() if each.is_member and each.node_id != without]
@@ -66,7 +66,7 @@ def staying(
     return sorted(members, key=rank)
 
 
-def not_admitted(state: FarmState, seen: Mapping[bytes, Listed]) -> tuple[str, ...]:
+def not_admitted(state: FarmState, seen: Mapping[bytes, DirectoryEntry]) -> tuple[str, ...]:
     """Routers that run and that the log has not admitted: no box is made for them."""
     known = {each.node_id for each in state.admitted.values()}
     return tuple(each.metadata.name for each in seen.values() if each.node_id not in known and each.reachable)

@@ -19,8 +19,10 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from bridge.api.control import Scalar
+from bridge.api.control import Refused, Scalar
 from bridge.core.formation.founding import Founding
+from bridge.core.log.feature_level import SUPPORTED_LEVEL, needed_level
+from bridge.core.log.records import Admission, Approval, Eviction, KeyReplacement
 from bridge.core.membership.admission import (
     Admitted,
     Standing,
@@ -32,15 +34,13 @@ from bridge.core.membership.admission import (
 )
 from bridge.core.membership.eviction import majority_lost, vote_goes_first
 from bridge.core.state.farm_state import FarmState
-from bridge.core.state.feature_level import SUPPORTED_LEVEL, needed_level
-from bridge.core.state.records import Admission, Approval, Eviction, KeyReplacement
 from bridge.node.control.era_sealing import not_admitted, seal_era, staying
-from bridge.node.control.routes import Answer, Handler, Refused, Request
-from bridge.node.events.event_log import EventLog
-from bridge.node.membership.member_directory import Listed, Roster
-from bridge.node.membership.membership_provider import Company
+from bridge.node.control.routes import Answer, Handler, Request
+from bridge.node.events.event_log import EventLog, clock_ms
+from bridge.node.membership.member_directory import DirectoryEntry, MemberDirectory
+from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.node.membership.reconciling import PASSING, group_of
-from bridge.node.raft.applied_state import Ledger, clock_ms
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import Replica
 from bridge.node.security.farm_keys import FarmKeys
@@ -81,18 +81,20 @@ class _Farm:
     """What there is once this node is a server."""
 
     replica: Replica
-    ledger: Ledger
+    applied_state: AppliedState
     signer: EntrySigner
     founding: Founding
     answered_within_ms: int
 
 
-class IdentityOffice:
+class IdentityAdmin:
     """Answers the routes above."""
 
-    def __init__(self, agent: Company, roster: Roster, farm_keys: FarmKeys, trace: EventLog) -> None:
+    def __init__(
+        self, agent: MembershipProvider, member_directory: MemberDirectory, farm_keys: FarmKeys, trace: EventLog
+    ) -> None:
         self._agent = agent
-        self._roster = roster
+        self._member_directory = member_directory
         self._farm_keys = farm_keys
         self._trace = trace
         self._farm: _Farm | None = None
@@ -100,10 +102,15 @@ class IdentityOffice:
         """Who is being thrown out: as a learner that is caught up and well it would otherwise be given a vote again."""
 
     def founded(
-        self, replica: Replica, ledger: Ledger, signer: EntrySigner, founding: Founding, answered_within_ms: int
+        self,
+        replica: Replica,
+        applied_state: AppliedState,
+        signer: EntrySigner,
+        founding: Founding,
+        answered_within_ms: int,
     ) -> None:
         """From now on there is a log."""
-        self._farm = _Farm(replica, ledger, signer, founding, answered_within_ms)
+        self._farm = _Farm(replica, applied_state, signer, founding, answered_within_ms)
 
     @property
     def handlers(self) -> dict[str, tuple[str, Handler]]:
@@ -120,8 +127,8 @@ class IdentityOffice:
 
     async def _list(self, _request: Request, _query: str) -> Answer:
         farm = self._server()
-        state, configuration = farm.ledger.state, farm.replica.server.describe().raft.configuration
-        seen = {bytes(each.node_id): each for each in self._roster.members()}
+        state, configuration = farm.applied_state.state, farm.replica.server.describe().raft.configuration
+        seen = {bytes(each.node_id): each for each in self._member_directory.members()}
         rows = [
             _row(
                 each.node_id,
@@ -155,9 +162,9 @@ class IdentityOffice:
 
     def _name(self, each: Admitted) -> str | None:
         own = each.node_id == self._agent.node_id
-        return self._roster.name_of(self._agent.node_id) if own else each.name
+        return self._member_directory.name_of(self._agent.node_id) if own else each.name
 
-    def _status(self, node_id: bytes, seen: dict[bytes, Listed]) -> str:
+    def _status(self, node_id: bytes, seen: dict[bytes, DirectoryEntry]) -> str:
         if node_id == self._agent.node_id:
             return "alive"
         listed = seen.get(node_id)
@@ -167,7 +174,7 @@ class IdentityOffice:
 
     async def _approve(self, request: Request, _query: str) -> Answer:
         farm, wanted = self._leader(), _which(request.body).node
-        state = farm.ledger.state
+        state = farm.applied_state.state
         newcomer = self._newcomer(state, wanted)
         name = newcomer.metadata.name
         holder = holder_of(state.admitted, name)
@@ -187,7 +194,7 @@ class IdentityOffice:
         if reason is not None:
             raise Refused(409, "not-approved", reason)
         await self._commit(farm, approval)
-        after = farm.ledger.state.admitted
+        after = farm.applied_state.state.admitted
         given = raft_id_of(after, newcomer.node_id)
         if given is None or after[given].name != name:
             raise Refused(409, "not-approved", "another decision about this name came first: `garlicfarm node list`")
@@ -202,9 +209,9 @@ class IdentityOffice:
             }
         )
 
-    async def _admit(self, farm: _Farm, newcomer: Listed) -> Answer:
+    async def _admit(self, farm: _Farm, newcomer: DirectoryEntry) -> Answer:
         """A router under a name that nobody has."""
-        node_id, name, table = newcomer.node_id, newcomer.metadata.name, farm.ledger.state.admitted
+        node_id, name, table = newcomer.node_id, newcomer.metadata.name, farm.applied_state.state.admitted
         if raft_id_of(table, node_id) is not None:
             text = f"{node_id.hex()} is admitted already; the leader records by itself that it is called {name} now"
             raise Refused(409, "not-needed", text)
@@ -212,17 +219,17 @@ class IdentityOffice:
         if reason is not None:
             raise Refused(409, "not-approved", reason)
         await self._commit(farm, Admission(node_id, name, newcomer.key or None, next_raft_id(table, node_id)))
-        given = raft_id_of(farm.ledger.state.admitted, node_id)
+        given = raft_id_of(farm.applied_state.state.admitted, node_id)
         if given is None:
             raise Refused(409, "not-approved", "another admission came first: ask again")
         self._trace.append("node-approved", {"name": name, "id": node_id.hex(), "server": given})
         return _json({"schema": 1, "name": name, "id": node_id.hex(), "raftId": given, "retired": None})
 
-    def _newcomer(self, state: FarmState, wanted: str) -> Listed:
+    def _newcomer(self, state: FarmState, wanted: str) -> DirectoryEntry:
         """The router that runs under a name which belongs to another identity."""
         found = [
             each
-            for each in self._roster.members()
+            for each in self._member_directory.members()
             if each.reachable
             and wanted in (each.node_id.hex(), each.metadata.name)
             and ((known := raft_id_of(state.admitted, each.node_id)) is None or state.admitted[known].name != wanted)
@@ -239,7 +246,7 @@ class IdentityOffice:
 
     async def _evict(self, request: Request, _query: str) -> Answer:
         farm, which = self._leader(), _which(request.body)
-        state = farm.ledger.state
+        state = farm.applied_state.state
         node_id, server_id = self._target(state, which.node)
         if node_id == self._agent.node_id:
             text = "this node leads, and nobody throws himself out: `garlicfarm transfer`, then ask the next leader"
@@ -258,11 +265,11 @@ class IdentityOffice:
         try:
             if obstacle is None and server_id is not None and vote_goes_first(group.voters, server_id, expect):
                 await self._take_vote(farm, server_id)
-            eviction, left_out = self._eviction(farm.ledger.state, node_id)
+            eviction, left_out = self._eviction(farm.applied_state.state, node_id)
             await self._commit(farm, eviction)
         finally:
             self.losing_vote -= going
-        if farm.ledger.state.rekeying.era != eviction.era:
+        if farm.applied_state.state.rekeying.era != eviction.era:
             raise Refused(409, "not-evicted", "somebody else evicted at the same time, and that came first: ask again")
         facts: dict[str, Scalar] = {"id": node_id.hex(), "era": eviction.era, "sealedFor": len(eviction.boxes)}
         self._trace.append("node-evicted", facts)
@@ -272,7 +279,7 @@ class IdentityOffice:
                 "schema": 1,
                 **facts,
                 "name": None if each is None else each.name,
-                "raftId": raft_id_of(farm.ledger.state.admitted, node_id),
+                "raftId": raft_id_of(farm.applied_state.state.admitted, node_id),
                 "keysReplaced": self._agent.key_chain is not None,
                 "leftOut": list(left_out),
                 "votesStill": server_id is not None and server_id in raft.configuration.voter_ids,
@@ -300,8 +307,12 @@ class IdentityOffice:
     def _target(self, state: FarmState, wanted: str) -> tuple[bytes, int | None]:
         known = {each.node_id: number for number, each in state.admitted.items()}
         named = [each.node_id for each in state.admitted.values() if each.name == wanted and each.is_member]
-        named += [bytes(each.node_id) for each in self._roster.members() if each.metadata.name == wanted]
-        everybody = {*known, *(bytes(each.node_id) for each in self._roster.members()), bytes(self._agent.node_id)}
+        named += [bytes(each.node_id) for each in self._member_directory.members() if each.metadata.name == wanted]
+        everybody = {
+            *known,
+            *(bytes(each.node_id) for each in self._member_directory.members()),
+            bytes(self._agent.node_id),
+        }
         by_id = [node_id for node_id in everybody if node_id.hex() == wanted]
         found = set(by_id or named)
         if len(found) != 1:
@@ -325,7 +336,7 @@ class IdentityOffice:
 
     async def _replace_keys(self, request: Request, _query: str) -> Answer:
         farm, force = self._leader(), _forced(request.body)
-        state, chain, seen = farm.ledger.state, self._agent.key_chain, self._seen()
+        state, chain, seen = farm.applied_state.state, self._agent.key_chain, self._seen()
         if chain is None:
             text = (
                 'with transport = "i2p" no gossip carries keys: replace the key file of each router by hand, as'
@@ -346,7 +357,7 @@ class IdentityOffice:
             )
             raise Refused(409, "left-out", text)
         await self._commit(farm, KeyReplacement(sealed.era, sealed.boxes))
-        if farm.ledger.state.rekeying.era != sealed.era:
+        if farm.applied_state.state.rekeying.era != sealed.era:
             text = "somebody else replaced the keys at the same time, and that came first: `garlicfarm keys list`"
             raise Refused(409, "not-replaced", text)
         names = {each.node_id: each.name or each.node_id.hex() for each in state.admitted.values()}
@@ -356,15 +367,15 @@ class IdentityOffice:
         left_out = [*sealed.left_out, *not_admitted(state, seen)]
         return _json({"schema": 1, **facts, "away": sorted(away), "leftOut": left_out})
 
-    def _seen(self) -> dict[bytes, Listed]:
-        return {bytes(each.node_id): each for each in self._roster.members()}
+    def _seen(self) -> dict[bytes, DirectoryEntry]:
+        return {bytes(each.node_id): each for each in self._member_directory.members()}
 
     # -- a backup ------------------------------------------------------------------------------------------------------
 
     async def _back_up(self, _request: Request, _query: str) -> Answer:
         farm = self._server()
-        state = farm.ledger.state
-        image = farm.ledger.snapshot()
+        state = farm.applied_state.state
+        image = farm.applied_state.snapshot()
         configuration = farm.replica.server.describe().raft.configuration
         key = self._farm_keys.current
         head = BackupHead(
@@ -392,7 +403,7 @@ class IdentityOffice:
         farm = self._server()
         if not farm.replica.leads:
             leader = farm.replica.server.role.leader
-            each = None if leader is None else farm.ledger.state.admitted.get(integer_id(leader))
+            each = None if leader is None else farm.applied_state.state.admitted.get(integer_id(leader))
             name = "nobody known" if leader is None else (each.name if each and each.name else f"server {leader}")
             text = f"only the leader decides about identities, and this node does not lead; {name} does. Ask it there"
             raise Refused(409, "not-leader", text)
@@ -401,10 +412,10 @@ class IdentityOffice:
     def _runs(self, node_id: bytes) -> bool:
         if node_id == self._agent.node_id:
             return True
-        return any(each.node_id == node_id and each.reachable for each in self._roster.members())
+        return any(each.node_id == node_id and each.reachable for each in self._member_directory.members())
 
     async def _commit(self, farm: _Farm, record: Admission | Approval | Eviction | KeyReplacement) -> None:
-        level = farm.ledger.state.level
+        level = farm.applied_state.state.level
         if level < needed_level(record):
             raise Refused(
                 409,

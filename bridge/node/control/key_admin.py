@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 import trio
 
-from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer
-from bridge.api.view import FarmView, MemberStatus, ServerRole
-from bridge.node.control.routes import Refused
+from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer, Refused
+from bridge.api.view import FarmView, ServerRole
+from bridge.core.membership.reconcile import MemberStatus
 from bridge.node.events.event_log import EventLog
-from bridge.node.membership.member_directory import Roster
+from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.farm_key import farm_key_text
 from gossip.core.effects import AlarmKind
@@ -32,15 +32,20 @@ _STATES = {
 _RUNNING = frozenset({MemberStatus.ALIVE, MemberStatus.SUSPECT})
 
 
-class KeyOffice:
+class KeyAdmin:
     """The `KeyPort` of a node."""
 
     def __init__(
-        self, agent: Agent, roster: Roster, farm_keys: FarmKeys, make_view: Callable[[], FarmView], trace: EventLog
+        self,
+        agent: Agent,
+        member_directory: MemberDirectory,
+        farm_keys: FarmKeys,
+        make_view: Callable[[], FarmView],
+        trace: EventLog,
     ) -> None:
         self._room = KeyManager(agent)
         self._own_id = agent.node_id
-        self._roster = roster
+        self._member_directory = member_directory
         self._farm_keys = farm_keys
         self._make_view = make_view
         self._trace = trace
@@ -144,7 +149,7 @@ class KeyOffice:
         return tuple(sorted(down | voters))
 
     def _names(self, node_ids: tuple[NodeId, ...]) -> tuple[str, ...]:
-        return tuple(sorted(self._roster.name_of(node_id) for node_id in node_ids))
+        return tuple(sorted(self._member_directory.name_of(node_id) for node_id in node_ids))
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:

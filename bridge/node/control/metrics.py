@@ -13,7 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from bridge.api.printable import printable
-from bridge.api.view import CounterView, FarmView, MemberStatus, RaftRole
+from bridge.api.view import CounterView, FarmView, RaftRole
+from bridge.core.membership.reconcile import MemberStatus
 
 PREFIX = "garlicfarm"
 

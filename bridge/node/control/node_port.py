@@ -12,22 +12,23 @@ import trio
 
 from bridge.api.control import (
     ClusterAnswer,
+    CommandAnswer,
     EventPage,
     LogPage,
     LogTimeAnswer,
+    Refused,
     ServerClock,
     SubmitAnswer,
     SubmitOutcome,
-    WishAnswer,
 )
 from bridge.api.control_json import log_entry
 from bridge.api.view import FarmView, VoterView
+from bridge.core.log.records import Admission, Approval, Clock, Eviction, KeyReplacement, Level, Publication
 from bridge.core.membership.admission import server_name
-from bridge.core.state.records import Admission, Approval, Clock, Eviction, KeyReplacement, Level, Publication
-from bridge.node.control.operator_commands import Wishing
-from bridge.node.control.routes import KeyPort, Refused
+from bridge.node.control.operator_commands import OperatorCommands
+from bridge.node.control.routes import KeyPort
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.handover import hand_over
 from bridge.node.raft.replica import Replica
@@ -58,15 +59,15 @@ class NodePort:
         self._withdraw = withdraw
         self._confirm = confirm
         self.keys = keys
-        self._ledger: Ledger | None = None
+        self._applied_state: AppliedState | None = None
         self._replica: Replica | None = None
         self._submitting: Submitting | None = None
         self._has_log = trio.Event()
 
-    def founded(self, replica: Replica, ledger: Ledger, signer: EntrySigner, client_name: str) -> None:
+    def founded(self, replica: Replica, applied_state: AppliedState, signer: EntrySigner, client_name: str) -> None:
         """From now on there is a log; under `client_name`, unique to this life, others' entries are submitted."""
-        self._replica, self._ledger = replica, ledger
-        self._submitting = Submitting(replica, ledger, signer, client_name)
+        self._replica, self._applied_state = replica, applied_state
+        self._submitting = Submitting(replica, applied_state, signer, client_name)
         self._has_log.set()
 
     async def view(self) -> FarmView:
@@ -106,9 +107,9 @@ class NodePort:
             await self._has_log.wait()
             if self._replica is not None:
                 await self._replica.server.wait_applied(start)
-        if self._replica is None or self._ledger is None:
+        if self._replica is None or self._applied_state is None:
             return LogPage(first_index=1, last_index=0, commit_index=0, next_index=start)
-        server, ledger = self._replica.server, self._ledger
+        server, applied_state = self._replica.server, self._applied_state
         about = server.describe()
         applied, kept = about.applied, about.raft.log_start.index + 1
         # What a snapshot covers and the log no longer holds is skipped; the page says where it begins.
@@ -116,7 +117,8 @@ class NodePort:
         readable = max(0, min(limit, applied - start + 1))
         entries = await self._read(self._replica, start, readable) if readable else ()
         shown = tuple(
-            log_entry(start + offset, entry, ledger.log_time_at(start + offset)) for offset, entry in enumerate(entries)
+            log_entry(start + offset, entry, applied_state.log_time_at(start + offset))
+            for offset, entry in enumerate(entries)
         )
         return LogPage(
             first_index=kept,
@@ -163,25 +165,25 @@ class NodePort:
             )
         return await self._submitting.submit(entry, request)
 
-    async def wish(self, body: bytes) -> WishAnswer:
+    async def command(self, body: bytes) -> CommandAnswer:
         """Have what an operator asks for committed; `Refused` says why it came to nothing."""
-        if self._submitting is None or self._ledger is None:
+        if self._submitting is None or self._applied_state is None:
             raise Refused(409, "no-server", "this node is not a server of a founded farm; see `garlicfarm status`")
-        return await Wishing(self._make_view(), self._ledger, self._submitting.submit).grant(body)
+        return await OperatorCommands(self._make_view(), self._applied_state, self._submitting.submit).grant(body)
 
     async def log_time(self) -> LogTimeAnswer:
         """The farm's time, and the servers' clocks beside it."""
         view = self._make_view()
-        if self._ledger is None or view.node.raft_id is None:
+        if self._applied_state is None or view.node.raft_id is None:
             raise Refused(409, "no-server", "this node is not a server of a founded farm; see `garlicfarm status`")
-        ledger, state = self._ledger, self._ledger.state
-        judgement = ledger.judge_clocks(view.node.raft_id)
+        applied_state, state = self._applied_state, self._applied_state.state
+        judgement = applied_state.judge_clocks(view.node.raft_id)
         offsets_ms: Mapping[int, int] = {} if judgement is None else judgement.offsets_ms
         voters = {each for majority in state.clocks.majorities for each in majority}
         return LogTimeAnswer(
             log_time_ms=state.log_time_ms,
             majority_ms=None if judgement is None else judgement.majority_ms,
-            latest_ms=state.clocks.limit_ms(view.raft.term, ledger.farm.tuning.period_ms),
+            latest_ms=state.clocks.limit_ms(view.raft.term, applied_state.farm.tuning.period_ms),
             agreed=judgement is not None and judgement.agreed,
             clocks=tuple(
                 ServerClock(each, server_name(state.admitted, each), each in voters, offsets_ms.get(each))

@@ -19,18 +19,26 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Struct
 
-from bridge.api.control import SubmitAnswer, SubmitOutcome, WishAnswer
+from bridge.api.control import CommandAnswer, Refused, SubmitAnswer, SubmitOutcome
 from bridge.api.view import FarmView
 from bridge.api.weights import address_of_hash
-from bridge.core.farm.client_keys import client_refusal
 from bridge.core.farm.log_time_correction import correction_refusal
+from bridge.core.log.feature_level import needed_level
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import (
+    ClientKey,
+    Correction,
+    CostFactor,
+    Exclusion,
+    Force,
+    OperatorCommand,
+    Removal,
+    Scope,
+)
+from bridge.core.log.voter_clocks import allowance_ms
+from bridge.core.membership.client_keys import client_refusal
 from bridge.core.state.farm_state import FarmState
-from bridge.core.state.feature_level import needed_level
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import ClientKey, Correction, CostFactor, Exclusion, Force, Removal, Scope, Wish
-from bridge.core.state.voter_clocks import allowance_ms
-from bridge.node.control.routes import Refused
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.settings.masters import ADDRESS
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 from bridge.wire.log.entries import ApplicationError, encode
@@ -77,33 +85,33 @@ class _Correction(Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Wishing:
+class OperatorCommands:
     """One node's way to the log. `submit` returns when the entry has been applied here."""
 
     view: FarmView
-    ledger: Ledger
+    applied_state: AppliedState
     submit: Callable[[bytes], Awaitable[SubmitAnswer]]
 
-    async def grant(self, body: bytes) -> WishAnswer:
-        """Have a wish committed; `Refused` says why it came to nothing."""
-        kind, wish, text = self._understand(body)
-        if self._state.level < needed_level(wish):
+    async def grant(self, body: bytes) -> CommandAnswer:
+        """Have a command committed; `Refused` says why it came to nothing."""
+        kind, command, text = self._understand(body)
+        if self._state.level < needed_level(command):
             raise Refused(
                 409,
                 "level-too-low",
                 "not all servers of the farm understand this entry yet: the leader raises the feature level by itself"
                 " once every voter runs a version that does; wait a moment, or update the others",
             )
-        answer = await self.submit(encode(wish))
+        answer = await self.submit(encode(command))
         if answer.outcome is not SubmitOutcome.COMMITTED or answer.index is None:
             raise Refused(_STATUS[answer.outcome], answer.outcome.value, answer.reason or "it was not committed")
-        refusal = self.ledger.refusal_of(answer.index)
+        refusal = self.applied_state.refusal_of(answer.index)
         if refusal is not None:
-            raise Refused(409, "wish-refused", refusal)
-        return WishAnswer(kind, answer.index, text)
+            raise Refused(409, "command-refused", refusal)
+        return CommandAnswer(kind, answer.index, text)
 
-    def _understand(self, body: bytes) -> tuple[str, Wish, str]:
-        """The kind of a wish, what it is in the log, and what to tell when it is granted."""
+    def _understand(self, body: bytes) -> tuple[str, OperatorCommand, str]:
+        """The kind of a command, what it is in the log, and what to tell when it is granted."""
         try:
             members = list(msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items())
             match members:
@@ -127,7 +135,7 @@ class Wishing:
 
     @property
     def _state(self) -> FarmState:
-        return self.ledger.state
+        return self.applied_state.state
 
     # -- leaves --------------------------------------------------------------------------------------------------------
 
@@ -226,9 +234,9 @@ class Wishing:
 
     def _correction(self) -> tuple[Correction, str]:
         """Back to the majority time as this node reckons it, as far as the log vouches for it."""
-        state, tuning = self._state, self.ledger.farm.tuning
+        state, tuning = self._state, self.applied_state.farm.tuning
         majority_ms = state.clocks.majority_ms(state.applied_term)
-        judgement = self.ledger.judge_clocks(self.view.node.raft_id or 0)
+        judgement = self.applied_state.judge_clocks(self.view.node.raft_id or 0)
         now = majority_ms if judgement is None else judgement.majority_ms
         if majority_ms is None or now is None:
             raise Refused(
@@ -237,7 +245,7 @@ class Wishing:
         time_ms = min(max(now, majority_ms), majority_ms + allowance_ms(tuning.period_ms))
         refusal = correction_refusal(state.log_time_ms, majority_ms, time_ms, tuning.period_ms)
         if refusal is not None:
-            raise Refused(409, "wish-refused", refusal)
+            raise Refused(409, "command-refused", refusal)
         back_s = (state.log_time_ms - time_ms) / 1000
         return Correction(time_ms), f"log time goes back by {back_s:.0f} s, to the clocks of a majority of the voters"
 

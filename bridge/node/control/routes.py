@@ -7,7 +7,7 @@
     GET  /metrics, /healthz                         Prometheus text; whether this node can do its work
     GET  /v1/log-time                               the farm's time, and the servers' clocks
     POST /v1/submit?request=ID                      one entry for the log
-    POST /v1/wishes                                 exclude a leaf, weigh it, publish anew, remove a server; log time
+    POST /v1/commands                                 exclude a leaf, weigh it, publish anew, remove a server; log time
     POST /v1/leave, /v1/withdraw                    goodbye; a founder's promise taken back
     POST /v1/confirm-cluster                        the cluster of this id is this node's farm
     POST /v1/transfer                               leadership handed to another node
@@ -32,13 +32,14 @@ from msgspec import Meta, Struct
 from bridge.api.control import (
     WAIT_LIMIT_MS,
     ClusterAnswer,
+    CommandAnswer,
     EventPage,
     KeysAnswer,
     LogPage,
     LogTimeAnswer,
+    Refused,
     SubmitAnswer,
     SubmitOutcome,
-    WishAnswer,
 )
 from bridge.api.control_json import (
     cluster_document,
@@ -117,7 +118,7 @@ class ControlPort(Protocol):
     async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
         """Have one application entry (a JSON object) committed, here or by the leader, and applied at most once."""
 
-    async def wish(self, body: bytes) -> WishAnswer:
+    async def command(self, body: bytes) -> CommandAnswer:
         """Commits an operator's command (`bridge.node.control.operator_commands`), or raises `Refused`."""
 
     async def log_time(self) -> LogTimeAnswer:
@@ -171,15 +172,6 @@ class Answer:
 Handler = Callable[[Request, str], Awaitable[Answer]]
 
 
-class Refused(Exception):  # noqa: N818 -- a refusal is an answer, not a fault
-    """The request is not one that can be carried out; `status` and `code` are for programs, the text for people."""
-
-    def __init__(self, status: int, code: str, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.code = code
-
-
 def refusal(status: int, code: str, text: str) -> Answer:
     """The answer to what is refused."""
     return Answer(status, msgspec.json.encode({"error": {"code": code, "text": text}}))
@@ -201,7 +193,7 @@ class Routes:
             "/healthz": ("GET", self._healthz),
             "/v1/log-time": ("GET", self._log_time),
             "/v1/submit": ("POST", self._submit),
-            "/v1/wishes": ("POST", self._wish),
+            "/v1/commands": ("POST", self._command),
             "/v1/leave": ("POST", self._leave),
             "/v1/withdraw": ("POST", self._withdraw),
             "/v1/confirm-cluster": ("POST", self._confirm_cluster),
@@ -270,8 +262,8 @@ class Routes:
         answer = await self._port.submit(_entry(request.body), _request_id(query))
         return _json(OUTCOME_STATUS[answer.outcome], submit_document(answer))
 
-    async def _wish(self, request: Request, _query: str) -> Answer:
-        return _json(200, {"schema": 1, **document(await self._port.wish(request.body))})
+    async def _command(self, request: Request, _query: str) -> Answer:
+        return _json(200, {"schema": 1, **document(await self._port.command(request.body))})
 
     async def _log_time(self, _request: Request, _query: str) -> Answer:
         return _json(200, {"schema": 1, **document(await self._port.log_time())})

@@ -6,13 +6,13 @@
 
 from collections.abc import Callable
 
-from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer
+from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer, Refused
 from bridge.api.view import FarmView
-from bridge.node.control.key_admin import KeyOffice
-from bridge.node.control.routes import KeyPort, Refused
+from bridge.node.control.key_admin import KeyAdmin
+from bridge.node.control.routes import KeyPort
 from bridge.node.events.event_log import EventLog
-from bridge.node.membership.member_directory import Roster
-from bridge.node.membership.membership_provider import Company
+from bridge.node.membership.member_directory import MemberDirectory
+from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.farm_key import farm_key_text
 from gossip.core.keyring import key_id
@@ -25,15 +25,19 @@ _BY_HAND = (
 
 
 def key_port(
-    company: Company, roster: Roster, farm_keys: FarmKeys, make_view: Callable[[], FarmView], trace: EventLog
+    company: MembershipProvider,
+    member_directory: MemberDirectory,
+    farm_keys: FarmKeys,
+    make_view: Callable[[], FarmView],
+    trace: EventLog,
 ) -> KeyPort:
     """The node's hand on the farm's keys."""
     if isinstance(company, Agent):
-        return KeyOffice(company, roster, farm_keys, make_view, trace)
-    return FiledKeys(farm_keys)
+        return KeyAdmin(company, member_directory, farm_keys, make_view, trace)
+    return StaticKeyAdmin(farm_keys)
 
 
-class FiledKeys:
+class StaticKeyAdmin:
     """The `KeyPort` of a node without gossip."""
 
     def __init__(self, farm_keys: FarmKeys) -> None:

@@ -12,44 +12,51 @@ from bridge.api.view import EventView, FarmIdentity, FarmView, NodeView, Phase
 from bridge.core.formation.messages import Phase as FormationPhase
 from bridge.node.control.server import ControlServer
 from bridge.node.membership.forming import Forming
-from bridge.node.membership.member_directory import Roster
+from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.reconciling import Reconciling
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.replica import Replica
 from bridge.node.security.control_socket import SOCKET_NAME
 from bridge.node.settings.router_choice import structure_files
-from bridge.node.tasks.background_tasks import Duties
+from bridge.node.tasks.background_tasks import BackgroundTasks
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 from consensus import integer_id, now_ms
 
 if TYPE_CHECKING:
     from bridge.node.app import Node
-    from bridge.node.membership.membership_provider import Company
+    from bridge.node.membership.membership_provider import MembershipProvider
 
 RECENT_EVENTS = 50
 _UNREADABLE = "unreadable"
 
 
-class Sight:
+class ViewBuilder:
     """What the node can see of itself and the farm."""
 
-    def __init__(self, node: "Node", agent: "Company", roster: Roster) -> None:
+    def __init__(self, node: "Node", agent: "MembershipProvider", member_directory: MemberDirectory) -> None:
         self._node = node
         self._agent = agent
-        self._roster = roster
+        self._member_directory = member_directory
         self._started_at = time.monotonic()
         self._version = _version()
         self._addresses: dict[str, str] = {}
         self._replica: Replica | None = None
-        self._ledger: Ledger | None = None
-        self._duties: Duties | None = None
+        self._applied_state: AppliedState | None = None
+        self._background_tasks: BackgroundTasks | None = None
         self._reconciling: Reconciling | None = None
         self.forming: Forming | None = None
         self.control: ControlServer | None = None
 
-    def founded(self, replica: Replica, ledger: Ledger, duties: Duties, reconciling: Reconciling) -> None:
+    def founded(
+        self, replica: Replica, applied_state: AppliedState, background_tasks: BackgroundTasks, reconciling: Reconciling
+    ) -> None:
         """From now on there is a farm to see."""
-        self._replica, self._ledger, self._duties, self._reconciling = replica, ledger, duties, reconciling
+        self._replica, self._applied_state, self._background_tasks, self._reconciling = (
+            replica,
+            applied_state,
+            background_tasks,
+            reconciling,
+        )
 
     def picture(self) -> FarmView:
         """The picture of this moment."""
@@ -72,7 +79,7 @@ class Sight:
                     **_named("dropped", gossip.wire.dropped),
                     **_named("ignored", gossip.core.dropped),
                 },
-                facts=self._roster.facts(),
+                facts=self._member_directory.facts(),
                 farm_sources=self._farm_sources(),
                 address_of=self._address_of,
                 alarms=node.alarms.standing(),
@@ -83,7 +90,7 @@ class Sight:
                 counters={
                     **({} if self.control is None else self.control.counters),
                     **_named("garlic_farm", node.metrics.counts),
-                    "metadata_unreadable": self._roster.unreadable,
+                    "metadata_unreadable": self._member_directory.unreadable,
                     "foundings_ignored": 0 if self.forming is None else self.forming.ignored_count,
                 },
             )
@@ -131,18 +138,18 @@ class Sight:
             cluster_id=None if founding is None else founding.cluster_id.hex(),
             expect=key.expect,
             demo=self._node.configuration.demo,
-            level=None if self._ledger is None else self._ledger.state.level,
+            level=None if self._applied_state is None else self._applied_state.state.level,
         )
 
     def _farm_sources(self) -> FarmSources | None:
-        if self._replica is None or self._ledger is None or self._duties is None:
+        if self._replica is None or self._applied_state is None or self._background_tasks is None:
             return None
         server = self._replica.server.describe()
         return FarmSources(
-            state=self._ledger.state,
-            tuning=self._ledger.farm.tuning,
+            state=self._applied_state.state,
+            tuning=self._applied_state.farm.tuning,
             pace=self._node.pace,
-            log_time_ms=self._ledger.log_time.paced(now_ms()),
+            log_time_ms=self._applied_state.log_time.paced(now_ms()),
             raft=server.raft,
             first_index=server.raft.log_start.index + 1,
             applied_index=server.applied,
@@ -150,8 +157,8 @@ class Sight:
             links=_links(self._replica),
             lease_set_files=structure_files(self._node.router, self._node.masters.keys),
             counters={
-                **self._ledger.records,
-                "structures_published": self._duties.published,
+                **self._applied_state.records,
+                "structures_published": self._background_tasks.published,
                 "disk_groups": server.groups,
                 "disk_persists": server.persists,
                 "entries_reread": server.entries_reread,

@@ -15,14 +15,13 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from bridge.node.control.client import default_state_directory
 from bridge.node.doctor.check import Check, Result
 from bridge.node.doctor.router_checks import router_checks
 from bridge.node.doctor.running_checks import running_checks
 from bridge.node.doctor.transport_checks import transport_checks
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 from bridge.node.security.key_files import KeyFileError, load_farm_key, load_signing_key
-from bridge.node.security.local_trust import UntrustedPathError, check_state_directory
+from bridge.node.security.local_trust import UntrustedPathError, check_state_directory, default_state_directory
 from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, Overrides, load_configuration
 from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S
 from gossip.core.member import Address

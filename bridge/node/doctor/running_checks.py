@@ -6,7 +6,8 @@ is the clocks of all servers: no server of time has to be asked, and a node whos
 
 from pathlib import Path
 
-from bridge.api.view import FarmView, MemberStatus, Phase
+from bridge.api.view import FarmView, Phase
+from bridge.core.membership.reconcile import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError, ask
 from bridge.node.doctor.check import Check, Result
 from bridge.node.security.control_socket import SOCKET_NAME, answers

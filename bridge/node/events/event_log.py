@@ -16,6 +16,7 @@ kept for readers who mostly never come.
 """
 
 import json
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
@@ -27,6 +28,11 @@ from bridge.api.control import EventPage, Scalar, TraceEvent
 CAPACITY_EVENTS = 4096
 PER_CAUSE_EVENTS = CAPACITY_EVENTS // 4
 PAGE_LIMIT_EVENTS = 1000
+
+
+def clock_ms() -> int:
+    """This machine's clock, milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 class EventLog:

@@ -29,7 +29,7 @@ import trio
 from bridge.core.formation.founding import Founding
 from bridge.core.membership.admission import Admitted, Standing, of_founders
 from bridge.node.membership.forming import UnusableFormationError
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.security.durable_file import replace_file
 from bridge.wire.log.admission_chain import chain_of
 
@@ -48,7 +48,7 @@ class _File(msgspec.Struct):
     own: int | None = None
 
 
-class AdmissionNotes:
+class AdmissionStore:
     """The file, and what it says."""
 
     def __init__(self, state_dir: Path, founding: Founding, node_id: bytes, *, founded: bool) -> None:
@@ -95,11 +95,11 @@ class AdmissionNotes:
         chain = self.chain if raft_id == self.own_id else ()
         await self._note(self._servers, self.out, chain, raft_id, self._own)
 
-    async def follow(self, ledger: Ledger) -> None:
+    async def follow(self, applied_state: AppliedState) -> None:
         """Notes what the log says, until cancelled."""
         shown: tuple[int, bytes] | None = None
         while True:
-            admitted = ledger.state.admitted
+            admitted = applied_state.state.admitted
             servers = _standing(self._servers, admitted)
             out = self.out.union(each.node_id for each in admitted.values() if each.is_out)
             own = _settled(self._own, admitted, self.node_id)
@@ -110,7 +110,7 @@ class AdmissionNotes:
                 chain, shown = chain_of(admitted, own_id, self._cluster_id), (own_id, row.entry)
             if (servers, out, chain, own) != (self._servers, self.out, self.chain, self._own):
                 await self._note(servers, out, chain, self._told, own)
-            await ledger.news()
+            await applied_state.news()
 
     async def _note(
         self,

@@ -20,7 +20,7 @@ weeks, and what was shown at its begin may be worth nothing by now: the log has 
 admission has lapsed, or who signed it was thrown out.
 
 *While the log is replayed* `admissions.json` knows who was thrown out before the log tells of those whom they had
-admitted. Those are believed all the same: `AdmissionNotes` writes both into one file in one write, so a file that names
+admitted. Those are believed all the same: `AdmissionStore` writes both into one file in one write, so a file that names
 an identity as out also names everybody whom the log had admitted before. Such a one needs no chain.
 """
 
@@ -30,8 +30,8 @@ from functools import partial
 
 from bridge.core.formation.founding import Founding
 from bridge.core.membership.admission import Admitted, is_lapsed, out_refusal, raft_id_of
-from bridge.node.membership.admissions import AdmissionNotes
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.membership.admissions import AdmissionStore
+from bridge.node.raft.applied_state import AppliedState
 from bridge.wire.log.admission_chain import flaw_of
 from consensus.protocols.garlic_farm import Claim, ConnectionRole, Fault, ProvenPeer, Refusal
 from gossip.node.identity import Identity
@@ -43,18 +43,18 @@ class KnownFarm:
     """What this node knows of who belongs, once it knows its farm."""
 
     founding: Founding
-    notes: AdmissionNotes
-    ledger: Ledger
+    notes: AdmissionStore
+    applied_state: AppliedState
     group: Callable[[], Collection[int]]
     """The Raft ids of the configuration in effect; none before the server runs."""
 
     def is_lapsed(self, server_id: int) -> bool:
         """Whether the log gave this Raft id out, and its identity never came alive."""
-        return is_lapsed(self.ledger.state.admitted, server_id)
+        return is_lapsed(self.applied_state.state.admitted, server_id)
 
     def holder_of(self, server_id: int) -> Admitted | None:
         """Whose Raft id it is: by the log, else by what was noted of it before the log was replayed."""
-        admitted = self.ledger.state.admitted.get(server_id)
+        admitted = self.applied_state.state.admitted.get(server_id)
         if admitted is None:
             node_id = self.notes.node_id_of(server_id)
             admitted = None if node_id is None else Admitted(node_id)
@@ -62,7 +62,7 @@ class KnownFarm:
 
     def raft_id_of(self, node_id: bytes) -> int | None:
         """Which Raft id an identity has, as far as this node knows."""
-        known = raft_id_of(self.ledger.state.admitted, node_id)
+        known = raft_id_of(self.applied_state.state.admitted, node_id)
         if known is not None:
             return known
         noted = self.notes.raft_id_of(node_id)
@@ -75,15 +75,15 @@ class KnownFarm:
                 f"the identity {node_id.hex()} was evicted or replaced, and is never admitted again: a router that may"
                 " come back needs a new state directory, and with it a new identity"
             )
-        return out_refusal(self.ledger.state.admitted, node_id)
+        return out_refusal(self.applied_state.state.admitted, node_id)
 
     def is_removed(self, server_id: int) -> bool:
         """Whether an operator has removed this server, and the group does not need it any more."""
-        return server_id in self.ledger.state.removed and server_id not in self.group()
+        return server_id in self.applied_state.state.removed and server_id not in self.group()
 
     def grounds(self) -> tuple[object, ...]:
         """All that verdicts rest on and that changes: equal grounds, equal verdicts."""
-        state = self.ledger.state
+        state = self.applied_state.state
         table = frozenset((number, each.node_id, each.key, each.standing) for number, each in state.admitted.items())
         return table, self.notes.out, frozenset(number for number in state.removed if self.is_removed(number))
 
@@ -137,7 +137,7 @@ class FarmPeers:
             before = refused if grounds == (now := farm.grounds()) else {}
             grounds, refused = now, {}
             end_connections(partial(self._is_refused, before, refused))
-            await farm.ledger.news()
+            await farm.applied_state.news()
 
     def _is_refused(self, before: Mapping[Claim, bool], now: dict[Claim, bool], proven: ProvenPeer) -> bool:
         claim = proven.claim

@@ -13,12 +13,12 @@ from typing import Final
 
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
+from bridge.node.events.stopped import NodeStopped
 from bridge.node.membership.forming import Forming
 from bridge.node.membership.identities import Identities
-from bridge.node.membership.member_directory import Roster
-from bridge.node.membership.membership_provider import Company
+from bridge.node.membership.member_directory import MemberDirectory
+from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.node.security.farm_keys import FarmKeys
-from bridge.node.stopped import NodeStopped
 from gossip.core.effects import (
     Alarm,
     AlarmKind,
@@ -41,8 +41,8 @@ _FORGOTTEN: Final = (
 class GossipEvents:
     """`follow` them for as long as the node lives."""
 
-    agent: Company
-    roster: Roster
+    agent: MembershipProvider
+    member_directory: MemberDirectory
     forming: Forming
     identities: Identities
     farm_keys: FarmKeys
@@ -51,27 +51,27 @@ class GossipEvents:
 
     async def follow(self) -> None:
         """Until cancelled; raises NodeStopped when a twin lives."""
-        agent, roster = self.agent, self.roster
-        roster.refresh()
+        agent, member_directory = self.agent, self.member_directory
+        member_directory.refresh()
         async for event in agent.events:
             await self._take(event)
             resync = agent.take_resync()
             if agent.events.statistics().current_buffer_used and not resync:
                 continue  # what follows looks at everybody: once for all that has happened
             members, peers = agent.counts
-            if resync or len(roster) > members:
-                roster.refresh()
+            if resync or len(member_directory) > members:
+                member_directory.refresh()
             if peers:
                 self.alarms.clear(AlarmKind.ISOLATED.value)
                 self.alarms.clear(AlarmKind.KEY_RETIRED.value)
-            self.forming.members_changed(roster.formation_members(self.farm_keys.filed.cluster))
+            self.forming.members_changed(member_directory.formation_members(self.farm_keys.filed.cluster))
 
     async def _take(self, event: GroupEvent) -> None:
         match event:
             case MembershipChanged(info, status, previous):
-                self.roster.learn(info, status)
+                self.member_directory.learn(info, status)
                 if status is not previous:
-                    name = self.roster.name_of(info.node_id)
+                    name = self.member_directory.name_of(info.node_id)
                     self.trace.append(f"member-{status.name.lower()}", {"member": name, "id": info.node_id.hex()})
             case Alarm():
                 self._heed(event)

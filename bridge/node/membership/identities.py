@@ -26,16 +26,16 @@ from typing import Final
 import trio
 
 from bridge.api.control import Scalar
+from bridge.core.log.feature_level import SUPPORTED_LEVEL, next_level
 from bridge.core.membership.admission import Admitted, Standing, is_lapsed, out_refusal, raft_id_of
 from bridge.core.membership.eviction import sponsors_needed
 from bridge.core.state.farm_state import FarmState
-from bridge.core.state.feature_level import SUPPORTED_LEVEL, next_level
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.membership.admissions import AdmissionNotes
-from bridge.node.membership.member_directory import Roster
-from bridge.node.membership.membership_provider import Company
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.membership.admissions import AdmissionStore
+from bridge.node.membership.member_directory import MemberDirectory
+from bridge.node.membership.membership_provider import MembershipProvider
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import Replica
 from bridge.node.security.farm_keys import FarmKeys
@@ -69,49 +69,49 @@ class Identities:
         self._node_id = b""
         self._agent: Agent | None = None
         """None as well where no gossip carries keys."""
-        self._ledger: Ledger | None = None
+        self._applied_state: AppliedState | None = None
         self._replica: Replica | None = None
-        self._notes: AdmissionNotes | None = None
+        self._notes: AdmissionStore | None = None
         self._offers: dict[EraKey, set[bytes]] = {}
         self._evicted: set[bytes] = set()
         """Whose connections have ended, or were never begun since this node knew of it from the start."""
 
-    def follow(self, company: Company) -> None:
+    def follow(self, company: MembershipProvider) -> None:
         """The others can be heard."""
         self._node_id = company.node_id
         self._agent = company if isinstance(company, Agent) else None
 
-    def belongs(self, notes: AdmissionNotes) -> None:
+    def belongs(self, notes: AdmissionStore) -> None:
         """This node knows its farm. After a restart that is before gossip begins, and long before there is a log."""
         self._notes = notes
 
-    def founded(self, replica: Replica, ledger: Ledger, notes: AdmissionNotes) -> None:
+    def founded(self, replica: Replica, applied_state: AppliedState, notes: AdmissionStore) -> None:
         """There is a log."""
-        self._replica, self._ledger, self._notes = replica, ledger, notes
+        self._replica, self._applied_state, self._notes = replica, applied_state, notes
         self._evicted |= notes.out
 
     def is_out(self, server_id: int) -> bool:
         """Whether the log says that this server's identity is retired or evicted: nobody dials it or listens to it."""
-        each = None if self._ledger is None else self._ledger.state.admitted.get(server_id)
+        each = None if self._applied_state is None else self._applied_state.state.admitted.get(server_id)
         return each is not None and not each.is_member
 
     async def run(
         self,
         replica: Replica,
-        ledger: Ledger,
+        applied_state: AppliedState,
         signer: EntrySigner,
-        roster: Roster,
+        member_directory: MemberDirectory,
         end_connections: Callable[[], None],
     ) -> None:
         """Works until cancelled. `end_connections` ends those to the Raft port, and this node's own to others'."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._raise_level, replica, ledger, signer, roster)
+            nursery.start_soon(self._raise_level, replica, applied_state, signer, member_directory)
             while True:
-                if self._is_thrown_out(ledger.state):
+                if self._is_thrown_out(applied_state.state):
                     return
-                if await self._follow_era(ledger.state) or self._somebody_is_evicted(ledger.state):
+                if await self._follow_era(applied_state.state) or self._somebody_is_evicted(applied_state.state):
                     nursery.start_soon(_after_a_moment, end_connections)
-                await ledger.news()
+                await applied_state.news()
 
     # -- this node's own standing --------------------------------------------------------------------------------------
 
@@ -161,9 +161,9 @@ class Identities:
         """What somebody with a retired key is told: the key of now, if the log says that he is a member."""
         agent = self._agent
         chain = None if agent is None else agent.key_chain
-        if agent is None or chain is None or chain.era == 0 or self._ledger is None:
+        if agent is None or chain is None or chain.era == 0 or self._applied_state is None:
             return b""
-        admitted = self._ledger.state.admitted
+        admitted = self._applied_state.state.admitted
         known = raft_id_of(admitted, node_id)
         if known is None or not admitted[known].is_member:
             return b""
@@ -205,9 +205,9 @@ class Identities:
 
     def _other_voters(self, own_id: bytes) -> frozenset[bytes]:
         """Identities of the voters, by all that this node knows."""
-        if self._replica is None or self._ledger is None or self._notes is None:
+        if self._replica is None or self._applied_state is None or self._notes is None:
             return frozenset()
-        admitted = self._ledger.state.admitted
+        admitted = self._applied_state.state.admitted
         voters = set()
         for server_id in map(integer_id, self._replica.server.describe().raft.configuration.voter_ids):
             each: Admitted | None = admitted.get(server_id)
@@ -228,7 +228,7 @@ class Identities:
             return True
         if node_id in notes.out:
             return False
-        admitted = {} if self._ledger is None else self._ledger.state.admitted
+        admitted = {} if self._applied_state is None else self._applied_state.state.admitted
         known = raft_id_of(admitted, node_id)
         if known is not None:
             return admitted[known].is_member
@@ -237,15 +237,17 @@ class Identities:
 
     # -- the feature level ---------------------------------------------------------------------------------------------
 
-    async def _raise_level(self, replica: Replica, ledger: Ledger, signer: EntrySigner, roster: Roster) -> None:
+    async def _raise_level(
+        self, replica: Replica, applied_state: AppliedState, signer: EntrySigner, member_directory: MemberDirectory
+    ) -> None:
         while True:
             await trio.sleep(LEVEL_EVERY_S)
             if not replica.leads:
                 continue
-            told = {each.metadata.raft_id: each.metadata.feature_level for each in roster.members()}
+            told = {each.metadata.raft_id: each.metadata.feature_level for each in member_directory.members()}
             told[replica.server_id] = SUPPORTED_LEVEL
             voters = map(integer_id, replica.server.describe().raft.configuration.voter_ids)
-            level = next_level(ledger.state.level, [told.get(each) for each in voters])
+            level = next_level(applied_state.state.level, [told.get(each) for each in voters])
             if level is not None:
                 answer = await replica.server.propose((signer.sign(encode(level)),))
                 if answer.position is not None:

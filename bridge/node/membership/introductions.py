@@ -21,7 +21,7 @@ from types import MappingProxyType
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.core.membership.connection_membership import Acquaintances, Consequence
+from bridge.core.membership.connection_membership import ConnectionMembership, Consequence
 from consensus import now_ms
 from consensus.protocols.garlic_farm import INTRODUCTIONS_MAX, Dialer, GarlicFarmError, Identity, Metrics, PeerAddress
 from gossip.core.description import Description, Member
@@ -62,7 +62,7 @@ class Introductions:
         self._seeds, self._advertised = tuple(seeds), advertised
         self._dialer: Dialer | None = None
         self._random = Random()
-        self._core = Acquaintances(own, int(SILENT_PERIODS * period_s * 1000))
+        self._core = ConnectionMembership(own, int(SILENT_PERIODS * period_s * 1000))
         self._signer = signer
         self._verifier = Verifier()
         self._keeper = keeper

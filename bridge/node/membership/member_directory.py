@@ -19,13 +19,13 @@ from gossip.core.member import NodeId, NodeInfo, Status
 from gossip.wire.identity import PUBLIC_KEY_BYTES
 
 if TYPE_CHECKING:
-    from bridge.node.membership.membership_provider import Company
+    from bridge.node.membership.membership_provider import MembershipProvider
 
 _ENDPOINT = re.compile(r"tcp://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class DirectoryEntry:
     """One other member of the farm. A suspect still counts as reachable: suspicion is not a verdict."""
 
     node_id: NodeId
@@ -42,13 +42,13 @@ class Listed:
         return self.status in {Status.ALIVE, Status.SUSPECT}
 
 
-class Roster:
+class MemberDirectory:
     """The members. `learn` takes over one change, `refresh` everything."""
 
-    def __init__(self, agent: "Company", own_name: str) -> None:
+    def __init__(self, agent: "MembershipProvider", own_name: str) -> None:
         self._agent = agent
         self._own_name = own_name
-        self._listed: dict[NodeId, Listed] = {}
+        self._listed: dict[NodeId, DirectoryEntry] = {}
         self._unreadable: dict[NodeId, bytes] = {}
         self.unreadable = 0
         self._news = trio.Event()
@@ -77,7 +77,7 @@ class Roster:
         """Returns when something has been taken over since the call."""
         await self._news.wait()
 
-    def admissions_told(self, node_id: bytes, cluster_id: bytes) -> list[tuple[Listed, int]]:
+    def admissions_told(self, node_id: bytes, cluster_id: bytes) -> list[tuple[DirectoryEntry, int]]:
         """Who of those that count themselves to that cluster announces which Raft id for `node_id`."""
         return [
             (each, raft_id)
@@ -87,7 +87,7 @@ class Roster:
             if named == node_id
         ]
 
-    def members(self) -> tuple[Listed, ...]:
+    def members(self) -> tuple[DirectoryEntry, ...]:
         """Every other member whose metadata can be read, dead ones as well."""
         return tuple(self._listed.values())
 
@@ -164,4 +164,6 @@ class Roster:
             self._listed.pop(node_id, None)
         else:
             self._unreadable.pop(node_id, None)
-            self._listed[node_id] = Listed(node_id, status, metadata, info.credential[:PUBLIC_KEY_BYTES], signed)
+            self._listed[node_id] = DirectoryEntry(
+                node_id, status, metadata, info.credential[:PUBLIC_KEY_BYTES], signed
+            )

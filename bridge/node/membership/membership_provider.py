@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.node.membership.forming import Forming
 from bridge.node.membership.introductions import Introductions
-from bridge.node.membership.member_directory import Roster
-from bridge.node.membership.node_metadata import Presence
+from bridge.node.membership.member_directory import MemberDirectory
+from bridge.node.membership.node_metadata import OwnMetadata
 from bridge.node.raft.connecting import Connecting
 from bridge.node.raft.replica import RequestGateway
 from bridge.node.settings.configuration import GossipSettings, NodeConfiguration, Timing
@@ -35,7 +35,7 @@ from gossip.wire.identity import Signer
 from gossip.wire.seal import KeyRing
 
 
-class Company(Protocol):
+class MembershipProvider(Protocol):
     """Membership, whatever brings it. What is not async returns at once."""
 
     @property
@@ -83,21 +83,21 @@ class Company(Protocol):
 
 
 @asynccontextmanager
-async def open_company(
+async def open_membership(
     settings: NodeConfiguration,
-    presence: Presence,
+    own_metadata: OwnMetadata,
     key_ring: KeyRing,
     connecting: Connecting,
     offer_keys: Callable[[NodeId, bytes], bytes],
     may_tell_keys: Callable[[NodeId], bool],
-) -> AsyncIterator[Company]:
+) -> AsyncIterator[MembershipProvider]:
     """The company of one node while the block lasts.
 
     `offer_keys`: what to say to whoever comes with a retired key; `may_tell_keys`: whose news of keys counts.
     """
     if settings.gossip is not None:
         config = replace(
-            _agent_config(settings, settings.gossip, presence, key_ring),
+            _agent_config(settings, settings.gossip, own_metadata, key_ring),
             offer_keys=offer_keys,
             may_tell_keys=may_tell_keys,
         )
@@ -105,7 +105,7 @@ async def open_company(
             yield agent
         return
     with ExitStack() as stack:
-        introductions = _introductions(settings, presence, connecting, stack)
+        introductions = _introductions(settings, own_metadata, connecting, stack)
         connecting.introduce_by(introductions)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(introductions.run)
@@ -114,7 +114,11 @@ async def open_company(
 
 
 def acquaint(
-    company: Company, roster: Roster, forming: Forming, gateway: RequestGateway, is_out: Callable[[bytes], bool]
+    company: MembershipProvider,
+    member_directory: MemberDirectory,
+    forming: Forming,
+    gateway: RequestGateway,
+    is_out: Callable[[bytes], bool],
 ) -> None:
     """Tell those who introduce themselves what the node knows by now; gossip needs to know none of it.
 
@@ -124,15 +128,15 @@ def acquaint(
         return
 
     def addresses(*, out: bool) -> list[PeerAddress]:
-        wanted = [each for each in roster.members() if is_out(each.node_id) is out]
-        found = [roster.address_of(each.node_id) for each in wanted if out or each.status is not Status.LEFT]
+        wanted = [each for each in member_directory.members() if is_out(each.node_id) is out]
+        found = [member_directory.address_of(each.node_id) for each in wanted if out or each.status is not Status.LEFT]
         return [address for address in found if address is not None]
 
     def connected() -> set[NodeId]:
         if gateway.replica is None:
             return set()
         servers = {link.peer for link in gateway.replica.links.describe() if link.connected}
-        return {each.node_id for each in roster.members() if each.metadata.raft_id in servers}
+        return {each.node_id for each in member_directory.members() if each.metadata.raft_id in servers}
 
     company.addresses, company.avoided = partial(addresses, out=False), partial(addresses, out=True)
     company.connected = connected
@@ -145,7 +149,7 @@ def gossip_tuning(gossip: GossipSettings) -> GossipTuning:
 
 
 def _agent_config(
-    settings: NodeConfiguration, gossip: GossipSettings, presence: Presence, key_ring: KeyRing
+    settings: NodeConfiguration, gossip: GossipSettings, own_metadata: OwnMetadata, key_ring: KeyRing
 ) -> GroupSettings:
     return GroupSettings(
         bind=gossip.bind,
@@ -154,7 +158,7 @@ def _agent_config(
         seeds=gossip.seeds,
         state_directory=settings.state_dir,
         capacity=gossip.capacity,
-        metadata=presence.metadata(),
+        metadata=own_metadata.metadata(),
         options=gossip_tuning(gossip),
         broadcast=gossip.broadcast,
         allow_wan=gossip.allow_wan,
@@ -162,7 +166,7 @@ def _agent_config(
 
 
 def _introductions(
-    settings: NodeConfiguration, presence: Presence, connecting: Connecting, stack: ExitStack
+    settings: NodeConfiguration, own_metadata: OwnMetadata, connecting: Connecting, stack: ExitStack
 ) -> Introductions:
     """The next life of this node begins."""
     directory, consensus = settings.state_dir, settings.consensus
@@ -176,7 +180,7 @@ def _introductions(
         address=Address(consensus.bind.host, consensus.bind.port),
         incarnation=Incarnation(generation, 0),
         capacity=DEFAULT_CAPACITY,
-        metadata=presence.metadata(),
+        metadata=own_metadata.metadata(),
     )
     return Introductions(
         own,

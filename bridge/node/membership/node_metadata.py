@@ -10,16 +10,16 @@ Each change is announced as a whole, so no part can overwrite what another one s
 from typing import TYPE_CHECKING
 
 from bridge.core.formation.founding import FormationNotice
-from bridge.core.state.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata, fitting_admissions
 
 if TYPE_CHECKING:
-    from bridge.node.membership.membership_provider import Company
+    from bridge.node.membership.membership_provider import MembershipProvider
 
 Admissions = tuple[tuple[bytes, int], ...]
 
 
-class Presence:
+class OwnMetadata:
     """The parts, and the bytes that they make."""
 
     def __init__(self, cluster: str, name: str, endpoint: str, fingerprint: bytes | None) -> None:
@@ -27,7 +27,7 @@ class Presence:
         self._name = name
         self._endpoint = endpoint
         self.fingerprint = fingerprint
-        self._agent: Company | None = None
+        self._agent: MembershipProvider | None = None
         self._admissions: Admissions = ()
         self.notice = FormationNotice()
         self.raft_id: int | None = None
@@ -47,7 +47,7 @@ class Presence:
         )
         return encode_metadata(fitting_admissions(whole))
 
-    def speak_through(self, agent: "Company") -> None:
+    def speak_through(self, agent: "MembershipProvider") -> None:
         """Gossip is there."""
         self._agent = agent
 

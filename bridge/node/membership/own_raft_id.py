@@ -21,9 +21,9 @@ from typing import Protocol
 import trio
 
 from bridge.core.formation.founding import Founding
-from bridge.node.membership.admissions import AdmissionNotes
-from bridge.node.membership.member_directory import Listed, Roster
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.membership.admissions import AdmissionStore
+from bridge.node.membership.member_directory import DirectoryEntry, MemberDirectory
+from bridge.node.raft.applied_state import AppliedState
 from consensus.protocols.garlic_farm import Dialed, GarlicFarmError, PeerAddress
 from gossip.wire.identity import node_id_of
 
@@ -34,7 +34,7 @@ TELLERS_MAX = 64
 """So many are called in a row of tries, chosen at random among those who tell an id."""
 CALLS_MAX = 8
 
-Word = tuple[Listed, int]
+Word = tuple[DirectoryEntry, int]
 
 
 class Calls(Protocol):
@@ -49,15 +49,15 @@ class OwnRaftId:
 
     def __init__(
         self,
-        notes: AdmissionNotes,
-        roster: Roster,
+        notes: AdmissionStore,
+        member_directory: MemberDirectory,
         calls: Calls,
         founding: Founding,
         is_out: Callable[[bytes], bool],
     ) -> None:
         """`is_out`: whether an identity is known to be thrown out."""
         self._notes = notes
-        self._roster = roster
+        self._member_directory = member_directory
         self._calls = calls
         self._founding = founding
         self._is_out = is_out
@@ -74,35 +74,35 @@ class OwnRaftId:
             elif words:
                 await trio.sleep(RETRY_S)
             else:
-                await self._roster.news()
+                await self._member_directory.news()
         return own_id
 
     async def until_corrected(
-        self, server_id: int, ledger: Ledger, has_stored: Callable[[], bool] = lambda: False
+        self, server_id: int, applied_state: AppliedState, has_stored: Callable[[], bool] = lambda: False
     ) -> None:
         """Returns when this node has another Raft id than the one under which its server runs; that is on disk then.
 
         `has_stored` tells whether that server has an entry or a vote in its storage.
         """
         while self._notes.own_id == server_id:
-            if has_stored() or self._has_log(ledger):
-                await ledger.news()
+            if has_stored() or self._has_log(applied_state):
+                await applied_state.news()
                 continue
             await trio.sleep(self._pause_s)
             word = await self._proven(self._words(server_id))
             # The log may have come while members were called.
-            if word is not None and not has_stored() and not self._has_log(ledger):
+            if word is not None and not has_stored() and not self._has_log(applied_state):
                 self._pause_s = min(2 * self._pause_s, PAUSE_LIMIT_S)
                 await self._notes.told_by_member(word)
 
-    def _has_log(self, ledger: Ledger) -> bool:
-        return ledger.state.applied_index > 0 or self._notes.raft_id_of(self._notes.node_id) is not None
+    def _has_log(self, applied_state: AppliedState) -> bool:
+        return applied_state.state.applied_index > 0 or self._notes.raft_id_of(self._notes.node_id) is not None
 
     def _words(self, besides: int | None) -> list[Word]:
         """Who tells which id, other than `besides`; ids that are known to be somebody else's are left out."""
         if not self._notes.may_be_server:
             return []
-        told = self._roster.admissions_told(self._notes.node_id, self._founding.cluster_id)
+        told = self._member_directory.admissions_told(self._notes.node_id, self._founding.cluster_id)
         return [
             (teller, raft_id)
             for teller, raft_id in told
@@ -118,7 +118,7 @@ class OwnRaftId:
         limit = trio.CapacityLimiter(CALLS_MAX)
         async with trio.open_nursery() as nursery:
 
-            async def call(teller: Listed, raft_id: int) -> None:
+            async def call(teller: DirectoryEntry, raft_id: int) -> None:
                 async with limit:
                     if await self._is_server(teller):
                         found.append(raft_id)
@@ -128,9 +128,9 @@ class OwnRaftId:
                 nursery.start_soon(call, *word)
         return found[0] if found else None
 
-    async def _is_server(self, teller: Listed) -> bool:
+    async def _is_server(self, teller: DirectoryEntry) -> bool:
         """Whether who told this proves at its Raft port to be a server of the farm."""
-        address, raft_id = self._roster.address_of(teller.node_id), teller.metadata.raft_id
+        address, raft_id = self._member_directory.address_of(teller.node_id), teller.metadata.raft_id
         if address is None or raft_id is None:
             return False
         try:

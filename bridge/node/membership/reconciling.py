@@ -1,6 +1,6 @@
 """The leader's care for the group: looks at gossip, log and Raft once a second, and carries out one proposal at a time.
 
-    roster, ledger, server.describe() ──▶ Reconciler.decide ──▶ Admit ─────────────▶ an entry of the log
+    roster, applied state, server.describe() ──▶ Reconciler.decide ──▶ Admit ─────────────▶ an entry of the log
                                                            └──▶ the others ────────▶ change_configuration
     admitted, alive, not started yet ──▶ told by this node's gossip metadata
 
@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from bridge.api.view import MemberStatus
+from bridge.core.log.records import Admission
 from bridge.core.membership.admission import next_raft_id
 from bridge.core.membership.reconcile import (
     AddLearner,
     Admit,
     Group,
     HandOver,
+    MemberStatus,
     Promote,
     Proposal,
     Reconciler,
@@ -28,12 +29,11 @@ from bridge.core.membership.reconcile import (
     Remove,
     Sighting,
 )
-from bridge.core.state.records import Admission
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership.admissions import not_started
-from bridge.node.membership.member_directory import Listed, Roster
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.membership.member_directory import DirectoryEntry, MemberDirectory
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import UNKNOWN_ENDPOINT, Replica
 from bridge.node.settings.configuration import Admit as AdmitSetting
@@ -93,9 +93,9 @@ class ReconcilingParts:
     cluster: str
     cluster_id: bytes
     replica: Replica
-    ledger: Ledger
+    applied_state: AppliedState
     signer: EntrySigner
-    roster: Roster
+    member_directory: MemberDirectory
     announce: Callable[[tuple[tuple[bytes, int], ...]], None]
     losing_vote: Callable[[], frozenset[int]] = frozenset
     trace: EventLog
@@ -148,14 +148,14 @@ class Reconciling:
         parts = self._parts
         raft = parts.replica.server.describe().raft
         admitted, group = (
-            parts.ledger.state.admitted,
+            parts.applied_state.state.admitted,
             replace(
                 group_of(raft, parts.answered_within_ms),
-                removed=frozenset(parts.ledger.state.removed),
+                removed=frozenset(parts.applied_state.state.removed),
                 losing_vote=parts.losing_vote(),
             ),
         )
-        listed = [each for each in parts.roster.members() if each.metadata.cluster == parts.cluster]
+        listed = [each for each in parts.member_directory.members() if each.metadata.cluster == parts.cluster]
         decision = reconciler.decide(now_ms(), self._sightings(listed), admitted, group)
         self.waits = decision.waits
         if decision.refused:
@@ -171,7 +171,7 @@ class Reconciling:
             self._busy = True
             nursery.start_soon(self._carry_out, reconciler, decision.proposal)
 
-    def _sightings(self, listed: Sequence[Listed]) -> tuple[Sighting, ...]:
+    def _sightings(self, listed: Sequence[DirectoryEntry]) -> tuple[Sighting, ...]:
         """Members that say that they know this very farm, and this node, which is to be in the log as well."""
         own = self._parts.own
         found = [Sighting(own.node_id, own.name, MemberStatus.ALIVE, key=own.key)]
@@ -205,7 +205,7 @@ class Reconciling:
         server = self._parts.replica.server
         match proposal:
             case Admit(node_id, name, key):
-                server_id = next_raft_id(self._parts.ledger.state.admitted, node_id)
+                server_id = next_raft_id(self._parts.applied_state.state.admitted, node_id)
                 entry = self._parts.signer.sign(encode(Admission(node_id, name, key, server_id)))
                 answer = await server.propose((entry,))
                 if answer.outcome is Outcome.COMMITTED and answer.position is not None:
@@ -243,8 +243,8 @@ class Reconciling:
                 return voters, learners
 
     def _server(self, server_id: int) -> Server:
-        admitted = self._parts.ledger.state.admitted.get(server_id)
-        endpoint = None if admitted is None else self._parts.roster.endpoint_of(admitted.node_id)
+        admitted = self._parts.applied_state.state.admitted.get(server_id)
+        endpoint = None if admitted is None else self._parts.member_directory.endpoint_of(admitted.node_id)
         return Server(server_id, endpoint or UNKNOWN_ENDPOINT)
 
 

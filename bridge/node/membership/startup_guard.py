@@ -13,8 +13,8 @@ from typing import Final
 
 import trio
 
-from bridge.node.membership.member_directory import Roster
-from bridge.node.membership.membership_provider import Company, gossip_tuning
+from bridge.node.membership.member_directory import MemberDirectory
+from bridge.node.membership.membership_provider import MembershipProvider, gossip_tuning
 from bridge.node.raft.replica import STORAGE_NOTE
 from bridge.node.settings.configuration import NodeConfiguration
 
@@ -22,13 +22,15 @@ PERIODS_WITH_A_PEER: Final = 5
 PERIODS_WITHOUT: Final = 15
 
 
-async def look_around(company: Company, roster: Roster, settings: NodeConfiguration) -> None:
+async def wait_for_conflicts(
+    company: MembershipProvider, member_directory: MemberDirectory, settings: NodeConfiguration
+) -> None:
     """Returns when nothing has spoken against this process, or nobody is there to; at once before its first storage."""
     if settings.gossip is None or not (settings.state_dir / STORAGE_NOTE).exists():
         return
     period_s = gossip_tuning(settings.gossip).gossip_period_ms / 1000
     with trio.move_on_after(PERIODS_WITHOUT * period_s) as alone:
         while company.counts[1] == 0:
-            await roster.news()
+            await member_directory.news()
     if not alone.cancelled_caught:
         await trio.sleep(PERIODS_WITH_A_PEER * period_s)

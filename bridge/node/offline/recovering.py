@@ -38,10 +38,10 @@ from shutil import rmtree
 
 import trio
 
-from bridge.core.farm.recovery import FIRST_TERM, SURVIVOR_ID, Reset, recovered
 from bridge.core.formation.founding import NONCE_BYTES, FormationState, Promise, found
 from bridge.core.membership.admission import out_refusal, raft_id_of
 from bridge.core.state.farm_state import SESSION_LIMITS
+from bridge.core.state.recovery import FIRST_TERM, SURVIVOR_ID, Reset, recovered
 from bridge.node.membership.admissions import FILE_NAME as ADMISSIONS_FILE
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.membership.forming import RECOVERY_FILE_NAME

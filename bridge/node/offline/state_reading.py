@@ -25,12 +25,12 @@ from pathlib import Path
 import trio
 
 from bridge.core.formation.founding import FormationState, Founding
+from bridge.core.log.feature_level import UnsupportedLevelError
 from bridge.core.state.farm_state import FarmState
-from bridge.core.state.feature_level import UnsupportedLevelError
-from bridge.node.events.event_log import EventLog
+from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.membership.forming import RECOVERY_FILE_NAME
-from bridge.node.raft.applied_state import Ledger, clock_ms
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.replica import RAFT_DIRECTORY, UNKNOWN_ENDPOINT
 from bridge.node.security.local_trust import UntrustedPathError, check_state_directory
 from bridge.wire.keys.backup import BACKUP_LIMIT_BYTES, Backup, BackupError, BackupHead, decode_backup
@@ -217,7 +217,7 @@ async def _read_storage(
     recovery = await trio.to_thread.run_sync(
         recover, directory, owner, state.binding.storage_id, StorageOptions(tail_entries=1)
     )
-    ledger = Ledger(
+    applied_state = AppliedState(
         founding.log_time_base_ms,
         EventLog("offline", clock_ms, 1),
         lambda _: None,
@@ -227,12 +227,12 @@ async def _read_storage(
     end = recovery.log.last
     start = ORIGIN if recovery.log.snapshot is None else recovery.log.snapshot.last
     last_index = _checked_cut(state_dir, start.index, end.index, cut_after)
-    ledger.history_ends_at(last_index)
+    applied_state.history_ends_at(last_index)
     if recovery.log.snapshot is not None:
-        await ledger.restore(recovery.log.snapshot.last, _chunks(_state_bytes(directory, recovery)))
+        await applied_state.restore(recovery.log.snapshot.last, _chunks(_state_bytes(directory, recovery)))
     last = start
     for first, entries in _entries(directory, recovery, start.index + 1, last_index):
-        await ledger.apply(first, entries)
+        await applied_state.apply(first, entries)
         last = LogId(first + len(entries) - 1, entries[-1].term)
     return FarmOnDisk(
         source=state_dir,
@@ -241,9 +241,9 @@ async def _read_storage(
         founding=founding,
         configuration=_configuration(recovery, founding, last.index),
         last=last,
-        farm=ledger.state,
-        period_ms=ledger.farm.tuning.period_ms,
-        image=b"".join(ledger.snapshot()),
+        farm=applied_state.state,
+        period_ms=applied_state.farm.tuning.period_ms,
+        image=b"".join(applied_state.snapshot()),
         cut=None if last == end else _cut(directory, recovery, last.index + 1, end.index),
     )
 

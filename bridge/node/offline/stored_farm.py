@@ -9,7 +9,7 @@ for (only applied entries get into one), and, where both are missing, what an op
 was stopped in order. The greatest counts.
 
 Log time is not stored with an entry; it is the greatest clock entry so far, or a correction after it. Here both are
-taken as they were written: what the clocks of a majority allowed (`bridge.core.state.voter_clocks`) only the state
+taken as they were written: what the clocks of a majority allowed (`bridge.core.log.voter_clocks`) only the state
 machine knows, which would have to apply everything. An honest leader writes no more than that.
 
 To read from the middle one must know log time there, and reading everything before would cost as much as the reading
@@ -27,8 +27,8 @@ import trio
 
 from bridge.api.control import EntryKind
 from bridge.api.control_json import log_entry
+from bridge.core.log.records import Clock, Correction
 from bridge.core.state.farm_state import LOG_TIME_LIMIT_MS
-from bridge.core.state.records import Clock, Correction
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.raft.commit_store import read_commit_note
 from bridge.node.security.local_trust import UntrustedPathError, check_state_directory

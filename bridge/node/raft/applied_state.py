@@ -5,13 +5,12 @@
 
 Everything here is rebuilt at each start, from a snapshot and the log after it, in silence: what entries of an earlier
 life changed is no news,
-and told with the time of this start it would be wrong. The ledger also remembers at which index log time moved, so that
-the control endpoint can tell for any entry when it was, in log time: one number pair a reporting period, and only for
-as long as `MOMENTS_MAX` of them (16 bytes each: half a year of 30 s periods in 8 MB); of older entries it says that it
-does not know. Configurations are remembered likewise: there is one for each election.
+and told with the time of this start it would be wrong. The applied state also remembers at which index log time moved,
+so that the control endpoint can tell for any entry when it was, in log time: one number pair a reporting period, and
+only for as long as `MOMENTS_MAX` of them (16 bytes each: half a year of 30 s periods in 8 MB); of older entries it says
+that it does not know. Configurations are remembered likewise: there is one for each election.
 """
 
-import time
 from array import array
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,8 +19,6 @@ from typing import assert_never
 import trio
 
 from bridge.api.control import Scalar
-from bridge.core.farm.authors import EntryWithoutEffect, NoEffect
-from bridge.core.farm.client_keys import ClientChanged
 from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten
 from bridge.core.farm.operator_commands import PublicationForced, RemovalChanged
 from bridge.core.farm.state_machine import (
@@ -37,22 +34,8 @@ from bridge.core.farm.state_machine import (
     RequestRefused,
     ServerForgotten,
 )
-from bridge.core.membership.admission import AdmissionLapsed, AdmissionRefused, ServerAdmitted, ServerRetired
-from bridge.core.membership.eviction import EvictionRefused, KeysNotReplaced, KeysReplaced, ServerEvicted
-from bridge.core.publishing.publisher_election import PublisherChanged
-from bridge.core.publishing.weights import (
-    THOUSANDTHS,
-    CostFactorChanged,
-    ExclusionChanged,
-    FactorsAccepted,
-    WeightsChange,
-    WishRefused,
-)
-from bridge.core.publishing.without_quorum import QuorumWatch
-from bridge.core.state.farm_state import FarmState
-from bridge.core.state.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError, may_raise
-from bridge.core.state.log_time import ClockJudgement, LogTime
-from bridge.core.state.records import (
+from bridge.core.log.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError, may_raise
+from bridge.core.log.records import (
     Admission,
     Approval,
     ClientKey,
@@ -73,7 +56,23 @@ from bridge.core.state.records import (
     Report,
     request_of,
 )
-from bridge.node.events.event_log import EventLog
+from bridge.core.log.weights import (
+    THOUSANDTHS,
+    CommandRefused,
+    CostFactorChanged,
+    ExclusionChanged,
+    FactorsAccepted,
+    WeightsChange,
+)
+from bridge.core.membership.admission import AdmissionLapsed, AdmissionRefused, ServerAdmitted, ServerRetired
+from bridge.core.membership.authors import EntryWithoutEffect, NoEffect
+from bridge.core.membership.client_keys import ClientChanged
+from bridge.core.membership.eviction import EvictionRefused, KeysNotReplaced, KeysReplaced, ServerEvicted
+from bridge.core.publishing.publisher_election import PublisherChanged
+from bridge.core.publishing.without_quorum import QuorumWatch
+from bridge.core.state.farm_state import FarmState
+from bridge.core.state.log_time import ClockJudgement, LogTime
+from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.wire.log.entries import EntryReader, decode
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm, encode_farm
 from consensus import Configuration, Entry, EntryKind, Index, LogId, decode_configuration, integer_id, now_ms
@@ -118,7 +117,7 @@ _WHY = {
 """Why an entry had no effect, and what to do, for whoever submitted it."""
 
 
-class Ledger:
+class AppliedState:
     """Takes committed entries in order (`apply`), and answers what they add up to."""
 
     def __init__(
@@ -324,11 +323,6 @@ def majorities_of(configuration: Configuration) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(map(integer_id, each))) for each in configuration.majorities)
 
 
-def clock_ms() -> int:
-    """This machine's clock, milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
-
-
 def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911, PLR0912, C901 - one case per change
     match change:
         case PublisherChanged(master, server_id, previous):
@@ -387,7 +381,7 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911
             return "publication-forced", {"master": master[:8]}
         case RemovalChanged(server_id, removed):
             return "removal-changed", {"server": server_id, "removed": removed}
-        case ExclusionChanged() | CostFactorChanged() | FactorsAccepted() | WishRefused():
+        case ExclusionChanged() | CostFactorChanged() | FactorsAccepted() | CommandRefused():
             return _event_of_weights(change)
         case _:
             assert_never(change)
@@ -395,7 +389,7 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911
 
 def _refusal_in(change: Change) -> str | None:
     match change:
-        case WishRefused(_, reason):
+        case CommandRefused(_, reason):
             return reason
         case EntryTooEarly(kind, needed):
             return f"not all servers of the farm understand {kind} yet: it counts from the feature level {needed} on"
@@ -413,7 +407,7 @@ def _event_of_weights(change: WeightsChange) -> tuple[str, dict[str, Scalar]]:
             return "cost-factor-changed", {"leaf": leaf_hash, "factor": thousandths / THOUSANDTHS}
         case FactorsAccepted(through_index, leaves):
             return "factors-accepted", {"throughIndex": through_index, "leaves": leaves}
-        case WishRefused(kind, reason):
-            return "wish-refused", {"kind": kind, "reason": reason}
+        case CommandRefused(kind, reason):
+            return "command-refused", {"kind": kind, "reason": reason}
         case _:
             assert_never(change)

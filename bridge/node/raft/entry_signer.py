@@ -5,16 +5,15 @@
 Numbers rise over all lives of the node without a file: the first one of a life is the machine's clock in milliseconds,
 and each further one is one more than the one before, unless the farm has applied a higher one of this node. So a clock
 that was set back costs nothing, and one that was set ahead only makes the next numbers high. Within a life the clock
-has no say: the farm tells so many *numbers* below the highest apart (`bridge.core.farm.authors`), and an entry that
-another one overtakes, however long it takes, must be among them.
+has no say: the farm tells so many *numbers* below the highest apart (`bridge.core.membership.authors`), and an entry
+that another one overtakes, however long it takes, must be among them.
 """
 
 from collections.abc import Callable
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.core.farm.authors import AuthorNumbers
-from bridge.core.state.records import (
+from bridge.core.log.records import (
     Admission,
     Approval,
     ClientKey,
@@ -32,7 +31,9 @@ from bridge.core.state.records import (
     Removal,
     Report,
 )
-from bridge.node.raft.applied_state import Ledger, clock_ms
+from bridge.core.membership.authors import AuthorNumbers
+from bridge.node.events.event_log import clock_ms
+from bridge.node.raft.applied_state import AppliedState
 from bridge.wire.log.entries import decode
 from bridge.wire.log.proof import ends_like_proof, sign_entry
 from gossip.wire.identity import node_id_of
@@ -42,18 +43,22 @@ class EntrySigner:
     """One node's. `sign` what it writes itself, `sign_for_operator` what somebody with access to it hands in."""
 
     def __init__(
-        self, key: Ed25519PrivateKey, cluster_id: bytes, ledger: Ledger, clock: Callable[[], int] = clock_ms
+        self,
+        key: Ed25519PrivateKey,
+        cluster_id: bytes,
+        applied_state: AppliedState,
+        clock: Callable[[], int] = clock_ms,
     ) -> None:
         self._key = key
         self._cluster_id = cluster_id
-        self._ledger = ledger
+        self._applied_state = applied_state
         self._clock_ms = clock
         self._last = 0
         self.node_id = node_id_of(key.public_key().public_bytes_raw())
 
     def sign(self, entry: bytes) -> bytes:
         """The entry with this node's proof; ValueError if it is too large to carry one."""
-        applied = self._ledger.state.numbers.get(self.node_id, AuthorNumbers()).highest
+        applied = self._applied_state.state.numbers.get(self.node_id, AuthorNumbers()).highest
         following = self._last + 1 if self._last else self._clock_ms()
         self._last = max(following, applied + 1)
         return sign_entry(entry, self._key, self._cluster_id, self._last)

@@ -1,8 +1,8 @@
 """What this version cannot take of the farm's log, refused before it is stored, and told to the operator.
 
-    append, log pack   an entry of a feature level that this version lacks (`bridge.core.state.feature_level`)
+    append, log pack   an entry of a feature level that this version lacks (`bridge.core.log.feature_level`)
     snapshot           of a farm at such a level, one that this version cannot read, or with figures that no log gives
-                       (`bridge.core.farm.state_bounds`)
+                       (`bridge.core.state.bounds`)
 
 A node that stored such a thing would stop at it, after each start again. A node that refuses it lags behind and says
 so: it goes on where it is as soon as the version is there. The alarm stands until the node has been sent nothing of
@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 
 import trio
 
-from bridge.core.farm.state_bounds import objection_to_state
 from bridge.core.farm.state_machine import Farm
-from bridge.core.state.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError
-from bridge.core.state.records import Level
+from bridge.core.log.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError
+from bridge.core.log.records import Level
+from bridge.core.state.bounds import objection_to_state
 from bridge.node.events.alarms import Alarms
 from bridge.wire.log.entries import decode
 from bridge.wire.log.proof import ends_like_proof

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 
 import trio
 
-from bridge.core.farm.authors import EntryWithoutEffect
+from bridge.core.membership.authors import EntryWithoutEffect
 from bridge.node.events.alarms import Alarms
 
 ALARM = "entries-without-effect"

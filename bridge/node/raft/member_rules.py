@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from bridge.core.formation.founding import Founding
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.settings.timing import Profile
 from consensus import Configuration, ConsensusServer, Description, Server, ServerId
 from consensus.protocols.garlic_farm import MembershipOptions, PeerAddress
@@ -64,7 +64,7 @@ class FarmMemberRules:
 
 
 def farm_member_rules(
-    ledger: Ledger,
+    applied_state: AppliedState,
     server: ConsensusServer,
     resolve: Callable[[ServerId], PeerAddress | None],
     founding: Founding,
@@ -74,8 +74,8 @@ def farm_member_rules(
     """The rules as this node's log and server give them at each moment."""
 
     def removed() -> frozenset[int]:
-        outlawed = (server_id for server_id, each in ledger.state.admitted.items() if not each.is_member)
-        return frozenset(ledger.state.removed) | frozenset(outlawed)
+        outlawed = (server_id for server_id, each in applied_state.state.admitted.items() if not each.is_member)
+        return frozenset(applied_state.state.removed) | frozenset(outlawed)
 
     return FarmMemberRules(
         resolve,

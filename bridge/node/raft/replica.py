@@ -26,8 +26,8 @@ import trio
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.formation.founding import Founding
-from bridge.core.state.records import Admission, Approval, Clock, Eviction, KeyReplacement, Level
-from bridge.node.raft.applied_state import Ledger
+from bridge.core.log.records import Admission, Approval, Clock, Eviction, KeyReplacement, Level
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.commit_store import keep_commit_note
 from bridge.node.raft.farm_content import CHECKS
 from bridge.node.raft.member_rules import farm_member_rules, member_request_tuning
@@ -272,7 +272,7 @@ def is_leaders_own(command: bytes) -> bool:
 @asynccontextmanager
 async def open_replica(
     settings: ReplicaSettings,
-    ledger: Ledger,
+    applied_state: AppliedState,
     gateway: RequestGateway,
     metrics: Metrics,
     observe: Callable[[Notice], None],
@@ -282,14 +282,14 @@ async def open_replica(
     directory, recovery = await trio.to_thread.run_sync(_open_storage, settings)
     for line in recovery.report.lines():
         LOG.info("storage: %s", line)
-    ledger.history_ends_at(recovery.report.last.index)
+    applied_state.history_ends_at(recovery.report.last.index)
     try:
         profile = settings.profile
         raft = _core(settings, recovery)
         identity = Identity(founding.cluster_id.hex(), server_id, profile.raft.lease_promise_ms)
         resolve = _resolver(
             settings,
-            ledger,
+            applied_state,
             lambda: server.describe().raft.configuration.member_ids,  # made below
         )
 
@@ -303,15 +303,22 @@ async def open_replica(
             resolve,
             metrics=metrics,
             random=Random(),
-            configuration_before=ledger.configuration_before,
+            configuration_before=applied_state.configuration_before,
             options=profile.links,
         )
         server = ConsensusServer(
-            raft, recovery.storage, directory, links, ledger, hear, keep_from=ledger.keep_from, checks=CHECKS
+            raft,
+            recovery.storage,
+            directory,
+            links,
+            applied_state,
+            hear,
+            keep_from=applied_state.keep_from,
+            checks=CHECKS,
         )
         asking = settings.dialer(lambda: identity, ConnectionRole.CLIENT)
         client = GarlicFarmClient(asking, resolve, [server_id], random=Random(), options=profile.client)
-        rules = farm_member_rules(ledger, server, resolve, founding, profile, settings.voters_max)
+        rules = farm_member_rules(applied_state, server, resolve, founding, profile, settings.voters_max)
         requests = MemberRequests(server, server_id, links, rules, metrics, member_request_tuning(profile))
         members = Members(Joining(server, server_id, _told_to_leave), requests)
         replica = Replica(
@@ -319,7 +326,7 @@ async def open_replica(
             links,
             client,
             server_id,
-            ledger,
+            applied_state,
             members,
             submit_patience_s=profile.submit_patience_s,
             apply_patience_s=profile.apply_patience_s,
@@ -330,7 +337,7 @@ async def open_replica(
             await nursery.start(client.run)
             await nursery.start(server.run)
             await nursery.start(requests.run)
-            nursery.start_soon(keep_commit_note, settings.state_dir, lambda: ledger.state.applied_index)
+            nursery.start_soon(keep_commit_note, settings.state_dir, lambda: applied_state.state.applied_index)
             gateway.identity, gateway.replica = identity, replica
             try:
                 yield replica
@@ -355,15 +362,15 @@ def _core(settings: ReplicaSettings, recovery: Recovery) -> Raft:
 
 
 def _resolver(
-    settings: ReplicaSettings, ledger: Ledger, group: Callable[[], Collection[ServerId]]
+    settings: ReplicaSettings, applied_state: AppliedState, group: Callable[[], Collection[ServerId]]
 ) -> Callable[[ServerId], PeerAddress | None]:
     """Where a server is; who was evicted, retired, or removed and let go by the group, is nowhere."""
 
     def resolve(peer: ServerId) -> PeerAddress | None:
-        admitted = ledger.state.admitted.get(integer_id(peer))
+        admitted = applied_state.state.admitted.get(integer_id(peer))
         if admitted is not None and not admitted.is_member:
             return None
-        if peer in ledger.state.removed and peer not in group():
+        if peer in applied_state.state.removed and peer not in group():
             return None
         node_id = settings.node_id_of(integer_id(peer)) if admitted is None else admitted.node_id
         return None if node_id is None else settings.address_of(node_id)

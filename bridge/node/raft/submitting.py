@@ -3,7 +3,7 @@
     entry ─▶ names a request? else give it the next number of this node ─▶ signed, if it acts on the farm
           ─▶ replica, repeated while its fate is unknown ─▶ committed ─▶ applied here
                                           ├─▶ the table tells where its first copy stands │ expired
-                                          └─▶ the ledger tells why it changed nothing, if it had no effect
+                                          └─▶ the applied state tells why it changed nothing, if it had no effect
 
 A submission of which nobody knows whether it was committed is submitted again, the same bytes. That may leave several
 copies in the log; all but the first have no effect, and the answer gives the place of the first. A caller that names
@@ -23,7 +23,7 @@ import trio
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.state.farm_state import SESSION_LIMITS
-from bridge.node.raft.applied_state import Ledger
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import LEADERS_OWN_TEXT, Replica, is_leaders_own
 from bridge.wire.log.proof import ends_like_proof
@@ -39,9 +39,9 @@ EXPIRED = (
 class Submitting:
     """`name` is this node's, unique to this life of it."""
 
-    def __init__(self, replica: Replica, ledger: Ledger, signer: EntrySigner, name: str) -> None:
+    def __init__(self, replica: Replica, applied_state: AppliedState, signer: EntrySigner, name: str) -> None:
         self._replica = replica
-        self._ledger = ledger
+        self._applied_state = applied_state
         self._signer = signer
         self._numbers = RequestNumbers(name, self._open_session, SESSION_LIMITS)
 
@@ -49,14 +49,14 @@ class Submitting:
         """Have one JSON object committed, and applied at most once under `named`, or under the request it names."""
         if is_leaders_own(entry):
             return _refused(LEADERS_OWN_TEXT)
-        own = self._ledger.request_named_in(entry)
+        own = self._applied_state.request_named_in(entry)
         if named not in {None, own} and (own is not None or ends_like_proof(entry)):
             named_there = "no request" if own is None else f"the request {own}"
             hint = ": put it in before you sign" if own is None else ""
             return _refused(f"the entry names {named_there}, not {named}{hint}")
         if named is not None and own is None:
             entry = sealed(entry, named)
-            if self._ledger.request_named_in(entry) != named:
+            if self._applied_state.request_named_in(entry) != named:
                 return _refused(
                     "a request id cannot be put into this entry: it is too large, too nested, or has another"
                 )
@@ -72,7 +72,7 @@ class Submitting:
             raise RuntimeError("a session was not opened")
         try:
             numbered = sealed(entry, request)
-            if self._ledger.request_named_in(numbered) != request:
+            if self._applied_state.request_named_in(numbered) != request:
                 return await self._submit(entry, None)
             answer = await self._submit(numbered, request)
             if answer.outcome is SubmitOutcome.EXPIRED:
@@ -93,11 +93,11 @@ class Submitting:
             return answer
         with trio.move_on_after(self._replica.apply_patience_s), suppress(ServerStoppedError):
             await self._replica.server.wait_applied(answer.index)
-            session = self._ledger.request_of(entry)
-            first = None if session is None else self._ledger.farm.position_of(session)
+            session = self._applied_state.request_of(entry)
+            first = None if session is None else self._applied_state.farm.position_of(session)
             if first is None:
                 return SubmitAnswer(SubmitOutcome.EXPIRED, reason=EXPIRED, request=str(request))
-            refusal = self._ledger.refusal_of(first.index)
+            refusal = self._applied_state.refusal_of(first.index)
             return replace(answer, index=first.index, term=first.term, reason=refusal or "")
         reason = f"committed at index {answer.index}; this node has not applied it yet, so whether it was a repetition"
         return SubmitAnswer(SubmitOutcome.UNKNOWN, reason=f"{reason} is not known", request=str(request))
@@ -108,12 +108,12 @@ class Submitting:
         if answer.outcome is SubmitOutcome.COMMITTED and answer.index is not None and ends_like_proof(entry):
             with trio.move_on_after(self._replica.apply_patience_s), suppress(ServerStoppedError):
                 await self._replica.server.wait_applied(answer.index)
-            return replace(answer, reason=self._ledger.refusal_of(answer.index) or "")
+            return replace(answer, reason=self._applied_state.refusal_of(answer.index) or "")
         return answer
 
     async def _open_session(self) -> Index | None:
         await trio.lowlevel.checkpoint()
-        return self._ledger.state.applied_index
+        return self._applied_state.state.applied_index
 
 
 def _refused(reason: str) -> SubmitAnswer:

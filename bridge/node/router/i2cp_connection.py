@@ -18,7 +18,7 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
-from bridge.node.raft.applied_state import clock_ms
+from bridge.node.events.event_log import clock_ms
 from bridge.node.router.link import Credentials, Link, RouterLost, open_stream, shown
 from bridge.wire.i2p.i2cp import PROTOCOL_BYTE, FrameReader, decode, encode
 from bridge.wire.i2p.i2cp_messages import (

@@ -21,9 +21,9 @@ from typing import Final
 
 import trio
 
-from bridge.core.state.records import LeafStatus, RouterStatus
+from bridge.core.log.records import LeafStatus, RouterStatus
 from bridge.node.events.alarms import Alarms
-from bridge.node.raft.applied_state import clock_ms
+from bridge.node.events.event_log import clock_ms
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.i2cp_publishing import I2cpAccess, MasterSession
 from bridge.node.router.i2cp_queries import RouterAsker

@@ -23,8 +23,8 @@ from typing import Final, Protocol
 
 import trio
 
-from bridge.core.state.records import LeafStatus, RouterStatus
-from bridge.node.raft.applied_state import clock_ms
+from bridge.core.log.records import LeafStatus, RouterStatus
+from bridge.node.events.event_log import clock_ms
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.local_service import answers
 from bridge.node.security.durable_file import READABLE, replace_file, sync_directory

@@ -22,7 +22,7 @@ from consensus.protocols.garlic_farm import Credentials
 from gossip.core.keyring import Keyring
 
 if TYPE_CHECKING:
-    from bridge.node.membership.membership_provider import Company
+    from bridge.node.membership.membership_provider import MembershipProvider
 
 ALARM: Final = "farm-key-file"
 LOOK_EVERY_S: Final = 5.0
@@ -34,7 +34,7 @@ class FarmKeys:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.filed = load_farm_key(path)
-        self._agent: Company | None = None
+        self._agent: MembershipProvider | None = None
         self._chain: Keyring | None = None
         self._current = self.filed
         self._credentials: tuple[Credentials, ...] = ()
@@ -49,7 +49,7 @@ class FarmKeys:
         """The key file for other routers: with the cluster that this node belongs to, if it does."""
         return self.current if self._cluster_id is None else replace(self.current, cluster_id=self._cluster_id)
 
-    def follow(self, agent: "Company") -> None:
+    def follow(self, agent: "MembershipProvider") -> None:
         """From now on the group's keys count."""
         self._agent = agent
 

@@ -19,7 +19,7 @@ import pwd
 import socket
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -213,3 +213,9 @@ def check_node_user(path: Path, user_id: int | None, own_user_id: int | None = N
             f"the process that answers at {path} is run by {_user(user_id or 0)}, neither this user nor root: it may"
             f" not be your node. Run this command as that user (`sudo -u '#{user_id}' garlicfarm …`), if it is"
         )
+
+
+def default_state_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where `run` keeps a node's state unless told otherwise."""
+    base = environment.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(base) / "garlicfarm"

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.core.state.records import PublishConfig
+from bridge.core.log.records import PublishConfig
 from bridge.node.events.alarms import Alarms, SharedAlarm
 from bridge.node.security.key_files import KeyFileError, load_signing_key
 from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S, SigningKey

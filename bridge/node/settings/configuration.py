@@ -31,8 +31,8 @@ from pathlib import Path
 
 from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAULT
 from bridge.core.state.farm_state import MASTERS_MAX
-from bridge.node.control.client import default_state_directory
 from bridge.node.router.router import Leaf, RouterError, leaf_from_settings
+from bridge.node.security.local_trust import default_state_directory
 from bridge.node.settings.lan_address import Network, NoAddressError, private_host
 from bridge.node.settings.masters import MasterSettings, read_leaf_master, read_masters
 from bridge.node.settings.reader import Section

@@ -20,8 +20,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.core.state.hashes import HASH_CHARACTERS
-from bridge.core.state.records import MetaStatus, PublishConfig
+from bridge.core.log.hashes import HASH_CHARACTERS
+from bridge.core.log.records import MetaStatus, PublishConfig
 from bridge.node.router.router import Leaf
 from bridge.node.security.signing_keys import HeldKey
 from bridge.node.settings.reader import Section

@@ -7,43 +7,43 @@
     PublishingDuty   one for each master that it holds a key of; while it is chosen: plan, commit, sign, hand over
 
 Each has loops of its own, so that a slow router delays no clock entry and a lost leader no probe of a leaf. All of them
-submit through the replica, which finds the leader. None of them is the leader's duty but the clock: the publisher need
+submit through the replica, which finds the leader. None of them is the leader's task but the clock: the publisher need
 not lead.
 """
 
 import trio
 
 from bridge.core.farm.state_machine import Change, RequestRefused
-from bridge.node.tasks.measuring import MeasuringDuty
+from bridge.node.tasks.measuring import MeasuringTask
 from bridge.node.tasks.outage import Outage
-from bridge.node.tasks.publishing import PublishingDuty, publishing_alarms
-from bridge.node.tasks.reporting import ReportDuty
-from bridge.node.tasks.task_context import Member
-from bridge.node.tasks.timekeeping import TimeDuty
+from bridge.node.tasks.publishing import PublishingTask, publishing_alarms
+from bridge.node.tasks.reporting import ReportingTask
+from bridge.node.tasks.task_context import TaskContext
+from bridge.node.tasks.timekeeping import TimekeepingTask
 
 
-class Duties:
+class BackgroundTasks:
     """The loops. `run` them once; `changed` hears what the state machine did."""
 
-    def __init__(self, member: Member) -> None:
-        self._outage = Outage(member)
-        alarms = publishing_alarms(member.alarms)
-        self.publishing = tuple(PublishingDuty(member, held, self._outage, alarms) for held in member.keys)
-        self._time = TimeDuty(member)
-        self._measuring = MeasuringDuty(member)
-        self._reporting = ReportDuty(member, self.publishing, self._measuring)
+    def __init__(self, context: TaskContext) -> None:
+        self._outage = Outage(context)
+        alarms = publishing_alarms(context.alarms)
+        self.publishing = tuple(PublishingTask(context, held, self._outage, alarms) for held in context.keys)
+        self._time = TimekeepingTask(context)
+        self._measuring = MeasuringTask(context)
+        self._reporting = ReportingTask(context, self.publishing, self._measuring)
 
     @property
     def published(self) -> int:
         """Structures that the router took in this life of the node."""
-        return sum(duty.published for duty in self.publishing)
+        return sum(task.published for task in self.publishing)
 
     def changed(self, change: Change) -> None:
         """A committed entry changed the farm's state."""
         if isinstance(change, RequestRefused):
             self._reporting.refused(change.request)
-        for duty in self.publishing:
-            duty.changed(change)
+        for task in self.publishing:
+            task.changed(change)
 
     def leadership_changed(self) -> None:
         """Another server leads, or this one: its clock entry, or its first report, is due at once."""
@@ -52,7 +52,7 @@ class Duties:
 
     async def resign(self) -> None:
         """This node leaves: if it publishes, another one takes over at once."""
-        publishing = sum(duty.resign() for duty in self.publishing)
+        publishing = sum(task.resign() for task in self.publishing)
         if publishing:
             await self._reporting.last_word()
 
@@ -63,5 +63,5 @@ class Duties:
             nursery.start_soon(self._measuring.run)
             nursery.start_soon(self._reporting.run)
             nursery.start_soon(self._time.run)
-            for duty in self.publishing:
-                nursery.start_soon(duty.run)
+            for task in self.publishing:
+                nursery.start_soon(task.run)

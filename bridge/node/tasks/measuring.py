@@ -1,4 +1,4 @@
-"""A member's duty to measure the others: what its router sees of their leaves and of the masters, one after the other.
+"""A member's task to measure the others: what its router sees of their leaves and of the masters, one after the other.
 
 A look-up goes through the network and takes seconds, so it is no part of a report: this loop goes round the farm's
 destinations, and each report takes along what was measured since the last one. Every measurement is reported once. A
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import trio
 
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import Measurement
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import Measurement
 from bridge.node.router.router import RouterError
-from bridge.node.tasks.task_context import Member
+from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.i2p.structures import destination_from_base64
 from bridge.wire.log.reports import MEASUREMENTS_LIMIT
 
@@ -20,11 +20,11 @@ BETWEEN_LOOKUPS_S = 2.0
 ROUND_SHORTEST_S = 60.0
 
 
-class MeasuringDuty:
+class MeasuringTask:
     """The loop, and what it found since it was last asked."""
 
-    def __init__(self, member: Member) -> None:
-        self._member = member
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
         self._leaves: dict[str, Measurement] = {}
         self._masters: dict[str, Measurement] = {}
 
@@ -42,7 +42,7 @@ class MeasuringDuty:
             await trio.sleep(max(BETWEEN_LOOKUPS_S, began_s + ROUND_SHORTEST_S - trio.current_time()))
 
     def _targets(self) -> Iterator[tuple[str, dict[str, Measurement]]]:
-        state, own_id = self._member.ledger.state, self._member.replica.server_id
+        state, own_id = self._context.applied_state.state, self._context.replica.server_id
         own = state.servers.get(own_id)
         served = set() if own is None else {leaf.destination for leaf in own.report.destinations}
         reports = [server.report for server_id, server in sorted(state.servers.items()) if server_id != own_id]
@@ -52,7 +52,7 @@ class MeasuringDuty:
 
     async def _measure(self, destination: str, found: dict[str, Measurement]) -> None:
         try:
-            measured = await self._member.router.remote_measured_status(destination_from_base64(destination).hash)
+            measured = await self._context.router.remote_measured_status(destination_from_base64(destination).hash)
         except RouterError:
             return
         if measured is not None:

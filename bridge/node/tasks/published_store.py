@@ -25,7 +25,7 @@ class _File(msgspec.Struct):
     seconds: dict[str, _Second]
 
 
-class PublishedNote:
+class PublishedStore:
     """The file, and what it says. Masters are named by the hexadecimal hash of their destination.
 
     Without a directory it remembers as long as the process lives.

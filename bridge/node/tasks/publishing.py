@@ -1,4 +1,4 @@
-"""A member's duty to publish one master destination, while it is chosen to.
+"""A member's task to publish one master destination, while it is chosen to.
 
     plan ─▶ commit the plan ─▶ accepted ─▶ sign ─▶ hand over to the router
     plan without a quorum, while the log stands still  ─▶ sign ─▶ hand over, with an alarm
@@ -17,17 +17,17 @@ from dataclasses import dataclass
 import trio
 
 from bridge.api.control import SubmitOutcome
-from bridge.core.farm.authors import EntryWithoutEffect
 from bridge.core.farm.state_machine import Change, PublicationAccepted, PublicationRefused
+from bridge.core.log.records import MetaStatus, Publication, PublishConfig, Report
+from bridge.core.membership.authors import EntryWithoutEffect
 from bridge.core.publishing.publication import PlannedPublication, plan_publication
 from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.publishing.without_quorum import acting_publisher, plan_without_quorum
-from bridge.core.state.records import MetaStatus, Publication, PublishConfig, Report
 from bridge.node.events.alarms import Alarms, SharedAlarm
 from bridge.node.router.router import RouterError
 from bridge.node.security.signing_keys import HeldKey, judge_key, key_alarm
 from bridge.node.tasks.outage import Outage
-from bridge.node.tasks.task_context import Member
+from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.i2p.meta_lease_set import LeaseSetError
 from bridge.wire.i2p.structures import I2pError, base64_encode
 from bridge.wire.log.entries import encode
@@ -41,23 +41,23 @@ RETRY_FIRST_S, RETRY_LONGEST_S = 2.5, 60.0
 
 @dataclass(frozen=True, slots=True)
 class PublishingAlarms:
-    """What the duties of all masters share."""
+    """What the tasks of all masters share."""
 
     key: SharedAlarm
     unfenced: SharedAlarm
 
 
 def publishing_alarms(alarms: Alarms) -> PublishingAlarms:
-    """The alarms of a node's publishing duties."""
+    """The alarms of a node's publishing tasks."""
     action = "nothing for the moment: clients go on finding the service. What ends it stands at the alarm `no-quorum`"
     return PublishingAlarms(key_alarm(alarms), SharedAlarm(alarms, UNFENCED_ALARM, action))
 
 
-class PublishingDuty:
+class PublishingTask:
     """The loops of one master. `run` them once; `changed` hears what the state machine did."""
 
-    def __init__(self, member: Member, held: HeldKey, outage: Outage, alarms: "PublishingAlarms") -> None:
-        self._member = member
+    def __init__(self, context: TaskContext, held: HeldKey, outage: Outage, alarms: "PublishingAlarms") -> None:
+        self._context = context
         self._held = held
         self._outage = outage
         self._alarms = alarms
@@ -73,7 +73,7 @@ class PublishingDuty:
         self._failures = 0
         self._resigned = False
         self.published = 0
-        self.last_published_ms = member.published.second(held.master_hash) * 1000
+        self.last_published_ms = context.published.second(held.master_hash) * 1000
         """The second, in milliseconds, of the structure that the router took last, in whichever life of the node."""
         self._last_structure: str | None = None
 
@@ -93,7 +93,7 @@ class PublishingDuty:
                 if self._proposed is not None and self._proposed.publication == publication:
                     self._proposed = None
                     self._back_off()
-            case EntryWithoutEffect("publication", author) if author == self._member.signer.node_id:
+            case EntryWithoutEffect("publication", author) if author == self._context.signer.node_id:
                 # Should the farm not take this node's word, each try would still be an entry of its log.
                 self._back_off()
             case PublisherChanged(master=self.master):
@@ -103,12 +103,12 @@ class PublishingDuty:
 
     def status(self) -> MetaStatus:
         """This node's part in publishing the master, as it reports it."""
-        member = self._member
-        known = member.ledger.state.masters.get(self.master)
+        context = self._context
+        known = context.applied_state.state.masters.get(self.master)
         return MetaStatus(
             destination=self.master,
             publish_config=PublishConfig.OFF if self._resigned else self._held.publish,
-            publishing=known is not None and known.choice.server_id == member.replica.server_id,
+            publishing=known is not None and known.choice.server_id == context.replica.server_id,
             last_published_time_ms=self.last_published_ms,
             last_published_lease_set=self._last_structure,
             can_sign_until_s=self._held.key.can_sign_until_s,
@@ -116,16 +116,16 @@ class PublishingDuty:
 
     def review_key(self) -> None:
         """Take up a renewed key, and have an alarm stand while the one in hand ends soon."""
-        now_s = self._member.clock_ms() // 1000
+        now_s = self._context.clock_ms() // 1000
         if self._held.renew(now_s):
-            self._member.trace.append("signing-key-renewed", {"until": self._held.key.can_sign_until_s})
+            self._context.trace.append("signing-key-renewed", {"until": self._held.key.can_sign_until_s})
         judge_key(self._held, now_s, self._alarms.key)
 
     def resign(self) -> bool:
         """Publish no more in this life of the node; True if it is this node's turn now."""
         self._resigned = True
-        known = self._member.ledger.state.masters.get(self.master)
-        return known is not None and known.choice.server_id == self._member.replica.server_id
+        known = self._context.applied_state.state.masters.get(self.master)
+        return known is not None and known.choice.server_id == self._context.replica.server_id
 
     def reported(self, own: Report) -> None:
         """How this node is by now, whether anybody takes its report or not."""
@@ -158,11 +158,11 @@ class PublishingDuty:
         if self._accepted is not None or self._own is None or trio.current_time() < self._not_before_s:
             return
         farm, around, now_ms = self._outage.farm, self._outage.around(self._own), self._outage.log_time_ms
-        if acting_publisher(farm.state, self.master, around, now_ms // 1000) != self._member.replica.server_id:
+        if acting_publisher(farm.state, self.master, around, now_ms // 1000) != self._context.replica.server_id:
             self._alarms.unfenced.clear(self.master)
             return
         plan = plan_without_quorum(
-            farm.state, self.master, farm.tuning, self._member.pace, around, now_ms, handed_over=self._handed_over
+            farm.state, self.master, farm.tuning, self._context.pace, around, now_ms, handed_over=self._handed_over
         )
         if plan is not None:
             self._alarms.unfenced.set(
@@ -173,31 +173,31 @@ class PublishingDuty:
             self._hand_over_due.set()
 
     def _plan(self) -> PlannedPublication | None:
-        member = self._member
+        context = self._context
         under_way = self._proposed is not None or self._accepted is not None
         if under_way or self._outage.holds or trio.current_time() < self._not_before_s:
             return None
         return plan_publication(
-            member.ledger.state,
+            context.applied_state.state,
             self.master,
-            member.replica.server_id,
-            member.pace,
-            member.ledger.log_time.paced(monotonic_ms()),
+            context.replica.server_id,
+            context.pace,
+            context.applied_state.log_time.paced(monotonic_ms()),
             handed_over=self._handed_over,
         )
 
     async def _propose(self, plan: PlannedPublication) -> None:
         try:
-            entry = self._member.signer.sign(encode(plan.publication))
+            entry = self._context.signer.sign(encode(plan.publication))
         except ValueError as error:
-            self._member.trace.append("publish-failed", {"second": plan.publication.published_s, "reason": str(error)})
+            self._context.trace.append("publish-failed", {"second": plan.publication.published_s, "reason": str(error)})
             self._back_off()
             return
         self._proposed = plan
-        answer = await self._member.replica.submit(entry)
+        answer = await self._context.replica.submit(entry)
         if answer.outcome is SubmitOutcome.COMMITTED:
-            with trio.move_on_after(self._member.period_s), suppress(ServerStoppedError):
-                await self._member.replica.server.wait_applied(answer.index or 0)
+            with trio.move_on_after(self._context.period_s), suppress(ServerStoppedError):
+                await self._context.replica.server.wait_applied(answer.index or 0)
         # Of unknown fate: should it be committed after all, it is simply not handed over, and planned again.
         self._proposed = None
 
@@ -221,24 +221,24 @@ class PublishingDuty:
                 await self._hand_over_due.wait()
 
     async def _sign_and_publish(self, plan: PlannedPublication) -> None:
-        member, publication = self._member, plan.publication
+        context, publication = self._context, plan.publication
         facts = {"second": publication.published_s, "entries": len(plan.entries)}
         try:
             structure = self._held.key.publication(publication.published_s, plan.entries)
-            await member.router.publish_meta_lease_set(self._held.master_hash, structure)
+            await context.router.publish_meta_lease_set(self._held.master_hash, structure)
         except (LeaseSetError, I2pError, RouterError) as error:
-            member.router_alarm.set(self._cause, f"publishing failed: {error}")
-            member.trace.append("publish-failed", {**facts, "reason": str(error)})
+            context.router_alarm.set(self._cause, f"publishing failed: {error}")
+            context.trace.append("publish-failed", {**facts, "reason": str(error)})
             self._back_off()
             return
         self._failures = 0
-        member.router_alarm.clear(self._cause)
+        context.router_alarm.clear(self._cause)
         self._handed_over = publication
         self.published += 1
         self.last_published_ms = publication.published_s * 1000
         self._last_structure = base64_encode(structure)
-        await member.published.note(self._held.master_hash, publication.published_s)
-        member.trace.append("published", facts, log_time_ms=member.ledger.state.log_time_ms)
+        await context.published.note(self._held.master_hash, publication.published_s)
+        context.trace.append("published", facts, log_time_ms=context.applied_state.state.log_time_ms)
 
     @property
     def _cause(self) -> str:
@@ -248,20 +248,20 @@ class PublishingDuty:
         """Only once a later publication of another server is accepted: until then ours is the best there is."""
         if self._handed_over is None:
             return False
-        known = self._member.ledger.state.masters.get(self.master)
+        known = self._context.applied_state.state.masters.get(self.master)
         accepted = None if known is None else known.publication
         return (
             accepted is not None
-            and accepted.server_id != self._member.replica.server_id
+            and accepted.server_id != self._context.replica.server_id
             and accepted.published_s > self._handed_over.published_s
         )
 
     async def _stop_publishing(self) -> None:
-        member = self._member
+        context = self._context
         self._handed_over = None
         try:
-            await member.router.stop_publishing_meta_lease_set(self._held.master_hash)
+            await context.router.stop_publishing_meta_lease_set(self._held.master_hash)
         except RouterError as error:
-            member.trace.append("publish-failed", {"reason": f"stopping: {error}"})
+            context.trace.append("publish-failed", {"reason": f"stopping: {error}"})
         else:
-            member.trace.append("publishing-stopped", {}, log_time_ms=member.ledger.state.log_time_ms)
+            context.trace.append("publishing-stopped", {}, log_time_ms=context.applied_state.state.log_time_ms)

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bridge.core.state.records import LeafStatus, MetaStatus, Report
+from bridge.core.log.records import LeafStatus, MetaStatus, Report
 
 CONFIGURATION_EVERY_MS = 3_600_000
 Gist = tuple[frozenset[tuple[str, bool]], frozenset[tuple[str, str, bool, int | None]]]

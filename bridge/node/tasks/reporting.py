@@ -1,8 +1,8 @@
-"""A member's duty to report: its application entry once a period, on a change, and as soon as there is a leader.
+"""A member's task to report: its application entry once a period, on a change, and as soon as there is a leader.
 
 Each report asks the router anew and names itself (`request`), so that one whose fate is unknown can be repeated. What
 nobody took within a period is out of date; the next report says it better. Reports that nobody takes still tell the
-publishing duties how this node is, should they have to act alone. Who leaves for good says in a last report that it
+publishing tasks how this node is, should they have to act alone. Who leaves for good says in a last report that it
 publishes no more: another one then takes over at once, and not when the silence is noticed.
 """
 
@@ -13,13 +13,13 @@ from random import Random
 import trio
 
 from bridge.api.control import SubmitOutcome
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import LeafStatus, MetaStatus, Report, RouterStatus
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import LeafStatus, MetaStatus, Report, RouterStatus
 from bridge.node.router.router import RouterError
-from bridge.node.tasks.measuring import MeasuringDuty
-from bridge.node.tasks.publishing import PublishingDuty
+from bridge.node.tasks.measuring import MeasuringTask
+from bridge.node.tasks.publishing import PublishingTask
 from bridge.node.tasks.report_news import ReportNews, gist_of
-from bridge.node.tasks.task_context import Member
+from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.i2p.structures import destination_from_base64
 from bridge.wire.log.entries import encode
 from consensus import Index
@@ -32,27 +32,27 @@ LOOK_SHARE = 0.25
 """Of a reporting period: how often leaves are looked at between reports."""
 
 
-class ReportDuty:
+class ReportingTask:
     """The loop."""
 
-    def __init__(self, member: Member, publishing: Sequence[PublishingDuty], measuring: MeasuringDuty) -> None:
-        self._member = member
+    def __init__(self, context: TaskContext, publishing: Sequence[PublishingTask], measuring: MeasuringTask) -> None:
+        self._context = context
         self._publishing = publishing
         self._measuring = measuring
         self._random = Random()
         self._sequence = 0
         self._session_start: Index | None = None
         self._leader_known = trio.Event()
-        self._news = ReportNews(member.configuration)
+        self._news = ReportNews(context.configuration)
 
     def leadership_changed(self) -> None:
         """Another server leads, or this one: the first report is due at once."""
-        if self._member.replica.server.role.leader is not None:
+        if self._context.replica.server.role.leader is not None:
             self._leader_known.set()
 
     def refused(self, request: str) -> None:
         """The farm has forgotten the session in which an entry was named."""
-        if request.startswith(f"{self._member.request_prefix}-"):
+        if request.startswith(f"{self._context.request_prefix}-"):
             self._session_start = None
 
     async def run(self) -> None:
@@ -62,7 +62,7 @@ class ReportDuty:
         while True:
             started = trio.current_time()
             report = replace(await self._own_report(), request=self._next_request())
-            with trio.move_on_after(self._member.period_s):
+            with trio.move_on_after(self._context.period_s):
                 await self._send(report)
             # A little apart from the others, who heard of the leader at the same moment.
             await self._until_due(started, self._random.uniform(0.9, 1.0), report)
@@ -75,11 +75,11 @@ class ReportDuty:
 
     async def _until_leader_known(self) -> None:
         """Without a leader the node looks at its router all the same: it may have to publish alone."""
-        with trio.move_on_after(self._member.expected_period_s):
+        with trio.move_on_after(self._context.expected_period_s):
             await self._leader_known.wait()
         while not self._leader_known.is_set():
             await self._own_report(sent=False)
-            with trio.move_on_after(self._member.expected_period_s):
+            with trio.move_on_after(self._context.expected_period_s):
                 await self._leader_known.wait()
 
     async def _until_due(self, started: float, share: float, report: Report) -> None:
@@ -87,20 +87,20 @@ class ReportDuty:
 
         The period may change meanwhile: it is the leader's, and in the log.
         """
-        said, seen_ms = gist_of(report.destinations, report.masters), self._member.ledger.state.log_time_ms
-        look_at = started + self._member.period_s * LOOK_SHARE
-        while (now := trio.current_time()) < (due_at := started + self._member.period_s * share):
-            if (log_time_ms := self._member.ledger.state.log_time_ms) != seen_ms:
+        said, seen_ms = gist_of(report.destinations, report.masters), self._context.applied_state.state.log_time_ms
+        look_at = started + self._context.period_s * LOOK_SHARE
+        while (now := trio.current_time()) < (due_at := started + self._context.period_s * share):
+            if (log_time_ms := self._context.applied_state.state.log_time_ms) != seen_ms:
                 if self._is_witness():
                     return
                 seen_ms = log_time_ms
             if now >= look_at:
-                look_at = now + self._member.period_s * LOOK_SHARE
+                look_at = now + self._context.period_s * LOOK_SHARE
                 if gist_of((await self._ask_leaves())[0], self._masters()) != said:
                     return
             else:
                 with trio.CancelScope(deadline=min(due_at, look_at)):
-                    await self._member.ledger.news()
+                    await self._context.applied_state.news()
 
     def _is_witness(self) -> bool:
         """Whether a report would serve now that log time has moved: it still lags, or this node's last date was off.
@@ -108,68 +108,68 @@ class ReportDuty:
         The reports of a majority bound log time, and they are as old as a period is long. So there is one more of them
         after each clock entry for as long as that holds log time back.
         """
-        member = self._member
-        own = member.ledger.state.servers.get(member.replica.server_id)
-        lags = member.clock_ms() - member.ledger.state.log_time_ms > WITNESS_LAG_MS
+        context = self._context
+        own = context.applied_state.state.servers.get(context.replica.server_id)
+        lags = context.clock_ms() - context.applied_state.state.log_time_ms > WITNESS_LAG_MS
         return lags or (own is not None and own.clock_off)
 
     async def _send(self, report: Report) -> None:
         told, configuration = self._news.told(report)
         try:
-            entry = self._member.signer.sign(encode(told, config=configuration))
+            entry = self._context.signer.sign(encode(told, config=configuration))
         except ValueError as error:
-            self._member.trace.append("report-failed", {"reason": str(error)})
+            self._context.trace.append("report-failed", {"reason": str(error)})
         else:
-            answer = await self._member.replica.submit(entry, repeat_unknown=True)
+            answer = await self._context.replica.submit(entry, repeat_unknown=True)
             if answer.outcome is SubmitOutcome.COMMITTED:
                 self._news.committed(told, configuration)
 
     async def _own_report(self, *, sent: bool = True) -> Report:
-        member = self._member
-        for duty in self._publishing:
-            duty.review_key()
+        context = self._context
+        for task in self._publishing:
+            task.review_key()
         status, leaves = await self._ask_router()
         # What was measured is told once, so it waits for a report that goes out.
         remote_destinations, remote_metas = self._measuring.take() if sent else ((), ())
         report = Report(
-            cluster=member.cluster,
-            date_ms=member.clock_ms(),
-            server_id=member.replica.server_id,
+            cluster=context.cluster,
+            date_ms=context.clock_ms(),
+            server_id=context.replica.server_id,
             router=status,
             masters=self._masters(),
             destinations=leaves,
             remote_destinations=remote_destinations,
             remote_metas=remote_metas,
         )
-        for duty in self._publishing:
-            duty.reported(report)
+        for task in self._publishing:
+            task.reported(report)
         return report
 
     def _masters(self) -> tuple[MetaStatus, ...]:
-        return (*(duty.status() for duty in self._publishing), *self._member.keyless)
+        return (*(task.status() for task in self._publishing), *self._context.keyless)
 
     def _next_request(self) -> str:
         """A number in this node's session, which begins with the first report and whenever the farm forgot it."""
         if self._session_start is None:
-            self._session_start, self._sequence = self._member.ledger.state.applied_index, 0
+            self._session_start, self._sequence = self._context.applied_state.state.applied_index, 0
         self._sequence += 1
-        return str(RequestId(self._member.request_prefix, self._session_start, self._sequence))
+        return str(RequestId(self._context.request_prefix, self._session_start, self._sequence))
 
     async def _ask_router(self) -> tuple[RouterStatus, tuple[LeafStatus, ...]]:
         """How router and leaves are. A router that does not answer is none: the node goes on reporting without it."""
-        member = self._member
+        context = self._context
         status = RouterStatus(attached=False)
         leaves: tuple[LeafStatus, ...] = ()
         try:
-            status = await member.router.local_router_status()
+            status = await context.router.local_router_status()
         except RouterError as error:
             failures = [str(error)]
         else:
             leaves, failures = await self._ask_leaves()
         if failures:
-            member.router_alarm.set("asking", "; ".join(failures))
+            context.router_alarm.set("asking", "; ".join(failures))
         else:
-            member.router_alarm.clear("asking")
+            context.router_alarm.clear("asking")
         return status, leaves
 
     async def _ask_leaves(self) -> tuple[tuple[LeafStatus, ...], list[str]]:
@@ -178,7 +178,7 @@ class ReportDuty:
         try:
             for leaf_hash, behind in (await self._leaf_hashes()).items():
                 try:
-                    leaf = await self._member.router.local_leaf_status(leaf_hash)
+                    leaf = await self._context.router.local_leaf_status(leaf_hash)
                     leaves.append(replace(leaf, master_hash=behind))
                 except RouterError as error:
                     failures.append(str(error))
@@ -188,12 +188,12 @@ class ReportDuty:
 
     async def _leaf_hashes(self) -> dict[bytes, str | None]:
         """The leaves of this node, and for each the one master behind which it stands; None: all of them."""
-        member = self._member
-        masters = (*(held.master for held in member.keys), *(each.destination for each in member.keyless))
+        context = self._context
+        masters = (*(held.master for held in context.keys), *(each.destination for each in context.keyless))
         if not masters:
-            return dict.fromkeys(await member.router.local_leaf_hashes(b""))
+            return dict.fromkeys(await context.router.local_leaf_hashes(b""))
         behind: dict[bytes, list[str]] = {}
         for master in masters:
-            for leaf_hash in await member.router.local_leaf_hashes(destination_from_base64(master).hash):
+            for leaf_hash in await context.router.local_leaf_hashes(destination_from_base64(master).hash):
                 behind.setdefault(leaf_hash, []).append(hash_of(master))
         return {each: found[0] if len(found) < len(masters) else None for each, found in behind.items()}

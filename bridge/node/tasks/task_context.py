@@ -1,30 +1,30 @@
-"""What a member of a founded farm does its duties with: the parts that `bridge.node.app` made, in one hand."""
+"""What a member of a founded farm does its tasks with: the parts that `bridge.node.app` made, in one hand."""
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from bridge.core.log.records import MetaStatus
 from bridge.core.publishing.publication import Pace
-from bridge.core.state.records import MetaStatus
 from bridge.node.events.alarms import Alarms, SharedAlarm
-from bridge.node.events.event_log import EventLog
-from bridge.node.raft.applied_state import Ledger, clock_ms
+from bridge.node.events.event_log import EventLog, clock_ms
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import Replica
 from bridge.node.router.router import Router
 from bridge.node.security.signing_keys import HeldKey
-from bridge.node.tasks.published_store import PublishedNote
+from bridge.node.tasks.published_store import PublishedStore
 
 ROUTER_ALARM = "router"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class TaskContext:
     """The parts, and what they are told."""
 
     cluster: str
     replica: Replica
-    ledger: Ledger
+    applied_state: AppliedState
     signer: EntrySigner
     router: Router
     keys: tuple[HeldKey, ...]
@@ -36,7 +36,7 @@ class Member:
     """The period that this node writes into clock entries while it leads; all follow the leader's."""
     election_timeout_ms: int
     """The shortest that a server of this farm may draw."""
-    published: PublishedNote
+    published: PublishedStore
     trace: EventLog
     alarms: Alarms
     router_alarm: SharedAlarm
@@ -52,12 +52,12 @@ class Member:
     @property
     def expected_period_s(self) -> float:
         """The farm's reporting period, or this node's setting while no entry of this life has told it."""
-        return self.period_s if self.ledger.quorum.moved else self.period_ms / 1000
+        return self.period_s if self.applied_state.quorum.moved else self.period_ms / 1000
 
     @property
     def period_s(self) -> float:
         """The farm's reporting period."""
-        return self.ledger.farm.tuning.period_ms / 1000
+        return self.applied_state.farm.tuning.period_ms / 1000
 
 
 def router_alarm(alarms: Alarms) -> SharedAlarm:

@@ -1,9 +1,9 @@
-"""A member's duty to keep the farm's time: while it leads it writes log time, and always it watches the clocks.
+"""A member's task to keep the farm's time: while it leads it writes log time, and always it watches the clocks.
 
     leader       a clock entry at its election, once a period, and once more within a period if the reports that have
                  come since allow a step (`bridge.core.state.log_time`): a farm that was off for long is on time at once
     every node   once a period: its own clock, and while it leads the others' and log time
-                 (`bridge.core.farm.clock_alarms`)
+                 (`bridge.core.state.clock_alarms`)
 
 An alarm about clocks is raised at the second look in a row: one report may have been under way for long.
 
@@ -13,11 +13,11 @@ How long each entry takes to be committed tells whether elections leave enough t
 import trio
 
 from bridge.core.farm.broadcast_time import BroadcastTime
-from bridge.core.farm.clock_alarms import NTP_ACTION, log_time_text, other_clocks_text, own_clock_text
+from bridge.core.log.records import Clock
+from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.membership.admission import server_name
-from bridge.core.state.records import Clock
-from bridge.core.state.voter_clocks import VoterClocks
-from bridge.node.tasks.task_context import Member
+from bridge.core.state.clock_alarms import NTP_ACTION, log_time_text, other_clocks_text, own_clock_text
+from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.log.entries import encode
 from consensus import Outcome, now_ms
 
@@ -34,13 +34,13 @@ STEP_LOOK_S = 1.0
 """How often a leader looks whether log time can make a step; at least four times in a period."""
 
 
-class TimeDuty:
+class TimekeepingTask:
     """The loops."""
 
-    def __init__(self, member: Member) -> None:
-        self._member = member
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
         self._led = trio.Event()
-        self._broadcast = BroadcastTime(member.election_timeout_ms)
+        self._broadcast = BroadcastTime(context.election_timeout_ms)
         self._noticed: set[str] = set()
         self._failure: str | None = None
         """Why no clock entry could be made, the last time."""
@@ -56,11 +56,11 @@ class TimeDuty:
             nursery.start_soon(self._watch)
 
     async def _keep(self) -> None:
-        member = self._member
+        context = self._context
         while True:
             self._led = trio.Event()
-            if member.replica.leads:
-                pause_s = member.period_ms / 1000
+            if context.replica.leads:
+                pause_s = context.period_ms / 1000
                 if await self._write_clock():
                     with trio.move_on_after(pause_s):
                         await self._make_a_step(min(STEP_LOOK_S, pause_s / 4))
@@ -68,7 +68,7 @@ class TimeDuty:
                     with trio.move_on_after(min(pause_s, CLOCK_RETRY_S)):
                         await self._led.wait()
             else:
-                member.alarms.clear(SLOW_ALARM)
+                context.alarms.clear(SLOW_ALARM)
                 self._broadcast.forget()
                 await self._led.wait()
 
@@ -76,34 +76,34 @@ class TimeDuty:
         """Write once more when reports allow a step; returns when leadership changes, or never."""
         stepped = False
         while not self._led.is_set():
-            if not stepped and self._member.ledger.log_time.step_due(*self._own_reading(), *self._bounds()):
+            if not stepped and self._context.applied_state.log_time.step_due(*self._own_reading(), *self._bounds()):
                 stepped = await self._write_clock()
             with trio.move_on_after(look_s):
                 await self._led.wait()
 
     def _own_reading(self) -> tuple[int, int, int]:
-        return now_ms(), self._member.clock_ms(), self._member.replica.server_id
+        return now_ms(), self._context.clock_ms(), self._context.replica.server_id
 
     def _bounds(self) -> tuple[VoterClocks, int | None]:
-        member = self._member
-        clocks = member.ledger.state.clocks
-        return clocks, clocks.limit_ms(member.replica.server.role.term, member.period_ms)
+        context = self._context
+        clocks = context.applied_state.state.clocks
+        return clocks, clocks.limit_ms(context.replica.server.role.term, context.period_ms)
 
     async def _write_clock(self) -> bool:
-        member = self._member
-        time_ms = member.ledger.log_time.next_entry(*self._own_reading(), *self._bounds())
+        context = self._context
+        time_ms = context.applied_state.log_time.next_entry(*self._own_reading(), *self._bounds())
         try:
-            entry = member.signer.sign(encode(Clock(time_ms, member.replica.server_id, member.period_ms)))
+            entry = context.signer.sign(encode(Clock(time_ms, context.replica.server_id, context.period_ms)))
         except ValueError as error:
             # It is tried again each second, and the reason stays the same for as long.
             if str(error) != self._failure:
                 self._failure = str(error)
-                member.trace.append("clock-failed", {"reason": self._failure})
+                context.trace.append("clock-failed", {"reason": self._failure})
             return False
         self._failure = None
-        with trio.move_on_after(member.period_s):
+        with trio.move_on_after(context.period_s):
             proposed_at = now_ms()
-            answer = await member.replica.server.propose((entry,))
+            answer = await context.replica.server.propose((entry,))
             if answer.outcome is Outcome.COMMITTED:
                 self._broadcast.measured(now_ms() - proposed_at)
                 self._review_broadcast_time()
@@ -113,38 +113,38 @@ class TimeDuty:
     def _review_broadcast_time(self) -> None:
         text = self._broadcast.alarm
         if text is None:
-            self._member.alarms.clear(SLOW_ALARM)
+            self._context.alarms.clear(SLOW_ALARM)
         else:
-            self._member.alarms.set(SLOW_ALARM, text, SLOW_ACTION)
+            self._context.alarms.set(SLOW_ALARM, text, SLOW_ACTION)
 
     # -- the clocks ----------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
         while True:
-            await trio.sleep(self._member.expected_period_s)
+            await trio.sleep(self._context.expected_period_s)
             self._review_clocks()
 
     def _review_clocks(self) -> None:
-        member = self._member
-        state, leads, own_id = member.ledger.state, member.replica.leads, member.replica.server_id
-        if not member.ledger.quorum.moved:
+        context = self._context
+        state, leads, own_id = context.applied_state.state, context.replica.leads, context.replica.server_id
+        if not context.applied_state.quorum.moved:
             return
-        judgement = member.ledger.log_time.judge(*self._own_reading(), state.clocks)
+        judgement = context.applied_state.log_time.judge(*self._own_reading(), state.clocks)
         own = own_clock_text(judgement, own_id, self._name_of)
         others = other_clocks_text(judgement, own_id, self._name_of) if leads else None
-        log_time = log_time_text(judgement, state, member.ledger.farm.tuning.period_ms) if leads else None
+        log_time = log_time_text(judgement, state, context.applied_state.farm.tuning.period_ms) if leads else None
         noticed = {CLOCK_ALARM: own, OTHER_CLOCKS_ALARM: others, LOG_TIME_ALARM: log_time}
         lasting = {kind for kind, found in noticed.items() if found is not None and kind in self._noticed}
         self._noticed = {kind for kind, found in noticed.items() if found is not None}
         for kind in noticed.keys() - self._noticed:
-            member.alarms.clear(kind)
+            context.alarms.clear(kind)
         if own is not None and CLOCK_ALARM in lasting:
-            member.alarms.set(CLOCK_ALARM, own, NTP_ACTION)
+            context.alarms.set(CLOCK_ALARM, own, NTP_ACTION)
         if others is not None and OTHER_CLOCKS_ALARM in lasting:
-            member.alarms.set(OTHER_CLOCKS_ALARM, others, NTP_ACTION)
+            context.alarms.set(OTHER_CLOCKS_ALARM, others, NTP_ACTION)
         if log_time is not None and LOG_TIME_ALARM in lasting:
             text, action = log_time
-            member.alarms.set(LOG_TIME_ALARM, text, action)
+            context.alarms.set(LOG_TIME_ALARM, text, action)
 
     def _name_of(self, server_id: int) -> str:
-        return server_name(self._member.ledger.state.admitted, server_id)
+        return server_name(self._context.applied_state.state.admitted, server_id)

@@ -5,7 +5,8 @@
     public_key = "…"            base64; this is what a server admits (`garlicfarm node admit-client`)
     private_key = "…"           base64 of the Ed25519 seed
 
-It is worth what its scopes allow (`bridge.core.farm.client_keys`), and nothing at all until a server has admitted it.
+It is worth what its scopes allow (`bridge.core.membership.client_keys`), and nothing at all until a server has admitted
+it.
 """
 
 import re

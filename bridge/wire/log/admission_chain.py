@@ -12,8 +12,8 @@ has all that was in the log before it, and needs no chain.
 
 from collections.abc import Callable, Mapping, Sequence
 
+from bridge.core.log.records import Admission, Approval
 from bridge.core.membership.admission import Admitted, raft_id_of
-from bridge.core.state.records import Admission, Approval
 from bridge.wire.log.entries import decode
 from bridge.wire.log.proof import proven
 from consensus.protocols.garlic_farm import ADMISSIONS_MAX

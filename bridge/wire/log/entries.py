@@ -1,4 +1,4 @@
-"""The JSON of application entries ⇄ `bridge.core.state.records`.
+"""The JSON of application entries ⇄ `bridge.core.log.records`.
 
     bytes ──▶ is one JSON object, ≤ 64 KiB? ──▶ which kind? ──▶ typed and in range? ──▶ Record
                         │                          │                   │
@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from bridge.core.state.records import (
+from bridge.core.log.records import (
     Admission,
     Approval,
     Author,
@@ -38,12 +38,12 @@ from bridge.core.state.records import (
     Foreign,
     KeyReplacement,
     Level,
+    OperatorCommand,
     ProvenRecord,
     Publication,
     Record,
     Removal,
     Report,
-    Wish,
 )
 from bridge.wire.log import identity_entries
 from bridge.wire.log.fields import (
@@ -59,15 +59,15 @@ from bridge.wire.log.fields import (
 )
 from bridge.wire.log.operator_commands import (
     ClientEntry,
+    CommandEntry,
     CorrectionEntry,
     CostEntry,
     ExclusionEntry,
     FactorsEntry,
     ForceEntry,
     RemovalEntry,
-    WishEntry,
-    from_wish,
-    to_wish,
+    from_command,
+    to_command,
 )
 from bridge.wire.log.proof import Proof, ends_like_proof, proven
 from bridge.wire.log.reports import ReportEntry, from_report, to_report
@@ -78,7 +78,7 @@ SUBMITTED_LIMIT: Final = 1024
 SUBMITTED_LIMIT_BYTES: Final = 4096
 """Submitted entries that a reader keeps read, and how large one may be: about 4 MiB of them in all."""
 _REASON_LIMIT: Final = 200
-_WISHES: Final[dict[str, msgspec.json.Decoder[WishEntry]]] = {
+_WISHES: Final[dict[str, msgspec.json.Decoder[CommandEntry]]] = {
     "exclusion": msgspec.json.Decoder(ExclusionEntry),
     "cost": msgspec.json.Decoder(CostEntry),
     "force": msgspec.json.Decoder(ForceEntry),
@@ -205,8 +205,8 @@ def _decode_kind(kinds: Sequence[str], data: bytes) -> Record:
             return _to_publication(_publication.decode(data).publication)
         case [kind] if kind in identity_entries.KINDS:
             return identity_entries.decode_identity(kind, data)
-        case [wish] if wish in _WISHES:
-            return to_wish(_WISHES[wish].decode(data))
+        case [command] if command in _WISHES:
+            return to_command(_WISHES[command].decode(data))
         case _:
             raise ApplicationError(f"of several kinds at once: {', '.join(kinds)}")
 
@@ -219,7 +219,7 @@ def _request_of(members: Mapping[str, msgspec.Raw]) -> str | None:
 
 
 def encode(
-    record: Report | Clock | Publication | identity_entries.IdentityRecord | Wish,
+    record: Report | Clock | Publication | identity_entries.IdentityRecord | OperatorCommand,
     *,
     config: Mapping[str, Any] | None = None,
 ) -> bytes:
@@ -236,7 +236,7 @@ def encode(
         case Admission() | Approval() | Eviction() | KeyReplacement() | Level():
             entry = identity_entries.encode_identity(record)
         case Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey() | Correction():
-            entry = from_wish(record)
+            entry = from_command(record)
     data = _encoder.encode(entry)
     if isinstance(decoded := decode(data), Foreign):
         raise ApplicationError(f"no server would accept this entry ({type(record).__name__}): {decoded.reason}")

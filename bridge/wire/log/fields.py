@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from bridge.core.formation.founding import NODE_ID_BYTES
-from bridge.core.state.hashes import HASH_CHARACTERS
+from bridge.core.log.hashes import HASH_CHARACTERS
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 
 ENTRY_LIMIT_BYTES: Final = 65_536

@@ -1,4 +1,4 @@
-"""The JSON of entries about identities ⇄ `bridge.core.state.records`: admissions, approvals, evictions, level.
+"""The JSON of entries about identities ⇄ `bridge.core.log.records`: admissions, approvals, evictions, level.
 
     {"admission": {"server": N, "node": ID, "name": NAME, "key": KEY}}       the leader's, KEY may be missing
     {"approval": {"server": N, "node": ID, "name": NAME, "replaces": ID, "key": KEY}}     a person's, by the leader
@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from bridge.core.formation.founding import NODE_ID_BYTES
-from bridge.core.state.records import Admission, Approval, Eviction, KeyReplacement, Level
+from bridge.core.log.records import Admission, Approval, Eviction, KeyReplacement, Level
 from bridge.wire.keys.box import BOX_BYTES
 
 KINDS: Final = ("admission", "approval", "eviction", "rekeying", "level")

@@ -1,4 +1,4 @@
-"""The JSON of what operators and the pipeline ask for ⇄ the wishes of `bridge.core.state.records`.
+"""The JSON of what operators and the pipeline ask for ⇄ the commands of `bridge.core.log.records`.
 
     {"exclusion": {"hash": b32, "excluded": true}}
     {"cost": {"hash": b32, "factor": 1.5}}
@@ -10,7 +10,7 @@
 
 KEY is an Ed25519 public key in base64.
 
-Whether a wish is granted is the state machine's business, which says why not: a factor out of bounds is decoded like
+Whether a command is granted is the state machine's business, which says why not: a factor out of bounds is decoded like
 any other. Each may carry the member `request`.
 """
 
@@ -19,8 +19,18 @@ from typing import Annotated, Final, assert_never
 
 from msgspec import Meta, Struct
 
-from bridge.core.publishing.weights import FACTORS_MAX
-from bridge.core.state.records import ClientKey, Correction, CostFactor, Exclusion, Factors, Force, Removal, Scope, Wish
+from bridge.core.log.records import (
+    ClientKey,
+    Correction,
+    CostFactor,
+    Exclusion,
+    Factors,
+    Force,
+    OperatorCommand,
+    Removal,
+    Scope,
+)
+from bridge.core.log.weights import FACTORS_MAX
 from bridge.wire.log.fields import (
     ApplicationError,
     Count,
@@ -123,10 +133,10 @@ class CorrectionEntry(Struct, omit_defaults=True):
     request: Request | None = None
 
 
-WishEntry = ExclusionEntry | CostEntry | ForceEntry | FactorsEntry | RemovalEntry | ClientEntry | CorrectionEntry
+CommandEntry = ExclusionEntry | CostEntry | ForceEntry | FactorsEntry | RemovalEntry | ClientEntry | CorrectionEntry
 
 
-def to_wish(entry: WishEntry) -> Wish:  # noqa: PLR0911 - one case per wish
+def to_command(entry: CommandEntry) -> OperatorCommand:  # noqa: PLR0911 - one case per command
     """What it means; `ApplicationError` if it names a master that is no destination."""
     match entry:
         case ExclusionEntry(exclusion, request):
@@ -149,9 +159,9 @@ def to_wish(entry: WishEntry) -> Wish:  # noqa: PLR0911 - one case per wish
             assert_never(entry)
 
 
-def from_wish(wish: Wish) -> WishEntry:  # noqa: PLR0911 - one case per wish
+def from_command(command: OperatorCommand) -> CommandEntry:  # noqa: PLR0911 - one case per command
     """How it is written."""
-    match wish:
+    match command:
         case Exclusion(leaf_hash, excluded, request):
             return ExclusionEntry(_Exclusion(leaf_hash, excluded), request)
         case CostFactor(leaf_hash, factor, request):
@@ -168,7 +178,7 @@ def from_wish(wish: Wish) -> WishEntry:  # noqa: PLR0911 - one case per wish
             text = base64.b64encode(key).decode("ascii")
             return ClientEntry(_Client(name, text, list(scopes), admitted), request)
         case _:
-            assert_never(wish)
+            assert_never(command)
 
 
 def public_key_of(text: str) -> bytes:

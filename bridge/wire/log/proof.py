@@ -10,8 +10,8 @@ without padding, NUMBER is decimal. The signed bytes are
     "garlic farm entry 1" NUL │ cluster id, 16 bytes │ every byte of the entry before SIGNATURE
 
 so they include the key and the number. The author is the NodeId of the key. The number rises per author; the state
-machine gives each number effect once (`bridge.core.farm.authors`), so that a copied entry is worth nothing a second
-time.
+machine gives each number effect once (`bridge.core.membership.authors`), so that a copied entry is worth nothing a
+second time.
 
 There is one spelling of a proof. Base64url whose unused bits are not zero, a number with a leading zero, a space before
 the brace, a second member of that name (also an escaped one) each mean that there is no proof. Two spellings of one

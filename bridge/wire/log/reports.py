@@ -1,4 +1,4 @@
-"""The JSON of a report ⇄ `bridge.core.state.records.Report`: what one server says about itself.
+"""The JSON of a report ⇄ `bridge.core.log.records.Report`: what one server says about itself.
 
 docs/reference/application-json.md has its keys.
 
@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from bridge.core.log.records import LeafStatus, Measurement, MetaStatus, PublishConfig, Report, RouterStatus
 from bridge.core.state.farm_state import MASTERS_MAX
-from bridge.core.state.records import LeafStatus, Measurement, MetaStatus, PublishConfig, Report, RouterStatus
 from bridge.wire.log.fields import (
     ApplicationError,
     Count,

@@ -11,9 +11,9 @@ from trio.testing import MockClock
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.farm.state_machine import PublicationRefused
+from bridge.core.log.records import Clock, Publication, PublishConfig, Report
+from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.state.farm_state import Choice, Leaf, MasterState
-from bridge.core.state.records import Clock, Publication, PublishConfig, Report
-from bridge.core.state.voter_clocks import VoterClocks
 from bridge.node.security.signing_keys import KEY_ALARM, HeldKey
 from bridge.node.tasks.task_context import ROUTER_ALARM
 from bridge.node.tasks.timekeeping import CLOCK_ALARM, LOG_TIME_ALARM, OTHER_CLOCKS_ALARM, SLOW_ALARM
@@ -75,9 +75,9 @@ async def test_a_follower_writes_no_clock_entry_until_it_is_elected(autojump_clo
 def at_log_time(stage: Stage, log_time_ms: int) -> None:
     """The state says so, as one that came by a snapshot may, and that this node publishes."""
     master = MasterState(choice=Choice(OWN), leaves=(Leaf(LEAF.base64, 0),))
-    state = replace(stage.ledger.state, log_time_ms=log_time_ms, masters={MASTER.destination.base64: master})
-    stage.ledger.farm.state = state
-    stage.ledger.log_time.clock_applied(log_time_ms, now_ms())
+    state = replace(stage.applied_state.state, log_time_ms=log_time_ms, masters={MASTER.destination.base64: master})
+    stage.applied_state.farm.state = state
+    stage.applied_state.log_time.clock_applied(log_time_ms, now_ms())
 
 
 async def test_a_leader_whose_log_time_fits_into_no_entry_says_so_and_lives(autojump_clock: MockClock) -> None:
@@ -122,8 +122,8 @@ async def test_a_clock_that_is_off_a_majoritys_is_an_alarm_of_its_node_whoever_l
     leader: ServerId, autojump_clock: MockClock
 ) -> None:
     stage = Stage()
-    state = stage.ledger.state
-    stage.ledger.farm.state = replace(state, clocks=state.clocks.configured(((1, 2, 3),)))
+    state = stage.applied_state.state
+    stage.applied_state.farm.state = replace(state, clocks=state.clocks.configured(((1, 2, 3),)))
     stage.lead(leader)
     async with on_duty(stage), trio.open_nursery() as nursery:
         wrong_ms = -40_000
@@ -155,7 +155,7 @@ async def test_log_time_far_ahead_of_the_clocks_is_an_alarm_of_the_leader_and_of
     autojump_clock: MockClock,
 ) -> None:
     stage = Stage()
-    stage.ledger.farm.state = replace(stage.ledger.state, log_time_ms=NOW_MS + 3_600_000)
+    stage.applied_state.farm.state = replace(stage.applied_state.state, log_time_ms=NOW_MS + 3_600_000)
     async with on_duty(stage):
         await trio.sleep(10)
         text = stage.alarm(LOG_TIME_ALARM)
@@ -170,12 +170,12 @@ async def test_log_time_far_ahead_of_the_clocks_is_an_alarm_of_the_leader_and_of
 async def test_a_farm_that_was_off_for_ninety_days_publishes_within_three_periods(autojump_clock: MockClock) -> None:
     stage = Stage(period_ms=30_000)
     long_ago_ms = NOW_MS - 90 * DAY_S * 1000
-    stage.ledger.farm.state = replace(
-        stage.ledger.state, log_time_ms=long_ago_ms, clocks=VoterClocks(long_ago_ms, ((OWN,),))
+    stage.applied_state.farm.state = replace(
+        stage.applied_state.state, log_time_ms=long_ago_ms, clocks=VoterClocks(long_ago_ms, ((OWN,),))
     )
     async with on_duty(stage):
         await trio.sleep(5)
-        assert abs(stage.ledger.state.log_time_ms - clock_now_ms()) <= 5_000
+        assert abs(stage.applied_state.state.log_time_ms - clock_now_ms()) <= 5_000
         await trio.sleep(85)
         assert stage.router.published
 
@@ -307,7 +307,7 @@ async def test_an_accepted_plan_is_signed_and_handed_to_the_router(autojump_cloc
     assert structure.published_s == publication.published_s
     assert structure.destination == MASTER.destination
     assert verify(structure).holds
-    assert stage.duties.published == stage.events("published") == 1
+    assert stage.background_tasks.published == stage.events("published") == 1
 
 
 async def test_publications_without_effect_are_tried_again_ever_more_rarely(autojump_clock: MockClock) -> None:
@@ -360,7 +360,7 @@ async def test_a_plan_that_the_farm_refuses_does_not_flood_the_log(autojump_cloc
             refused.append(now_ms())
             stage.log.append(command)  # committed behind an entry that made another server the publisher
             stage.times_ms.append(now_ms())
-            stage.duties.changed(PublicationRefused(record, "server 1 is not the publisher; server 2 is"))
+            stage.background_tasks.changed(PublicationRefused(record, "server 1 is not the publisher; server 2 is"))
             return SubmitAnswer(SubmitOutcome.COMMITTED, index=len(stage.log), term=1)
         return None
 
@@ -394,7 +394,7 @@ async def test_a_deposed_publisher_stops_only_once_anothers_publication_is_accep
         assert len(stage.router.published) == 1
         await stage.append_record(rival_report())
         await trio.sleep(1)
-        assert stage.ledger.state.masters[MASTER.destination.base64].choice.server_id == OTHER
+        assert stage.applied_state.state.masters[MASTER.destination.base64].choice.server_id == OTHER
         assert stage.router.stopped == 0
         second = NOW_S + now_ms() // 1000
         await stage.append_record(Publication(MASTER.destination.base64, OTHER, second, "00"))
@@ -427,9 +427,9 @@ async def test_a_publisher_that_leaves_says_so_and_another_one_takes_over_by_tha
         await stage.append_record(
             replace(rival_report(), masters=(replace(rival_report().masters[0], publish_config=PublishConfig.AUTO),))
         )
-        assert stage.ledger.state.masters[MASTER.destination.base64].choice.server_id == OWN
-        await stage.duties.resign()
-        assert stage.ledger.state.masters[MASTER.destination.base64].choice.server_id == OTHER
+        assert stage.applied_state.state.masters[MASTER.destination.base64].choice.server_id == OWN
+        await stage.background_tasks.resign()
+        assert stage.applied_state.state.masters[MASTER.destination.base64].choice.server_id == OTHER
         await trio.sleep(10)
         reports = [record for _, record in stage.records(Report) if isinstance(record, Report)]
         assert {record.masters[0].publish_config for record in reports[-3:]} == {PublishConfig.OFF}
@@ -441,5 +441,5 @@ async def test_a_node_that_leaves_and_does_not_publish_has_nothing_to_say(autoju
     async with on_duty(stage):
         await trio.sleep(3)
         before = len(stage.log)
-        await stage.duties.resign()
+        await stage.background_tasks.resign()
         assert len(stage.log) == before

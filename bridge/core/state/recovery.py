@@ -19,9 +19,9 @@ which the operator is told (`refused_until_s`).
 
 from dataclasses import dataclass, replace
 
+from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.membership.admission import Admitted, raft_id_of
 from bridge.core.state.farm_state import Choice, FarmState, MasterState
-from bridge.core.state.voter_clocks import VoterClocks
 
 SURVIVOR_ID = 1
 NOBODY_ID = 0

@@ -19,7 +19,7 @@ foreign at every level: what they mean is not the farm's.
 
 from collections.abc import Collection
 
-from bridge.core.state.records import (
+from bridge.core.log.records import (
     Approval,
     ClientKey,
     Correction,

@@ -119,7 +119,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The leader's clock entry: log time becomes `time_ms`, within the limit of `bridge.core.state.voter_clocks`.
+    """The leader's clock entry: log time becomes `time_ms`, within the limit of `bridge.core.log.voter_clocks`.
 
     `period_ms` is the farm's reporting period from here on: the leader's setting, and through the log everybody's.
     """
@@ -184,7 +184,7 @@ class KeyReplacement:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """All servers understand feature level `number`, which `version` brought (`bridge.core.state.feature_level`)."""
+    """All servers understand feature level `number`, which `version` brought (`bridge.core.log.feature_level`)."""
 
     number: int
     version: str
@@ -255,7 +255,7 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """From here on a client key may, or may not, write entries of these scopes (`bridge.core.farm.client_keys`)."""
+    """A client key may now, or may no longer, write entries of these scopes (`bridge.core.membership.client_keys`)."""
 
     node_id: bytes
     """What names it as an author: as with servers, it follows from the key."""
@@ -274,10 +274,12 @@ class Correction:
     request: str | None = None
 
 
-Wish = Exclusion | CostFactor | Force | Factors | Removal | ClientKey | Correction
+OperatorCommand = Exclusion | CostFactor | Force | Factors | Removal | ClientKey | Correction
 """What operators and the pipeline have to say about what is published, by whom, and who else may say so."""
 
-Record = Report | Clock | Publication | Admission | Approval | Eviction | KeyReplacement | Level | Wish | Foreign
+Record = (
+    Report | Clock | Publication | Admission | Approval | Eviction | KeyReplacement | Level | OperatorCommand | Foreign
+)
 
 
 def request_of(record: Record) -> str | None:
@@ -316,7 +318,7 @@ def kind_of(record: Record) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who signed an entry, verified, and which of its entries this is (`bridge.core.farm.authors`)."""
+    """Who signed an entry, verified, and which of its entries this is (`bridge.core.membership.authors`)."""
 
     node_id: bytes
     number: int

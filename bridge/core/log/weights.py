@@ -21,7 +21,7 @@ All factors are kept as whole thousandths and all arithmetic is in integers: the
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from bridge.core.state.records import CostFactor, Exclusion, Factors
+from bridge.core.log.records import CostFactor, Exclusion, Factors
 
 EXCLUSIONS_MAX = 256
 COST_FACTORS_MAX = 256
@@ -54,7 +54,7 @@ class PipelineFactor:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """All of it, by hash of the leaf (`bridge.core.state.hashes`)."""
+    """All of it, by hash of the leaf (`bridge.core.log.hashes`)."""
 
     excluded: tuple[str, ...] = ()
     """In order."""
@@ -91,14 +91,14 @@ class FactorsAccepted:
 
 
 @dataclass(frozen=True, slots=True)
-class WishRefused:
+class CommandRefused:
     """An exclusion, a factor or a forced publication that changed nothing, and why."""
 
     kind: str
     reason: str
 
 
-WeightsChange = ExclusionChanged | CostFactorChanged | FactorsAccepted | WishRefused
+WeightsChange = ExclusionChanged | CostFactorChanged | FactorsAccepted | CommandRefused
 
 
 def weighed(load: int, leaf_hash: str, weights: Weights, log_time_ms: int) -> int:
@@ -117,7 +117,7 @@ def exclude(weights: Weights, exclusion: Exclusion) -> tuple[Weights, WeightsCha
         return weights, None
     others = {each for each in weights.excluded if each != exclusion.leaf_hash}
     if exclusion.excluded and len(others) >= EXCLUSIONS_MAX:
-        return weights, WishRefused("exclusion", f"{EXCLUSIONS_MAX} leaves are excluded already: include one first")
+        return weights, CommandRefused("exclusion", f"{EXCLUSIONS_MAX} leaves are excluded already: include one first")
     excluded = tuple(sorted(others | {exclusion.leaf_hash} if exclusion.excluded else others))
     return replace(weights, excluded=excluded), ExclusionChanged(exclusion.leaf_hash, exclusion.excluded)
 
@@ -126,14 +126,16 @@ def set_cost(weights: Weights, cost: CostFactor) -> tuple[Weights, WeightsChange
     """After an operator's factor; None if it said nothing new."""
     thousandths = _thousandths(cost.factor, OPERATOR_BOUNDS)
     if thousandths is None:
-        return weights, WishRefused("cost", f"the factor {cost.factor:g} is not within {_bounds(OPERATOR_BOUNDS)}")
+        return weights, CommandRefused("cost", f"the factor {cost.factor:g} is not within {_bounds(OPERATOR_BOUNDS)}")
     if weights.costs.get(cost.leaf_hash, THOUSANDTHS) == thousandths:
         return weights, None
     costs = {leaf: each for leaf, each in weights.costs.items() if leaf != cost.leaf_hash}
     if thousandths != THOUSANDTHS:
         costs[cost.leaf_hash] = thousandths
     if len(costs) > COST_FACTORS_MAX:
-        return weights, WishRefused("cost", f"{COST_FACTORS_MAX} leaves have a factor already: set one back to 1 first")
+        return weights, CommandRefused(
+            "cost", f"{COST_FACTORS_MAX} leaves have a factor already: set one back to 1 first"
+        )
     return replace(weights, costs=costs), CostFactorChanged(cost.leaf_hash, thousandths)
 
 
@@ -141,14 +143,14 @@ def take_factors(weights: Weights, entry: Factors, index: int, log_time_ms: int)
     """After the pipeline's entry at `index`: all of its factors, or for a reason none."""
     refusal = _refusal(weights, entry, index)
     if refusal is not None:
-        return weights, WishRefused("factors", refusal)
+        return weights, CommandRefused("factors", refusal)
     factors = dict(fading(weights, log_time_ms).factors)
     for leaf_hash, factor in entry.factors.items():
         before = factors.get(leaf_hash)
         now = THOUSANDTHS if before is None else before.at(log_time_ms)
         factors[leaf_hash] = PipelineFactor(_damped(now, _thousandths(factor, PIPELINE_BOUNDS) or now), log_time_ms)
     if len(factors) > FACTORS_MAX:
-        return weights, WishRefused("factors", f"{len(factors)} leaves would have one, at most {FACTORS_MAX} can")
+        return weights, CommandRefused("factors", f"{len(factors)} leaves would have one, at most {FACTORS_MAX} can")
     weights = replace(weights, factors=factors, through_index=entry.through_index, formula=entry.formula)
     return weights, FactorsAccepted(entry.through_index, len(entry.factors))
 

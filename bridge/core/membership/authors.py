@@ -27,9 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from bridge.core.farm.client_keys import Client
-from bridge.core.membership.admission import Admitted, raft_id_of
-from bridge.core.state.records import (
+from bridge.core.log.records import (
     Admission,
     Approval,
     Author,
@@ -51,6 +49,8 @@ from bridge.core.state.records import (
     Report,
     Scope,
 )
+from bridge.core.membership.admission import Admitted, raft_id_of
+from bridge.core.membership.client_keys import Client
 
 NUMBERS_WINDOW = 64
 """How many numbers below the highest are told apart: what one author may have under way at a time."""

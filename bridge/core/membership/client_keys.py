@@ -5,15 +5,16 @@
 A pipeline weighs leaves, a script of an operator excludes one: neither needs a node's identity key, and a node's key in
 a script would be worth far more than the script needs. A client key is an Ed25519 key with a name and scopes. The name
 is for people and belongs to one admitted key at a time. A key that was removed stays in the table, so that nothing that
-it signed counts again; it may be admitted once more, and then goes on with its numbers (`bridge.core.farm.authors`).
+it signed counts again; it may be admitted once more, and then goes on with its numbers
+(`bridge.core.membership.authors`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bridge.core.log.records import ClientKey, Scope
+from bridge.core.log.weights import CommandRefused
 from bridge.core.membership.admission import Admitted, raft_id_of
-from bridge.core.publishing.weights import WishRefused
-from bridge.core.state.records import ClientKey, Scope
 
 CLIENTS_MAX = 256
 """Client keys in the life of one farm: each keeps its numbers in the state for ever."""
@@ -66,11 +67,11 @@ def _admission_refusal(clients: Mapping[bytes, Client], entry: ClientKey) -> str
 
 def change_client(
     clients: Mapping[bytes, Client], admitted: Mapping[int, Admitted], entry: ClientKey
-) -> tuple[Mapping[bytes, Client], ClientChanged | WishRefused | None]:
+) -> tuple[Mapping[bytes, Client], ClientChanged | CommandRefused | None]:
     """The table after one entry, and what changed; None if it said what holds already."""
     reason = client_refusal(clients, admitted, entry)
     if reason is not None:
-        return clients, WishRefused("client", reason)
+        return clients, CommandRefused("client", reason)
     before = clients.get(entry.node_id)
     if not entry.admitted and before is not None:
         after = Client(before.name, before.key, before.scopes, admitted=False)

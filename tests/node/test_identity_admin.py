@@ -8,13 +8,14 @@ import msgspec
 import pytest
 import trio
 
+from bridge.api.control import Refused
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.records import Eviction
 from bridge.core.membership.admission import Admitted
 from bridge.core.membership.eviction import Rekeying, evict
 from bridge.core.state.farm_state import FarmState
-from bridge.core.state.feature_level import SUPPORTED_LEVEL
-from bridge.core.state.records import Eviction
-from bridge.node.control.identity_admin import IdentityOffice
-from bridge.node.control.routes import Refused, Request
+from bridge.node.control.identity_admin import IdentityAdmin
+from bridge.node.control.routes import Request
 from bridge.node.events.event_log import EventLog
 from bridge.wire.log.entries import decode
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Outcome, ProposalResolved
@@ -34,12 +35,14 @@ def servers(*numbers: int) -> tuple[Server, ...]:
     return tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in numbers)
 
 
-def office() -> IdentityOffice:
+def office() -> IdentityAdmin:
     """Of router 1, whose farm has no gossip that could carry keys."""
     agent = SimpleNamespace(node_id=identity(LEADER), key_chain=None)
-    roster = SimpleNamespace(members=tuple)
+    member_directory = SimpleNamespace(members=tuple)
     farm_keys = SimpleNamespace(current=SimpleNamespace(expect=3))
-    return IdentityOffice(cast("Any", agent), cast("Any", roster), cast("Any", farm_keys), EventLog("a", lambda: 0))
+    return IdentityAdmin(
+        cast("Any", agent), cast("Any", member_directory), cast("Any", farm_keys), EventLog("a", lambda: 0)
+    )
 
 
 class _Unsigned:
@@ -52,9 +55,9 @@ class _Unsigned:
 
 @dataclass
 class FakeLeader:
-    """Replica, server and ledger in one, of a farm of four that do what it is asked for at once."""
+    """Replica, server and applied state in one, of a farm of four that do what it is asked for at once."""
 
-    office: IdentityOffice
+    office: IdentityAdmin
     outcome: Outcome = Outcome.COMMITTED
     """Of proposals."""
     leads: bool = True
@@ -114,7 +117,7 @@ class FakeLeader:
         return index
 
 
-async def asked(office: IdentityOffice) -> dict[str, Any]:
+async def asked(office: IdentityAdmin) -> dict[str, Any]:
     """The answer to the eviction of router 4."""
     _, evicting = office.handlers["/v1/nodes/evict"]
     answer = await evicting(EVICT_STOLEN, "")

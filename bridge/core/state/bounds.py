@@ -10,9 +10,10 @@ them, also below zero, and they enter only into differences.
 
 from collections.abc import Iterator
 
-from bridge.core.farm.client_keys import CLIENTS_MAX
+from bridge.core.log.feature_level import FIRST_LEVEL
+from bridge.core.log.weights import COST_FACTORS_MAX, COST_MAX, EXCLUSIONS_MAX, FACTORS_MAX
 from bridge.core.membership.admission import ADMITTED_MAX, ENTRY_BYTES_MAX
-from bridge.core.publishing.weights import COST_FACTORS_MAX, COST_MAX, EXCLUSIONS_MAX, FACTORS_MAX
+from bridge.core.membership.client_keys import CLIENTS_MAX
 from bridge.core.state.farm_state import (
     LEAVES_PER_SERVER_MAX,
     LOG_TIME_LIMIT_MS,
@@ -22,7 +23,6 @@ from bridge.core.state.farm_state import (
     SERVERS_MAX,
     FarmState,
 )
-from bridge.core.state.feature_level import FIRST_LEVEL
 
 SECOND_MAX = 2**32 - 1
 NUMBER_MAX = 2**53 - 1

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bridge.core.membership.connection_membership import Acquaintances
+from bridge.core.membership.connection_membership import ConnectionMembership
 from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, MembershipChanged
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 
@@ -18,11 +18,11 @@ def described(number: int, generation: int = 1, claim: int = 0, says: bytes = b"
 A, B, C = described(1), described(2), described(3)
 
 
-def acquaintances(most: int = 64) -> Acquaintances:
-    return Acquaintances(A, SILENT_MS, most=most)
+def acquaintances(most: int = 64) -> ConnectionMembership:
+    return ConnectionMembership(A, SILENT_MS, most=most)
 
 
-def statuses(known: Acquaintances) -> dict[NodeId, Status]:
+def statuses(known: ConnectionMembership) -> dict[NodeId, Status]:
     return {each.node_id: each.status for each in known.members()}
 
 

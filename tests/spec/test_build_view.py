@@ -9,17 +9,17 @@ from bridge.api.view import (
     ExclusionView,
     FarmIdentity,
     FarmView,
-    MemberStatus,
     NodeView,
     Phase,
     PipelineFactorView,
     RaftRole,
     WeightsView,
 )
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
+from bridge.core.membership.reconcile import MemberStatus
 from bridge.core.publishing.publication import Pace
 from bridge.core.state.farm_state import Choice, FarmTuning
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
 from consensus.core.effects import Role
 from consensus.core.model import ORIGIN, Configuration, LogId, Server
 from consensus.core.replication.progress import ProgressState

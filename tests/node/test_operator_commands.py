@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.api.control import Refused, SubmitAnswer, SubmitOutcome
 from bridge.api.view import FarmView, PublishingView, VoterView
-from bridge.core.state.hashes import hash_of
-from bridge.core.state.records import Admission, CostFactor, Exclusion, Force, Level, Record, Removal
-from bridge.node.control.operator_commands import Wishing
-from bridge.node.control.routes import Refused
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import Admission, CostFactor, Exclusion, Force, Level, Record, Removal
+from bridge.node.control.operator_commands import OperatorCommands
 from bridge.wire.log.entries import decode
 from tests.authored import signed
 from tests.node.farm_stage import LEAF, MASTER, NODE_IDS, Stage, clock_now_ms, machine_clock, rival_report
@@ -55,15 +54,15 @@ class Office:
         await self.stage.append(self.stage.signer.sign_for_operator(entry))
         return SubmitAnswer(SubmitOutcome.COMMITTED, index=len(self.stage.log), term=1)
 
-    async def ask(self, wish: Any) -> str:
+    async def ask(self, command: Any) -> str:
         """The text of what was granted."""
-        body = wish if isinstance(wish, bytes) else json.dumps(wish).encode()
-        return (await Wishing(self.view, self.stage.ledger, self.submit).grant(body)).text
+        body = command if isinstance(command, bytes) else json.dumps(command).encode()
+        return (await OperatorCommands(self.view, self.stage.applied_state, self.submit).grant(body)).text
 
-    async def refusal(self, wish: Any) -> tuple[int, str, str]:
+    async def refusal(self, command: Any) -> tuple[int, str, str]:
         """Status, code and text of a refusal."""
         with pytest.raises(Refused) as caught:
-            await self.ask(wish)
+            await self.ask(command)
         return caught.value.status, caught.value.code, str(caught.value)
 
     @property
@@ -98,7 +97,7 @@ async def test_a_leaf_that_nobody_reports_is_excluded_in_advance_and_the_answer_
 async def test_what_the_state_machine_refuses_is_refused_with_its_reason(office: Office) -> None:
     asked = {"exclusion": {"hash": LEAF_ADDRESS, "excluded": True}}
     status, code, text = await office.refusal(asked)
-    assert (status, code) == (409, "wish-refused")
+    assert (status, code) == (409, "command-refused")
     assert "nothing would be left to list" in text
     status, _, text = await office.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 11}})
     assert (status, text) == (409, "the factor 11 is not within 0.1 to 10")
@@ -204,11 +203,11 @@ async def test_nothing_is_asked_of_servers_that_would_not_understand_it() -> Non
 
 
 async def test_a_master_is_no_leaf(office: Office) -> None:
-    for wish in (
+    for command in (
         {"exclusion": {"hash": MASTER_ADDRESS, "excluded": True}},
         {"cost": {"hash": MASTER_ADDRESS, "factor": 2}},
     ):
-        assert (await office.refusal(wish))[:2] == (409, "a-master")
+        assert (await office.refusal(command))[:2] == (409, "a-master")
 
 
 async def test_a_name_that_is_no_address_is_refused(office: Office) -> None:
@@ -226,12 +225,12 @@ async def test_log_time_far_ahead_of_the_clocks_is_brought_back_by_an_operator()
     await stage.append_record(own)
     with pytest.raises(Refused, match="up to 55 s ahead it waits for them by itself"):
         await office.ask({"correction": {}})
-    stage.ledger.farm.state = replace(stage.ledger.state, log_time_ms=clock_now_ms() + 1_000_000)
+    stage.applied_state.farm.state = replace(stage.applied_state.state, log_time_ms=clock_now_ms() + 1_000_000)
     told = await office.ask({"correction": {}})
     assert told.startswith("log time goes back by ")
     assert told.endswith(" s, to the clocks of a majority of the voters")
-    assert abs(stage.ledger.state.log_time_ms - clock_now_ms()) < 5_000
-    assert stage.ledger.log_time_at(len(stage.log)) == stage.ledger.state.log_time_ms
+    assert abs(stage.applied_state.state.log_time_ms - clock_now_ms()) < 5_000
+    assert stage.applied_state.log_time_at(len(stage.log)) == stage.applied_state.state.log_time_ms
     assert stage.events("log-time-corrected") == 1
 
 

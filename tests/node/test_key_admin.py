@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bridge.api.control import FarmKeyState
-from bridge.api.view import AlarmView, FarmView, MemberStatus, ServerRole
-from bridge.node.control.key_admin import KeyOffice
-from bridge.node.control.routes import Refused
+from bridge.api.control import FarmKeyState, Refused
+from bridge.api.view import AlarmView, FarmView, ServerRole
+from bridge.core.membership.reconcile import MemberStatus
+from bridge.node.control.key_admin import KeyAdmin
 from bridge.node.events.event_log import EventLog
-from bridge.node.membership.member_directory import Roster
+from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import save_farm_key
 from bridge.wire.keys.farm_key import new_farm_key, parse_farm_key
@@ -29,7 +29,7 @@ class Stage:
     """Two agents, and the office of the first."""
 
     agents: list[Agent]
-    office: KeyOffice
+    office: KeyAdmin
     farm_keys: FarmKeys
     trace: EventLog
     network: MemoryNetwork
@@ -52,12 +52,12 @@ async def staged(directory: Path) -> AsyncIterator[Stage]:
         await until_all_see_all(agents)
         farm_keys, trace = FarmKeys(directory / "farm.key"), EventLog("alice", lambda: 0)
         farm_keys.follow(agents[0])
-        roster = Roster(agents[0], "alice")
+        member_directory = MemberDirectory(agents[0], "alice")
         stage = Stage(agents, None, farm_keys, trace, network, all_alive(farm_view()))  # type: ignore[arg-type] # next line
-        stage.office = KeyOffice(agents[0], roster, farm_keys, lambda: stage.view, trace)
+        stage.office = KeyAdmin(agents[0], member_directory, farm_keys, lambda: stage.view, trace)
         while not any(each.metadata for each in agents[0].members()):
             await agents[0].events.receive()
-        roster.refresh()
+        member_directory.refresh()
         yield stage
 
 

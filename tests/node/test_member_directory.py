@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from bridge.api.build_view import Facts
-from bridge.node.membership.member_directory import Roster
+from bridge.node.membership.member_directory import MemberDirectory
 from bridge.wire.membership import metadata as metadata_module
 from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
@@ -43,35 +43,39 @@ def member(node_id: NodeId, metadata: bytes, status: Status = Status.ALIVE) -> M
     return Member(info, status, info.incarnation, is_peer=True, since_ms=0, round_trip_ms=None, peer_count=None)
 
 
-def roster_of(*members: Member) -> tuple[Roster, Gossip]:
+def roster_of(*members: Member) -> tuple[MemberDirectory, Gossip]:
     gossip = Gossip(list(members))
-    roster = Roster(cast("Agent", gossip), "own-name")
-    roster.refresh()
-    return roster, gossip
+    member_directory = MemberDirectory(cast("Agent", gossip), "own-name")
+    member_directory.refresh()
+    return member_directory, gossip
 
 
 def test_a_member_is_known_by_what_its_metadata_says() -> None:
-    roster, _ = roster_of(member(B, encode_metadata(METADATA)))
-    assert roster.facts() == {B: Facts("b", 2, "tcp://10.0.0.2:7669")}
-    assert (roster.name_of(B), roster.name_of(OWN), roster.name_of(C)) == ("b", "own-name", C.hex())
-    assert roster.endpoint_of(B) == "tcp://10.0.0.2:7669"
-    assert roster.address_of(B) == PeerAddress("10.0.0.2", 7669, FINGERPRINT)
+    member_directory, _ = roster_of(member(B, encode_metadata(METADATA)))
+    assert member_directory.facts() == {B: Facts("b", 2, "tcp://10.0.0.2:7669")}
+    assert (member_directory.name_of(B), member_directory.name_of(OWN), member_directory.name_of(C)) == (
+        "b",
+        "own-name",
+        C.hex(),
+    )
+    assert member_directory.endpoint_of(B) == "tcp://10.0.0.2:7669"
+    assert member_directory.address_of(B) == PeerAddress("10.0.0.2", 7669, FINGERPRINT)
 
 
 def test_an_address_of_the_sixth_version_is_taken_out_of_its_brackets() -> None:
-    roster, _ = roster_of(member(B, encode_metadata(replace(METADATA, endpoint="tcp://[fd00::2]:7669"))))
-    assert roster.address_of(B) == PeerAddress("fd00::2", 7669, FINGERPRINT)
+    member_directory, _ = roster_of(member(B, encode_metadata(replace(METADATA, endpoint="tcp://[fd00::2]:7669"))))
+    assert member_directory.address_of(B) == PeerAddress("fd00::2", 7669, FINGERPRINT)
 
 
 def test_a_member_without_a_certificate_has_an_address_that_only_i2p_or_an_authority_makes_safe() -> None:
-    roster, _ = roster_of(member(B, encode_metadata(replace(METADATA, fingerprint=None))))
-    assert roster.address_of(B) == PeerAddress("10.0.0.2", 7669, None)
+    member_directory, _ = roster_of(member(B, encode_metadata(replace(METADATA, fingerprint=None))))
+    assert member_directory.address_of(B) == PeerAddress("10.0.0.2", 7669, None)
 
 
 def test_without_endpoint_nobody_connects() -> None:
-    roster, _ = roster_of(member(B, encode_metadata(replace(METADATA, endpoint=None))))
-    assert roster.address_of(B) is None
-    assert roster.address_of(C) is None
+    member_directory, _ = roster_of(member(B, encode_metadata(replace(METADATA, endpoint=None))))
+    assert member_directory.address_of(B) is None
+    assert member_directory.address_of(C) is None
 
 
 @pytest.mark.parametrize(
@@ -79,20 +83,20 @@ def test_without_endpoint_nobody_connects() -> None:
     [(Status.ALIVE, True), (Status.SUSPECT, True), (Status.DEAD, False), (Status.LEFT, False)],
 )
 def test_suspicion_is_no_verdict(status: Status, reachable: bool) -> None:  # noqa: FBT001 - a column of the table
-    roster, _ = roster_of(member(B, encode_metadata(METADATA), status))
-    assert [each.reachable for each in roster.members()] == [reachable]
+    member_directory, _ = roster_of(member(B, encode_metadata(METADATA), status))
+    assert [each.reachable for each in member_directory.members()] == [reachable]
 
 
 @pytest.mark.parametrize(
     "rubbish", [b"", b"\xff" * 512, encode_metadata(METADATA)[:-1]], ids=["none", "rubbish", "cut"]
 )
 def test_metadata_that_cannot_be_read_is_counted_once_and_leaves_the_others_alone(rubbish: bytes) -> None:
-    roster, _ = roster_of(member(C, rubbish), member(B, encode_metadata(METADATA)))
+    member_directory, _ = roster_of(member(C, rubbish), member(B, encode_metadata(METADATA)))
     for _ in range(3):
-        roster.refresh()
-    assert [each.node_id for each in roster.members()] == [B]
-    assert roster.name_of(C) == C.hex()
-    assert roster.unreadable == 1
+        member_directory.refresh()
+    assert [each.node_id for each in member_directory.members()] == [B]
+    assert member_directory.name_of(C) == C.hex()
+    assert member_directory.unreadable == 1
 
 
 def test_metadata_is_decoded_once_for_each_version_and_forgotten_with_its_member(
@@ -106,30 +110,30 @@ def test_metadata_is_decoded_once_for_each_version_and_forgotten_with_its_member
         return real(data)
 
     monkeypatch.setattr("bridge.node.membership.member_directory.decode_metadata", decode)
-    roster, gossip = roster_of(member(B, encode_metadata(METADATA)))
-    roster.refresh()
+    member_directory, gossip = roster_of(member(B, encode_metadata(METADATA)))
+    member_directory.refresh()
     assert len(decoded) == 1
     gossip.known = [member(B, encode_metadata(replace(METADATA, name="renamed")))]
-    roster.refresh()
-    assert (len(decoded), roster.name_of(B)) == (2, "renamed")
+    member_directory.refresh()
+    assert (len(decoded), member_directory.name_of(B)) == (2, "renamed")
     gossip.known = []
-    roster.refresh()
-    assert (roster.members(), roster.name_of(B)) == ((), B.hex())
+    member_directory.refresh()
+    assert (member_directory.members(), member_directory.name_of(B)) == ((), B.hex())
 
 
 def test_one_change_is_learnt_without_looking_at_everybody() -> None:
     # Given two members, one of whom cannot be read
-    roster, gossip = roster_of(member(B, encode_metadata(METADATA)), member(C, b"rubbish"))
+    member_directory, gossip = roster_of(member(B, encode_metadata(METADATA)), member(C, b"rubbish"))
     gossip.known.clear()
     # When B is declared dead, and C says something readable
-    roster.learn(member(B, encode_metadata(METADATA)).info, Status.DEAD)
-    roster.learn(member(C, encode_metadata(replace(METADATA, name="c"))).info, Status.ALIVE)
+    member_directory.learn(member(B, encode_metadata(METADATA)).info, Status.DEAD)
+    member_directory.learn(member(C, encode_metadata(replace(METADATA, name="c"))).info, Status.ALIVE)
     # Then both are known so
-    assert [(each.node_id, each.reachable, each.metadata.name) for each in roster.members()] == [
+    assert [(each.node_id, each.reachable, each.metadata.name) for each in member_directory.members()] == [
         (B, False, "b"),
         (C, True, "c"),
     ]
-    assert (len(roster), roster.unreadable) == (2, 1)
+    assert (len(member_directory), member_directory.unreadable) == (2, 1)
     # And whom gossip has forgotten goes with the next look at everybody
-    roster.refresh()
-    assert (len(roster), roster.members()) == (0, ())
+    member_directory.refresh()
+    assert (len(member_directory), member_directory.members()) == (0, ())
