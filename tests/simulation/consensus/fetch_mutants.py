@@ -25,6 +25,14 @@ def _send_fetches_at_once(self: Outbox, recipient: Any, message: Any, after: int
     _send(self, recipient, message, 0 if isinstance(message, Fetch) else after)
 
 
+def _any_end_is_right(_last: LogId, _asked: Asked) -> bool:
+    return True
+
+
+def _never(_self: FetchSchedule) -> bool:
+    return False
+
+
 def _before_the_whole_term(self: Log, other: LogId) -> LogId:
     index = min(other.index, self.last_index)
     if index <= self.start.index:
@@ -51,13 +59,13 @@ FETCH_MUTANTS = (
     Mutant(
         "fetch-reply-for-another-end",
         "a fetch reply is taken although the log has grown since it was asked for",
-        ((fetch_follower, "still_answers", lambda _last, _asked: True),),
+        ((fetch_follower, "still_answers", _any_end_is_right),),
         "fetch",
     ),
     Mutant(
         "fetch-before-durable",
         "a follower fetches from the end of its log, and so acknowledges it, before it is durable",
-        ((Outbox, "send", _send_fetches_at_once), (FetchSchedule, "_is_writing", False)),
+        ((Outbox, "send", _send_fetches_at_once), (FetchSchedule, "_is_writing", property(_never))),
         "fetch",
     ),
     Mutant(
