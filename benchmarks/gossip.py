@@ -171,8 +171,10 @@ async def _killed(start: Start, replace: Start, kills: int, who: str) -> list[Fi
             rest = [member for member in group.members if member is not victim]
             killed_at = await group.kill(victim)
             await group.until("the killed one is dead to all", partial(_all_see, rest, victim, "dead"))
-            suspected.append(_earliest(rest, victim, "suspect", killed_at) - killed_at)
-            times = [member.first(victim.name, "dead", killed_at) or killed_at for member in rest]
+            # Serf may declare a failure without a logged suspicion, or log the suspicion late.
+            suspicions = seen(rest, victim, {"suspect", "dead"}, killed_at)
+            times = seen(rest, victim, {"dead"}, killed_at)
+            suspected.append(min(suspicions) - killed_at)
             first.append(min(times) - killed_at)
             everywhere.append(max(times) - killed_at)
             group.members.remove(victim)
@@ -193,9 +195,10 @@ def _all_see(members: list[Member], victim: Member, status: str) -> bool:
     return all(member.status.get(victim.name) == status for member in members)
 
 
-def _earliest(members: list[Member], victim: Member, status: str, since: float) -> float:
-    seen = [member.first(victim.name, status, since) for member in members]
-    return min((moment for moment in seen if moment is not None), default=since)
+def seen(members: list[Member], victim: Member, statuses: Collection[str], since: float) -> list[float]:
+    """When each of these members first saw the victim in one of these statuses; those that did not are left out."""
+    moments = [member.first(victim.name, statuses, since) for member in members]
+    return [moment for moment in moments if moment is not None]
 
 
 async def stops(tries: int) -> list[Figure]:

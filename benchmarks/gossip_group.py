@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +39,24 @@ class Change:
 
 
 @dataclass(slots=True)
-class Member:
+class Observer:
+    """What one process said of the others."""
+
+    story: list[Change] = field(default_factory=list)
+    status: dict[str, str] = field(default_factory=dict)
+
+    def saw(self, change: Change) -> None:
+        """Keep what it saw."""
+        self.story.append(change)
+        self.status[change.name] = change.status
+
+    def first(self, name: str, statuses: Collection[str], since: float) -> float | None:
+        """When it first saw `name` in one of these statuses, after `since`."""
+        return next((c.at for c in self.story if c.name == name and c.status in statuses and c.at >= since), None)
+
+
+@dataclass(slots=True, kw_only=True)
+class Member(Observer):
     """One process and all that it said."""
 
     process: trio.Process
@@ -47,18 +64,7 @@ class Member:
     answers: trio.abc.ReceiveStream
     name: str = ""
     address: str = ""
-    story: list[Change] = field(default_factory=list)
-    status: dict[str, str] = field(default_factory=dict)
     summary: dict[str, object] = field(default_factory=dict)
-
-    def saw(self, change: Change) -> None:
-        """Keep what it saw."""
-        self.story.append(change)
-        self.status[change.name] = change.status
-
-    def first(self, name: str, status: str, since: float) -> float | None:
-        """When it first saw `name` so, after `since`."""
-        return next((c.at for c in self.story if c.name == name and c.status == status and c.at >= since), None)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to this very process."""
@@ -112,7 +118,7 @@ class Group:
             *("-profile=lan", f"-encrypt={key}"),
             *((f"-retry-join={self.members[0].address}", "-retry-interval=1s") if self.members else ()),
         ]
-        member = await self._launch(command, _hear_serf)
+        member = await self._launch(command, hear_serf)
         member.name, member.address = name, f"127.0.0.1:{port}"
         return member
 
@@ -122,7 +128,7 @@ class Group:
         )
         if process.stdin is None or process.stdout is None:
             raise GroupError(f"{command[0]} was started without pipes")
-        member = Member(process, process.stdin, process.stdout)
+        member = Member(process=process, questions=process.stdin, answers=process.stdout)
         self.members.append(member)
         self._nursery.start_soon(self._listen, member, hear)
         return member
@@ -207,12 +213,21 @@ def _hear_ours(member: Member, line: str) -> None:
         member.summary = said
 
 
-def _hear_serf(member: Member, line: str) -> None:
+def hear_serf(observer: Observer, line: str) -> None:
+    """Keep what a line of serf's log says of another agent.
+
+    A suspicion goes into the story only, never into the status. The probe that logs it and the timer that declares the
+    failure are separate goroutines, so the line may follow the failure; and serf logs no line when a suspicion is
+    refuted. As a status, either would stay for ever.
+    """
     found = _SERF_EVENT.search(line)
-    if found is not None:
-        event, name, suspect = found.groups()
-        status = "suspect" if suspect else _SERF_STATUS[event]
-        member.saw(Change(time.monotonic(), suspect or name, status))
+    if found is None:
+        return
+    event, name, suspect = found.groups()
+    if suspect:
+        observer.story.append(Change(time.monotonic(), suspect, "suspect"))
+    else:
+        observer.saw(Change(time.monotonic(), name, _SERF_STATUS[event]))
 
 
 def free_ports(count: int) -> list[int]:

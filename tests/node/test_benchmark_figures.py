@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.client import ClusterTarget, ServerTarget, entry, specification
 from benchmarks.figures import Figure, percentile, table
+from benchmarks.gossip_group import Observer, hear_serf
 from benchmarks.gossip_whole_node import sizes_mb
 from benchmarks.load import Load
 from bridge.core.log.records import Foreign
@@ -56,3 +57,32 @@ Private_Dirty:     25000 kB
 Private_Hugetlb:       0 kB
 """
     assert sizes_mb(rollup) == {"resident": pytest.approx(51.2), "its own": pytest.approx(30.72)}
+
+
+JOINED = "2026/11/23 01:14:02 [INFO] serf: EventMemberJoin: serf-3 127.0.0.1"
+SUSPECTED = "2026/11/23 01:14:09 [INFO] memberlist: Suspect serf-3 has failed, no acks received"
+FAILED = "2026/11/23 01:14:12 [INFO] serf: EventMemberFailed: serf-3 127.0.0.1"
+MARKED = (
+    "2026/11/23 01:14:12 [INFO] memberlist: Marking serf-3 as failed, suspect timeout reached (2 peer confirmations)"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "status"),
+    [
+        ((JOINED,), "alive"),
+        ((JOINED, SUSPECTED), "alive"),
+        ((JOINED, SUSPECTED, MARKED, FAILED), "dead"),
+        ((JOINED, MARKED, FAILED, SUSPECTED), "dead"),
+        ((JOINED, FAILED, JOINED), "alive"),
+    ],
+)
+def test_a_suspicion_in_serf_s_log_is_told_whenever_it_is_logged_and_never_the_status(
+    log: tuple[str, ...], status: str
+) -> None:
+    observer = Observer()
+    for line in log:
+        hear_serf(observer, line)
+    assert observer.status == {"serf-3": status}
+    assert (observer.first("serf-3", {"suspect"}, 0.0) is not None) == (SUSPECTED in log)
+    assert observer.first("serf-3", {"suspect"}, float("inf")) is None
