@@ -20,7 +20,7 @@ from benchmarks.child import ChildError
 from benchmarks.farm import BenchmarkError, Farm, running_farm
 from benchmarks.figures import Figure, table
 from benchmarks.gossip_group import GroupError
-from bridge.node.settings.configuration import Timing
+from bridge.node.settings.choices import Timing
 
 NAMES = (
     "machine",

@@ -27,7 +27,7 @@ from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.local.farm_files import LOOPBACK, LocalFarm, LocalNode, prepare
 from bridge.node.security.control_socket import SOCKET_NAME
 from bridge.node.security.key_files import load_farm_key
-from bridge.node.settings.configuration import Timing
+from bridge.node.settings.choices import Timing
 from consensus.net import load_or_create_certificate
 
 SERVERS = 3

@@ -26,7 +26,7 @@ from bridge.node.control.client import ControlClient
 from bridge.node.local.farm_files import LOOPBACK
 from bridge.node.security.control_socket import SOCKET_NAME
 from bridge.node.security.key_files import load_farm_key
-from bridge.node.settings.configuration import Timing
+from bridge.node.settings.choices import Timing
 from bridge.wire.membership.metadata import FINGERPRINT_BYTES, NodeMetadata, RoleHint, encode_metadata
 
 DIRECTORY = 10_000

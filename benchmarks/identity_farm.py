@@ -14,7 +14,7 @@ from pathlib import Path
 import trio
 
 from benchmarks.farm import Farm, running_farm
-from bridge.node.settings.configuration import Timing
+from bridge.node.settings.choices import Timing
 
 
 async def _serve(directory: Path) -> None:

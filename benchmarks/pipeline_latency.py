@@ -22,7 +22,7 @@ from benchmarks.farm import SERVERS, Farm, running_farm
 from benchmarks.figures import Figure
 from bridge.node.control.client import ControlClient
 from bridge.node.security.control_socket import SOCKET_NAME
-from bridge.node.settings.configuration import Timing
+from bridge.node.settings.choices import Timing
 
 COMMAND = [sys.executable, "-m", "bridge.cli.main", "pipeline"]
 SAMPLES = 30

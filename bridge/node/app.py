@@ -60,8 +60,8 @@ from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
+from bridge.node.settings.choices import Pace as PaceSetting
 from bridge.node.settings.configuration import NodeConfiguration
-from bridge.node.settings.configuration import Pace as PaceSetting
 from bridge.node.settings.descriptors import descriptor_shares
 from bridge.node.settings.masters import load_masters
 from bridge.node.settings.reported import reported_settings

@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 
 from bridge.core.log.records import PublishConfig
+from bridge.node.settings.choices import Pace, Timing
 from bridge.node.settings.configuration import (
     ConfigurationError,
     Machine,
     NodeConfiguration,
     Overrides,
-    Pace,
-    Timing,
     load_configuration,
 )
 from bridge.node.settings.lan_address import Network, NoAddressError, private_host

@@ -10,7 +10,7 @@ from bridge.core.formation.founding import Founder, Founding
 from bridge.node.membership.admissions import FILE_NAME, AdmissionStore
 from bridge.node.raft import replica
 from bridge.node.raft.replica import RAFT_DIRECTORY, STORAGE_NOTE, ReplicaSettings
-from bridge.node.settings.configuration import Timing
+from bridge.node.settings.choices import Timing
 from bridge.node.settings.timing import profile_of
 from consensus.core.effects import Persist
 from consensus.core.model import Entry, HardState, ServerId

@@ -13,7 +13,8 @@ from bridge.node.doctor.check import Check, Result
 from bridge.node.doctor.router_checks import router_checks
 from bridge.node.router.link import Link, Software
 from bridge.node.security.key_files import save_signing_key, write_private_file
-from bridge.node.settings.router import I2cpSettings, RouterKind, RouterSettings
+from bridge.node.settings.choices import RouterKind
+from bridge.node.settings.router import I2cpSettings, RouterSettings
 from bridge.wire.i2p.destination_keys import new_master_key
 from tests.node import fake_i2cp_router
 from tests.node.fake_i2cp_router import NOW_S, FakeRouter

@@ -11,9 +11,10 @@ from bridge.node.router.i2cp_router import I2cpRouter
 from bridge.node.router.link import Link, Software
 from bridge.node.router.router import FileRouter
 from bridge.node.security.key_files import KeyFileError, write_private_file
+from bridge.node.settings.choices import RouterKind
 from bridge.node.settings.configuration import ConfigurationError, Machine, NodeConfiguration, load_configuration
 from bridge.node.settings.lan_address import Network
-from bridge.node.settings.router import I2cpSettings, RouterKind
+from bridge.node.settings.router import I2cpSettings
 from bridge.node.settings.router_choice import make_router, structure_files
 from gossip.node.discovery import LanInterface
 

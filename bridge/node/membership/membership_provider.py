@@ -19,7 +19,8 @@ from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.node_metadata import OwnMetadata
 from bridge.node.raft.connecting import Connecting
 from bridge.node.raft.replica import RequestGateway
-from bridge.node.settings.configuration import GossipSettings, NodeConfiguration, Timing
+from bridge.node.settings.choices import Timing
+from bridge.node.settings.configuration import GossipSettings, NodeConfiguration
 from bridge.node.settings.timing import profile_of
 from consensus.protocols.garlic_farm import PeerAddress
 from gossip.core.description import Member

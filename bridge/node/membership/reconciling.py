@@ -36,7 +36,7 @@ from bridge.node.membership.member_directory import DirectoryEntry, MemberDirect
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import UNKNOWN_ENDPOINT, Replica
-from bridge.node.settings.configuration import Admit as AdmitSetting
+from bridge.node.settings.choices import Admit as AdmitSetting
 from bridge.node.settings.configuration import ConsensusSettings
 from bridge.node.settings.timing import profile_of
 from bridge.wire.log.entries import encode

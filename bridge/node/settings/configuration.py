@@ -26,79 +26,37 @@ import re
 import socket
 import tomllib
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 
 from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAULT
 from bridge.core.state.farm_state import MASTERS_MAX
 from bridge.node.router.router import Leaf, RouterError, leaf_from_settings
 from bridge.node.security.local_trust import default_state_directory
+from bridge.node.settings.choices import Admit, GossipTiming, Pace, RouterKind, Timing, TransportKind
 from bridge.node.settings.lan_address import Network, NoAddressError, private_host
 from bridge.node.settings.masters import MasterSettings, read_leaf_master, read_masters
 from bridge.node.settings.reader import Section
-from bridge.node.settings.router import RouterKind, RouterSettings, router_settings
-from bridge.node.settings.transport import (
-    TransportKind,
-    TransportSettings,
-    advertised,
-    i2p_bind,
-    transport_settings,
+from bridge.node.settings.router import RouterSettings, router_settings
+from bridge.node.settings.table import (
+    CONSENSUS_PORT,
+    GOSSIP_PORT,
+    REPORTING_PERIOD_DEFAULT_MS,
+    REPORTING_PERIOD_I2P_MS,
+    SEGMENT_DEFAULT_BYTES,
 )
+from bridge.node.settings.transport import TransportSettings, advertised, i2p_bind, transport_settings
 from gossip.core.member import Address
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
-from gossip.node.settings import DEFAULT_CAPACITY, SEEDS_LIMIT
-from gossip.wire.layout import CAPACITY_LIMIT
+from gossip.node.settings import DEFAULT_CAPACITY
 
-GOSSIP_PORT = 7668
-CONSENSUS_PORT = 7669
 LEAVES_LIMIT = 16
 FILE_LIMIT_BYTES = 1024 * 1024
-SEGMENT_DEFAULT_BYTES = 64 * 1024 * 1024
-SEGMENT_BOUNDS_BYTES = (64 * 1024, 1024 * 1024 * 1024)
-VOTERS_MAX_LIMIT = 9
-GRACE_BOUNDS_MS = (1_000, 7 * 24 * 3600 * 1000)
-REPORTING_PERIOD_DEFAULT_MS = 30_000
-REPORTING_PERIOD_I2P_MS = 60_000
-REPORTING_PERIOD_BOUNDS_MS = (500, 600_000)
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 -- compared, not bound
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 
 
 class ConfigurationError(ValueError):
     """A configuration that cannot be used: each line of the text is one thing that is wrong and where."""
-
-
-class Timing(Enum):
-    """How patient the protocols are."""
-
-    LAN = "lan"
-    LOCAL = "local"
-    """Processes of one machine."""
-    I2P = "i2p"
-    """Servers that reach each other by tunnels, where an answer takes seconds."""
-
-
-class Admit(Enum):
-    """Which newcomers the node admits while it leads."""
-
-    ASK = "ask"
-    """Those that an operator approves."""
-    ALL = "all"
-    """Whoever holds the farm's key: for farms on one machine, and for tests."""
-
-
-class _GossipTiming(Enum):
-    LAN = "lan"
-    LOCAL = "local"
-
-
-class Pace(Enum):
-    """How often a Meta LS2 is published anew."""
-
-    NORMAL = "normal"
-    """As routers and floodfills allow: refresh every 5 minutes, a change at most every 65 seconds."""
-    REPORTING_PERIOD = "reporting-period"
-    """With every report; for a router of the kind `file`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +168,8 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
     state_dir_told = root.path("state_dir")
     state_dir = overrides.state_dir or state_dir_told or machine.state_dir
     farm_key = _farm_key(root, overrides)
-    demo = root.flag("demo", default=False)
-    kind = root.choice("transport", TransportKind.TLS)
+    demo = root.flag("demo")
+    kind = root.choice("transport", TransportKind)
     consensus_section, proxy = root.section("consensus"), root.section("proxy")
     transport = transport_settings(kind, consensus_section, proxy)
     gossip_section = root.section("gossip")
@@ -272,14 +230,14 @@ def _farm_key(root: Section, overrides: Overrides) -> Path | None:
 
 
 def _gossip(section: Section, machine: Machine) -> GossipSettings | None:
-    allow_wan = section.flag("allow_wan", default=False)
+    allow_wan = section.flag("allow_wan")
     advertise = section.address("advertise")
     told = section.text("bind")
     bind = _default_bind(section, machine) if told is None else section.address("bind")
     broadcast_told = section.text("broadcast") or "auto"
-    seeds = section.texts("seeds", SEEDS_LIMIT)
-    capacity = section.integer("capacity", DEFAULT_CAPACITY, 1, CAPACITY_LIMIT)
-    timing = Timing(section.choice("timing", _GossipTiming.LAN).value)
+    seeds = section.texts("seeds")
+    capacity = section.integer("capacity")
+    timing = Timing(section.choice("timing", GossipTiming).value)
     section.finish()
     if bind is None:
         return None
@@ -348,11 +306,11 @@ def _consensus(
     by_i2p = transport.kind is TransportKind.I2P
     told = i2p_bind(section, CONSENSUS_PORT) if by_i2p else section.address("bind")
     advertise = advertised(section, transport)
-    timing = section.choice("timing", Timing.I2P if by_i2p else Timing.LAN)
-    segment_bytes = section.integer("segment_bytes", SEGMENT_DEFAULT_BYTES, *SEGMENT_BOUNDS_BYTES)
-    voters_max = section.integer("voters_max", VOTERS_MAX_DEFAULT, 1, VOTERS_MAX_LIMIT)
-    grace_ms = section.integer("grace_ms", GRACE_DEFAULT_MS, *GRACE_BOUNDS_MS)
-    admit = section.choice("admit", Admit.ASK)
+    timing = section.choice("timing", Timing, Timing.I2P if by_i2p else None)
+    segment_bytes = section.integer("segment_bytes")
+    voters_max = section.integer("voters_max")
+    grace_ms = section.integer("grace_ms")
+    admit = section.choice("admit", Admit)
     section.refused("plain", _NEVER_PLAIN)
     section.finish()
     if voters_max % 2 == 0:
@@ -377,10 +335,10 @@ def _consensus(
 
 
 def _publishing(section: Section, kind: TransportKind) -> PublishingSettings:
-    period_ms = REPORTING_PERIOD_I2P_MS if kind is TransportKind.I2P else REPORTING_PERIOD_DEFAULT_MS
+    period_ms = REPORTING_PERIOD_I2P_MS if kind is TransportKind.I2P else None
     settings = PublishingSettings(
-        pace=section.choice("pace", Pace.NORMAL),
-        reporting_period_ms=section.integer("reporting_period_ms", period_ms, *REPORTING_PERIOD_BOUNDS_MS),
+        pace=section.choice("pace", Pace),
+        reporting_period_ms=section.integer("reporting_period_ms", period_ms),
     )
     section.finish()
     return settings

@@ -60,7 +60,7 @@ class Masters:
 def read_masters(sections: list[Section], publishing: Section) -> tuple[MasterSettings, ...]:
     """The masters of a file, in either form; what is wrong is noted in the sections."""
     single = MasterSettings(
-        publish=publishing.choice("publish", PublishConfig.AUTO), signing_key=publishing.path("signing_key")
+        publish=publishing.choice("publish", PublishConfig), signing_key=publishing.path("signing_key")
     )
     if single.publish is PublishConfig.ON and single.signing_key is None and not sections:
         publishing.problem("publish", '"on" needs publishing.signing_key: without a key nothing can be signed')
@@ -74,7 +74,7 @@ def read_masters(sections: list[Section], publishing: Section) -> tuple[MasterSe
 
 def _read_master(section: Section) -> MasterSettings | None:
     signing_key, text = section.path("signing_key"), section.text("destination")
-    publish = section.choice("publish", PublishConfig.AUTO)
+    publish = section.choice("publish", PublishConfig)
     section.finish()
     if (signing_key is None) == (text is None):
         section.problem("signing_key", "give the key file of this master, or without a key its destination (base64)")

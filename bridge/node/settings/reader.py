@@ -1,22 +1,27 @@
 """Reads a table of settings and remembers everything that is wrong with it, so that an operator mends it in one go.
 
-    Section.text/choice/integer/…(key, default)   takes a key out, or notes what is wrong and goes on with the default
-    Section.finish()                              notes the keys that nobody took, with the one that may have been meant
+    Section.text/choice/integer/…(key)   takes a key out, or notes what is wrong and goes on with the default
+    Section.finish()                     notes the keys that were not taken, with the one that may have been meant
+
+Defaults and bounds are those of `bridge.node.settings.table`; a key that does not stand there cannot be read.
 
 Problems are lines such as `gossip.capacity: 0 is not from 1 to 255`: the key's path and the fault. A default that is
 used to go on after a fault is never seen, because a configuration with problems is refused as a whole.
 """
 
+import re
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bridge.node.settings.table import SETTINGS, Setting
 from gossip.core.member import Address
 from gossip.node.endpoints import numeric, parse_endpoint
 
 Choice = TypeVar("Choice", bound=Enum)
 SHOWN_CHARACTERS = 60
+_ITEM = re.compile(r"\[\d+\]")
 
 
 class Section:
@@ -44,6 +49,9 @@ class Section:
         self._known.append(key)
         return self._table.get(key)
 
+    def _declared(self, key: str) -> Setting:
+        return SETTINGS[_ITEM.sub("", self._name(key))]
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing stands in it."""
@@ -60,6 +68,7 @@ class Section:
 
     def text(self, key: str) -> str | None:
         """A text that is not empty."""
+        self._declared(key)
         match self._take(key):
             case None:
                 return None
@@ -69,8 +78,9 @@ class Section:
                 self.problem(key, f"{_shown(found)} is not a text in quotes")
                 return None
 
-    def flag(self, key: str, *, default: bool) -> bool:
+    def flag(self, key: str) -> bool:
         """True or false."""
+        default = bool(self._declared(key).default)
         match self._take(key):
             case None:
                 return default
@@ -80,31 +90,34 @@ class Section:
                 self.problem(key, f"{_shown(found)} is neither true nor false (without quotes)")
                 return default
 
-    def integer(self, key: str, default: int, least: int, most: int) -> int:
-        """A whole number within bounds."""
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A whole number within its bounds; `default` where it depends on other settings."""
+        declared = self._declared(key)
+        missing = int(declared.default or 0) if default is None else default
         match self._take(key):
             case None:
-                return default
-            case int(found) if not isinstance(found, bool) and least <= found <= most:
+                return missing
+            case int(found) if not isinstance(found, bool) and declared.least <= found <= declared.most:
                 return found
             case found:
-                self.problem(key, f"{_shown(found)} is not a whole number from {least} to {most}")
-                return default
+                self.problem(key, f"{_shown(found)} is not a whole number from {declared.least} to {declared.most}")
+                return missing
 
-    def choice(self, key: str, default: Choice) -> Choice:
-        """One of an enumeration's values."""
-        kind = type(default)
-        words = [each.value for each in kind]
+    def choice(self, key: str, kind: type[Choice], default: Choice | None = None) -> Choice:
+        """One of an enumeration's values; `default` where it depends on other settings."""
+        declared = self._declared(key)
+        missing = kind(declared.default) if default is None else default
+        words = list(declared.words)
         match self._take(key):
             case None:
-                return default
+                return missing
             case str(found) if found in words:
                 return kind(found)
             case found:
                 self.problem(
                     key, f"{_shown(found)} is none of {', '.join(repr(word) for word in words)}{_meant(found, words)}"
                 )
-                return default
+                return missing
 
     def path(self, key: str) -> Path | None:
         """A path; a relative one is relative to the file that holds the setting."""
@@ -133,8 +146,9 @@ class Section:
             return None
         return Address(canonical, port)
 
-    def texts(self, key: str, most: int) -> tuple[str, ...]:
+    def texts(self, key: str) -> tuple[str, ...]:
         """A list of texts."""
+        most = self._declared(key).most
         match self._take(key):
             case None:
                 return ()

@@ -13,7 +13,6 @@ are refused like unknown ones: one that does nothing is a misunderstanding.
 """
 
 from dataclasses import dataclass
-from enum import Enum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -23,6 +22,7 @@ from bridge.node.router.i2cp_router import I2cpRouterAccess
 from bridge.node.router.i2pcontrol import PATHS, ControlAccess
 from bridge.node.router.link import Credentials, Link, Software
 from bridge.node.security.key_files import KeyFileError, read_private_file
+from bridge.node.settings.choices import RouterKind
 from bridge.node.settings.reader import Section
 from gossip.core.member import Address
 from gossip.node.endpoints import is_private, numeric, parse_endpoint
@@ -30,15 +30,6 @@ from gossip.node.endpoints import is_private, numeric, parse_endpoint
 I2CP_PORT: Final = 7654
 PASSWORD_LIMIT_BYTES: Final = 255
 _DEFAULT_I2CP: Final = Address("127.0.0.1", I2CP_PORT)
-
-
-class RouterKind(Enum):
-    """What stands behind the node."""
-
-    FILE = "file"
-    """No router: the structure is kept on disk."""
-    I2CP = "i2cp"
-    """A router that speaks I2CP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +75,7 @@ def read_password(path: Path) -> str:
 
 def router_settings(section: Section, state_dir: Path, *, demo: bool) -> RouterSettings:
     """Read `[router]`."""
-    kind = section.choice("kind", RouterKind.FILE)
+    kind = section.choice("kind", RouterKind)
     own_directory = state_dir.absolute() / "published"
     if kind is RouterKind.FILE:
         directory = section.path("directory")
@@ -100,7 +91,7 @@ def router_settings(section: Section, state_dir: Path, *, demo: bool) -> RouterS
 
 
 def _i2cp(section: Section) -> I2cpSettings:
-    software = section.choice("software", Software.JAVA)
+    software = section.choice("software", Software)
     address = section.address("i2cp") or _DEFAULT_I2CP
     certificate = _file(section, "i2cp_certificate")
     username, password_file = section.text("i2cp_username"), section.path("i2cp_password_file")

@@ -9,7 +9,7 @@ watches over a server's silence in proportion. A chunk of a log or snapshot must
 from dataclasses import dataclass, field
 
 from bridge.core.formation.formation import FormationTuning
-from bridge.node.settings.configuration import Timing
+from bridge.node.settings.choices import Timing
 from consensus import Options, i2p, lan, local
 from consensus.protocols.garlic_farm import ClientOptions, ConnectionLimits, ConnectionOptions, LinkOptions
 

@@ -13,25 +13,17 @@ loopback alone, where the router's server tunnel delivers, the proxy is on loopb
 """
 
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
+from bridge.node.settings.choices import TransportKind
 from bridge.node.settings.reader import Section
 from consensus.protocols.garlic_farm import ProxyMode, is_i2p_name, is_loopback
 from gossip.core.member import Address
 from gossip.node.endpoints import endpoint, parse_endpoint
 
-I2P_SEEDS_LIMIT = 32
 NAME_CHARACTERS_MAX = 80
 """What metadata carries; the longest `.b32.i2p` name has 70."""
 PROXY_DEFAULT = Address("127.0.0.1", 4444)
-
-
-class TransportKind(Enum):
-    """What carries the connections between servers."""
-
-    TLS = "tls"
-    I2P = "i2p"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +64,7 @@ def transport_settings(kind: TransportKind, consensus: Section, proxy: Section) 
         if (ca_file is None) != (certificate is None):
             missing = "certificate" if certificate is None else "ca_file"
             consensus.problem(missing, "missing: ca_file and certificate go together; without both, gossip pins")
-        if consensus.texts("seeds", I2P_SEEDS_LIMIT):
+        if consensus.texts("seeds"):
             consensus.problem("seeds", 'only transport = "i2p" has seeds here; those of gossip are gossip.seeds')
         if not proxy.is_empty:
             proxy.problem("address", 'a proxy leads into I2P: it needs transport = "i2p"')
@@ -140,13 +132,13 @@ def i2p_bind(section: Section, default_port: int) -> Address | None:
 
 
 def _seeds(consensus: Section) -> tuple[Address, ...]:
-    told = consensus.texts("seeds", I2P_SEEDS_LIMIT)
+    told = consensus.texts("seeds")
     return tuple(seed for each in told if (seed := i2p_endpoint(consensus, "seeds", each)) is not None)
 
 
 def _proxy(section: Section) -> ProxySettings:
     address = section.address("address") if section.has("address") else PROXY_DEFAULT
-    mode = section.choice("mode", ProxyMode.ABSOLUTE_URI)
+    mode = section.choice("mode", ProxyMode)
     user, password_file = section.text("user"), section.path("password_file")
     section.finish()
     if (user is None) != (password_file is None):

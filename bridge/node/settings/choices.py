@@ -1,0 +1,54 @@
+"""The settings that are one of a few words."""
+
+from enum import Enum
+
+
+class TransportKind(Enum):
+    """What carries the connections between servers."""
+
+    TLS = "tls"
+    I2P = "i2p"
+
+
+class Timing(Enum):
+    """How patient the protocols are."""
+
+    LAN = "lan"
+    LOCAL = "local"
+    """Processes of one machine."""
+    I2P = "i2p"
+    """Servers that reach each other by tunnels, where an answer takes seconds."""
+
+
+class GossipTiming(Enum):
+    """The same for gossip, which does not run over I2P."""
+
+    LAN = "lan"
+    LOCAL = "local"
+
+
+class Admit(Enum):
+    """Which newcomers the node admits while it leads."""
+
+    ASK = "ask"
+    """Those that an operator approves."""
+    ALL = "all"
+    """All that hold the farm's key: for farms on one machine, and for tests."""
+
+
+class Pace(Enum):
+    """How often a Meta LS2 is published anew."""
+
+    NORMAL = "normal"
+    """As routers and floodfills allow: refresh every 5 minutes, a change at most every 65 seconds."""
+    REPORTING_PERIOD = "reporting-period"
+    """With every report; for a router of the kind `file`."""
+
+
+class RouterKind(Enum):
+    """What stands behind the node."""
+
+    FILE = "file"
+    """No router: the structure is kept on disk."""
+    I2CP = "i2cp"
+    """A router that speaks I2CP."""
