@@ -3,10 +3,10 @@
     async with open_server(path, server_id, configuration, transport, machine, features=KRAFT) as server:
         answer = await server.propose((b"command",))
 
-Floors, and imports point only one way: `core` (pure decisions) <- `storage`, `sessions` <- `server` (trio) <- `net` <-
-`protocols`. Others import from here and from the faces `consensus.sessions`, `consensus.storage`, `consensus.net` and
+Imports point one way only: `core` (pure decisions) <- `storage`, `sessions` <- `server` (trio) <- `net` <- `protocols`.
+Other packages import from here and from the faces `consensus.sessions`, `consensus.storage`, `consensus.net` and
 `consensus.protocols.garlic_farm`, never from further inside. What is named here is fetched when it is first used, so
-that those who bring their own I/O get the pure `Raft` without trio.
+that a program with its own I/O gets the pure `Raft` without trio.
 """
 
 from importlib import import_module

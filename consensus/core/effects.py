@@ -134,7 +134,7 @@ class Restore:
 
 
 class Outcome(Enum):
-    """How a proposal ended. Acknowledged only if committed, refused only if it never can be; otherwise unknown."""
+    """How a proposal ended: acknowledged only if committed, refused only if it never can be, otherwise unknown."""
 
     COMMITTED = "committed"
     NOT_LEADER = "not-leader"
@@ -169,7 +169,7 @@ class ChangeRefusal(Enum):
 
     NOT_LEADER = "not-leader"
     NO_COMMIT_IN_TERM = "no-commit-in-term"
-    """The leader has not committed an entry of its own term yet: a change of a leader before may be unfinished."""
+    """The leader has not committed an entry of its own term yet: an earlier leader's change may be unfinished."""
     BUSY = "busy"
     CHANGE_UNDER_WAY = "change-under-way"
     NO_VOTERS = "no-voters"
@@ -187,7 +187,7 @@ class ChangeRefusal(Enum):
     CATCH_UP_STALLED = "catch-up-stalled"
     """A new server does not answer, or makes no progress."""
     NEW_SERVER_IN_LATER_TERM = "new-server-in-later-term"
-    """A new server has seen a later term than the leader's: it brings a history, and must begin with an empty one."""
+    """A new server has seen a later term than the leader's, so it is not new: it must begin with an empty directory."""
     LEADERSHIP_LOST = "leadership-lost"
     """The leader stepped down before anything was appended."""
 
@@ -228,7 +228,7 @@ class ReadReady:
 
 
 class ReadRefusal(Enum):
-    """Why a read cannot be answered here and now. Nothing is known of the state either way."""
+    """Why a read cannot be answered here and now. The refusal says nothing about the state."""
 
     NOT_LEADER = "not-leader"
     BUSY = "busy"
@@ -248,13 +248,13 @@ class TransferOutcome(Enum):
 
     DONE = "done"
     ELSEWHERE = "elsewhere"
-    """Leadership went to another server than the one meant."""
+    """Leadership went to another server than the target."""
     UNKNOWN = "unknown"
     """This server leads no more, and no other leader is known yet."""
     TIMED_OUT = "timed-out"
-    """The target was not caught up, or did not take over, within an election timeout; we lead on."""
+    """The target was not caught up, or did not take over, within an election timeout; this server still leads."""
     DECLINED = "declined"
-    """The target refused to campaign; we lead on."""
+    """The target refused to campaign; this server still leads."""
     NOT_LEADER = "not-leader"
     ANOTHER_UNDER_WAY = "another-under-way"
     TO_ITSELF = "to-itself"

@@ -7,15 +7,15 @@
                    └──────── denied by so many that no majority is left, or a leader appears ──▶ follower
                    └──────── timeout ──▶ again from the start, with a new random timeout
 
-Pre-vote is asked of every peer whose handshake did not say that it lacks it. One that lacks it counts as granting: a
-server among peers without the extension behaves as plain Raft, which is disruptive at worst and never unsafe, whereas
-counting them as denials would stop every election in a mixed cluster. A peer that was never reached is neither: a
-follower that was cut off before it ever dialled anybody would otherwise raise its term with each timeout, which is what
-pre-vote is there to prevent. Asking it makes the transport dial it, and the handshake settles the matter, within the
-round. During pre-vote the server is still a follower to the outside, for nothing about it has changed. Our own vote
-counts when it is durable, like everybody's.
+Pre-vote is asked of every peer whose handshake did not say that it lacks it. A peer that lacks it counts as granting: a
+server among such peers behaves as plain Raft, which is disruptive at worst and never unsafe. If it counted as denying,
+a mixed cluster could not elect a leader. A peer that was never reached counts as neither. Otherwise a follower that was
+cut off before it reached any peer would raise its term with each timeout, which pre-vote is there to prevent. The
+question makes the transport dial the peer, and the handshake settles the matter within the round. During pre-vote other
+servers still see a follower, because nothing about the server has changed. Its own vote counts when it is durable, as
+any other vote does.
 
-*A vote request* is answered thus. A server that leads or hears a leader refuses before it gets here
+*A vote request.* A server that leads or hears a leader refuses before the request gets here
 (`ServerRole.sticks_to_leader`); without that, one server that hears no heartbeats deposes leader after leader.
 
     pre-vote        "would you vote for me?": no term or vote changes, so a cut-off server raises no other server's term
@@ -43,15 +43,16 @@ def may_vote(hard_state: HardState, last: LogId, request: RequestVote) -> bool:
 
 
 def would_vote(hard_state: HardState, last: LogId, request: RequestVote) -> bool:
-    """Whether a real request would get a vote, were its term to begin."""
+    """Whether a real request would get a vote if its term began now."""
     return request.term > hard_state.term and request.last.at_least_as_up_to_date_as(last)
 
 
 def objection(replica: Replica, request: RequestVote) -> RefusalReason | None:
     """Why this candidate gets no vote, where the protocol has more rules than Raft (KIP-595, Vote).
 
-    A stranger is refused, unless its log goes beyond ours: then an entry that we lack may have made it a voter. Were it
-    refused nevertheless, a change of the voters that reached one server only could leave nobody who can win.
+    A candidate outside the configuration is refused, unless its log goes beyond ours: an entry that we lack may then
+    have made it a voter. If it were refused all the same, a change of the voters that reached only one server could
+    leave no server that can win.
     """
     if replica.is_foreign(request.cluster_id):
         return RefusalReason.FOREIGN_CLUSTER
@@ -87,7 +88,7 @@ class Candidate:
     term: Term
     """The term that is asked for: one above ours during pre-vote."""
     transfer: bool = False
-    """The leader handed over: voters are to listen although they hear from it."""
+    """The leader handed over: voters answer although they still hear from it."""
     asked: dict[ServerId, int] = field(default_factory=dict)
     votes: dict[ServerId, bool] = field(default_factory=dict)
 
@@ -121,7 +122,7 @@ class Candidate:
         return tuple(sorted(voter for voter, granted in self.votes.items() if granted))
 
     def verdict(self, replica: Replica) -> VoteResult:
-        """How this round stands."""
+        """Whether this round is won, lost or open."""
         return quorum.tally(self.votes, replica.majorities)
 
 
@@ -138,7 +139,7 @@ def begin_pre_vote(replica: Replica) -> Candidate:
 
 
 def begin_vote(replica: Replica, *, transfer: bool = False) -> Candidate:
-    """On conversion to candidate: increment the term, vote for ourselves, reset the timer, ask everybody."""
+    """On conversion to candidate: increment the term, vote for ourselves, reset the timer, ask all other voters."""
     replica.set_hard_state(HardState(replica.term + 1, replica.server_id))
     round_ = Candidate(replica.random_election_deadline(), pre_vote=False, term=replica.term, transfer=transfer)
     for peer in replica.others:

@@ -16,9 +16,9 @@ general form, in which each id says what it is:
     no-op         = -2**31 (4 bytes) │ voters 2 │ granted 2 │ leaders 2 (0 or 1) │ id …
     id            = 1 │ integer 8      or  2 │ length 2 │ UTF-8      or  3 │ integer 8 │ length 1 │ directory
 
-A command is the application's, but for its head where the protocol has one (`Features.command_head_bytes`): what a wire
-carries with each entry, such as the id of a request, comes first in the data and is replicated with them. So
-entries need no field for it. A control record is wholly the protocol's.
+The bytes of a command belong to the application, except for a head that some protocols have
+(`Features.command_head_bytes`): what a wire carries with each entry, such as the id of a request, comes first in the
+data and is replicated with it. So entries need no field for it. The bytes of a control record belong to the protocol.
 
 All integers are big-endian. A group's bytes are made once, by the leader that gives its entries their term; messages
 and Persists carry them along beside the entries (`encoded`), so that what a follower receives is what it writes, and
@@ -26,8 +26,7 @@ no value is encoded again on the way. Where the sender's bytes are not at hand, 
 `encoded` is empty, and the disk makes them.
 
 Configurations and no-ops have one form each: equal configurations have equal bytes, and bytes of any other form are
-refused. The log keeps configurations
-decoded beside its entries; any other part that needs one decodes it there.
+refused. The log keeps configurations decoded beside its entries; any other part that needs one decodes it there.
 
 Decoders raise `EntryDataError` and nothing else.
 """

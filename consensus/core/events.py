@@ -17,7 +17,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An append has come with entries that the state machine cannot take: answered, and nothing else of it counts."""
+    """An append has come with entries that the state machine cannot take: it is refused and has no other effect."""
 
     sender: ServerId
     append: AppendEntries
@@ -27,7 +27,7 @@ class Rejected:
 class AppendNotSent:
     """The transport kept back the append with this correlation: the peer lacks the entries from `next_index` on.
 
-    It is no word of the peer, so it counts neither for check-quorum nor for a read; only its progress changes.
+    The peer has said nothing, so this counts neither for check-quorum nor for a read; only its progress changes.
     """
 
     peer: ServerId
@@ -80,7 +80,10 @@ class PeerExtensions:
 
 @dataclass(frozen=True, slots=True)
 class ChangeConfiguration:
-    """A caller asks that the member set become `target` (not joint). `change_id` comes back in one `ChangeResolved`."""
+    """A caller asks that the member set become `target` (not joint).
+
+    `change_id` comes back in one `ConfigurationResolved`.
+    """
 
     change_id: int
     target: Configuration
@@ -88,7 +91,7 @@ class ChangeConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotWanted:
-    """The state machine stands at `index`: the core answers by `TakeSnapshot`, unless one covers that already."""
+    """The state machine is at `index`: the core answers by `TakeSnapshot`, unless a snapshot covers that already."""
 
     index: Index
 

@@ -7,17 +7,18 @@ garlic-farm   replies in connection order, so any number of requests may be in f
               (`PeerExtensions`); no no-op entry, so the leader of a new term appends its configuration again; a
               submission's id is a member of the JSON document that it is
 zmq-raft      one request per follower in flight; joint configurations of voters, in which observers have no place;
-              no word for pre-vote or for a transfer; a CHECKPOINT entry is the no-op; a command
+              no message for pre-vote or for a transfer; a CHECKPOINT entry is the no-op; a command
               begins with its submission's id of 12 bytes
 kraft         the follower fetches, one request at a time; Vote carries a pre-vote flag (KIP-996); voters come and go
-              one at a time (KIP-853), and a stranger gets no vote that it could not explain; any other server that
-              fetches is an observer; a leader that goes names its successors in EndQuorumEpoch; a LeaderChange control
-              record is the no-op, and there are others; a record's timestamp and headers are in its own bytes
+              one at a time (KIP-853), and a candidate that is no voter gets no vote unless its log goes further than
+              the voter's; any other server that fetches is an observer; a leader that resigns names its successors in
+              EndQuorumEpoch; a LeaderChange control record is the no-op, and there are others; a record's timestamp
+              and headers are in its own bytes
 
-A wire protocol has a fixed vocabulary; servers of our own make agree on more when they connect (`Extensions`). The core
-is told what each handshake settled and keeps to it: an extension message never goes to a peer that lacks the word, and
-what the extension would have done is done by slower means. A peer that no handshake has reached yet is unknown, and
-each extension says what is assumed of it.
+A wire protocol has a fixed set of messages; servers of our own make agree on more when they connect (`Extensions`). The
+core learns what each handshake settled. It never sends an extension message to a peer that does not understand it, and
+reaches the same end by slower means. Before the first handshake with a peer nothing is known of it; each extension says
+what is then assumed.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ class Extensions:
     configurations: bool = False
     """Joint configurations, and learners in them (`configuration`)."""
     lease_ms: int | None = None
-    """How long it refuses other candidates after a word of the leader, and after a restart; None: no promise."""
+    """How long it refuses other candidates after a contact of the leader, and after a restart; None: no promise."""
 
 
 NO_EXTENSIONS = Extensions()
@@ -65,7 +66,7 @@ class Features:
     transfer: bool
     """Whether servers may negotiate TimeoutNow; without it a leader abdicates and abstains (`transfer`)."""
     no_op: bool
-    """Whether an entry exists that says nothing; without it a new leader appends its configuration again."""
+    """Whether the protocol has an entry without content; without it a new leader appends its configuration again."""
     joint: bool
     """Whether a configuration may be joint; without it the voters change one at a time."""
     observers_in_configuration: bool

@@ -1,16 +1,16 @@
 """A leader: takes proposals and reads, answers what is committed, and resigns when no majority answers.
 
-How entries reach the followers is the strategy's business (`replication.port`); what their answers amount to is counted
-by `ProgressTracker`. To have an entry of its own term that it may commit, a new leader appends the protocol's no-op at
-once; where the protocol has none, its configuration again.
+The strategy brings the entries to the followers (`replication.port`); `ProgressTracker` counts their answers. To have
+an entry of its own term that it may commit, a new leader appends the protocol's no-op at once; where the protocol has
+none, its configuration again.
 
-*Check-quorum.* A leader that a majority has not answered within an election timeout becomes a follower, so clients of a
-leader that was cut off are told, and its refusal of other candidates ends.
+*Check-quorum.* A leader becomes a follower if no majority answers it within an election timeout. The clients of a
+leader that was cut off then learn of it, and the leader no longer refuses other candidates.
 
-A leader may be answered and yet be of no use: its disk hangs, and so does one of the two followers. So it also resigns
-when proposals wait and nothing has been committed for several election timeouts (`Options.stalled_timeouts`). It stays
-while a voter that lacks the oldest of them gets further, for a long log or a snapshot would begin anew under the next
-leader; and it stays if it is the only voter.
+A leader may get answers and still be useless, if its disk hangs and that of one of two followers does. So it also
+resigns when proposals wait and nothing has been committed for several election timeouts (`Options.stalled_timeouts`).
+It stays while a voter that lacks the oldest of them gets further, for a long log or a snapshot would begin anew under
+the next leader; and it stays if it is the only voter.
 
 *The deadline is kept*, not found anew over all followers after each step: contacts and sent requests only move it to
 later, and what could be due earlier says so (`ProgressTracker.wake_by`). When it has come, the leader does what is due,
@@ -123,7 +123,7 @@ class Leader:
         self._resolve_committed()
 
     def advance(self) -> bool:
-        """At the end of a step: go on with a change of the configuration; returns False when it has dismissed us."""
+        """At the end of a step: go on with a change of the configuration; returns False when it has removed us."""
         if self.reconfiguration.is_settled:
             return True
         self._adjust_followers()
@@ -238,7 +238,7 @@ class Leader:
 
 
 def _first_entries(replica: Replica, granted_by: tuple[ServerId, ...]) -> tuple[Entry, ...]:
-    """The no-op, and the members as the root of an empty log: who joins later knows them from nowhere else."""
+    """The no-op, and in an empty log the members: a server that joins later learns them from nowhere else."""
     configuration = configuration_entry(replica.term, replica.log.configuration)
     if not replica.features.no_op:
         return (configuration,)

@@ -1,4 +1,4 @@
-"""A replica's picture of its log: where terms begin, the newest entries, and how much of it is durable.
+"""What a replica knows of its log: where terms begin, the newest entries, and how much of it is durable.
 
 A pure core must not hold a log larger than memory. All that decisions need is the term at every index, so the log keeps
 the *runs of terms* (one record per term that left entries) and a bounded *tail* of entries. Older entries are read back
@@ -315,7 +315,7 @@ class Log:
         self._forget_oldest(removed)
 
     def faults(self) -> Iterator[str]:
-        """What is impossible about this picture of the log, for the invariants."""
+        """What is impossible about this state of the log, for the invariants."""
         if self.last_index != self._tail_first + len(self._tail) - 1:
             yield "last index that is not where the tail ends"
         if self.last_term != (self._runs[-1].term if self._runs else self.start.term):

@@ -9,34 +9,33 @@
     joint    C_old ──▶ C_old,new ──committed──▶ C_new ──committed──▶ done     any number of servers at once
     single   C_old ──▶ C_new ──committed──▶ done                              voters differ by one server at most
 
-Switching directly is only safe while every majority of C_old shares a server with every majority of C_new, which one
-server more or less leaves so; otherwise two leaders could be elected in one term, one by each. In between, joint
-consensus needs both majorities. Learners and endpoints count in no majority, so they may change with any step.
+A direct switch is safe only while every majority of C_old shares a server with every majority of C_new. One server more
+or less keeps that so. With more, each configuration could elect a leader of its own in one term. Joint consensus needs
+both majorities in between. Learners and endpoints count in no majority, so they may change with any step.
 
 *Catching up* (`CatchUp`, thesis section 4.2.1). A new server catches up before it votes, in rounds.
 
     round    everything that the leader's log held when the round began has been stored by the new server
 
-While it catches up, entries go on arriving, so it is never quite there. But each round carries only what arrived during
-the one before. When a round lasts no longer than an election timeout, little enough is left: the new server may vote,
-and the time until it can help to commit is shorter than one that clients live through anyway. After a bounded number of
-rounds it is given up, and so it is when it does not get further for a while: a server that votes and cannot keep pace
-would cost the group the failure that it was meant to survive.
+New entries go on arriving meanwhile, but each round carries only what arrived during the round before. When a round
+lasts no longer than an election timeout, little is left: the new server may vote, and it can help to commit sooner than
+clients wait for an election anyway. The leader gives the server up after a bounded number of rounds, or when it makes
+no progress for a while: a voter that cannot keep up uses up the one failure that the group was meant to survive.
 
 *One at a time* (`Reconfiguration`). A request is refused while another is under way or the latest configuration is not
 committed, and before the leader has committed an entry of its own term. Without the last rule a single-server change
 may miss an unfinished one of an older leader, and two majorities without a common server can decide differently.
 
 *The leader whose log carries C_old,new finishes it.* What to append next follows from the log alone: a joint
-configuration that is committed is followed by its C_new. A leader that inherits one goes on from there, although nobody
-asked it.
+configuration that is committed is followed by its C_new. A leader that inherits one goes on from there, without a
+request.
 
-*Who is replicated to.* All members; newcomers while they catch up, though no configuration names them yet; and those
-who leave, until the configuration without them is committed and a removal grace has passed, in which they may hear of
-it: a server that knows itself to be removed does not campaign.
+*Which servers get the log.* All members; newcomers while they catch up, although no configuration names them yet; and
+servers that leave, until the configuration without them is committed and a removal grace has passed. In that time they
+may learn of it, and a server that knows of its removal does not campaign.
 
-*A leader that is not in C_new* leads on without counting itself, and steps down when C_new is committed: before, C_old
-or C_old,new may still be what counts, and nobody else may be electable.
+*A leader that is not in C_new* leads on without counting itself, and steps down when C_new is committed: before that,
+C_old or C_old,new may still be in force, and perhaps no other server can be elected.
 """
 
 from dataclasses import dataclass, field
@@ -74,7 +73,7 @@ def target_refusal(current: Configuration, target: Configuration) -> ChangeRefus
 
 
 def newcomers(current: Configuration, target: Configuration) -> tuple[Server, ...]:
-    """Who would vote and does not yet: they catch up first, or the group could not commit until they have."""
+    """The servers that would vote and do not yet. They catch up first, or the group could not commit until then."""
     return tuple(server for server in target.voters if server.server_id not in current.voter_ids)
 
 
@@ -100,7 +99,7 @@ def leave_joint(configuration: Configuration) -> Configuration:
 class CatchUp:
     """One new server's way to the end of the leader's log. `goal` is where the present round ends.
 
-    A learner that becomes a voter may have stood still for long, so its patience begins with `asked_ms`.
+    A learner that becomes a voter may have stood still for long, so the time it is given begins at `asked_ms`.
     """
 
     goal: Index
@@ -157,7 +156,7 @@ class Reconfiguration:
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """When a newcomer is given up unless it gets further, or those who left are forgotten."""
+        """When a newcomer is given up unless it gets further, or the servers that left are forgotten."""
         due = [] if self._removal_grace_ms is None else [self._removal_grace_ms]
         if self.change is not None:
             due += [
@@ -232,7 +231,7 @@ class Reconfiguration:
             self.change.catching_up.clear()
 
     def outsider_in_later_term(self, server_id: ServerId) -> None:
-        """A server outside the configuration answers from a later term, which is not ours to follow."""
+        """A server outside the configuration answers from a later term, which we do not adopt."""
         change = self.change
         if change is not None and server_id in change.catching_up:
             self._end(change, ChangeRefusal.NEW_SERVER_IN_LATER_TERM)
@@ -260,7 +259,7 @@ class Reconfiguration:
         return 0 if progress is None else progress.match
 
     def adjust_followers(self) -> bool:
-        """Make `followers` those who are to be replicated to now; returns whether they changed."""
+        """Make `followers` the servers that get the log now; returns whether they changed."""
         replica, log = self._replica, self._replica.log
         if self._removal_grace_ms is not None and replica.now >= self._removal_grace_ms:
             self._removal_grace_ms = None

@@ -1,6 +1,6 @@
 """Raft's messages as the core sees them, whatever wire carries them.
 
-Every request carries `correlation`, a number that its sender chose; the reply repeats it. Wires that lack the word
+Every request carries `correlation`, a number that its sender chose; the reply repeats it. Wires without such a number
 (Garlic Farm answers in connection order) translate it in their mapping. Every request that reaches a server is answered
 exactly once, even a refused one: wires that answer in order would stall otherwise.
 
@@ -15,7 +15,7 @@ TimeoutNow (Raft figures 2 and 13). A follower that fetches them uses Kafka's wo
     error code                              `RefusalReason`; None is success
 
 With indexes from 1 the numbers are the same: an exclusive end offset equals the index of the last entry. Every reply to
-a fetch names the sender's term and the leader it knows, so that a server that asked the wrong one need not ask again.
+a fetch names the sender's term and the leader it knows, so that a server that asked the wrong one learns which to ask.
 The cluster id is None where it is not known yet, and then not compared.
 """
 
@@ -179,7 +179,7 @@ FetchMessage = FetchRequest | FetchAnswer
 class RequestVote:
     """RequestVote RPC (Raft figure 2); with `pre_vote` only a question, which changes no term or vote.
 
-    With `transfer` the leader itself has asked for this election: voters listen although they hear from it.
+    With `transfer` the leader itself has asked for this election: voters answer although they still hear from it.
     """
 
     term: Term

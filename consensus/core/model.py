@@ -222,7 +222,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class NoOp:
-    """What a no-op says: in Kafka's words a LeaderChange, the leader and by whose votes; other protocols' are empty."""
+    """What a no-op says. Kafka's, a LeaderChange, names the leader and its voters; those of others are empty."""
 
     leader: ServerId | None = None
     voters: tuple[ServerId, ...] = ()

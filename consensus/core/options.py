@@ -1,4 +1,4 @@
-"""The knobs of one replica: times, batch sizes and the limits that bound its memory.
+"""The settings of one replica: times, batch sizes and the limits that bound its memory.
 
 Raft needs broadcastTime << electionTimeout << MTBF (Raft section 5.6). Followers draw their timeout from
 [`election_timeout_min_ms`, `election_timeout_max_ms`]; the minimum is also how long a contact of the leader makes them
@@ -29,8 +29,8 @@ class Options:
     stalled_timeouts: int = 5
     """A leader resigns when proposals have waited for so many minimum election timeouts and nothing was committed.
 
-    One whose disk hangs answers and is answered, so check-quorum keeps it for ever. One timeout would be too few: a
-    disk that pauses for a second or two is common, and an election costs more than such a pause.
+    A leader whose disk hangs still exchanges heartbeats, so check-quorum keeps it for ever. One timeout would be too
+    few: a disk that pauses for a second or two is common, and an election costs more than such a pause.
     """
     tail_entries: int = 8192
     """Entries kept in memory; older ones are read back from storage. What is not durable yet always stays."""
@@ -104,7 +104,7 @@ def lan() -> Options:
 
 
 def local() -> Options:
-    """For servers on one machine, which share its processors: faster, yet patient with the scheduler."""
+    """For servers on one machine, which share its processors: faster than `lan`, with room for a busy scheduler."""
     return Options(
         election_timeout_min_ms=500, election_timeout_max_ms=1_000, heartbeat_ms=75, retry_ms=250, commit_notice_ms=5
     )

@@ -12,7 +12,7 @@ from consensus.core.model import ServerId
 
 
 class VoteResult(Enum):
-    """How a vote stands."""
+    """Whether a vote is won, lost or open."""
 
     WON = "won"
     LOST = "lost"
@@ -20,7 +20,7 @@ class VoteResult(Enum):
 
 
 def majority(voters: Collection[ServerId]) -> int:
-    """The number of voters that any two majorities share at least one of."""
+    """The least number of voters such that any two sets of this size share one."""
     return len(voters) // 2 + 1
 
 

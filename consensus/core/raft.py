@@ -2,12 +2,12 @@
 
     event ──▶ step(event, now) ──▶ [effect, …]        and `deadline`, when `DeadlineReached` is due
 
-Every message first meets the term check (Raft figure 2, rules for all servers); only then does the role see it: a
-higher term makes a follower, a request of an older term is refused at ours, an older reply is ignored. These are
-exceptions: a vote request within the minimum election timeout of the leader's contact is refused and changes nothing
-(section 6), as is what a leader outside the group says then (`ServerRole.refuses_outsider`); pre-votes never change a
-term, nor does a reply of a server without a vote; and to a term that is too far ahead we go one step, and refuse what
-carried it (`Replica.adopt_term`).
+Every message first passes the term check (Raft figure 2, rules for all servers); then the role sees it. A higher term
+makes a follower, a request of an older term is refused with our term, an older reply is ignored. There are exceptions.
+A vote request within the minimum election timeout of the leader's contact is refused and changes nothing (section 6);
+so is a request of a leader outside the group in that time (`ServerRole.refuses_outsider`). A pre-vote never changes a
+term, nor does a reply of a server without a vote. If a term is too far ahead, the server goes one step towards it and
+refuses the message that carried it (`Replica.adopt_term`).
 
 `Raft` dispatches events and messages. What belongs to one strategy of replication is received by `append_follower` or
 `fetch_follower`; `ServerRole` makes the transitions.
@@ -139,7 +139,7 @@ class Raft:
         return self._replica.features
 
     def step(self, event: Event, now: Milliseconds) -> list[Effect]:
-        """Take one event; returns what is to be done, in order. A clock that goes back is taken to stand still."""
+        """Take one event; returns what is to be done, in order. A clock that goes back counts as standing still."""
         replica = self._replica
         replica.now = max(replica.now, now)
         self._take(event)
@@ -255,7 +255,7 @@ class Raft:
         if not replica.is_foreign(request.cluster_id):
             role.check_term(request.term)
         if election.answer_vote(replica, request):
-            role.follow_nobody_until(replica.random_election_deadline())
+            role.follow_no_leader_until(replica.random_election_deadline())
 
     def _told_to_campaign(self, order: TimeoutNow) -> None:
         """Our leader hands over: campaign at once, unless we cannot."""
@@ -287,7 +287,7 @@ class Raft:
             case TimeoutNowReply():
                 self._transfers.replied(sender, reply)
             case _:
-                replica.dropped["reply that nobody waits for"] += 1
+                replica.dropped["reply that no request waits for"] += 1
 
     def _takes_term_of(self, reply: Reply) -> bool:
         """A reply of another term than ours: whether it may still mean something."""
@@ -301,9 +301,10 @@ class Raft:
         return True
 
     def _takes_reply_of_outsider(self, sender: ServerId, reply: Reply) -> bool:
-        """A learner, or a server that joins or leaves, is replicated to, but its term is not ours to follow.
+        """Whether to take the reply of a learner, or of a server that joins or leaves. Its term is never adopted.
 
-        It has no part in elections, so it knows of no later term that the voters do not tell; and any could depose us.
+        Such a server has no part in elections, so it knows no later term that the voters do not know; and if its term
+        counted, any such server could depose us.
         """
         leader = self._role.as_leader
         if leader is None or sender not in leader.followers:
@@ -382,22 +383,22 @@ class Raft:
             case EntriesRead(request_id, first, entries):
                 applied = replica.applier.entries_read(request_id, first, entries)
                 if not applied and (replication is None or not replication.entries_read(answer)):
-                    replica.dropped["entries read for nobody"] += 1
+                    replica.dropped["entries read for no request"] += 1
             case SnapshotWanted(index):
                 take_snapshot(replica, index)
             case SnapshotTaken(snapshot, first_kept):
                 snapshot_taken(replica, snapshot, first_kept)
             case SnapshotRead():
                 if replication is None or not replication.snapshot_read(answer):
-                    replica.dropped["snapshot read for nobody"] += 1
+                    replica.dropped["snapshot read for no request"] += 1
             case SnapshotChecked():
                 if not self._snapshots.checked(answer):
-                    replica.dropped["snapshot checked for nobody"] += 1
+                    replica.dropped["snapshot checked for no request"] += 1
             case _:
                 assert_never(answer)
 
     def _disk_space_changed(self, *, full: bool) -> None:
-        """Without space nothing can be appended: a leader resigns, and no server campaigns to do no better."""
+        """Without space nothing can be appended: a leader resigns, and this server does not campaign."""
         self._replica.disk_full = full
         if full and not isinstance(self._role.current, Follower):
             self._role.become_follower()
@@ -418,7 +419,7 @@ class Raft:
         if leader is not None:
             leader.successor = self._transfers.target
         self._role.become_follower()
-        self._role.follow_nobody_until(self._transfers.abstain_until())
+        self._role.follow_no_leader_until(self._transfers.abstain_until())
         self._transfers.advance(None, None)
 
     @property

@@ -14,12 +14,12 @@ One round serves all reads that wait when it begins, so many readers cost as man
 lost need no repetition here: whatever the strategy sends later counts for the round as well.
 
 *Lease* (a switch, off by default). A voter that answered a request sent at t refuses every other candidate until it has
-measured a minimum election timeout since; no other leader can be elected, nor anything be committed behind our back,
-before t + that timeout by the slowest such measurement. With clocks whose elapsed times differ by less than a stated
-bound over this span, a leader may answer from its own memory until t + timeout - bound. The assumption is about the
-rate of monotonic clocks only, but a machine that is suspended breaks it: that is why it is a switch. It further needs
-voters that keep the refusal over a restart and in each term, servers of our own make; and as TimeoutNow makes a voter
-break the refusal, a term in which one was sent has no lease any more, even if the transfer fails.
+measured a minimum election timeout since. Until t + that timeout, by the slowest such measurement, no other leader can
+be elected and nothing can be committed without us. With clocks whose elapsed times differ by less than a stated bound
+over this span, a leader may answer from its own memory until t + timeout - bound. The assumption is about the rate of
+monotonic clocks only, but a machine that is suspended breaks it: that is why it is a switch. It also needs voters that
+keep the refusal over a restart and in each term; servers of our own make do. TimeoutNow makes a voter break the
+refusal, so a term in which one was sent has no lease any more, even if the transfer fails.
 """
 
 from consensus.core.model import Index, Milliseconds

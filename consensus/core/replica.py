@@ -1,8 +1,8 @@
 """What a server has in every role: the state of Raft's figure 2, and the few acts that touch it.
 
 `Replica` has the durable state, `hard_state` (currentTerm, votedFor) and `log`, which is durable once the Persist that
-carries it is. Roles decide, this module changes: a term is adopted, a vote cast and an entry appended here and nowhere
-else, so the numbers of the Persists that these rest on are kept in one place.
+carries it is. Roles decide; this module alone adopts a term, casts a vote or appends an entry, so the numbers of the
+Persists that carry these are kept in one place.
 
 `Outbox` collects the effects of one step, in order, with at most one Persist, which comes first. All that a step
 changes durably (hard state, truncation, entries) goes into it, so one fsync covers it. Its number is known before it is

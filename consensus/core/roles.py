@@ -11,11 +11,11 @@ what a message means for the role, and ask for the transition.
 
 *Leader stickiness* (section 6). A server that has heard from a leader within the minimum election timeout refuses every
 other candidate, its term unchanged. It also refuses a leader of a later term that is no voter of its configuration or
-of the one before (`refuses_outsider`). A redirect, that is another server's word about which server leads, names the
-server to fetch from, but does not count as contact.
+of the one before (`refuses_outsider`). A redirect, in which another server says which server leads, names the server to
+fetch from, but does not count as contact.
 
-*Terms.* A higher term in any message makes a follower. To a term that is too far ahead the server goes one step, and
-refuses what carried it (`Replica.adopt_term`).
+*Terms.* A higher term in any message makes a follower. If the term is too far ahead, the server goes one step towards
+it and refuses the message that carried it (`Replica.adopt_term`).
 """
 
 from dataclasses import dataclass
@@ -41,10 +41,10 @@ class Follower:
     contact_ms: Milliseconds | None = None
     """When the leader last spoke to us itself."""
     former: ServerId | None = None
-    """The server that led this term and said that it does so no more."""
+    """The server that led this term and said that it no longer does."""
 
     def leader_resigned(self) -> None:
-        """The leader leads no more: know none, and hear candidates."""
+        """The leader leads no more: forget it, and listen to candidates."""
         self.former, self.leader, self.contact_ms = self.leader, None, None
 
     def hears_a_leader(self, replica: Replica) -> bool:
@@ -65,7 +65,7 @@ class ServerRole:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        # With leases a voter may not forget over a restart that it has just confirmed one.
+        # With leases a voter must not forget over a restart that it has just confirmed one.
         contact_ms = None if replica.options.lease_clock_bound_ms is None else replica.now
         self.current: Follower | Candidate | Leader
         self.as_follower: Follower | None
@@ -108,9 +108,9 @@ class ServerRole:
         """Whether `claimant` speaks as the leader of a later term from outside the group while ours is heard.
 
         A leader was elected, so it is a voter of the newest configuration or of the one before it. A follower whose
-        configuration is older than that loses nothing but time: it listens when its leader has been silent for the
-        minimum election timeout. At term 0 this server has not followed a leader yet, even if a lease
-        makes it assume one after a start.
+        configuration is older than that only loses time: it listens when its leader has been silent for the minimum
+        election timeout. At term 0 this server has not followed a leader yet, even if a lease makes it assume one after
+        a start.
         """
         replica = self._replica
         if not 0 < replica.term < term or replica.may_lead(claimant) or not self.sticks_to_leader():
@@ -129,7 +129,7 @@ class ServerRole:
         """Be a follower of the leader of our term, which another server has named to us."""
         self._become(Follower(self._replica.random_election_deadline(), leader))
 
-    def follow_nobody_until(self, deadline: Milliseconds) -> None:
+    def follow_no_leader_until(self, deadline: Milliseconds) -> None:
         """Become a follower without a known leader, which campaigns at `deadline`."""
         self._become(Follower(deadline))
 

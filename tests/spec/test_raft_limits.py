@@ -131,7 +131,7 @@ def test_a_read_whose_range_is_gone_or_that_nobody_waits_for_changes_nothing() -
     bench.append(term=9, previous=AT(6, 1))
     bench.step(EntriesRead(read.request_id, 3, suffix(3, 1, 1)))
     assert bench.effects == []
-    assert ("entries read for nobody", 1) in bench.about.dropped
+    assert ("entries read for no request", 1) in bench.about.dropped
 
 
 def test_entries_that_are_not_durable_never_leave_the_tail() -> None:

@@ -1,16 +1,16 @@
 """AppendEntries and InstallSnapshot as they arrive, in any role (Raft figures 2 and 13).
 
-*Who is taken for the leader.*
+*Which sender is followed.*
 
     of an older term               refused at our term, nothing changes
     of a later term, from outside  refused and counted, while a leader is heard (`ServerRole.refuses_outsider`)
     of a term far ahead            refused, and our term has come nearer by one step (`Replica.adopt_term`)
-    of a second leader             refused and counted: in one term there is one, so one of the two is lying
+    of a second leader             refused and counted: a term has one leader, so one of the two is wrong
     of the leader of our term      a candidate becomes its follower; the timer starts anew; the follower takes it
 
 A leader counts every answer of its term towards check-quorum and its lease, a refusal too, because it proves that the
-follower listens to no other candidate. A refused leader must not take the answer for such a promise, so the answer is
-never one of the term that this leader leads (`refuse_leader`).
+follower listens to no other candidate. A refused leader must not take the answer for such a promise, so the answer
+never carries the term that this leader leads (`refuse_leader`).
 
 *What an append does to the log.* An append passes the consistency check (`previous` is in our log, in that term) or is
 refused with a hint. Then entries that are there already are skipped, a conflicting suffix is cut, the rest is appended.
@@ -75,9 +75,9 @@ class AppendFollower:
 def refuse_leader(replica: Replica, sender: ServerId, request: AppendEntries | InstallSnapshot) -> None:
     """Answer a leader's request that has changed nothing here, not even who leads.
 
-    A leader of an older term hears of ours. Any other must not count the answer: by one of its term it would keep its
-    majority and renew its lease, and we have promised nothing. So to a leader of our term it is one of term 0, which
-    is older than every leader's; to a leader of a later term ours is old enough.
+    The answer tells a leader of an older term our term. Any other leader must not count it: with an answer of its own
+    term it would keep its majority and renew its lease, although we have promised nothing. So a leader of our term gets
+    an answer of term 0, which is older than every leader's; a leader of a later term gets ours.
     """
     term, after = (0, 0) if request.term == replica.term else (replica.term, replica.hard_state_number)
     match request:

@@ -79,10 +79,10 @@ class AppendLeader:
             self._replicate(peer, progress)
 
     def followers_changed(self) -> None:
-        """Those who joined begin at the end of the log, as all do at the beginning of the term."""
+        """A follower that joined begins at the end of the log, as all do at the beginning of the term."""
 
     def committed(self) -> None:
-        """Tell the idle; the others hear of it soon anyway."""
+        """Tell idle followers; the others learn it with the next append."""
         for peer, progress in self._followers.items():
             self._tell_commit_index(peer, progress)
 
@@ -124,7 +124,7 @@ class AppendLeader:
         self._tell_commit_index(sender, progress)
 
     def not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
-        """Go back to what the peer lacks. It has not spoken, so neither a quorum nor a read may count on it."""
+        """Go back to what the peer lacks. It has not answered, so neither a quorum nor a read may count on it."""
         progress = self._followers.get(peer)
         request = None if progress is None else progress.answered(correlation)
         if progress is None or request is None:
@@ -242,7 +242,7 @@ class AppendLeader:
         tracker.wake_by(self._due_ms(progress))
 
     def _tell_commit_index(self, peer: ServerId, progress: Progress) -> None:
-        """Tell an idle follower soon, not with the next heartbeat; the next append tells it for nothing."""
+        """Tell an idle follower before the next heartbeat; a busy one learns it with the next append."""
         replica = self._replica
         behind = progress.sent_commit < replica.applier.commit
         if not behind or progress.in_flight or progress.state is not ProgressState.REPLICATING:
@@ -277,7 +277,7 @@ class AppendLeader:
         """An append; without entries a heartbeat, which keeps leadership and finds out whether the logs still agree."""
         replica = self._replica
         # The entry before `next` exists: `next` is at most one beyond the leader's log, which never shrinks at its end.
-        # To a follower that needs what is compacted, a heartbeat speaks of the oldest place whose term is known.
+        # If the follower needs what is compacted, the heartbeat names the oldest place whose term is known.
         previous = progress.next - 1 if entries else max(progress.next - 1, replica.log.start.index)
         position = LogId(previous, replica.log.term_at(previous) or 0)
         correlation = replica.next_correlation()

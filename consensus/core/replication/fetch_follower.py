@@ -1,12 +1,12 @@
-"""A follower that fetches: whom it asks, when, what an answer does to its log, and what all this means for its role.
+"""A follower that fetches: which server it asks, when, and what an answer does to its log and to its role.
 
-*Whom to ask, and when* (`FetchSchedule`; KIP-595, Fetch).
+*Which server to ask, and when* (`FetchSchedule`; KIP-595, Fetch).
 
     leader known      ask it; the answer (entries, a new commit index, or nothing after a while) is followed by the next
     leader unknown    ask the voters in random order until one of them knows
-    no answer         ask again, and meanwhile take a late one
+    no answer         ask again; a late answer is still taken
     disk is writing   a fetch says "I hold all this durably", so the next one waits; if that lasts, a fetch from the
-                      durable end keeps the leader from taking us for dead
+                      durable end shows the leader that we are alive
 
 A reply answers the position that was asked for, and means nothing for another one. A late "your log diverges here"
 would cut entries that came, and were committed, since. So what was asked is remembered, by correlation, and a reply
@@ -15,8 +15,8 @@ whose position is no longer the end of the log is dropped (`still_answers`).
 Where the leader no longer has the entries it names its snapshot. Chunks of it are fetched one after the other, each
 when the one before is durable, and entries again when all is installed (`snapshots`).
 
-One fetch at a time. An answer that brings nothing is not followed by the next fetch before its time, whatever made the
-leader answer early; otherwise the two would keep each other busy for nothing.
+There is one fetch at a time. After an answer that brings nothing the next fetch waits for its time, even if the leader
+answered early; otherwise the two would keep each other busy for nothing.
 
 *What the answer does* (`take`, `take_chunk`).
 
@@ -26,7 +26,7 @@ leader answer early; otherwise the two would keep each other busy for nothing.
     snapshot     the entries are gone there: chunks of the snapshot are fetched next
     a chunk      stored, read back when it is the last, and installed
 
-The commit index is the leader's as far as our log goes: it has just been found to be a part of the leader's.
+The commit index becomes the leader's, as far as our log goes: the answer shows that our log is a part of the leader's.
 
 *What arrives, in any role* (`FetchFollower`).
 
@@ -38,8 +38,9 @@ The commit index is the leader's as far as our log goes: it has just been found 
     EndQuorumEpoch      the leader resigned: campaign, at once or after a back-off that grows with the place in its list
 
 A cluster id that contradicts ours is refused. It ends this process only when an elected leader says it, by refusing our
-fetch or by announcing itself: were every contradiction fatal, one misconfigured server could stop a healthy majority,
-and a vote request's is therefore a refusal like any other. An id that either side does not know yet is not compared.
+fetch or by announcing itself: if every contradiction were fatal, one misconfigured server could stop a healthy
+majority. So a vote request with another id is refused like any other. An id that either side does not know yet is not
+compared.
 
 A follower that learns of the leader from a redirect fetches from it and restarts its timer once, but goes on hearing
 candidates. Only the leader's own contact makes it refuse them. While it does, a leader of a later term that is outside
@@ -105,7 +106,7 @@ class FetchSchedule:
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """When to look after things again; None if no server can be asked."""
+        """When `maybe_fetch` may have something to do; None if no server can be asked."""
         if self._waiting is not None:
             return self._waiting.overdue_ms
         if not self._replica.others:
@@ -126,7 +127,7 @@ class FetchSchedule:
                 return
             self._waiting = None
             if redirected:
-                # The leader of a new term announces itself to the voters soon; others must ask around.
+                # The leader of a new term announces itself to the voters soon; other servers must ask the voters.
                 self._rest_until_ms = replica.now if leader is not None else replica.now + replica.options.heartbeat_ms
         if replica.now < self._rest_until_ms or (self._is_busy and replica.now < self._sign_of_life_ms):
             return
@@ -150,15 +151,15 @@ class FetchSchedule:
         return asked
 
     def begin_anew(self) -> None:
-        """A leader has announced itself: whatever was asked before, and of whom, says nothing about it."""
+        """A leader has announced itself: answers to earlier questions say nothing about it."""
         self._asked.clear()
         self._waiting = None
         self.go_on()
 
     def forget_others(self) -> None:
-        """An answer has shown who leads: what others were asked before, or the leader before it led, is out of date.
+        """An answer has shown which server leads. Questions to others, and to this one before it led, are out of date.
 
-        Else a late "I do not lead" would erase a leader whose lease this server has just confirmed.
+        Otherwise a late "I do not lead" would erase a leader whose lease this server has just confirmed.
         """
         self._asked.clear()
         self._waiting = None
@@ -362,8 +363,8 @@ class FetchFollower:
             foreign = RefusalReason.NOT_LEADER if leader is None else RefusalReason.FOREIGN_CLUSTER
             self._refuse(fetch.replica, fetch, foreign)
         elif fetch.term > replica.term:
-            # Of a voter: it may know more than we. Anybody else, such as a removed server that campaigns in vain, would
-            # depose leader after leader.
+            # Only a voter's term counts: it may know more than we. Any other server, such as a removed one that
+            # campaigns in vain, would depose leader after leader.
             if fetch.replica in replica.voters:
                 self._role.check_term(fetch.term)
             self._refuse(fetch.replica, fetch, RefusalReason.NEWER_TERM)
@@ -420,7 +421,7 @@ class FetchFollower:
             )
             backoff_ms = succession_backoff_ms(replica, end.preferred.index(replica.server_id))
             # Now, if that has come.
-            self._role.follow_nobody_until(replica.now + backoff_ms)
+            self._role.follow_no_leader_until(replica.now + backoff_ms)
             self._role.expire()
 
     def _announcement_replied(self, sender: ServerId, reply: BeginQuorumEpochReply | EndQuorumEpochReply) -> None:
@@ -472,12 +473,12 @@ class FetchFollower:
 
     @property
     def _leader_has_spoken(self) -> bool:
-        """Whether the leader of this term has told us itself that it leads; a redirect is no such word."""
+        """Whether the leader of this term has told us itself that it leads; a redirect does not count."""
         follower = self._role.as_follower
         return follower is not None and None not in {follower.leader, follower.contact_ms}
 
     def _follow(self, leader: ServerId) -> None:
-        """The leader has answered a fetch. With its first word, what was asked before it led becomes meaningless."""
+        """The leader has answered a fetch. After its first answer, earlier questions mean nothing."""
         if not self._leader_has_spoken:
             self._schedule.forget_others()
         self._role.follow(leader)

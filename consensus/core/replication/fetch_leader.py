@@ -1,14 +1,14 @@
-"""A leader that is fetched from: it answers those who fetch, and announces its term (KIP-595).
+"""A leader that is fetched from: it answers replicas that fetch, and announces its term (KIP-595).
 
     fetch ──▶ does its position lie in our log? ──no──▶ diverging: the newest place where both logs may agree
                  │ yes: the replica holds everything up to it durably, which is its acknowledgement
                  ▼
               entries after it ──▶ reply        none ──▶ parked until an append, a new commit index, or its time is up
 
-The next fetch acknowledges what the last answer brought: there is no other word for it. A follower that fetches nothing
-for an election timeout does not count for check-quorum, so a leader whose followers have all turned away notices, and
-resigns (the KIP's leader progress timeout). It tells the voters when it begins (BeginQuorumEpoch, repeated until a
-voter answers or fetches) and when it ends by its own choice (EndQuorumEpoch, with the fullest logs first, so that the
+The next fetch acknowledges what the last answer brought; there is no other acknowledgement. A follower that fetches
+nothing for an election timeout does not count for check-quorum, so a leader whose followers all stop fetching notices
+it and resigns (the KIP's leader progress timeout). It tells the voters when it begins (BeginQuorumEpoch, repeated until
+a voter answers or fetches) and when it ends by its own choice (EndQuorumEpoch, with the fullest logs first, so that the
 election does not wait for a timeout).
 
 Parked fetches are one per replica, and bounded in number for replicas that are no voters: one more is answered at once
@@ -81,7 +81,7 @@ class FetchLeader:
             self._announce(voter, self._followers[voter])
 
     def expire(self) -> None:
-        """Answer those who have waited long enough; repeat announcements."""
+        """Answer fetches that have waited long enough; repeat announcements."""
         now = self._replica.now
         for peer, parked in list(self._parked.items()):
             if parked.read_id is None and now >= parked.until_ms:
@@ -94,20 +94,20 @@ class FetchLeader:
                 self._ask_again(peer, progress)
 
     def appended(self) -> None:
-        """Answer those that waited for entries."""
+        """Answer the fetches that waited for entries."""
         for peer, parked in list(self._parked.items()):
             if parked.read_id is None and parked.fetch.position.index < self._replica.log.last_index:
                 self._serve(self._parked.pop(peer).fetch)
 
     def followers_changed(self) -> None:
-        """Those who joined are told who leads: a newcomer knows of no voter that it could ask."""
+        """Tell servers that joined which one leads: a newcomer knows of no voter that it could ask."""
         for peer, progress in self._followers.items():
             self._observers.pop(peer, None)
             if not progress.heard and progress.announced_ms is None:
                 self._announce(peer, progress)
 
     def committed(self) -> None:
-        """Answer those that wait and do not know the new commit index."""
+        """Answer the fetches that wait without knowing the new commit index."""
         for peer, parked in list(self._parked.items()):
             if parked.read_id is None and parked.fetch.commit < self._replica.applier.commit:
                 self._reply(self._parked.pop(peer).fetch)
@@ -145,7 +145,7 @@ class FetchLeader:
         return self._chunks.read(event)
 
     def confirm(self, round_number: int) -> None:
-        """Announce ourselves again, until it is answered: a voter that does had seen no later term when it was sent.
+        """Announce this leader again until each voter answers: one that does had seen no later term when this was sent.
 
         A fetch says nothing about the round: it may have been sent long ago.
         """
@@ -156,7 +156,7 @@ class FetchLeader:
         self._tracker.wake_by(self._replica.now + self._replica.options.retry_ms)
 
     def resign(self, successor: ServerId | None) -> None:
-        """Nobody waits for ever; if the term ends by our own choice, the voters need not wait to find out."""
+        """Answer all parked fetches; if the term ends by our own choice, tell the voters."""
         replica = self._replica
         if replica.term == self._term:
             preferred = self._successors(successor)
@@ -192,7 +192,7 @@ class FetchLeader:
         replica, peer = self._replica, fetch.replica
         superseded = self._parked.pop(peer, None)
         if superseded is not None:
-            # It asked again, so it gave the older one up; the answer settles the account of requests.
+            # It asked again, so it no longer waits for the older answer; but every request is answered once.
             self._reply(superseded.fetch)
         self._heard(peer)
         if peer not in self._followers:
@@ -249,7 +249,7 @@ class FetchLeader:
         elif fetch.commit < replica.applier.commit or not fetch.max_wait_ms or self._progress_of(fetch.replica) is None:
             self._reply(fetch)
         else:
-            # Bounded, or a follower that asks for more patience than this would seem dead to check-quorum.
+            # Bounded: a follower that asks to wait longer than this would seem dead to check-quorum.
             wait_ms = min(fetch.max_wait_ms, options.election_timeout_min_ms // 2)
             self._parked[fetch.replica] = Parked(fetch, replica.now + wait_ms)
             self._tracker.wake_by(replica.now + wait_ms)

@@ -1,9 +1,9 @@
-"""What a leader asks of a strategy of replication: who sends, who keeps which timer, and how.
+"""What a leader asks of a strategy of replication, whichever side sends and keeps the timers.
 
-    leader   ──appended, confirm, expire, receive──▶  strategy     sends entries, or answers those who fetch them
+    leader   ──appended, confirm, expire, receive──▶  strategy     sends entries, or answers replicas that fetch
     leader   ◀──heard, acknowledge, confirmed──────  ProgressTracker  ◀── strategy
 
-`append_leader` sends entries; `fetch_leader` answers those who fetch. Neither decides anything about safety: what
+`append_leader` sends entries; `fetch_leader` answers replicas that fetch. Neither decides anything about safety: what
 counts towards a majority reaches the `ProgressTracker` only, whatever wire it came by. A group uses one strategy, the
 one in its protocol's row of `features`.
 """
@@ -55,7 +55,7 @@ class Replication(Protocol):
         """Ask every voter, by a correlated request, whether we still lead."""
 
     def resign(self, successor: ServerId | None) -> None:
-        """Leadership ended: answer what is owed to others, and if it is by choice, say who should be next."""
+        """Leadership ended: answer what waits, and if the leader resigned by choice, name the server to lead next."""
 
     def describe(self) -> tuple[FollowerProgress, ...]:
         """The followers as plain data."""

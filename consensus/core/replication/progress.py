@@ -12,11 +12,10 @@ A dead follower thus costs a heartbeat per interval, not a batch of entries per 
 are remembered for a while (`expired`), because a follower with a slow disk may answer late and truthfully; an answer to
 anything else is stale or foreign and tells nothing. Both tables are bounded.
 
-*What is committed.* A follower's match index rises, or the leader's own disk has caught up; `acknowledge` and
-`own_disk_caught_up` are the only ways into commitment, whichever strategy brought the news. An index commits when a
-majority of voters holds it durably *and* its entry is of the leader's own term (Raft section 5.4.2); entries of older
-terms commit with it, never by counting. A match index that does not rise above the commit index changes nothing, so
-nothing is counted for it.
+*What is committed.* A follower's match index rises, or the leader's own disk has caught up; Only `acknowledge` and
+`own_disk_caught_up` commit, whichever strategy is used. An index commits when a majority of voters holds it durably
+*and* its entry is of the leader's own term (Raft section 5.4.2); entries of older terms commit with it, never by
+counting. A match index that does not rise above the commit index changes nothing, so nothing is counted for it.
 """
 
 from dataclasses import dataclass, field
@@ -95,8 +94,8 @@ class Progress:
     def reached(self, index: Index, last_index: Index, now: Milliseconds) -> None:
         """It holds our log, which ends at `last_index`, up to `index` durably.
 
-        A follower under load is never at the end, for that moves on. What it holds now, however, may be all that we
-        had when it answered before: then it had caught up with that moment.
+        Under load a follower never reaches the end of the log, because the end moves on. But what it holds now may be
+        all that we had when it answered before; then it had caught up at that moment.
         """
         if index > self.match:
             self.match, self.advanced_ms = index, now
@@ -153,7 +152,7 @@ class Progress:
         if match > self.match:
             self.match, self.advanced_ms = match, now
         if request.last > request.previous and match < request.last:
-            # Its backlog is full. Asking again at once would ask for ever; the next heartbeat finds out.
+            # Its backlog is full. To send again at once would go on for ever; the next heartbeat finds out.
             self.became_unreachable()
             return
         if self.state is not ProgressState.REPLICATING:
@@ -224,7 +223,7 @@ class Progress:
 
 
 class ProgressTracker:
-    """The followers of one leader, and what a majority of the voters among them has told."""
+    """The followers of one leader, and what a majority of the voters among them has acknowledged."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -243,7 +242,7 @@ class ProgressTracker:
 
     @property
     def quorum_contact_ms(self) -> Milliseconds:
-        """Since when a majority has spoken to us."""
+        """The time since which a majority has answered us."""
         contacts = {peer: progress.contact_ms for peer, progress in self.followers.items()}
         contacts[self._replica.server_id] = self._replica.now
         return quorum.held_by_majorities(contacts, self._replica.majorities)

@@ -85,7 +85,7 @@ def _listen_to_late_transfers(self: Raft, request: RequestVote) -> None:
     if not request.transfer or request.term != self._replica.term:
         _vote_requested(self, request)
     elif election.answer_vote(self._replica, request):
-        self._role.follow_nobody_until(self._replica.random_election_deadline())
+        self._role.follow_no_leader_until(self._replica.random_election_deadline())
 
 
 def _hearsay_will_do(self: FetchFollower) -> bool:
