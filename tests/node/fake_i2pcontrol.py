@@ -1,5 +1,6 @@
 """A router's I2PControl that answers real HTTP requests, over streams in memory, as a Java router or i2pd does."""
 
+import errno
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,6 @@ import h11
 import pytest
 import trio
 import trio.testing
-
-from bridge.node.router import i2pcontrol
-from bridge.node.router.link import Link, RouterLost
 
 JAVA_INFO: dict[str, Any] = {
     "i2p.router.uptime": 3_600_000,
@@ -109,15 +107,15 @@ def control_in_place_of_sockets(
 ) -> Iterator[FakeControl]:
     """Have requests end at the fake."""
 
-    async def open_stream(link: Link, timeout_s: float = 5.0) -> trio.abc.Stream:
-        del timeout_s
+    async def open_tcp_stream(host: str, port: int, *, local_address: str | None) -> trio.abc.Stream:
+        assert local_address is None
         await trio.lowlevel.checkpoint()
         if not control.up:
-            raise RouterLost(f"nothing answers at {link}: Connection refused")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"all attempts to connect to {host}:{port} failed")
         ours, theirs = trio.testing.memory_stream_pair()
         nursery.start_soon(control.serve, theirs)
         return ours
 
     with monkeypatch.context() as patched:
-        patched.setattr(i2pcontrol, "open_stream", open_stream)
+        patched.setattr(trio, "open_tcp_stream", open_tcp_stream)
         yield control

@@ -27,6 +27,7 @@ from bridge.api.control import (
     SubmitOutcome,
 )
 from bridge.api.view import FarmView
+from bridge.api.view_json import DOCUMENT_LIMIT_BYTES
 from bridge.node.control.client import ControlClient, ControlError, find_control_socket
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.events.event_log import EventLog
@@ -410,6 +411,48 @@ async def test_a_question_that_was_given_up_does_not_confuse_the_next_one(tmp_pa
         assert patience.cancelled_caught
         assert await client.view() == farm_view()
         assert (await client.submit(b"{}")).outcome is SubmitOutcome.COMMITTED
+
+
+async def answered(path: Path, parts: AsyncIterator[bytes]) -> None:
+    """Whatever is asked at `path`, these bytes are the answer."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            await stream.receive_some()
+            async for part in parts:
+                await stream.send_all(part)
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        await trio.serve_listeners(serve, [trio.SocketListener(trio.socket.from_stdlib_socket(listening))])
+
+
+async def endless() -> AsyncIterator[bytes]:
+    yield b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    while True:
+        yield b"10000\r\n" + bytes(0x10000) + b"\r\n"
+
+
+async def silence() -> AsyncIterator[bytes]:
+    await trio.sleep_forever()
+    yield b""
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [(endless(), f"sent more than {DOCUMENT_LIMIT_BYTES} bytes"), (silence(), "is it stopped or overloaded")],
+    ids=["endless", "silent"],
+)
+async def test_an_answer_without_an_end_is_given_up(tmp_path: Path, parts: AsyncIterator[bytes], says: str) -> None:
+    path = tmp_path / "control.sock"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answered, path, parts)
+        await trio.testing.wait_all_tasks_blocked()
+        async with ControlClient(path, timeout_s=0.5) as client:
+            with pytest.raises(ControlError, match=says):
+                await client.view()
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_client_says_when_no_node_is_there(tmp_path: Path) -> None:

@@ -1,8 +1,12 @@
 """What a router tells by I2PControl, of both kinds, and what becomes of passwords, tokens, silence and rubbish."""
 
+import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
 
+import h11
 import pytest
 import trio
 import trio.testing
@@ -10,6 +14,7 @@ import trio.testing
 from bridge.node.router.i2pcontrol import PATHS, ControlAccess, I2PControl
 from bridge.node.router.link import Link, RouterLost, Software
 from bridge.wire.i2p.i2pcontrol import REPLY_LIMIT_BYTES, RouterFacts
+from consensus.net.tls import load_or_create_certificate
 from tests.node.fake_i2pcontrol import I2PD_INFO, JAVA_INFO, FakeControl, control_in_place_of_sockets
 
 Patch = pytest.MonkeyPatch
@@ -165,6 +170,65 @@ async def test_a_router_that_comes_back_is_asked_again_at_once(monkeypatch: Patc
             await control.facts()
         fake.up = True
         assert (await control.facts()).version == "2.10.0"
+
+
+# -- over sockets ------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def over_sockets(certificate: Path | None = None) -> AsyncIterator[tuple[str, int]]:
+    """An I2PControl at a port of its own, with TLS if it has a certificate."""
+    fake = FakeControl()
+
+    async def serve(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError, h11.RemoteProtocolError):
+            if certificate is None:
+                await fake.serve(stream)
+                return
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            await fake.serve(trio.SSLStream(stream, context, server_side=True, https_compatible=True))
+
+    async with trio.open_nursery() as nursery:
+        listeners: list[trio.SocketListener] = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        yield "127.0.0.1", listeners[0].socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+async def version_at(link: Link) -> str | None:
+    return (await I2PControl(ControlAccess(link, Software.JAVA, WORD, PATHS[Software.JAVA])).facts()).version
+
+
+def certificate_in(directory: Path) -> Path:
+    directory.mkdir()
+    return load_or_create_certificate(directory).path
+
+
+async def test_it_is_asked_over_plain_sockets_and_over_tls_with_its_own_certificate(tmp_path: Path) -> None:
+    certificate = certificate_in(tmp_path / "a")
+    async with over_sockets() as place:
+        assert await version_at(Link(*place)) == "2.10.0"
+    async with over_sockets(certificate) as place:
+        assert await version_at(Link(*place, certificate)) == "2.10.0"
+        assert await version_at(Link(*place, unchecked_tls=True)) == "2.10.0"
+
+
+async def test_its_password_is_not_told_to_one_that_shows_another_certificate(tmp_path: Path) -> None:
+    shown, pinned = certificate_in(tmp_path / "a"), certificate_in(tmp_path / "b")
+    async with over_sockets(shown) as place:
+        with pytest.raises(RouterLost, match=r"shows another certificate: CERTIFICATE_VERIFY_FAILED"):
+            await version_at(Link(*place, pinned))
+    async with over_sockets() as place:
+        with pytest.raises(RouterLost, match="does not speak TLS"):
+            await version_at(Link(*place, pinned))
+
+
+async def test_what_is_wrong_with_the_way_to_it_is_told(tmp_path: Path) -> None:
+    async with over_sockets() as place:
+        with pytest.raises(RouterLost, match=r"absent.pem cannot be used: a certificate in PEM is needed"):
+            await version_at(Link(*place, tmp_path / "absent.pem"))
+    with pytest.raises(RouterLost, match=r"nothing answers at 127.0.0.1:\d+: Connection refused"):
+        await version_at(Link(*place))
 
 
 def test_the_password_is_not_in_what_its_access_shows_of_itself() -> None:

@@ -12,13 +12,13 @@ the first that answers in `./farm-state` (where `up` keeps its nodes), otherwise
 """
 
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import urlencode
 
-import h11
+import httpcore
 import msgspec
 import trio
 
@@ -35,6 +35,7 @@ from bridge.api.control import (
 from bridge.api.control_json import cluster_from, event_page_from, keys_from, log_page_from, submit_from
 from bridge.api.view import FarmView
 from bridge.api.view_json import DOCUMENT_LIMIT_BYTES, ViewError, checked, decode_json, decode_view, from_document
+from bridge.node.http_exchange import AnswerTooLongError, exchange
 from bridge.node.security.control_socket import SOCKET_NAME, answers, socket_address
 from bridge.node.security.local_trust import (
     UntrustedPathError,
@@ -44,15 +45,13 @@ from bridge.node.security.local_trust import (
     peer_user_id,
 )
 
-RECEIVE_BYTES = 64 * 1024
 ANSWER_TIMEOUT_S = 30.0
 LOCAL_FARM_DIRECTORY = "farm-state"
 NODE_VARIABLE = "GARLICFARM_NODE"
 OK = 200
 SUBMIT_STATUSES = frozenset({200, 409, 410, 503, 504})
 
-LOST = (trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError, EOFError)
-"""How a connection ends without an answer."""
+_ORIGIN = httpcore.Origin(b"http", b"node", 80)
 
 T = TypeVar("T")
 
@@ -74,8 +73,7 @@ class ControlClient:
         self._user_of = user_of
         self.path = path
         self._timeout_s = timeout_s
-        self._stream: trio.SocketStream | None = None
-        self._connection = h11.Connection(h11.CLIENT)
+        self._http = self._new_connection()
 
     async def __aenter__(self) -> Self:
         return self
@@ -87,13 +85,7 @@ class ControlClient:
 
     async def aclose(self) -> None:
         """Close the connection, if there is one."""
-        self._drop()
-        await trio.lowlevel.checkpoint()
-
-    def _drop(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.socket.close()
+        await self._http.aclose()
 
     async def view(self) -> FarmView:
         """The picture of this moment."""
@@ -221,104 +213,79 @@ class ControlClient:
 
     async def request(self, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
         """One question and its answer: status and body. `ControlError` when there is none."""
-        if method != "GET":
-            # On an old connection it could not be told apart whether the node closed it before or after it took this.
-            self._drop()
-        reused = self._stream is not None
-        try:
-            return await self._attempt(method, target, body)
-        except LOST as error:
-            if not reused:
-                raise ControlError(self._lost(method)) from error
-        try:
-            return await self._attempt(method, target, body)
-        except LOST as error:
-            raise ControlError(self._lost(method)) from error
-
-    def _lost(self, method: str) -> str:
-        unknown = "; whether it did what was asked is unknown" if method == "POST" else ""
-        return f"the node at {self.path} closed the connection without an answer{unknown}"
-
-    async def _attempt(self, method: str, target: str, body: bytes) -> tuple[int, bytes]:
-        try:
-            with trio.fail_after(self._timeout_s + WAIT_LIMIT_MS / 1000 * ("wait=" in target)):
-                stream = self._stream or await self._connect()
-                self._stream = stream
-                return await self._exchange(stream, method, target, body)
-        except trio.TooSlowError as error:
-            self._drop()
-            raise ControlError(f"the node at {self.path} does not answer; is it stopped or overloaded?") from error
-        except BaseException:
-            # Cancelled, too: what is left of an exchange must not be taken for the answer to the next question.
-            self._drop()
-            raise
-
-    async def _connect(self) -> trio.SocketStream:
-        connecting = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
-        try:
-            check_control_socket(self.path)
-            with socket_address(self.path) as address:
-                await connecting.connect(address)
-            check_node_user(self.path, self._user_of(connecting))
-        except UntrustedPathError as error:
-            connecting.close()
-            raise ControlError(str(error)) from error
-        except FileNotFoundError as error:
-            connecting.close()
-            raise ControlError(f"no node runs at {self.path}; start one, or say which with --node") from error
-        except ConnectionRefusedError as error:
-            connecting.close()
-            raise ControlError(f"the node that made {self.path} no longer runs; start it again") from error
-        except PermissionError as error:
-            connecting.close()
-            raise ControlError(f"{self.path} may only be used by the user who runs the node") from error
-        except OSError as error:
-            connecting.close()
-            raise ControlError(f"cannot reach a node at {self.path}: {error.strerror or error}") from error
-        except BaseException:
-            connecting.close()
-            raise
-        self._connection = h11.Connection(h11.CLIENT)
-        return trio.SocketStream(connecting)
-
-    async def _exchange(self, stream: trio.SocketStream, method: str, target: str, body: bytes) -> tuple[int, bytes]:
-        connection = self._connection
+        # A connection in the middle of an exchange that was given up is not idle. A request that changes something has
+        # its own: on a kept one it could not be told apart whether the node closed it before or after it took that.
+        kept = method == "GET" and self._http.is_idle() and not self._http.has_expired()
+        if not kept:
+            await self.aclose()
+            self._http = self._new_connection()
         headers = [("Host", "node"), ("Content-Length", str(len(body)))]
         if body:
             headers.append(("Content-Type", "application/json"))
-        data = [
-            connection.send(h11.Request(method=method, target=target, headers=headers)),
-            connection.send(h11.Data(data=body)),
-            connection.send(h11.EndOfMessage()),
-        ]
-        await stream.send_all(b"".join(part or b"" for part in data))
-        status, found = await self._receive(stream)
-        if connection.our_state is h11.DONE and connection.their_state is h11.DONE:
-            connection.start_next_cycle()
-        else:
-            self._drop()
-        return status, found
+        url = httpcore.URL(scheme="http", host="node", port=None, target=target)
+        try:
+            with trio.fail_after(self._timeout_s + WAIT_LIMIT_MS / 1000 * ("wait=" in target)):
+                return await exchange(self._http, method, url, headers, body, DOCUMENT_LIMIT_BYTES)
+        except trio.TooSlowError as error:
+            raise ControlError(f"the node at {self.path} does not answer; is it stopped or overloaded?") from error
+        except AnswerTooLongError as error:
+            raise ControlError(f"the node at {self.path} sent {error}") from error
+        except (httpcore.NetworkError, httpcore.ProtocolError) as error:
+            if not kept:
+                unknown = "; whether it did what was asked is unknown" if method == "POST" else ""
+                lost = f"the node at {self.path} closed the connection without an answer{unknown}"
+                raise ControlError(lost) from error
+        return await self.request(method, target, body)
 
-    async def _receive(self, stream: trio.SocketStream) -> tuple[int, bytes]:
-        status = 0
-        body = bytearray()
-        while True:
-            event = self._connection.next_event()
-            match event:
-                case h11.NEED_DATA:
-                    self._connection.receive_data(await stream.receive_some(RECEIVE_BYTES))
-                case h11.Response():
-                    status = event.status_code
-                case h11.Data():
-                    body += event.data
-                    if len(body) > DOCUMENT_LIMIT_BYTES:
-                        raise ControlError(f"the node at {self.path} sent more than {DOCUMENT_LIMIT_BYTES} bytes")
-                case h11.EndOfMessage():
-                    return status, bytes(body)
-                case h11.InformationalResponse():
-                    pass
-                case _:
-                    raise EOFError
+    def _new_connection(self) -> httpcore.AsyncHTTPConnection:
+        backend = _TrustedSocket(self.path, self._user_of)
+        return httpcore.AsyncHTTPConnection(_ORIGIN, uds=str(self.path), network_backend=backend)
+
+
+class _TrustedSocket(httpcore.TrioBackend):
+    """Connects to a node's socket when this user or root has made it and is behind it."""
+
+    def __init__(self, path: Path, user_of: Callable[[trio.socket.SocketType], int | None]) -> None:
+        self._path = path
+        self._user_of = user_of
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,  # noqa: ASYNC109 - as httpcore calls it
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """A connection to the node; `ControlError` says why there is none."""
+        del path  # It may be too long for a socket's address.
+        try:
+            check_control_socket(self._path)
+            with socket_address(self._path) as address:
+                stream = await super().connect_unix_socket(address, timeout, socket_options)
+            try:
+                check_node_user(self._path, self._user_of(stream.get_extra_info("socket")))
+            except UntrustedPathError:
+                await stream.aclose()
+                raise
+        except UntrustedPathError as error:
+            raise ControlError(str(error)) from error
+        except httpcore.ConnectError as error:
+            raise ControlError(self._unreached(error.__cause__)) from error
+        except OSError as error:
+            raise ControlError(self._unreached(error)) from error
+        return stream
+
+    def _unreached(self, error: BaseException | None) -> str:
+        match error:
+            case FileNotFoundError():
+                return f"no node runs at {self._path}; start one, or say which with --node"
+            case ConnectionRefusedError():
+                return f"the node that made {self._path} no longer runs; start it again"
+            case PermissionError():
+                return f"{self._path} may only be used by the user who runs the node"
+            case OSError(strerror=str(reason)):
+                return f"cannot reach a node at {self._path}: {reason}"
+            case _:
+                return f"cannot reach a node at {self._path}: {error}"
 
 
 def _paged(path: str, first: int, limit: int, wait_ms: int) -> str:

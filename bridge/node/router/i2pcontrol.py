@@ -13,10 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import h11
+import httpcore
 import trio
 
-from bridge.node.router.link import Link, RouterLost, Software, open_stream
+from bridge.node.http_exchange import AnswerTooLongError, exchange
+from bridge.node.router.link import CONNECT_TIMEOUT_S, Link, RouterLost, Software, tls_context, unreached
 from bridge.wire.i2p.i2pcontrol import (
     API_VERSION,
     JOB_LAG,
@@ -39,7 +40,6 @@ REQUEST_TIMEOUT_S: Final = 10.0
 FRESH_S: Final = 5.0
 PASSWORD_RETRY_S: Final = 60.0
 PATHS: Final = {Software.JAVA: "/jsonrpc/", Software.I2PD: "/"}
-_READ_BYTES: Final = 16_384
 _OK: Final = 200
 
 
@@ -121,44 +121,37 @@ class I2PControl:
     async def _request(self, method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         self._number += 1
         body = encode_request(self._number, method, parameters)
-        stream = await open_stream(self._access.link)
         try:
             with trio.move_on_after(REQUEST_TIMEOUT_S):
-                return decode_reply(await self._exchange(stream, body))
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-            raise RouterLost(f"I2PControl at {self._access.link} closed the connection") from None
-        except h11.ProtocolError as error:
-            raise RouterLost(f"I2PControl at {self._access.link} does not speak HTTP: {error}") from None
-        finally:
-            await trio.aclose_forcefully(stream)
+                return decode_reply(await self._exchange(body))
+        except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+            raise unreached(self._access.link, error.__cause__) from error
+        except httpcore.NetworkError as error:
+            raise RouterLost(f"I2PControl at {self._access.link} closed the connection") from error
+        except httpcore.ProtocolError as error:
+            raise RouterLost(f"I2PControl at {self._access.link} does not speak HTTP: {error}") from error
         raise RouterLost(f"I2PControl at {self._access.link} did not answer within {REQUEST_TIMEOUT_S:g} s")
 
-    async def _exchange(self, stream: trio.abc.Stream, body: bytes) -> bytes:
-        connection = h11.Connection(h11.CLIENT)
+    async def _exchange(self, body: bytes) -> bytes:
+        link = self._access.link
+        context = tls_context(link)
+        url = httpcore.URL(
+            scheme="http" if context is None else "https", host=link.host, port=link.port, target=self._access.path
+        )
         headers = [
-            ("Host", str(self._access.link)),
+            ("Host", str(link)),
             ("Content-Type", "application/json"),
             ("Content-Length", str(len(body))),
             ("Connection", "close"),
         ]
-        for event in (
-            h11.Request(method="POST", target=self._access.path, headers=headers),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        ):
-            await stream.send_all(connection.send(event) or b"")
-        received = bytearray()
-        while True:
-            match connection.next_event():
-                case h11.NEED_DATA:
-                    connection.receive_data(bytes(await stream.receive_some(_READ_BYTES)))
-                case h11.Response(status_code=status) if status != _OK:
-                    raise I2PControlError(f"it answers with status {status}: check the address and path")
-                case h11.Data(data=data):
-                    received += data
-                    if len(received) > REPLY_LIMIT_BYTES:
-                        raise I2PControlError(f"a reply of more than {REPLY_LIMIT_BYTES} bytes")
-                case h11.EndOfMessage() | h11.ConnectionClosed():
-                    return bytes(received)
-                case _:
-                    pass
+        connection = httpcore.AsyncHTTPConnection(url.origin, context, network_backend=httpcore.TrioBackend())
+        async with connection:
+            try:
+                status, answer = await exchange(
+                    connection, "POST", url, headers, body, REPLY_LIMIT_BYTES, CONNECT_TIMEOUT_S
+                )
+            except AnswerTooLongError as error:
+                raise I2PControlError(f"a reply of {error}") from error
+        if status != _OK:
+            raise I2PControlError(f"it answers with status {status}: check the address and path")
+        return answer

@@ -58,26 +58,28 @@ class Credentials:
     password: str = field(repr=False)
 
 
-async def open_stream(link: Link, timeout_s: float = CONNECT_TIMEOUT_S) -> trio.abc.Stream:
+async def open_stream(link: Link) -> trio.abc.Stream:
     """A stream to the router; raises `RouterLost`."""
+    context = tls_context(link)
     try:
-        context = _context(link)
-    except OSError as error:
-        raise RouterLost(
-            f"{link.certificate} cannot be used: a certificate in PEM is needed: {_reason(error)}"
-        ) from error
-    with trio.move_on_after(timeout_s):
-        try:
+        with trio.fail_after(CONNECT_TIMEOUT_S):
             return await _open(link, context)
-        except ssl.SSLError as error:
-            raise RouterLost(f"{link} does not speak TLS, or shows another certificate: {error.reason}") from error
-        except trio.BrokenResourceError as error:
+    except (OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
+        raise unreached(link, error) from error
+
+
+def unreached(link: Link, error: BaseException | None) -> RouterLost:
+    """What to say of an error while connecting to the router."""
+    match error:
+        case trio.BrokenResourceError():
+            # The connection was there; its TLS handshake was not.
             cause = error.__cause__
             why = cause.reason if isinstance(cause, ssl.SSLError) else "it closed the connection"
-            raise RouterLost(f"{link} does not speak TLS, or shows another certificate: {why}") from error
-        except OSError as error:
-            raise RouterLost(f"nothing answers at {link}: {_reason(error)}") from error
-    raise RouterLost(f"nothing answers at {link} within {timeout_s:g} s")
+            return RouterLost(f"{link} does not speak TLS, or shows another certificate: {why}")
+        case OSError():
+            return RouterLost(f"nothing answers at {link}: {_reason(error)}")
+        case _:
+            return RouterLost(f"nothing answers at {link} within {CONNECT_TIMEOUT_S:g} s")
 
 
 async def _open(link: Link, context: ssl.SSLContext | None) -> trio.abc.Stream:
@@ -93,7 +95,8 @@ async def _open(link: Link, context: ssl.SSLContext | None) -> trio.abc.Stream:
     return stream
 
 
-def _context(link: Link) -> ssl.SSLContext | None:
+def tls_context(link: Link) -> ssl.SSLContext | None:
+    """What the router must show, None for a plain link; raises `RouterLost` if the certificate's file is none."""
     if link.certificate is None and not link.unchecked_tls:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -101,10 +104,15 @@ def _context(link: Link) -> ssl.SSLContext | None:
     context.check_hostname = False
     if link.certificate is None:
         context.verify_mode = ssl.CERT_NONE
-    else:
+        return context
+    try:
         context.load_verify_locations(link.certificate)
-        # The certificate itself is what is trusted, whoever signed it.
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    except OSError as error:
+        raise RouterLost(
+            f"{link.certificate} cannot be used: a certificate in PEM is needed: {_reason(error)}"
+        ) from error
+    # The certificate itself is what is trusted, whoever signed it.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
