@@ -18,10 +18,10 @@ from bridge.node.control.client import ControlClient
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.offline.recovering import RecoveryError, carry_out, plan_recovery_of_backup
 from bridge.node.offline.state_reading import StateReadingError, read_directory, read_state
-from bridge.node.security.durable_file import replace_file, sync_directory
 from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
 from bridge.wire.keys.backup import Backup, BackupError, decode_backup, encode_backup
 from bridge.wire.membership.formation_state import encode_formation_state
+from consensus.storage import replace_file, sync_directory
 
 SUFFIX = ".backup"
 

@@ -19,7 +19,6 @@ from bridge.api.view_json import camel
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_facts, print_json
-from bridge.node.security.durable_file import replace_file
 from bridge.node.security.key_files import (
     KeyFileError,
     load_farm_key,
@@ -31,6 +30,7 @@ from bridge.node.security.key_files import (
 from bridge.node.settings.configuration import ConfigurationError, Overrides, load_configuration
 from bridge.wire.i2p.structures import Destination
 from bridge.wire.keys.bundle import BundleError, bundle_text, parse_bundle, shared_settings, toml_text
+from consensus.storage import replace_file
 
 WRONG = (ConfigurationError, KeyFileError, BundleError, OSError)
 file_path = click.Path(path_type=Path, dir_okay=False)

@@ -10,7 +10,6 @@ The certificate and its key lie in one file of mode 0600, written aside and rena
 
 import hashlib
 import hmac
-import os
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from consensus.net.tls_stream import TlsStream
+from consensus.storage.durable_file import replace_file
 
 CERTIFICATE_FILE = "tls.pem"
 _COMMON_NAME = "localhost"
@@ -179,24 +179,8 @@ def _create(path: Path) -> NodeCertificate:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     try:
-        _write_private(path, pem)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(path, pem)
     except OSError as error:
         raise CertificateError(f"{path} cannot be written ({error.strerror}): check the directory and disk") from error
     return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    aside = path.with_suffix(".new")
-    aside.unlink(missing_ok=True)
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

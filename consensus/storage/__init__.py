@@ -1,4 +1,4 @@
-"""What a server stores, for programs that open, read, verify or rebuild it while no server runs.
+"""What a server stores, for programs that open, read, verify or rebuild it while no server runs; and a durable write.
 
 A server itself opens its storage by `consensus.open_server`. What is named here is fetched when it is first used.
 """
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         open_storage,
     )
     from consensus.storage.disk import DamagedStorageError, ForeignStorageError, StorageError, StorageInUseError
+    from consensus.storage.durable_file import replace_file, sync_directory
     from consensus.storage.hard_state import STATE_FILE, HardStateFile
     from consensus.storage.planner import Owner, Recovery, StorageOptions, read_extents, recover
     from consensus.storage.records import SEGMENT_HEADER_BYTES, RecordError
@@ -52,6 +53,8 @@ __all__ = [
     "open_stored_log",
     "read_extents",
     "recover",
+    "replace_file",
+    "sync_directory",
     "verify_storage",
 ]
 
@@ -65,6 +68,7 @@ _HOMES: Final = {
         "open_storage",
     ),
     "consensus.storage.disk": ("DamagedStorageError", "ForeignStorageError", "StorageError", "StorageInUseError"),
+    "consensus.storage.durable_file": ("replace_file", "sync_directory"),
     "consensus.storage.hard_state": ("HardStateFile", "STATE_FILE"),
     "consensus.storage.planner": ("Owner", "Recovery", "StorageOptions", "read_extents", "recover"),
     "consensus.storage.records": ("RecordError", "SEGMENT_HEADER_BYTES"),

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bridge.node.security.durable_file import replace_file
 from bridge.node.security.key_files import (
     KeyFileError,
     load_farm_key,
@@ -20,6 +19,7 @@ from bridge.node.security.key_files import (
 )
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
+from consensus.storage import replace_file
 
 
 def test_each_kind_of_key_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_replacement_that_fails_leaves_the_old_content(tmp_path: Path, monkeyp
     def broken(descriptor: int) -> None:
         raise OSError(descriptor, "broken disk")
 
-    monkeypatch.setattr("bridge.node.security.durable_file.os.fsync", broken)
+    monkeypatch.setattr("consensus.storage.durable_file.os.fsync", broken)
     with pytest.raises(OSError, match="broken disk"):
         replace_file(path, b"two")
     assert path.read_bytes() == b"one"

@@ -113,7 +113,7 @@ async def test_a_failed_write_leaves_the_old_structure_and_nothing_beside_it(
     def full_disk(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", descriptor)
 
-    monkeypatch.setattr("bridge.node.security.durable_file.os.fsync", full_disk)
+    monkeypatch.setattr("consensus.storage.durable_file.os.fsync", full_disk)
     with pytest.raises(RouterError, match="No space left on device; free space"):
         await router.publish_meta_lease_set(master.destination.hash, structure(master, NOW_S + 1))
     assert contents(tmp_path) == [structure(master)]

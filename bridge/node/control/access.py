@@ -23,8 +23,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from bridge.node.security.control_socket import ControlSocketError
-from bridge.node.security.durable_file import OWNER_ONLY, READABLE, replace_file
 from consensus.net import NodeCertificate, load_or_create_certificate
+from consensus.storage import replace_file
 from gossip.core.member import Address
 
 READ_TOKEN_FILE = "control.read.token"  # noqa: S105 - the name of the file that holds it
@@ -70,7 +70,7 @@ def open_remote_access(state_dir: Path, address: Address | None) -> RemoteAccess
     certificate = load_or_create_certificate(state_dir)
     try:
         public = x509.load_pem_x509_certificate(certificate.path.read_bytes()).public_bytes(Encoding.PEM)
-        replace_file(state_dir / CERTIFICATE_FILE, public, READABLE)
+        replace_file(state_dir / CERTIFICATE_FILE, public, mode=0o644)
         read, admin = (_token(state_dir / name) for name in (READ_TOKEN_FILE, ADMIN_TOKEN_FILE))
     except OSError as error:
         if isinstance(error, ControlSocketError):
@@ -84,7 +84,7 @@ def _token(path: Path) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         made = secrets.token_urlsafe(TOKEN_BYTES)
-        replace_file(path, made.encode() + b"\n", OWNER_ONLY)
+        replace_file(path, made.encode() + b"\n")
         return made
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())

@@ -28,7 +28,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
-from bridge.node.security.durable_file import OWNER_ONLY
 from bridge.node.security.key_files import (
     load_farm_key,
     load_master_key,
@@ -96,7 +95,7 @@ def locked(directory: Path) -> Iterator[None]:
         make_state_directory(directory)
     except UntrustedPathError as error:
         raise LocalFarmError(str(error)) from None
-    descriptor = os.open(directory / "up.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, OWNER_ONLY)
+    descriptor = os.open(directory / "up.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -30,8 +30,8 @@ from bridge.core.formation.founding import Founding
 from bridge.core.membership.admission import Admitted, Standing, of_founders
 from bridge.node.membership.forming import UnusableFormationError
 from bridge.node.raft.applied_state import AppliedState
-from bridge.node.security.durable_file import replace_file
 from bridge.wire.log.admission_chain import chain_of
+from consensus.storage import replace_file
 
 FILE_NAME = "admissions.json"
 FILE_LIMIT_BYTES = 1024 * 1024

@@ -38,7 +38,6 @@ from bridge.core.formation.messages import (
 )
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.security.durable_file import replace_file
 from bridge.wire.membership.formation_state import (
     FORMATION_STATE_LIMIT_BYTES,
     FormationStateError,
@@ -46,6 +45,7 @@ from bridge.wire.membership.formation_state import (
     decode_formation_state,
     encode_formation_state,
 )
+from consensus.storage import replace_file
 
 FILE_NAME = "formation.json"
 RECOVERY_FILE_NAME = "formation.recovering.json"

@@ -55,7 +55,6 @@ from bridge.node.offline.state_reading import (
 )
 from bridge.node.raft.commit_store import FILE_NAME as COMMIT_FILE
 from bridge.node.raft.replica import RAFT_DIRECTORY, STORAGE_NOTE, STORAGE_NOTE_TEXT, UNKNOWN_ENDPOINT
-from bridge.node.security.durable_file import replace_file, sync_directory
 from bridge.node.security.local_trust import UntrustedPathError, check_state_directory
 from bridge.node.tasks.published_store import FILE_NAME as PUBLISHED_FILE
 from bridge.wire.log.snapshot import decode_farm, encode_farm
@@ -75,7 +74,16 @@ from consensus import (
     integer_id,
 )
 from consensus.sessions import SessionTable
-from consensus.storage import Directory, ImageWriter, OutOfSpaceError, StorageError, StorageOptions, open_directory
+from consensus.storage import (
+    Directory,
+    ImageWriter,
+    OutOfSpaceError,
+    StorageError,
+    StorageOptions,
+    open_directory,
+    replace_file,
+    sync_directory,
+)
 from gossip.node.identity import Identity, StateError, keep_generation, save_identity
 
 MAKING = f"{RAFT_DIRECTORY}.recovering"

@@ -12,10 +12,9 @@ from bridge.core.formation.founding import FormationState, Founder, Founding
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.offline.stored_farm import RAFT_DIRECTORY, StoredFarmError
 from bridge.node.raft.commit_store import write_commit_note
-from bridge.node.security.durable_file import replace_file
 from bridge.wire.membership.formation_state import encode_formation_state
 from consensus import Configuration, Entry, HardState, Persist, Server, configuration_entry
-from consensus.storage import OutOfSpaceError, StorageError, StorageOptions, open_directory
+from consensus.storage import OutOfSpaceError, StorageError, StorageOptions, open_directory, replace_file
 
 GROUP_ENTRIES = 4096
 

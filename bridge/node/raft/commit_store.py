@@ -12,7 +12,7 @@ from pathlib import Path
 
 import trio
 
-from bridge.node.security.durable_file import replace_file
+from consensus.storage import replace_file
 
 FILE_NAME = "committed.json"
 NOTE_PERIOD_SECONDS = 30.0

@@ -31,7 +31,6 @@ from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.commit_store import keep_commit_note
 from bridge.node.raft.farm_content import CHECKS
 from bridge.node.raft.member_rules import farm_member_rules, member_request_tuning
-from bridge.node.security.durable_file import replace_file
 from bridge.node.settings.timing import Profile
 from bridge.wire.log.entries import decode
 from consensus import (
@@ -76,7 +75,7 @@ from consensus.protocols.garlic_farm import (
 )
 from consensus.protocols.garlic_farm import Reply as WireReply
 from consensus.storage import STATE_FILE as HARD_STATE_FILE
-from consensus.storage import Recovery, StorageError, StorageOptions, ThreadedDisk, open_storage
+from consensus.storage import Recovery, StorageError, StorageOptions, ThreadedDisk, open_storage, replace_file
 
 LOG = logging.getLogger(__name__)
 RAFT_DIRECTORY = "raft"

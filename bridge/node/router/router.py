@@ -27,7 +27,6 @@ from bridge.core.log.records import LeafStatus, RouterStatus
 from bridge.node.events.event_log import clock_ms
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.local_service import answers
-from bridge.node.security.durable_file import READABLE, replace_file, sync_directory
 from bridge.wire.i2p.meta_lease_set import (
     STRUCTURE_LIMIT_BYTES,
     LeaseSetError,
@@ -37,6 +36,7 @@ from bridge.wire.i2p.meta_lease_set import (
     verify,
 )
 from bridge.wire.i2p.structures import Destination, I2pError, address_of, destination_from_base64
+from consensus.storage import replace_file, sync_directory
 
 PROBE_TIMEOUT_S: Final = 2.0
 _PROBE = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,253})):([1-9][0-9]{0,4})")
@@ -261,7 +261,7 @@ def _replace_older(path: Path, offered: MetaLeaseSet, structure: bytes) -> None:
             f"{path} holds a structure published at second {published_s}; one of second {offered.published_s} "
             "does not replace it"
         )
-    replace_file(path, structure, READABLE)
+    replace_file(path, structure, mode=0o644)
 
 
 def _read(path: Path) -> bytes:

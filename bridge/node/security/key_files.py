@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from bridge.node.security.durable_file import OWNER_ONLY, replace_file, sync_directory
 from bridge.wire.i2p.destination_keys import (
     DestinationKeyError,
     MasterKey,
@@ -26,7 +25,9 @@ from bridge.wire.i2p.destination_keys import (
 from bridge.wire.i2p.key_file import FILE_LIMIT_BYTES, parse_i2p_key_file
 from bridge.wire.keys.client_key import ClientKeyError, ClientKeyFile, client_key_text, parse_client_key
 from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, farm_key_text, parse_farm_key
+from consensus.storage import replace_file, sync_directory
 
+_OWNER_ONLY: Final = 0o600
 _SIZE_LIMIT_BYTES: Final = 65_536
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
@@ -38,7 +39,7 @@ class KeyFileError(Exception):
 def write_private_file(path: Path, text: str) -> None:
     """Create `path`, readable by its owner only, with `text` durable in it."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, OWNER_ONLY)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _OWNER_ONLY)
     except FileExistsError:
         raise KeyFileError(
             f"{path} exists already and is not overwritten: move it away, or choose another name"
@@ -48,7 +49,7 @@ def write_private_file(path: Path, text: str) -> None:
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             # The umask can only take bits away; some file systems give more than was asked for.
-            os.fchmod(file.fileno(), OWNER_ONLY)
+            os.fchmod(file.fileno(), _OWNER_ONLY)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

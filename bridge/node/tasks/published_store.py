@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 import trio
 
-from bridge.node.security.durable_file import replace_file
+from consensus.storage import replace_file
 
 FILE_NAME = "published.json"
 FILE_LIMIT_BYTES = 64 * 1024

@@ -8,13 +8,9 @@ Without the first fsync a crash can leave the new name with no content; without 
 import os
 import tempfile
 from pathlib import Path
-from typing import Final
-
-OWNER_ONLY: Final = 0o600
-READABLE: Final = 0o644
 
 
-def replace_file(path: Path, content: bytes, mode: int = OWNER_ONLY) -> None:
+def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Make `content` the durable content of `path`. Raises OSError; then the old content stands."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     aside = Path(name)
