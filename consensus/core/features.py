@@ -33,11 +33,11 @@ class Extensions:
     """What one peer understands; the default is a server that knows its protocol and nothing else."""
 
     pre_vote: bool = False
-    """The question before a vote (`candidate`)."""
+    """The question before a vote (`election`)."""
     transfer: bool = False
     """TimeoutNow, and the flag of a vote request that was caused by one (`transfer`)."""
     configurations: bool = False
-    """Joint configurations, and learners in them (`configuration`)."""
+    """Joint configurations, and learners in them (`membership`)."""
     lease_ms: int | None = None
     """How long it refuses other candidates after a contact of the leader, and after a restart; None: no promise."""
 

@@ -301,8 +301,8 @@ class Reconfiguration:
 
     def _first_step(self, target: Configuration) -> Configuration | ChangeRefusal:
         replica, current = self._replica, self._replica.log.configuration
-        everybody = (current.member_ids | target.member_ids) - {replica.server_id}
-        extended = not any(replica.lacks_configurations(server_id) for server_id in everybody)
+        involved = (current.member_ids | target.member_ids) - {replica.server_id}
+        extended = not any(replica.lacks_configurations(server_id) for server_id in involved)
         features = replica.features
         return first_step(
             current,

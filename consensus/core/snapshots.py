@@ -16,7 +16,7 @@ by the Persist that makes the snapshot the stored one; a crash before leaves the
 
 The offset is what the follower says that it has, so nothing is sent twice after a loss or a new connection. A transfer
 begins anew when the leader's snapshot was replaced meanwhile. The leader answers a refusal not at once but after a
-heartbeat interval, so that two servers that disagree do not do so at the speed of the network.
+heartbeat interval, so that two servers that disagree do not exchange refusals at the speed of the network.
 
 *Sending it by FetchSnapshot* (`SnapshotServer`, KIP-630). The follower remembers the offset, so the leader keeps only
 the reads under way, and their number is bounded. A chunk of a snapshot that has been replaced is not sent, because the
@@ -52,7 +52,7 @@ MAX_SNAPSHOT_READS = 64
 
 
 def take_snapshot(replica: Replica, index: Index) -> None:
-    """The state machine stands at `index`; have it written down unless the stored snapshot is as new already."""
+    """The state machine is at `index`: take a snapshot, unless the stored one is as new."""
     log = replica.log
     term = log.term_at(index)
     covered = log.snapshot.last.index if log.snapshot is not None else 0
@@ -66,7 +66,7 @@ def snapshot_taken(replica: Replica, snapshot: SnapshotDescription, first_kept: 
     """The snapshot is written: it becomes the stored one, and the log before `first_kept` may go."""
     log = replica.log
     if (log.snapshot is not None and snapshot.last.index <= log.snapshot.last.index) or not log.matches(snapshot.last):
-        # The leader's came in between.
+        # The leader's snapshot came in between.
         replica.dropped["snapshot taken of what is covered already"] += 1
         return
     kept = max(log.start.index + 1, min(first_kept, snapshot.last.index + 1, log.durable_index + 1))
@@ -188,7 +188,7 @@ class SnapshotServer:
         return True
 
     def resign(self) -> None:
-        """Leadership ended: answer everybody who waits."""
+        """Leadership ended: answer every server that waits."""
         for fetch in self._reads.values():
             refuse_fetch_snapshot(self._replica, fetch, None, RefusalReason.NOT_LEADER)
         self._reads.clear()

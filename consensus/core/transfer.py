@@ -1,17 +1,17 @@
 """Handing leadership to a chosen server, instead of leaving the next leader to chance (Ongaro's thesis, section 3.10).
 
     asked ─▶ hold new proposals ─▶ target holds the whole log ─▶ TimeoutNow ─▶ target campaigns at once ─▶ done
-                    │                                        └▶ (a peer without the word) abdicate, abstain ─▶ done
+                    │                                        └▶ (a peer without TimeoutNow) abdicate, abstain ─▶ done
                     └ an election timeout has passed: resume the proposals, in order; the transfer failed
 
-Proposals are held so that the log stops growing and the target can catch up; they were not appended, so that they are
-simply appended when the transfer fails, and refused with the truth, never appended, when it succeeds. What is held is
-bounded like what waits for commitment.
+Proposals are held so that the log stops growing and the target can catch up; they were not appended, so they are
+appended if the transfer fails and refused if it succeeds, and both answers are true. What is held is bounded like what
+waits for commitment.
 
 TimeoutNow makes the target campaign without waiting for its timer, without pre-vote, and with a flag that makes voters
-listen although they hear from a leader. A peer that lacks the word cannot be told: once it is caught up the leader
-becomes a follower, and does not campaign itself for two election timeouts. Another server may then win; that outcome
-is told as what it is.
+answer although they hear from a leader. A peer that does not understand it cannot be asked: once it is caught up the
+leader becomes a follower, and does not campaign itself for two election timeouts. Another server may then win; the
+outcome says so (`ELSEWHERE`).
 
 The outcome is known when a server leads. So a transfer outlives the leader's term, until its deadline.
 """
@@ -107,7 +107,7 @@ class LeadershipTransfers:
         return True
 
     def replied(self, sender: ServerId, reply: TimeoutNowReply) -> None:
-        """The target took the word, or refused it; either way it need not be repeated."""
+        """The target accepted TimeoutNow or refused it; either way it need not be repeated."""
         transfer = self._transfer
         if transfer is None or (sender, reply.correlation) != (transfer.target, transfer.correlation):
             self._replica.dropped["stale or foreign answer to a transfer"] += 1
@@ -152,7 +152,7 @@ class LeadershipTransfers:
         return None
 
     def _hand_over(self, transfer: LeadershipTransfer, leader: Leader) -> bool:
-        """The target holds our whole log: let it campaign; True if the only way is to make room."""
+        """The target holds our whole log: let it campaign; True if the leader must abdicate for that."""
         replica = self._replica
         leader.lease.end()
         if not replica.understands_transfer(transfer.target):

@@ -2,8 +2,8 @@
 
 Peers are authenticated, yet a bug, a foreign version or a stolen key must not break a replica. A message with numbers
 out of range, out of order or in another's name is dropped and counted; a request is answered by a refusal, since every
-request is answered, and no leader counts that refusal towards its majority (`refusing`). Terms of absurd height are
-refused here, so they are never adopted.
+request is answered, and no leader counts that refusal towards its majority (`append_follower.refuse_leader`).
+Impossible terms are refused here, so they are never adopted.
 """
 
 from typing import assert_never, get_args

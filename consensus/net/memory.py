@@ -56,7 +56,7 @@ class MemoryNetwork:
 
 
 class MemoryTransport:
-    """One server's `Transport`, for one life of it."""
+    """One server's `Transport`, for one run of it."""
 
     def __init__(self, network: MemoryNetwork, server_id: ServerId, extensions: Extensions) -> None:
         self.server_id = server_id
@@ -90,7 +90,7 @@ class MemoryTransport:
                     del self._network.running[self.server_id]
 
     def met(self, peer: "MemoryTransport") -> None:
-        """A connection to this life of the peer is up."""
+        """A connection to this run of the peer is up."""
         if self._running is not None:
             self._running[1].peer_connected(peer.server_id, peer.extensions)
 

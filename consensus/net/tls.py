@@ -58,7 +58,7 @@ class NodeCertificate:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(self.path)
-        # Nobody resumes a session here, and a ticket is data that a client which only sends would never read.
+        # No client resumes a session here, and a ticket is data that a client which only sends would never read.
         context.num_tickets = 0
         return context
 
@@ -102,13 +102,13 @@ def check_pinned(certificate: bytes | None, fingerprint: bytes, now: datetime) -
     if certificate is None or not hmac.compare_digest(found, fingerprint):
         raise UntrustedCertificateError(
             f"the server shows the certificate {found.hex()[:16]}…, gossip announced {fingerprint.hex()[:16]}…: "
-            "either it has just made a new one, or somebody else listens at its address",
+            "either it has just made a new one, or another program listens at its address",
         )
     try:
         parsed = x509.load_der_x509_certificate(certificate)
         begins, ends = parsed.not_valid_before_utc, parsed.not_valid_after_utc
     except ValueError as error:
-        # Who announces a fingerprint chooses what it is of, and TLS looks less closely than this.
+        # The server that announces a fingerprint chooses the bytes; TLS checks them less closely than this.
         raise UntrustedCertificateError(
             f"the server's certificate cannot be read ({error}): restart that node to renew it"
         ) from error
@@ -135,7 +135,7 @@ async def secured_by_authority(transport: trio.SocketStream, authority: ssl.SSLC
     except ssl.SSLCertVerificationError as error:
         raise UntrustedCertificateError(
             f"the server's certificate is refused ({error.verify_message}): it must be signed by an authority of "
-            f"[consensus] ca_file, be valid now, and name {host}; otherwise somebody else may listen there",
+            f"[consensus] ca_file, be valid now, and name {host}; otherwise another program may listen there",
         ) from error
     return stream
 

@@ -1,12 +1,12 @@
 """Committed entries on their way to the state machine: in order, each once, at the state machine's own pace.
 
-Turns at the core push; a task of its own calls the state machine and waits for it. A slow state machine therefore never
-delays a heartbeat, and it cannot fill the memory either: beyond `queue_bytes` pushed entries are let go, and the task
-reads them back from storage when their turn has come. Only the commit index is kept for them.
+Turns of the event loop push entries; a task of its own calls the state machine and waits for it. A slow state machine
+therefore never delays a heartbeat, and it cannot fill the memory either: beyond `queue_bytes` pushed entries are let
+go, and the task reads them back from storage when their turn has come. Only the commit index is kept for them.
 
-Between two entries the same task does the two other things that one may do with a state machine. It *captures* it for a
-snapshot: `snapshot()` returns at once, and what its iterator gives later is the state of that moment, however many
-entries are applied meanwhile. And it *restores* it from a snapshot, at the start or when the leader sent one.
+Between two entries the same task *captures* the state machine for a snapshot: `snapshot()` returns at once, and what
+its iterator gives later is the state of that moment, however many entries are applied meanwhile. It also *restores* the
+state machine from a snapshot, at the start or when the leader sent one.
 """
 
 from collections import deque
@@ -104,7 +104,7 @@ class Applying:
         return captured
 
     def end(self) -> None:
-        """The server stops: nothing more is committed or applied here, and who waits for it is told."""
+        """The server stops: nothing more is committed or applied here, and every caller that waits for it is told."""
         self._ended = True
         self._wake()
 

@@ -9,9 +9,9 @@ has stays admitted until it answers.
 term, so the place of each proposal follows from the place of the whole batch.
 
 *Linger, in flight.* While a batch is unanswered, later proposals wait until it is answered, until they fill a batch, or
-for `linger_in_flight_ms`, whatever comes first: each batch costs every server an append, a write and an answer, so many
-small ones are what a busy cluster has no time for. If nothing is in flight no request waits: at low load a batch is one
-proposal. The bound is for slow networks, on which a whole round trip more would be felt.
+for `linger_in_flight_ms`, whatever comes first: each batch costs every server an append, a write and an answer, so a
+busy cluster needs few large ones. If nothing is in flight no request waits: at low load a batch is one proposal. The
+bound is for slow networks, on which a whole round trip more would be felt.
 
 *Linger, idle.* Clients that wait for their answers send their next commands when a batch is answered, a moment after
 each other. The first of them alone would be a batch, and the others would wait for it: two groups of clients would take
@@ -151,7 +151,7 @@ class Batches:
         return not self.in_flight and trio.current_time() < self._idle_until_s
 
     @property
-    def had_company(self) -> bool:
+    def had_several(self) -> bool:
         """Whether the last batch had several proposals."""
         return self._last_size > 1
 
@@ -235,7 +235,7 @@ class Batches:
                 proposal.resolve(ProposalResolved(0, Outcome.NOT_LEADER))
 
     def _answered(self, number: int, batch: list[Proposal], answer: ProposalResolved | None) -> None:
-        """Answer every proposal of a batch, each with its own place; None: the server stops, and its fate is open."""
+        """Answer every proposal of a batch, each with its own place; None: the server stops, their fate is unknown."""
         answer = answer or ProposalResolved(0, Outcome.UNKNOWN)
         self._unaccepted.pop(number, None)
         places: Iterable[tuple[Proposal, LogId | None]] = ((proposal, None) for proposal in batch)

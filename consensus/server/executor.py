@@ -5,9 +5,9 @@
     next_job()       ──▶ WriteJob | ReadJob | …      one at a time; the server has the disk do it
     written(job)     ──▶ messages that waited for it; the server then steps the core with Persisted(job.number)
 
-*Group commit.* While one write is under way, Persists accumulate; the next job carries them all, with one sync. Nobody
-waits for a timer: at low load a group is one Persist, at high load it grows until the disk keeps up. A group is bounded
-(`group_bytes`), so that a burst does not delay its own first acknowledgement.
+*Group commit.* While one write is under way, Persists accumulate; the next job carries them all, with one sync. No
+Persist waits for a timer: at low load a group is one Persist, at high load it grows until the disk keeps up. A group is
+bounded (`group_bytes`), so that a burst does not delay its own first acknowledgement.
 
 *Order.* A Send with `after=n` leaves when Persist n is durable, never before; those that waited leave in the order in
 which they were emitted. A Send with `after=0` leaves at once: a leader's heartbeats and appends are not held up by its
@@ -18,7 +18,7 @@ read sees every Persist that was emitted before it: while one of those waits, th
 it is going to truncate, which were never committed.
 
 *A full disk* blocks a group in its midst. Terms and votes overwrite a few bytes, so they need no space, and an election
-must not wait until somebody has cleared the disk: the newest hard state is written beside the blocked group
+must not wait until an operator has cleared the disk: the newest hard state is written beside the blocked group
 (`HardStateJob`), and replies that speak of nothing else leave. Entries that are durable are read as ever.
 
 *The log's next segment* is prepared in the reads' turns, a small step at a time (`journal`): a group that crosses the

@@ -10,9 +10,9 @@ servers exchange it. The log may be compacted while a slow consumer is behind, a
 is being sent: then the stream goes on with the newer one, from offset 0, and the consumer begins anew.
 
 The stream reads ahead of its consumer by `ahead` items and no further, so a consumer that stops costs this memory and
-one task. It holds nothing back: not compaction, and not the other readers, for it has one read under way at a time and
-waits while the server is busy. The number of streams, `ahead` and `batch_bytes` are bounded, and a stream that
-is never entered costs nothing: the reading begins with the `with`.
+one task. It delays neither compaction nor other readers: it has one read under way at a time and waits while the server
+is busy. The number of streams, `ahead` and `batch_bytes` are bounded, and a stream that is never entered costs nothing:
+the reading begins with the `with`.
 """
 
 from collections.abc import Callable, Iterator

@@ -76,8 +76,8 @@ class Mailbox:
         batches = self._batches
         batches.add(proposal)
         if not self._lingering:
-            # A lone client need not wait for the owner's turn; of several the first would be a batch alone.
-            if batches.had_company or not self.run_pending():
+            # A lone client need not wait for the owner's turn; with several clients, the first would be a batch alone.
+            if batches.had_several or not self.run_pending():
                 self._wake.set()
         elif len(batches) == 1 or batches.is_full or (self._lingering_idle and batches.is_as_large_as_last):
             self._wake.set()

@@ -118,7 +118,7 @@ class PendingCalls:
             waiting[0].waiting -= 1
 
     def end(self) -> None:
-        """The server stops: everybody is told that there will be no answer."""
+        """The server stops: every caller is told that there will be no answer."""
         self.ended = True
         while self._waiting:
             self.answer(next(iter(self._waiting)), None)

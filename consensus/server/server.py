@@ -6,7 +6,7 @@
 
 Only the task that takes the turn touches the core, the executor and the storage's planners, so none of them needs a
 lock (`event_loop`). The disk worker performs one job at a time in a thread; while it syncs, turns go on, and whatever
-the core emits meanwhile joins the next group (`executor`). How proposals are joined to batches is told in `batching`.
+the core emits meanwhile joins the next group (`executor`). `batching` joins proposals to batches.
 Each effect of the core is dispatched once, in `_carry_out`. A caller that waits for an answer is in one table
 (`pending_calls`).
 
@@ -288,7 +288,7 @@ class ConsensusServer:
     def append_not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
         """The transport kept back an append, because the peer lacks the entries from `next_index` on."""
         if not self._mailbox.put(AppendNotSent(peer, correlation, next_index)):
-            self._dropped["word of a link dropped for want of room"] += 1
+            self._dropped["notice of an append not sent dropped for want of room"] += 1
 
     def peer_connected(self, peer: ServerId, extensions: Extensions) -> None:
         """A connection to `peer` is up. Dropped and counted if too much waits."""
@@ -463,7 +463,7 @@ class ConsensusServer:
             raise ServerBusyError("too many events wait")
 
     def _refusal(self, size_bytes: int) -> ProposalResolved | None:
-        """Why a proposal is not taken: who leads has room while a client would wait here."""
+        """Why a proposal is not taken. A follower without room names the leader, which may have some."""
         if self._calls.ended:
             return ProposalResolved(0, Outcome.NOT_LEADER)
         role, overloaded = self._role, self._is_overloaded()
@@ -548,7 +548,7 @@ class ConsensusServer:
         self._snapshots.end()
 
     async def _note_clean_stop(self) -> None:
-        """After a clean stop any damage to the log is told from a torn tail."""
+        """After a clean stop any damage to the log can be told from a torn tail."""
         for event in self._mailbox.take_urgent():
             if isinstance(event, JobDone) and isinstance(event.job, WriteJob):
                 self._executor.written(event.job)

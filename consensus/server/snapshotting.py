@@ -84,7 +84,7 @@ class Snapshotting:
                 try:
                     await self.take()
                 except ServerStoppedError:
-                    return  # why is told by the owner of the core
+                    return  # the owner of the core says why
 
     async def take(self) -> SnapshotDescription | None:
         """Write the state machine down now; None if nothing was applied since the last one, or for want of space."""

@@ -59,7 +59,7 @@ Seal = Callable[[RequestId, bytes], bytes]
 class ExactlyOnceClient:
     """One session after the other over a protocol's client, whose `run` must be running.
 
-    `name` is unique to this life of the client; `limits` are those of the servers' table.
+    `name` is unique to this run of the client; `limits` are those of the servers' table.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class SessionTableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RequestId:
-    """A request for ever: who asks, since when, and the client's own number for it, from 1 on."""
+    """The permanent id of a request: the client, the start of its session, and the client's own number, from 1 on."""
 
     client: str
     session_start: Index
@@ -91,7 +91,7 @@ class SessionLimits:
     """A longer result is not kept: its repetition is answered as executed, without the result."""
     expiry_ms: Milliseconds = 3_600_000
     reserved_prefix: str = ""
-    """Sessions of clients whose names begin so give way to others only when no other is left: whoever can submit can
+    """Sessions of clients whose names begin so give way to others only when no other is left: any client can
     make as many other sessions as there is room for. Empty: no session is preferred."""
 
     def is_reserved(self, client: str) -> bool:

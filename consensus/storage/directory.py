@@ -285,7 +285,7 @@ def check_place(path: Path) -> None:
     try:
         directory = Directory(path)
     except StorageInUseError:
-        return  # a matter of locks, which those who need them tell better
+        return  # the caller that takes the lock next reports it better
     try:
         state = HardStateFile.read(directory)[0].state
         check_owner(state, Owner(state.binding.node_id, state.generation, directory.place))

@@ -1,9 +1,9 @@
 """The small port between the planners of durable state and a disk: six operations and three questions.
 
-`Journal`, `HardState` and `Storage` never touch a file. They *plan*: they return a list of operations that somebody
-else performs in order, one after the other, and they are told when the list is done. On a machine that is
-`consensus.storage.directory` (a real directory, in a worker thread); in the simulator it is a disk of its own that may
-crash between any two operations.
+`Journal`, `HardState` and `Storage` never touch a file. They *plan*: they return a list of operations that a disk
+performs in order, one after the other, and they are told when the list is done. On a machine the disk is
+`consensus.storage.directory` (a real directory, in a worker thread); in the simulator it is one that may crash between
+any two operations.
 
 What a disk promises, and what planners may rely on:
 

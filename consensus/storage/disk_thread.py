@@ -52,7 +52,7 @@ class DiskThread:
 
 
 class _Call(Generic[T]):
-    """Work, and who waits for it."""
+    """Work, and the task that waits for it."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work

@@ -161,5 +161,5 @@ class HardStateFile:
         return operations
 
     def plan_hard_state(self, hard_state: HardState, durable: Index, truncating_from: Index = 0) -> list[DiskOperation]:
-        """Replace what changes in a life; node, place and generation stay."""
+        """Replace what changes while a server runs; node, place and generation stay."""
         return self.plan(replace(self._state, hard_state=hard_state, durable=durable, truncating_from=truncating_from))

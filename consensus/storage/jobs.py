@@ -1,4 +1,4 @@
-"""What a disk is asked to do, one job after the other: the words between the server's executor and the disk worker.
+"""What a disk is asked to do, one job after the other: what the server's executor gives to the disk worker.
 
     WriteJob          a group of Persists, with one sync: what waits for them goes on when it is done
     HardStateJob      term and vote alone, beside a group that waits for space

@@ -4,7 +4,7 @@
     storage.plan(persists)    ──▶ [DiskOperation …]     one group, whatever number of Persists it carries
     storage.done()                                      the group was performed: now its Persists are durable
     storage.extents(request)  ──▶ where to read         `read_extents` does the reading, in any thread
-    storage.plan_close()      ──▶ [DiskOperation …]     a clean stop, after which every rotten byte is told from a tear
+    storage.plan_close()      ──▶ [DiskOperation …]     a clean stop, after which damage is never taken for a torn tail
 
 A group is carried out in the order in which Raft needs it: the hard state first (no entry of a term may be durable
 before the term is), with it the note of a truncation, then the truncation, then the entries and their one sync.

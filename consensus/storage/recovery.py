@@ -169,7 +169,7 @@ class _Scanner:
                 removed.append(RemoveFile(file))
                 continue
             segments.append(self._open_segment(file))
-        # What this life sees of names may be in the cache only: a process that died leaves renames and removals there.
+        # The names that we see may be in the cache only: a process that died leaves renames and removals there.
         self.scan.repairs += [*removed, SyncDirectory()]
         return segments
 

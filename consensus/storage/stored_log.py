@@ -11,9 +11,9 @@ more, so it needs no judgement: what it asks for must be there and sound, or the
 It needs no hard state either. The segments' own headers name the owner of the records, so that a backup, which
 leaves the hard state out, is read as well. A running server may remove a segment meanwhile; that is told as such.
 
-Bytes alone never tell where a record begins, but a header's checksum starts from the storage's own id, so nobody who
-writes entries can make bytes that pass for one. That is what makes the search sound: from a hit it goes back to the
-nearest header that checks out and reaches over the hit.
+Bytes alone never tell where a record begins, but a header's checksum starts from the storage's own id, so no writer of
+entries can make bytes that pass for one. This makes the search sound: from a hit it goes back to the nearest header
+that checks out and reaches over the hit.
 """
 
 import mmap
@@ -283,7 +283,7 @@ class StoredLog:
 def open_stored_log(path: Path) -> StoredLog:
     """Look at the directory `path`; raises `StorageError` if there is no log of a server in it.
 
-    A server that runs there may remove a segment or a snapshot between two glances: then it is looked at again.
+    A server that runs there may remove a segment or a snapshot between two looks: then it is looked at again.
     """
     reader = ReadOnlyDirectory(path)
     looks = LOOKS

@@ -111,7 +111,7 @@ async def test_a_member_that_relays_the_challenge_of_another_logs_nobody_in(tmp_
     async with relayed(bob, mallory, unchanged) as (host, middle, port):
         failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsConnector())
         assert failure.fault is Fault.UNPROVEN
-        assert "somebody may stand in the middle" in str(failure)
+        assert "an attacker may relay the connection" in str(failure)
         assert middle.passed >= 4, "challenge and answer were relayed"
         assert host.faults == {Fault.UNPROVEN}
         assert "a claim to be server 1 with a proof that does not hold for this connection" in host.incidents[0].text
@@ -141,7 +141,7 @@ async def test_a_middle_that_comes_to_the_server_as_nobody_is_nobody_to_the_clie
     async with relayed(bob, mallory, leave_out) as (host, _, port):
         failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsConnector())
         assert failure.fault is Fault.UNPROVEN
-        assert "somebody in the middle relays or changes it" in str(failure)
+        assert "an attacker relays or changes it" in str(failure)
         assert host.metrics.counts["connections-established"] == 1, "as nobody"
         assert host.handler.asked == []
 

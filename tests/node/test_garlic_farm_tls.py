@@ -125,9 +125,9 @@ def test_only_the_pinned_certificate_is_accepted_and_only_while_it_is_valid(tmp_
     der = ssl.PEM_cert_to_DER_cert(pem[: pem.index("-----BEGIN PRIVATE")])
     pin, now = hashlib.sha256(der).digest(), datetime.now(UTC)
     check_pinned(der, pin, now)
-    with pytest.raises(UntrustedCertificateError, match="somebody else listens"):
+    with pytest.raises(UntrustedCertificateError, match="another program listens"):
         check_pinned(der, bytes(32), now)
-    with pytest.raises(UntrustedCertificateError, match="somebody else listens"):
+    with pytest.raises(UntrustedCertificateError, match="another program listens"):
         check_pinned(None, pin, now)
     for unreadable in (b"no certificate", der[:-1]):
         with pytest.raises(UntrustedCertificateError, match="cannot be read"):

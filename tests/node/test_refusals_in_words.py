@@ -192,7 +192,7 @@ async def test_an_expired_certificate_and_one_that_was_stolen_from_another_farm_
         # The address answers with a certificate whose key is genuine, and which another farm's server announced.
         shown = load_or_create_certificate(other)
         expected = load_or_create_certificate(own).fingerprint
-        told, done = "somebody else listens at its address", "do not switch the check off"
+        told, done = "another program listens at its address", "do not switch the check off"
     async with scene(shown, fingerprint=expected) as found:
         await found.until(lambda: found.alice.alarm(REFUSED_BY_PEERS))
         alarm = found.alice.alarm(REFUSED_BY_PEERS)

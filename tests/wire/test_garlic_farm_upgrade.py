@@ -640,7 +640,7 @@ def test_an_answer_to_the_challenge_of_one_server_proves_nothing_to_another() ->
     verdict = refused(farm, request)
     assert verdict.fault is Fault.UNPROVEN
     assert "does not hold for this connection" in verdict.text
-    with pytest.raises(GarlicFarmError, match="somebody may stand in the middle"):
+    with pytest.raises(GarlicFarmError, match="an attacker may relay the connection"):
         client.receive(verdict.response)
 
 

@@ -128,7 +128,7 @@ class RequestHandler(Protocol):
         ...
 
     def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
-        """Append `commands` (without any, only say who leads); None if it is unknown whether they are or will be.
+        """Append `commands` (without any, only say which server leads); None if their fate is unknown.
 
         May raise `GarlicFarmError` instead.
         """
@@ -471,7 +471,7 @@ def _check_own_removal(request: wire.RemoveServerRequest, proven: ProvenPeer | N
     values = [each.value for each in request.entries if isinstance(each, LogEntry)]
     named = [server.server_id for server in values if isinstance(server, ClusterServer)]
     if proven is None or proven.server_id is None or named != [proven.server_id]:
-        who = "somebody who has shown no identity" if proven is None else f"server {proven.server_id}"
-        whom = ", ".join(map(str, named)) or "nobody"
-        text = f"{who} asks that server {whom} be removed, which that server alone may ask, or an operator of the farm"
+        asking = "a peer that has shown no identity" if proven is None else f"server {proven.server_id}"
+        servers = ", ".join(map(str, named)) or "(none named)"
+        text = f"{asking} asks that server {servers} be removed, which only that server or an operator may ask for"
         raise GarlicFarmError(Fault.OUT_OF_TURN, text)

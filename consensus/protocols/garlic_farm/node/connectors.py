@@ -5,8 +5,8 @@
 
 Within I2P a connection is encrypted and the name of its other end is the hash of its key, so that TLS would add
 nothing; anywhere else the Digest handshake alone would leave every message readable and forgeable. Hence each of the
-two refuses the other's addresses, before anything is sent and before a name is looked up: a name that ends in `.i2p`
-in a question to a public DNS server tells who uses what.
+two refuses the other's addresses, before anything is sent and before a name is looked up: a query for a name that ends
+in `.i2p` tells a public DNS server what this machine uses.
 
 The connection to a proxy is not encrypted, and the proof of the handshake does not cover the messages that follow it.
 An attacker on the path could change them, so the proxy must have a loopback address.
@@ -103,7 +103,7 @@ class TlsConnector:
         if self._authority is None and address.fingerprint is None:
             raise GarlicFarmError(
                 Fault.WRONG_CERTIFICATE,
-                f"the server at {address} has announced no certificate, and no [consensus] ca_file says whom to trust",
+                f"the server at {address} has announced no certificate, and no [consensus] ca_file names an authority",
             )
         transport = await trio.open_tcp_stream(address.host, address.port)
         try:
@@ -148,7 +148,7 @@ class I2pConnector:
             raise GarlicFarmError(
                 Fault.PLAIN_REFUSED,
                 f"the proxy {self._proxy.host}:{self._proxy.port} is not on a loopback address: the way to it is plain,"
-                " and whoever stands between could change what follows the handshake; use a proxy on this machine",
+                " and a machine in between could change what follows the handshake; use a proxy on this machine",
             )
         for _ in range(_CONNECT_ATTEMPTS):
             stream = await self._reach()

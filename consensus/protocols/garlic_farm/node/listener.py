@@ -5,7 +5,7 @@
 A connection that has not finished its handshake costs this server memory and proves nothing. It waits for its first
 byte where it costs least (`accepting`). The number and the duration of handshakes are limited. At the limit, the source
 with the most handshakes loses its oldest one. A real peer needs milliseconds, so it gets through a flood of half-open
-connections. Refusing new connections instead would let a slow flood lock everybody out. Sources from which a server
+connections. Refusing new connections instead would let a slow flood lock every peer out. Sources from which a server
 has lately proven its identity keep a quarter of the handshakes.
 
 The other end of an established connection knows the password. Established connections are limited in total and per

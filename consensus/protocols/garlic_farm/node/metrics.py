@@ -75,7 +75,7 @@ class Metrics:
         if not ours:
             period.told += 1
             if period.left_out:
-                text = f"{text} ({period.left_out} more incidents of this kind were not told)"
+                text = f"{text} ({period.left_out} more incidents of this kind were left out)"
                 period.left_out = 0
         if len(self._told_at) >= _REMEMBERED_MAX:
             self._told_at.clear()

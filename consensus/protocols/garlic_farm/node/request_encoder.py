@@ -1,11 +1,11 @@
-"""What a leader or a candidate sends, as bytes: the core's requests in the words that the peer knows.
+"""What a leader or a candidate sends, as bytes: the core's requests as messages that the peer understands.
 
     encode_pack   an append with entries for a joining peer ──▶ SyncLogRequest, one log pack
     encode        anything else                             ──▶ its own message (`mapping`)
 
-A group of commands goes out in the bytes that the core made of it. Of entries for which there are none, bytes are made
-here, and those of the last append are kept, since followers mostly get the same entries. Equal entries from the same
-index on have equal logs before them (Raft section 5.3), so nothing else need be equal.
+A group of commands goes out in the bytes that the core made of it. Bytes of other entries are made here, and those of
+the last append are kept, since followers mostly get the same entries. Equal entries from the same index on have equal
+logs before them (Raft section 5.3), so nothing else need be compared.
 """
 
 from consensus.core import messages as core
@@ -63,7 +63,7 @@ class RequestEncoder:
         self._encoded_entries = EncodedEntries(configuration_before, limits)
 
     def encode(self, request: core.Request, peer: int, extensions: frozenset[Extension]) -> bytes:
-        """The bytes for `peer`; raises `GarlicFarmError` for what it or the protocol has no word for."""
+        """The bytes for `peer`; raises `GarlicFarmError` for what it does not understand or the protocol cannot say."""
         log = None
         if not isinstance(request, core.AppendEntries):
             asked = request_to_wire(request, peer, self._configuration_before)

@@ -5,7 +5,7 @@
     reply   = type 1 │ source 4 │ destination 4 │ term 8 │ next index 8 │ accepted 1           (26 bytes)
 
 A connection carries requests one way and replies the other, so a reader knows which of the two it expects: the layouts
-cannot be told apart by length, and a message of the other kind is a peer that speaks out of turn. The log's size is
+cannot be told apart by length, and a message of the other kind means that the peer sends out of turn. The log's size is
 judged as soon as the header is there, before anything is held for it.
 """
 

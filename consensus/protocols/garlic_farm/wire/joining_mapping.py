@@ -1,12 +1,12 @@
-"""The words by which servers come and go, to the core's and back.
+"""The messages by which servers join and leave, to the core's messages and back.
 
     leader ──JoinClusterRequest──▶ newcomer     the configuration that it is invited to; nothing for the core
     leader ──SyncLogRequest──────▶ newcomer     AppendEntries with entries: one log pack, after `last log index`
     leader ──LeaveClusterRequest─▶ follower     nothing for the core: what counts is the log
 
 A SyncLogRequest is an AppendEntries of which running implementations leave the term before the entries at 0, so their
-newcomers take any pack on trust. Ours tell the term, and a newcomer of ours needs it: `previous_term` is what it knows
-itself of that place when it was told none.
+newcomers take any pack on trust. Our servers send the term, and a newcomer of ours needs it. If the message has no
+term, `previous_term` is the one that the newcomer itself knows for that place.
 """
 
 from consensus.core import messages as core
@@ -31,7 +31,7 @@ def sync_to_wire(
 ) -> wire.SyncLogRequest:
     """The entries of an append, as the log pack that a newcomer gets in its place.
 
-    `first_offset`: the size in bytes of the newcomer's data file. Only servers of another make look at it (`log_pack`).
+    `first_offset`: the size in bytes of the newcomer's data file. Only servers of another make use it (`log_pack`).
     """
     packed = entries_to_wire(append.previous.index + 1, append.entries, configuration_before)
     at, pack = append.previous, LogPack(first_offset, packed)

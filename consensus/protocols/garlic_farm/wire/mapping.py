@@ -76,7 +76,7 @@ def append_to_wire(
 
 
 def _no_word(message: core.Message) -> GarlicFarmError:
-    return GarlicFarmError(Fault.OUT_OF_TURN, f"a {type(message).__name__} has no word in this protocol")
+    return GarlicFarmError(Fault.OUT_OF_TURN, f"a {type(message).__name__} has no message in this protocol")
 
 
 def _snapshot_to_wire(
@@ -132,7 +132,7 @@ def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
 
 
 def _check_image(sender: model.ServerId, chunk: SnapshotSyncRequest) -> None:
-    """Refuse another make's snapshot at once, and in words: only its own state machine could read it."""
+    """Refuse another make's snapshot at once, with an explanation: only its own state machine could read it."""
     if chunk.offset == 0 and not begins_image(chunk.data):
         raise GarlicFarmError(
             Fault.FOREIGN_SNAPSHOT,
@@ -200,7 +200,7 @@ def entries_to_wire(
                 latest = index
             case model.EntryKind.NO_OP | model.EntryKind.CONTROL:
                 raise GarlicFarmError(
-                    Fault.OUT_OF_TURN, f"entry {index} is of kind {entry.kind.name}, for which the protocol has no word"
+                    Fault.OUT_OF_TURN, f"entry {index} is of kind {entry.kind.name}, which the protocol cannot carry"
                 )
             case _:
                 assert_never(entry.kind)

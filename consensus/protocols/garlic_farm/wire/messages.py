@@ -104,7 +104,7 @@ class AppendEntriesRequest(Request):
 
 
 class ClientRequest(Request):
-    """A client publishes application entries; without any it asks who leads."""
+    """A client publishes application entries; without any it asks which server leads."""
 
     __slots__ = ()
 
@@ -158,7 +158,7 @@ class TimeoutNowRequest(Request):
 
 
 class TransferVoteRequest(Request):
-    """A RequestVoteRequest that the leader itself has caused, so that who hears from it listens all the same."""
+    """A RequestVoteRequest that the leader itself has caused: voters answer although they hear from it."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Server nonces that need no memory until someone proves the password with one.
+"""Server nonces that need no memory until a client proves the password with one.
 
     nonce = hex( milliseconds 8 │ random 8 │ HMAC-SHA256(secret, milliseconds │ random), first 16 bytes )
 

@@ -1,10 +1,10 @@
-"""Who may speak: the port by which a handshake asks whether a proven key may have the Raft id that it claims.
+"""The port by which a handshake asks whether a proven key may have the Raft id that it claims.
 
     handshake ── Claim(id, role, key, admissions) ──▶ PeerDirectory ──▶ None (it may) │ Refusal(fault, sentence)
 
-This package knows keys and signatures, and not what makes a farm. The embedding program knows which identity has which
-id: out of a founding, a log, a list. It also signs for its own server, so that the private key stays with it.
-`ListedPeers` is the directory of a group whose keys are all known beforehand.
+This package knows keys and signatures. The embedding program knows which identity has which id: from a founding, a log
+or a list. It also signs for its own server, so that the private key stays with it. `ListedPeers` is the directory of a
+group whose keys are all known beforehand.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a claim does not hold. The text is for the operator: who, why, what to do."""
+    """Why a claim does not hold. The text is for the operator: which peer, why, what to do."""
 
     fault: Fault
     text: str
@@ -39,7 +39,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ProvenPeer:
-    """Who is at the other end of a connection: the signature holds, and the directory had nothing against it."""
+    """The peer at the other end of a connection: its signature holds, and the directory accepts its claim."""
 
     role: ConnectionRole
     public_key: bytes
@@ -49,7 +49,7 @@ class ProvenPeer:
 
     @property
     def claim(self) -> Claim:
-        """What it was let in for."""
+        """The claim that was accepted."""
         return Claim(self.server_id, self.role, self.public_key, self.admissions)
 
     @property
@@ -64,11 +64,11 @@ class ProvenPeer:
 
 
 class PeerDirectory(Protocol):
-    """Knows who belongs. What it answers counts for one handshake: ask again at the next."""
+    """Knows which keys belong to which ids. An answer counts for one handshake: ask again at the next."""
 
     @property
     def public_key(self) -> bytes:
-        """Of the own identity (32 bytes)."""
+        """The public key of the own identity (32 bytes)."""
         ...
 
     def sign(self, data: bytes) -> bytes:
@@ -80,7 +80,7 @@ class PeerDirectory(Protocol):
         ...
 
     def judge(self, claim: Claim) -> Refusal | None:
-        """What is against this claim; None: nothing."""
+        """Why this claim is refused; None if it is accepted."""
         ...
 
 
@@ -95,11 +95,11 @@ class ListedPeers:
 
     @property
     def public_key(self) -> bytes:
-        """Of the own identity."""
+        """The public key of the own identity."""
         return self._public_key
 
     def sign(self, data: bytes) -> bytes:
-        """By the own identity."""
+        """A signature by the own identity."""
         return self._key.sign(data)
 
     def admissions(self) -> tuple[bytes, ...]:

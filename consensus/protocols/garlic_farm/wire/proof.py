@@ -1,14 +1,14 @@
-"""Who connects: an Ed25519 signature of each side over this one handshake.
+"""Proof of identity: an Ed25519 signature of each side over this one handshake.
 
-    request 2 ──▶ X-Garlic-Proof: 1 ROLE PUBLICKEY SIGNATURE       signed by who connects
-    101       ◀── X-Garlic-Proof: 1 server PUBLICKEY SIGNATURE     signed by who answers
+    request 2 ──▶ X-Garlic-Proof: 1 ROLE PUBLICKEY SIGNATURE       signed by the side that connects
+    101       ◀── X-Garlic-Proof: 1 server PUBLICKEY SIGNATURE     signed by the side that answers
 
-The password proves that a peer holds the farm's key file, and everybody who holds it knows it. So a Raft id counts only
-with a signature by the identity to which the farm has bound that id. What is signed names everything that makes this
-handshake the one that it is: both ids and the role, the cluster, both nonces with their count, the extensions, and the
-*channel*: the hash of the certificate that the server shows, or the I2P name that was dialled. Somebody in the middle
-who relays a challenge and its answer has another certificate or name, so what it relays proves nothing. A nonce is
-accepted once, so what was recorded proves nothing either.
+The password proves that a peer holds the farm's key file, and every holder of the file knows it. So a Raft id counts
+only with a signature by the identity to which the farm has bound that id. The signature covers all that identifies this
+handshake: both ids and the role, the cluster, both nonces with their count, the extensions, and the *channel*: the hash
+of the certificate that the server shows, or the I2P name that was dialled. An attacker that relays a challenge and its
+answer has another certificate or name, so what it relays proves nothing. A nonce is accepted once, so a recording
+proves nothing either.
 
     signed = "garlic farm handshake 1" 0 │ then each field: length 2 │ bytes
              direction, role, own id, the other's id, cluster id, server nonce, client nonce, nc, channel,
@@ -59,7 +59,7 @@ _PROOF = re.compile(rf"{VERSION} (server|client) ([A-Za-z0-9_-]{{43}}) ([A-Za-z0
 
 
 class ConnectionRole(Enum):
-    """What a connection is for: a server's says everything, a client's asks only."""
+    """What a connection is for: a server may send every message, a client only asks."""
 
     SERVER = "server"
     CLIENT = "client"
@@ -102,7 +102,7 @@ class Transcript:
     direction: Direction
     role: ConnectionRole
     own_id: int | None
-    """The Raft id of who signs."""
+    """The Raft id of the side that signs."""
     other_id: int | None
     """The Raft id that it takes the other side to have."""
     cluster_id: str | None
@@ -181,5 +181,5 @@ def _raw(text: str) -> bytes:
         raise malformed(f"{PROOF_HEADER} is not base64url") from error
     if _text(data) != text:
         # The bits behind the last byte are zero: one proof has one spelling.
-        raise malformed(f"{PROOF_HEADER} has a spelling that nobody makes")
+        raise malformed(f"{PROOF_HEADER} is not in the one base64url form of its bytes")
     return data

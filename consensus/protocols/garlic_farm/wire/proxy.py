@@ -1,4 +1,4 @@
-"""Speaking to an HTTP proxy (RFC 2616), without I/O: where requests go, and who we are to the proxy.
+"""Speaking to an HTTP proxy (RFC 2616), without I/O: where requests go, and how we log in to the proxy.
 
     absolute-uri   GET http://name.b32.i2p:7669/GarlicFarm/… to the proxy, which makes a path of it and passes it on
     connect        CONNECT name.b32.i2p:7669, and then the handshake as if there were no proxy
@@ -50,7 +50,7 @@ class ProxyMode(Enum):
 
 
 class ProxyAuthentication:
-    """Who we are to one proxy, and what it asked for last; outlives connections."""
+    """Our login at one proxy, and what it asked for last; outlives connections."""
 
     def __init__(self, credentials: Credentials | None, random_bytes: Callable[[int], bytes]) -> None:
         self._credentials = credentials
@@ -166,7 +166,7 @@ class ConnectClient:
             raise too_large(f"a proxy's answer of more than {HEAD_BYTES_MAX} bytes")
         if event.status_code in _SUCCESS:
             if trailing:
-                raise malformed("something spoke behind the proxy before it was asked")
+                raise malformed("bytes came from behind the proxy before anything was asked")
             return TunnelOpen()
         if event.status_code == PROXY_AUTHENTICATION_REQUIRED:
             self._authentication.challenged(Headers(event.headers), answered=self._answered)

@@ -3,16 +3,16 @@
     client ──▶ request 1: GET /GarlicFarm/CLUSTER/VERSION/websocket, Connection: close
     server ──▶ 404, or 401 with a Digest challenge; both close
     client ──▶ request 2: the same with Authorization and Upgrade: websocket
-    server ──▶ 101, and the same connection carries Raft's messages; or 401 again; or 403: not who it claims to be
+    server ──▶ 101, and the same connection carries Raft's messages; or 401 again; or 403: the identity is refused
 
-After the 101 the stream is Raft's, not WebSocket frames. Headers of our own, both ways, seen only by those who know
-the password: `X-Garlic-Cluster` (the cluster id; a mismatch is answered by 409), `X-Garlic-Server` (the sender's Raft
-id), `X-Garlic-Proof` (a signature by the sender's identity, see `proof`), and, where leases are switched on,
+After the 101 the stream is Raft's, not WebSocket frames. Headers of our own, both ways, only for peers that know the
+password: `X-Garlic-Cluster` (the cluster id; a mismatch is answered by 409), `X-Garlic-Server` (the sender's Raft id),
+`X-Garlic-Proof` (a signature by the sender's identity, see `proof`), and, where leases are switched on,
 `X-Garlic-Lease` (for how many milliseconds the sender keeps one). `X-Garlic-Peer` in the request is the Raft id that
 the client means to reach. An id without a proof is refused by 403, with the kind of the refusal in `X-Garlic-Refusal`.
 `X-Garlic-Admission` carries what shows the sender's identity to a side whose log does not tell of it yet, nearest
-first. Where nothing else tells servers of one another, `X-Garlic-Introduction` carries what the layer above wants said:
-first the sender's own word, then those of others. Both are opaque here.
+first. If servers learn of one another by nothing else, `X-Garlic-Introduction` carries what the layer above provides:
+first the sender's own introduction, then those of others. Admissions and introductions are opaque here.
 `Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, the server answers with
 one that it knows (RFC 6455 allows no more), and a name stands for a whole set of extensions. A server of another make
 answers with none and is spoken to in the seventeen messages of the document.
@@ -49,7 +49,7 @@ REFUSAL_HEADER = "X-Garlic-Refusal"
 ADMISSION_HEADER = "X-Garlic-Admission"
 ADMISSION_CHARACTERS_MAX = 1_024
 ADMISSIONS_MAX = 16
-"""A server admitted by a leader that was admitted by a leader … as long a line as that is rare, and costs a head."""
+"""A server admitted by a leader that was admitted by a leader …: so long a chain is rare, and costs a large head."""
 INTRODUCTION_HEADER = "X-Garlic-Introduction"
 INTRODUCTION_CHARACTERS_MAX = 1_024
 INTRODUCTIONS_MAX = 12
@@ -84,12 +84,12 @@ EXTENSION_SETS: dict[str, frozenset[Extension]] = {
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a server is at the moment: None until the cluster exists and has given it an id."""
+    """What a server says of itself at the moment: None until the cluster exists and has given it an id."""
 
     cluster_id: str | None = None
     server_id: int | None = None
     lease_ms: int | None = None
-    """A promise: how long this server refuses candidates after a word of the leader, over a restart as well."""
+    """A promise: how long this server refuses candidates after a contact of the leader, over a restart as well."""
     introductions: tuple[str, ...] = ()
     """In the alphabet of base64url; the first is the sender's own."""
 
@@ -108,7 +108,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What both proofs of one handshake are about, beside who signs."""
+    """What both proofs of one handshake cover, beside the signer."""
 
     authorization: Authorization
     channel: str
@@ -117,7 +117,7 @@ class Exchange:
     def signed_by(
         self, signer: Identity, other_id: int | None, direction: Direction, role: ConnectionRole, chosen: str = ""
     ) -> Transcript:
-        """What `signer` signs, who takes the other side for the server `other_id`."""
+        """What `signer` signs, which takes the other side for server `other_id`."""
         return Transcript(
             direction=direction,
             role=role,
@@ -136,7 +136,7 @@ class Exchange:
 
 
 def admission_headers(admissions: Iterable[bytes]) -> list[tuple[str, str]]:
-    """What shows this server to those who do not know it yet; too long a line is cut, and then shows nothing."""
+    """Shows this server to servers that do not know it yet; a chain that is too long is cut, and proves nothing."""
     words = [base64.urlsafe_b64encode(each).decode().rstrip("=") for each in admissions]
     fitting = [word for word in words[:ADMISSIONS_MAX] if len(word) <= ADMISSION_CHARACTERS_MAX]
     return [(ADMISSION_HEADER, word) for word in fitting]
@@ -219,12 +219,12 @@ class Headers:
         return self._id(PEER_HEADER)
 
     def proof(self) -> Proof | None:
-        """What shows that the other side is who it says."""
+        """The proof of the other side's identity."""
         given = self.one(PROOF_HEADER.lower())
         return None if given is None else parse_proof(given)
 
     def admissions(self) -> tuple[bytes, ...]:
-        """What the other side shows to those who do not know it yet, nearest first."""
+        """What the other side shows to a server that does not know it yet, nearest first."""
         found = self.tokens(ADMISSION_HEADER.lower())
         if len(found) > ADMISSIONS_MAX or not all(_ADMISSION.fullmatch(each) for each in found):
             raise malformed(f"{ADMISSION_HEADER} is not at most {ADMISSIONS_MAX} words in base64url")

@@ -8,8 +8,9 @@ begin with request 2. A `stale` answer replaces the nonce, and the third attempt
 raises the one error, with the sentence that the operator needs.
 
 Request 2 carries the proof of the caller's identity, and the 101 that of the server's, which is checked before anything
-is believed that comes with it: a server that cannot prove to be the one that was called is as good as none. A caller
-without a directory of identities is a client that shows the password alone and takes the server by its certificate.
+is believed that comes with it: a server that cannot prove that it is the one that was called is refused. A caller
+without a directory of identities is a client that shows the password alone and identifies the server by its
+certificate.
 """
 
 import base64
@@ -53,12 +54,12 @@ _SERVER_ERRORS = 500
 _NONCE_COUNT_MAX = 2**32 - 1
 _REFUSED = {
     Fault.UNPROVEN: "the server does not accept this node's proof of its identity: what the server shows of itself"
-    " (certificate or I2P name) is not what this node has reached, so that somebody may stand in the middle",
+    " (certificate or I2P name) is not what this node has reached, so an attacker may relay the connection",
     Fault.UNKNOWN_IDENTITY: "the server does not know this node's identity under the Raft id that it claims: it was"
     " never admitted to that farm, or that server has not heard of it yet",
     Fault.EXPELLED: "the server says that this node was removed from the farm, or its identity evicted or replaced",
     Fault.WRONG_SERVER: "another server than {called} listens at the address that {called} announced",
-    Fault.BUSY: "the server does not belong to its farm yet, and cannot say who else does",
+    Fault.BUSY: "the server does not belong to its farm yet, and cannot say which servers do",
 }
 """What `X-Garlic-Refusal` means."""
 
@@ -117,7 +118,7 @@ class Switched:
     peer: Identity
     extensions: frozenset[Extension]
     proven: ProvenPeer | None
-    """Who answers; None if the caller cannot tell."""
+    """The server that answers; None if the caller cannot tell."""
 
 
 class UpgradeClient:
@@ -211,7 +212,7 @@ class UpgradeClient:
         raise self._refusal(event.status_code, headers)
 
     def _proof(self, authorization: Authorization, ours: Identity) -> list[tuple[str, str]]:
-        """The headers that tell the server who calls, and which server is meant."""
+        """The headers that tell the server which server calls, and which one it means."""
         peers, role = self._caller.peers, self._caller.role
         called = [] if self._called is None else [(PEER_HEADER, str(self._called))]
         if peers is None:
@@ -278,10 +279,12 @@ class UpgradeClient:
         return Switched(trailing, peer, extensions, self._proven(headers, peer, chosen or ""))
 
     def _proven(self, headers: Headers, peer: Identity, chosen: str) -> ProvenPeer | None:
-        """Who answers. A claim that does not hold raises the one error."""
+        """The server that answers. A claim that does not hold raises the one error."""
         if self._called is not None and peer.server_id != self._called:
             if peer.server_id is None:
-                raise GarlicFarmError(Fault.BUSY, f"server {self._called} was called, and who answers has no id yet")
+                raise GarlicFarmError(
+                    Fault.BUSY, f"server {self._called} was called; the one that answers has no id yet"
+                )
             text = f"server {peer.server_id} answers at the address that server {self._called} announced"
             raise GarlicFarmError(Fault.WRONG_SERVER, text)
         peers, authorization = self._caller.peers, self._answered
@@ -295,12 +298,12 @@ class UpgradeClient:
         if not proof.holds(self._exchange(authorization).signed_by(peer, own_id, Direction.ANSWER, role, chosen)):
             raise GarlicFarmError(
                 Fault.UNPROVEN,
-                "the server's proof of its identity does not hold for this connection: somebody in the middle relays"
-                " or changes it",
+                "the server's proof of its identity does not hold for this connection: an attacker relays or"
+                " changes it",
             )
         refusal = peers.judge(Claim(self._called, role, proof.public_key, headers.admissions()))
         if refusal is not None:
-            raise GarlicFarmError(refusal.fault, f"whoever answers there is refused: {refusal.text}")
+            raise GarlicFarmError(refusal.fault, f"the server that answers there is refused: {refusal.text}")
         return ProvenPeer(role, proof.public_key, self._called)
 
     def _refusal(self, status: int, headers: Headers) -> GarlicFarmError:

@@ -2,12 +2,13 @@
 
     receive(bytes) ─▶ None (the head is incomplete) │ Refused (send the response, close) │ Upgraded (send, go on)
 
-Whoever does not know the password learns nothing: any path but the one right one gets the same 404, and neither realm
-nor server name says what this is. The order of the checks is: HTTP, path, password, freshness of the nonce, upgrade
-headers, cluster id, identity. A refusal carries the sentence for the operator, which never goes on the wire.
+A peer that does not know the password learns nothing: every path but the right one gets the same 404, and neither the
+realm nor a server name says what this is. The order of the checks is: HTTP, path, password, freshness of the nonce,
+upgrade headers, cluster id, identity. A refusal carries the sentence for the operator, which never goes on the wire.
 
-The password is an invitation. Whoever claims a Raft id proves it by its identity's signature, and the directory has the
-last word about who has which id; both are settled here, before a message is read. Who claims no id may ask as a client.
+The password is an invitation. A peer that claims a Raft id proves it by its identity's signature, and the directory
+decides which identity has which id; both are settled here, before a message is read. A peer that claims no id may ask
+as a client.
 """
 
 import hmac
@@ -65,14 +66,14 @@ class Upgraded:
     peer: Identity
     extensions: frozenset[Extension]
     proven: ProvenPeer | None
-    """Who it is; None: it has proven no more than the password."""
+    """The proven identity; None: the peer has proven no more than the password."""
 
 
 UpgradeResult = Refused | Upgraded
 
 
 class Authenticator:
-    """What all handshakes of one server share: its users, its nonces, its cluster, and who belongs to that."""
+    """What all handshakes of one server share: its users, its nonces, its cluster, and the identities in it."""
 
     def __init__(
         self,
@@ -195,22 +196,22 @@ class UpgradeServer:
     def _proven(
         self, headers: Headers, authorization: Authorization, ours: Identity, peer: Identity
     ) -> ProvenPeer | Refusal | None:
-        """Who this is, why it is refused, or None for who shows nothing and claims nothing."""
+        """The proven peer, or why it is refused; None for a peer that shows nothing and claims nothing."""
         proof, called = headers.proof(), headers.called()
-        claimed = "somebody who claims no id" if peer.server_id is None else f"a claim to be server {peer.server_id}"
+        claimed = "a peer that claims no id" if peer.server_id is None else f"a claim to be server {peer.server_id}"
         if proof is None:
             if peer.server_id is None:
                 return None
             return Refusal(
                 Fault.UNPROVEN,
-                f"{claimed} without a proof: whoever sent it knows the farm's password and shows no identity",
+                f"{claimed} without a proof: its sender knows the farm's password and shows no identity",
             )
         transcript = self._exchange(headers, authorization).signed_by(peer, called, Direction.REQUEST, proof.role)
         if not proof.holds(transcript):
             return Refusal(
                 Fault.UNPROVEN,
                 f"{claimed} with a proof that does not hold for this connection: it was made for another server, or"
-                " somebody in the middle has changed or relayed it",
+                " an attacker has changed or relayed it",
             )
         if called is not None and called != ours.server_id:
             if ours.server_id is None:
@@ -259,9 +260,9 @@ class UpgradeServer:
 
 
 def _explained(method: str, asked: str, own: str) -> tuple[Fault, str]:
-    """Why a request is no handshake of ours: to a peer that is set up wrongly the answer is the same 404 as to anybody.
+    """Why a request is no handshake of ours. A peer that is set up wrongly gets the same 404 as any other.
 
-    Our operator is told the truth: a wrong method says nothing about the version of the protocol.
+    Our operator gets the reason: a wrong method says nothing about the version of the protocol.
     """
     if asked == own:
         return Fault.WRONG_METHOD, f"asked with the method {method[:32]!r}, while a handshake begins with {_METHOD}"
