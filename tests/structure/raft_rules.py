@@ -3,7 +3,7 @@
 `raft_rules.toml` holds tables of rules. A cell is a text, or a list of names: of code in `consensus` (`Log.append`;
 with its module before it where two have the name: `quorum.tally`), of tests, or of stories (`figure_7.txt`). The names
 are looked up in the tree, so the document follows when a function moves, and making it fails when a name is gone or
-has become ambiguous. `python -m tests.structure.raft_rules` writes the document; a test compares it.
+has become ambiguous. `python -m tests.reference` writes the document; a test compares it.
 """
 
 import ast
@@ -19,7 +19,7 @@ DOCUMENT = ROOT / "docs" / "reference" / "raft-rules.md"
 STORIES = ROOT / "tests" / "scenarios" / "raft"
 HEAD = """# The rules of Raft, and where they are kept
 
-This file is generated from `tests/structure/raft_rules.toml` (`python -m tests.structure.raft_rules`); change that,
+This file is generated from `tests/structure/raft_rules.toml` (`python -m tests.reference`); change that,
 not this. What the rules come to is told in [consensus.md](../explanation/consensus.md).
 """
 
@@ -123,7 +123,3 @@ def _link(definition: Definition) -> str:
     short = definition.name.rsplit(".", 1)[-1]
     text = short.removeprefix("test_").replace("_", " ") if short.startswith("test_") else f"`{definition.name}`"
     return f"[{text}](../../{path})" if definition.name == path.stem else f"[{text}](../../{path}#{definition.name})"
-
-
-if __name__ == "__main__":
-    DOCUMENT.write_text(render(), encoding="utf-8")

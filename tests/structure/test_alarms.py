@@ -1,12 +1,12 @@
 """docs/reference/alarms.md has each alarm that the code can raise, with what it means and what to do, and no other."""
 
 import ast
-import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 from gossip.core.effects import AlarmKind
+from tests.reference.alarms import described
 
 ROOT = Path(__file__).parents[2]
 BOARD = "bridge.node.events.alarms"
@@ -59,21 +59,13 @@ def raised() -> set[str]:
     return {kind for path in sorted((ROOT / "bridge").rglob("*.py")) for kind in raised_in(path)}
 
 
-def documented() -> dict[str, tuple[str, str]]:
-    """The rows of the table: kind, what happened, what to do."""
-    text = (ROOT / "docs/reference/alarms.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([a-z-]+)` \| (.+?) \| (.+) \|$", text, re.MULTILINE)
-    assert len(rows) == len({kind for kind, _, _ in rows}), "an alarm stands in the table twice"
-    return {kind: (happened, do) for kind, happened, do in rows}
-
-
 def test_every_alarm_that_can_be_raised_is_in_the_operators_table_and_no_other() -> None:
     found = raised()
     assert {"no-quorum", "publishing-without-quorum", "isolated", "disk-full"} <= found
-    assert found == documented().keys()
+    assert found == described().keys()
 
 
 def test_every_alarm_says_what_happened_and_what_to_do() -> None:
-    for kind, (happened, do) in documented().items():
+    for kind, (happened, do) in described().items():
         assert len(happened) > 20, kind
         assert len(do) > 4, kind

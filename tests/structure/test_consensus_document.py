@@ -41,12 +41,6 @@ def identify(row: list[Cell]) -> str:
     return str(row[0])[:60]
 
 
-def test_the_document_of_the_rules_is_what_its_data_say() -> None:
-    assert raft_rules.DOCUMENT.read_text(encoding="utf-8") == raft_rules.render(), (
-        "write it anew: python -m tests.structure.raft_rules"
-    )
-
-
 def test_figure_2_and_the_sections_are_all_there() -> None:
     assert len([row for row in RULES if QUOTED.search(str(row[0]))]) >= 90
 

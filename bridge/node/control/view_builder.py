@@ -75,7 +75,7 @@ class ViewBuilder:
                     "bytes_received": gossip.wire.received_bytes,
                     "bytes_sent": gossip.wire.sent_bytes,
                     "events_lost": gossip.wire.events_lost,
-                    "riders_left_out": gossip.wire.piggyback_left_out,
+                    "piggyback_left_out": gossip.wire.piggyback_left_out,
                     **_named("dropped", gossip.wire.dropped),
                     **_named("ignored", gossip.core.dropped),
                 },

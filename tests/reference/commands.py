@@ -1,0 +1,75 @@
+"""docs/reference/commands.md out of the command line itself: each command with its usage, help and options."""
+
+import re
+from collections.abc import Iterator
+
+import click
+
+from bridge.cli.main import cli
+from bridge.cli.pipeline import load
+from bridge.cli.pipeline import pipeline as handing_on
+
+HEAD = """# Commands
+
+Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage.
+
+| option of many commands | meaning |
+|---|---|
+| `--node ADDRESS` | the node to ask: its control socket or its state directory (below) |
+| `--json` | print [JSON](json.md) with keys that scripts may rely on |
+| `--yes` | do not ask before something is taken away |
+
+Without `--node` a command asks the node that `$GARLICFARM_NODE` names, then the first node that answers in
+`./farm-state`, then the one in the default state directory.
+"""
+COMMON = ("--node", "--json", "--yes")
+
+
+def page() -> str:
+    """The document."""
+    return HEAD + "".join(_command(context) for context in _walk(click.Context(cli, info_name="garlicfarm")))
+
+
+def _walk(context: click.Context) -> Iterator[click.Context]:
+    yield context
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            command = context.command.get_command(context, name)
+            if command is not None and not command.hidden:
+                own = load() if command is handing_on else command
+                yield from _walk(click.Context(own, info_name=name, parent=context))
+
+
+def _command(context: click.Context) -> str:
+    command = context.command
+    usage = command.get_usage(context).removeprefix("Usage: ")
+    text = [f"\n## {context.command_path}\n\n```text\n{_joined(usage)}\n```\n"]
+    if command.help:
+        text.append(f"\n{_paragraphs(command.help)}\n")
+    common = [
+        f"`{each}`" for each in COMMON if any(each in parameter.opts for parameter in command.get_params(context))
+    ]
+    if common:
+        text.append(f"\nTakes {', '.join(common)}.\n")
+    options = [record for each in command.get_params(context) if (record := _record(each, context)) is not None]
+    if options:
+        text.append("\n| option | meaning |\n|---|---|\n")
+        text += [f"| `{_escaped(names)}` | {_escaped(meaning)} |\n" for names, meaning in options]
+    return "".join(text)
+
+
+def _record(parameter: click.Parameter, context: click.Context) -> tuple[str, str] | None:
+    record = parameter.get_help_record(context)
+    return None if record is None or {"--help", *COMMON} & set(parameter.opts) else record
+
+
+def _joined(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+def _paragraphs(text: str) -> str:
+    return "\n\n".join(_joined(each) for each in text.replace("\b\n", "").strip().split("\n\n"))
+
+
+def _escaped(text: str) -> str:
+    return _joined(text).replace("|", "\\|")

@@ -1,0 +1,16 @@
+"""Which page is made by what."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.reference import alarms, commands, metrics, settings
+from tests.structure import raft_rules
+
+REFERENCE = raft_rules.ROOT / "docs" / "reference"
+PAGES: dict[Path, Callable[[], str]] = {
+    REFERENCE / "alarms.md": alarms.page,
+    REFERENCE / "metrics.md": metrics.page,
+    REFERENCE / "settings.md": settings.page,
+    REFERENCE / "commands.md": commands.page,
+    raft_rules.DOCUMENT: raft_rules.render,
+}
