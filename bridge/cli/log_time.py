@@ -14,7 +14,7 @@ from bridge.cli.failure import confirm
 from bridge.cli.options import ask_node, json_option, node_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import tell
-from bridge.core.state.clock_alarms import seconds_off
+from bridge.core.farm.clock_alarms import seconds_off
 from bridge.node.control.client import ControlClient
 from bridge.tui.words import clock_text
 

@@ -145,8 +145,8 @@ class Node:
                 self.identities.offer_to,
                 self.identities.may_tell_keys,
             ) as agent:
-                own_metadata.speak_through(agent)
-                self.farm_keys.follow(agent)
+                own_metadata.speak_through(agent.set_metadata)
+                self.farm_keys.follow(lambda: agent.key_chain)
                 self.identities.follow(agent)
                 await self._live(agent, own_metadata, connecting, peers, formation)
             nursery.cancel_scope.cancel()
@@ -169,7 +169,7 @@ class Node:
         formation: FormationState,
     ) -> None:
         settings = self.configuration
-        member_directory = MemberDirectory(agent, settings.name)
+        member_directory = MemberDirectory(agent.node_id, settings.name, agent.members)
         sight = ViewBuilder(self, agent, member_directory)
         forming = Forming(
             settings.state_dir,

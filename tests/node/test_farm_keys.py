@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -12,7 +11,6 @@ from bridge.node.security.farm_keys import ALARM, FarmKeys
 from bridge.node.security.key_files import KeyFileError, load_farm_key, replace_farm_key, save_farm_key
 from bridge.wire.keys.farm_key import FarmKey, new_farm_key
 from gossip.core.keyring import Keyring
-from gossip.node.agent import Agent
 
 NEW = b"a new key of thirty-two bytes..."
 
@@ -41,7 +39,7 @@ def test_credentials_follow_the_ring_through_a_rotation(tmp_path: Path) -> None:
     old = keys.credentials()[0]
     assert keys.password_of(old.user) == old.password
     agent = Following(filed.key_ring.chain)
-    keys.follow(cast("Agent", agent))
+    keys.follow(lambda: agent.key_chain)
 
     agent.key_chain = agent.key_chain.install(NEW)
     assert users(keys)[0] == old.user, "the new key is accepted before it is shown"
@@ -62,7 +60,7 @@ def test_two_members_agree_on_the_credentials_of_a_key_however_they_heard_of_it(
     rotated = filed.key_ring.chain.install(NEW).use(NEW)
     by_gossip, by_file = farm_keys(tmp_path, filed), tmp_path / "other"
     by_file.mkdir()
-    by_gossip.follow(cast("Agent", Following(rotated)))
+    by_gossip.follow(lambda: rotated)
     assert farm_keys(by_file, filed.following(rotated)).credentials() == by_gossip.credentials()
 
 
@@ -75,7 +73,7 @@ def test_a_key_file_that_the_ring_has_left_behind_is_an_alarm_until_it_is_replac
     filed = new_farm_key(3)
     keys = farm_keys(tmp_path, filed)
     alarms = Alarms(EventLog("node-1", lambda: 0))
-    keys.follow(cast("Agent", Following(filed.key_ring.chain.install(NEW).use(NEW))))
+    keys.follow(lambda: filed.key_ring.chain.install(NEW).use(NEW))
     keys.judge_file(keys.filed_now(), alarms)
     assert f"epoch 3, the farm key file {keys.path} is of epoch 1" in alarm_text(alarms)
     assert f"garlicfarm keys export --replace {keys.path}" in alarm_text(alarms)

@@ -51,8 +51,8 @@ async def staged(directory: Path) -> AsyncIterator[Stage]:
         agents[1].set_metadata(encode_metadata(NodeMetadata(cluster="farm", name="boris", role=RoleHint.ELIGIBLE)))
         await until_all_see_all(agents)
         farm_keys, trace = FarmKeys(directory / "farm.key"), EventLog("alice", lambda: 0)
-        farm_keys.follow(agents[0])
-        member_directory = MemberDirectory(agents[0], "alice")
+        farm_keys.follow(lambda: agents[0].key_chain)
+        member_directory = MemberDirectory(agents[0].node_id, "alice", agents[0].members)
         stage = Stage(agents, None, farm_keys, trace, network, all_alive(farm_view()))  # type: ignore[arg-type] # next line
         stage.office = KeyAdmin(agents[0], member_directory, farm_keys, lambda: stage.view, trace)
         while not any(each.metadata for each in agents[0].members()):

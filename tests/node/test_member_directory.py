@@ -1,7 +1,6 @@
 """Who is who: what members say in their signed metadata, and what becomes of one who says it badly."""
 
 from dataclasses import dataclass, replace
-from typing import cast
 
 import pytest
 
@@ -12,7 +11,6 @@ from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metad
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from gossip.core.description import Member
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
-from gossip.node.agent import Agent
 
 OWN, B, C = (NodeId(bytes([0] * 7 + [number])) for number in (1, 2, 3))
 FINGERPRINT = bytes(range(32))
@@ -45,7 +43,7 @@ def member(node_id: NodeId, metadata: bytes, status: Status = Status.ALIVE) -> M
 
 def roster_of(*members: Member) -> tuple[MemberDirectory, Gossip]:
     gossip = Gossip(list(members))
-    member_directory = MemberDirectory(cast("Agent", gossip), "own-name")
+    member_directory = MemberDirectory(gossip.node_id, "own-name", gossip.members)
     member_directory.refresh()
     return member_directory, gossip
 

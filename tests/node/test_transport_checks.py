@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from bridge.node.doctor.check import Result
-from bridge.node.doctor.transport_checks import ALARM, look_at_certificate, transport_checks
+from bridge.node.doctor.transport_checks import transport_checks
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
+from bridge.node.security.certificates import ALARM, look_at_certificate
 from bridge.node.settings.configuration import Machine, load_configuration
 from bridge.node.settings.lan_address import Network
 from consensus.net.tls import load_or_create_certificate

@@ -1,7 +1,7 @@
 """Log time as one server reckons it: what a leader writes, whose clocks it follows, and whose it says are off."""
 
+from bridge.core.farm.clock_alarms import log_time_text, other_clocks_text, own_clock_text
 from bridge.core.log.voter_clocks import VoterClocks
-from bridge.core.state.clock_alarms import log_time_text, other_clocks_text, own_clock_text
 from bridge.core.state.farm_state import FarmState
 from bridge.core.state.log_time import LogTime
 

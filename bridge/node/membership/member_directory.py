@@ -5,9 +5,8 @@ not to the farm: it is counted, and left out here.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -15,11 +14,9 @@ from bridge.api.build_view import Facts
 from bridge.core.formation.messages import Member as FormationMember
 from bridge.wire.membership.metadata import MetadataError, NodeMetadata, RoleHint, decode_metadata
 from consensus.protocols.garlic_farm import PeerAddress
+from gossip.core.description import Member
 from gossip.core.member import NodeId, NodeInfo, Status
 from gossip.wire.identity import PUBLIC_KEY_BYTES
-
-if TYPE_CHECKING:
-    from bridge.node.membership.membership_provider import MembershipProvider
 
 _ENDPOINT = re.compile(r"tcp://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})")
 
@@ -45,9 +42,11 @@ class DirectoryEntry:
 class MemberDirectory:
     """The members. `learn` takes over one change, `refresh` everything."""
 
-    def __init__(self, agent: "MembershipProvider", own_name: str) -> None:
-        self._agent = agent
+    def __init__(self, own_id: NodeId, own_name: str, members: Callable[[], Iterable[Member]]) -> None:
+        """`members` tells what gossip knows now."""
+        self._own_id = own_id
         self._own_name = own_name
+        self._members = members
         self._listed: dict[NodeId, DirectoryEntry] = {}
         self._unreadable: dict[NodeId, bytes] = {}
         self.unreadable = 0
@@ -60,7 +59,7 @@ class MemberDirectory:
     def refresh(self) -> None:
         """Take over what gossip knows now, and forget whom it has forgotten."""
         present = set()
-        for member in self._agent.members():
+        for member in self._members():
             present.add(member.node_id)
             self._take(member.info, member.status)
         for known in (self._listed, self._unreadable):
@@ -123,7 +122,7 @@ class MemberDirectory:
 
     def name_of(self, node_id: NodeId) -> str:
         """What operators call the node."""
-        if node_id == self._agent.node_id:
+        if node_id == self._own_id:
             return self._own_name
         known = self._listed.get(node_id)
         return node_id.hex() if known is None else known.metadata.name

@@ -17,7 +17,7 @@ from bridge.node.membership.forming import Forming
 from bridge.node.membership.introductions import Introductions
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.node_metadata import OwnMetadata
-from bridge.node.raft.connecting import Connecting
+from bridge.node.raft.connecting import Connecting, HandshakeWords
 from bridge.node.raft.replica import RequestGateway
 from bridge.node.settings.choices import Timing
 from bridge.node.settings.configuration import GossipSettings, NodeConfiguration
@@ -107,7 +107,7 @@ async def open_membership(
         return
     with ExitStack() as stack:
         introductions = _introductions(settings, own_metadata, connecting, stack)
-        connecting.introduce_by(introductions)
+        introductions.call_by(connecting.introduce_by(HandshakeWords(introductions.introduced, introductions.met)))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(introductions.run)
             yield introductions

@@ -7,14 +7,11 @@
 Each change is announced as a whole, so no part can overwrite what another one said.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from bridge.core.formation.founding import FormationNotice
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata, fitting_admissions
-
-if TYPE_CHECKING:
-    from bridge.node.membership.membership_provider import MembershipProvider
 
 Admissions = tuple[tuple[bytes, int], ...]
 
@@ -27,7 +24,7 @@ class OwnMetadata:
         self._name = name
         self._endpoint = endpoint
         self.fingerprint = fingerprint
-        self._agent: MembershipProvider | None = None
+        self._say: Callable[[bytes], None] = lambda _: None
         self._admissions: Admissions = ()
         self.notice = FormationNotice()
         self.raft_id: int | None = None
@@ -47,9 +44,9 @@ class OwnMetadata:
         )
         return encode_metadata(fitting_admissions(whole))
 
-    def speak_through(self, agent: "MembershipProvider") -> None:
+    def speak_through(self, say: Callable[[bytes], None]) -> None:
         """Gossip is there."""
-        self._agent = agent
+        self._say = say
 
     def notice_changed(self, notice: FormationNotice) -> None:
         """Formation has got further."""
@@ -68,5 +65,4 @@ class OwnMetadata:
             self._announce()
 
     def _announce(self) -> None:
-        if self._agent is not None:
-            self._agent.set_metadata(self.metadata())
+        self._say(self.metadata())

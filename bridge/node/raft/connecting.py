@@ -11,15 +11,14 @@ What is unusable is said at the start, in words, before anything listens.
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import trio
 
-from bridge.node.doctor.transport_checks import watch_certificate
 from bridge.node.events.alarms import Alarms
-from bridge.node.membership.introductions import Introductions
 from bridge.node.raft.users import Users, read_password
+from bridge.node.security.certificates import watch_certificate
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.descriptors import descriptor_shares
@@ -52,6 +51,14 @@ PROVEN_ENTRY_US, OPAQUE_ENTRY_US = 500, 20
 """Processor time, twice what `python -m benchmarks identity-cost` and the state machine show for one."""
 
 
+@dataclass(frozen=True, slots=True)
+class HandshakeWords:
+    """What a handshake says of this node beyond its identity, and what the other side's says of its own."""
+
+    introduced: Callable[[Identity], Identity] = lambda identity: identity
+    met: Callable[[Identity], None] = lambda _: None
+
+
 class Connecting:
     """Made before anything else of the node; raises CertificateError, UsersError and DescriptorError."""
 
@@ -65,7 +72,7 @@ class Connecting:
         self.users = Users(farm_keys, settings.transport.users)
         self._cluster = farm_keys.filed.cluster
         self._profile = profile_of(settings.consensus.timing)
-        self._introductions: Introductions | None = None
+        self._words = HandshakeWords()
         self._own_identity: Callable[[], Identity] = Identity
         self._server: GarlicFarmServer | None = None
         self.certificate: NodeCertificate | None = None
@@ -92,10 +99,10 @@ class Connecting:
         """Of the certificate that others may pin."""
         return None if self.certificate is None else self.certificate.fingerprint
 
-    def introduce_by(self, introductions: Introductions) -> None:
-        """From now on every handshake carries introductions."""
-        self._introductions = introductions
-        introductions.call_by(self.dialer(lambda: Identity(self._own_identity().cluster_id), ConnectionRole.CLIENT))
+    def introduce_by(self, words: HandshakeWords) -> Dialer:
+        """From now on every handshake carries introductions; the dialer makes connections for nothing else."""
+        self._words = words
+        return self.dialer(lambda: Identity(self._own_identity().cluster_id), ConnectionRole.CLIENT)
 
     def dialer(self, identity: Callable[[], Identity], role: ConnectionRole) -> Dialer:
         """Connects in the name of `identity`, to say what `role` may say."""
@@ -108,7 +115,12 @@ class Connecting:
             role,
             login=self.users.login,
         )
-        return Dialer(caller, transport=self._transport, timeout_s=self._profile.dial_s, on_identity=self._on_identity)
+        return Dialer(
+            caller,
+            transport=self._transport,
+            timeout_s=self._profile.dial_s,
+            on_identity=self._met,
+        )
 
     async def listen(
         self,
@@ -140,7 +152,7 @@ class Connecting:
                 strangers_max=self._shares.raft_strangers_waiting, known_max=self._shares.raft_known_waiting
             ),
             connection=self._profile.conversation,
-            on_identity=self._on_identity,
+            on_identity=self._met,
             quota=ClientQuota(_cost_us),
         )
         if self.certificate is None:
@@ -160,11 +172,10 @@ class Connecting:
             self._server.places.end_proven(refused)
 
     def _introduced(self, identity: Identity) -> Identity:
-        return identity if self._introductions is None else self._introductions.introduced(identity)
+        return self._words.introduced(identity)
 
-    def _on_identity(self, peer: Identity) -> None:
-        if self._introductions is not None:
-            self._introductions.met(peer)
+    def _met(self, peer: Identity) -> None:
+        self._words.met(peer)
 
 
 def _cost_us(entry: bytes) -> int:

@@ -9,9 +9,10 @@ when the keys change. That does no harm to a node which remembers the ring, and 
 an alarm, raised and taken back by looking at the file from time to time.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
@@ -20,9 +21,6 @@ from bridge.node.security.key_files import KeyFileError, load_farm_key
 from bridge.wire.keys.farm_key import FarmKey
 from consensus.protocols.garlic_farm import Credentials
 from gossip.core.keyring import Keyring
-
-if TYPE_CHECKING:
-    from bridge.node.membership.membership_provider import MembershipProvider
 
 ALARM: Final = "farm-key-file"
 LOOK_EVERY_S: Final = 5.0
@@ -34,7 +32,7 @@ class FarmKeys:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.filed = load_farm_key(path)
-        self._agent: MembershipProvider | None = None
+        self._keyring: Callable[[], Keyring | None] = lambda: None
         self._chain: Keyring | None = None
         self._current = self.filed
         self._credentials: tuple[Credentials, ...] = ()
@@ -49,14 +47,14 @@ class FarmKeys:
         """The key file for other routers: with the cluster that this node belongs to, if it does."""
         return self.current if self._cluster_id is None else replace(self.current, cluster_id=self._cluster_id)
 
-    def follow(self, agent: "MembershipProvider") -> None:
-        """From now on the group's keys count."""
-        self._agent = agent
+    def follow(self, keyring: Callable[[], Keyring | None]) -> None:
+        """From now on the group's keys count, if it has any of its own."""
+        self._keyring = keyring
 
     @property
     def current(self) -> FarmKey:
         """The key file as it would have to be now."""
-        chain = None if self._agent is None else self._agent.key_chain
+        chain = self._keyring()
         if chain is not None and chain != self._chain:
             self._chain, self._current, self._credentials = chain, self.filed.following(chain), ()
         return self._current

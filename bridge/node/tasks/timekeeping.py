@@ -3,7 +3,7 @@
     leader       a clock entry at its election, once a period, and once more within a period if the reports that have
                  come since allow a step (`bridge.core.state.log_time`): a farm that was off for long is on time at once
     every node   once a period: its own clock, and while it leads the others' and log time
-                 (`bridge.core.state.clock_alarms`)
+                 (`bridge.core.farm.clock_alarms`)
 
 An alarm about clocks is raised at the second look in a row: one report may have been under way for long.
 
@@ -13,10 +13,10 @@ How long each entry takes to be committed tells whether elections leave enough t
 import trio
 
 from bridge.core.farm.broadcast_time import BroadcastTime
+from bridge.core.farm.clock_alarms import NTP_ACTION, log_time_text, other_clocks_text, own_clock_text
 from bridge.core.log.records import Clock
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.membership.admission import server_name
-from bridge.core.state.clock_alarms import NTP_ACTION, log_time_text, other_clocks_text, own_clock_text
 from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.log.entries import encode
 from consensus import Outcome, now_ms
