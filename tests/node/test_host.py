@@ -1,7 +1,6 @@
 """Host figures come from the host, and loop lag from the loop."""
 
 import errno
-import os
 
 import psutil
 import pytest
@@ -13,16 +12,12 @@ from bridge.node.router.host import HostSampler, LoopLag, rate_per_s
 
 def test_a_sample_reads_this_process_and_this_host() -> None:
     sampler = HostSampler()
-    ballast = bytearray(os.urandom(1)) * 32_000_000
     figures = sampler.sample()
-    assert figures.resident_bytes is not None
     assert figures.memory_percent is not None
     assert figures.cpu_percent is not None
-    assert 32_000_000 <= figures.resident_bytes < 4 * 1024**3
     assert 0 < figures.memory_percent < 100
     assert 0 <= figures.cpu_percent <= 100
     assert 0 < figures.process_uptime_ms < 24 * 3600 * 1000
-    assert len(ballast) == 32_000_000
 
 
 def test_figures_that_the_system_does_not_tell_are_unknown_and_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,16 +63,10 @@ async def woken(lag: LoopLag, clock: trio.testing.MockClock, at_s: list[float]) 
 
 async def test_lag_is_how_late_the_loop_woke(mock_clock: trio.testing.MockClock) -> None:
     lag = LoopLag(interval_s=0.1)
-    assert lag.figures() is None
+    assert lag.mean_ms() is None
     # given a loop that is on time 98 times, then 50 ms late, then 80 ms
     await woken(lag, mock_clock, [number / 10 + 0.0001 for number in range(1, 99)] + [9.95, 10.08])
-    figures = lag.figures()
-    assert figures is not None
-    assert figures.measurements == 100
-    assert figures.mean_ms == pytest.approx(1.4, abs=1e-2)
-    assert figures.p50_ms == pytest.approx(0.1, abs=1e-2)
-    assert figures.p99_ms == pytest.approx(50.0, abs=1e-3)
-    assert figures.max_ms == pytest.approx(80.0, abs=1e-3)
+    assert lag.mean_ms() == pytest.approx(1.4, abs=1e-2)
 
 
 async def test_a_loop_that_stands_still_for_a_part_of_each_second_lags_by_what_a_job_waits_there(
@@ -87,17 +76,11 @@ async def test_a_loop_that_stands_still_for_a_part_of_each_second_lags_by_what_a
     # given a loop that stands still for 0.6 s of each second, so that it wakes at .1, .2, .3 and .95 only
     moments = [second + part for second in range(20) for part in (0.1001, 0.2001, 0.3001, 0.95)]
     await woken(lag, mock_clock, moments)
-    figures = lag.figures()
-    assert figures is not None
     # then a job waits (550 + 450 + 350 + 250 + 150 + 50) ms / 10 on average, and the one at the full second 100 ms
-    assert figures.mean_ms == pytest.approx(190, rel=0.03)
-    assert figures.max_ms == pytest.approx(550, abs=1)
+    assert lag.mean_ms() == pytest.approx(190, rel=0.03)
 
 
 async def test_a_stall_leaves_the_bounded_window_in_time(mock_clock: trio.testing.MockClock) -> None:
     lag = LoopLag(interval_s=0.1, window=10)
     await woken(lag, mock_clock, [3600.05, *(3600.0501 + number / 10 for number in range(1, 11))])
-    figures = lag.figures()
-    assert figures is not None
-    assert figures.measurements == 10
-    assert figures.max_ms == pytest.approx(0.1, abs=1e-2)
+    assert lag.mean_ms() == pytest.approx(0.1, abs=1e-2)

@@ -1,10 +1,12 @@
 """The closest floodfills are those that comparing every pair would find."""
 
 import base64
+import json
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from pipeline.log_client import FarmLogError
 from pipeline.transforms.floodfills import _rows, closest, routing_key
 
 DAY = date(2026, 1, 31)
+VECTORS = Path(__file__).parents[1] / "vectors" / "meta-ls2.json"
 
 
 def hashes(random: Random, count: int, prefix: bytes = b"") -> list[str]:
@@ -25,8 +28,13 @@ def by_comparing_all(destination: str, routers: list[str], count: int) -> list[s
     return sorted(routers, key=lambda router: key ^ int(router, 16))[:count]
 
 
-def test_the_routing_key_is_the_hash_of_the_destinations_hash_and_the_utc_date() -> None:
-    assert routing_key(b"\1" * 32, date(2026, 1, 2)) == sha256(b"\1" * 32 + b"20260102").digest()
+def test_the_routing_key_of_each_recorded_day_is_reproduced() -> None:
+    vectors: dict[str, Any] = json.loads(VECTORS.read_text())
+    name = bytes.fromhex(vectors["keys"]["dest_hash_hex"])
+    assert vectors["routing_keys"]
+    for day, expected in vectors["routing_keys"].items():
+        utc_day = date(int(day[:4]), int(day[4:6]), int(day[6:]))
+        assert routing_key(name, utc_day).hex() == expected
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -1,8 +1,6 @@
 """Destinations, base64, addresses, mappings and routing keys, against what Java I2P's classes recorded."""
 
 import json
-from datetime import date
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,10 @@ from bridge.wire.i2p.structures import (
     base64_encode,
     destination_from_base64,
     destination_from_bytes,
-    distance,
     ed25519_destination,
     encode_mapping,
     read_destination,
     read_mapping,
-    routing_key,
 )
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "meta-ls2.json").read_text())
@@ -169,17 +165,3 @@ def test_text_that_no_mapping_can_carry_is_refused() -> None:
         encode_mapping({"k": "\ud800"})
     with pytest.raises(I2pError, match="65535"):
         encode_mapping({f"{number:04}": "x" * 255 for number in range(300)})
-
-
-def test_the_routing_key_of_each_recorded_day_is_reproduced() -> None:
-    name = destination_from_bytes(ENCODED).hash
-    assert VECTORS["routing_keys"]
-    for day, expected in VECTORS["routing_keys"].items():
-        utc_day = date(int(day[:4]), int(day[4:6]), int(day[6:]))
-        assert routing_key(name, utc_day).hex() == expected
-
-
-def test_distance_is_the_exclusive_or() -> None:
-    one, other = sha256(b"1").digest(), sha256(b"2").digest()
-    assert distance(one, one) == 0
-    assert distance(one, other) == distance(other, one) == int(one.hex(), 16) ^ int(other.hex(), 16)

@@ -48,7 +48,6 @@ class LocalWatch:
         self._program = program
         self._views: dict[str, FarmView] = {}
         self._event_sink, self.events = trio.open_memory_channel[TraceEvent](EVENTS_BUFFERED)
-        self.events_dropped = 0
         self._started_ns = time.time_ns()
 
     async def run(self) -> None:
@@ -135,7 +134,6 @@ class LocalWatch:
                     doubtful = True
                     await trio.sleep(VIEW_INTERVAL_SECONDS)
                     continue
-                self.events_dropped += page.lost
                 for event in page.events:
                     last = event
                     await self._event_sink.send(event)

@@ -54,7 +54,6 @@ from consensus.storage import (
 
 RAFT_DIRECTORY = "raft"
 _CLOCK_KEY = b'"clock"'
-_UNKNOWN = -1
 _APPLICATION = EntryKind.APPLICATION.value
 
 

@@ -12,7 +12,6 @@ half of the time would have no lag to speak of. So the mean is how long a job wa
 What cannot be read is unknown, and never ends the node: without a free descriptor not even /proc can be opened.
 """
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -37,19 +36,7 @@ class HostFigures:
     cpu_percent: float | None
     memory_percent: float | None
     network_bytes_per_s: int | None
-    resident_bytes: int | None
     process_uptime_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class LagFigures:
-    """How late the loop woke over the window, in milliseconds."""
-
-    measurements: int
-    mean_ms: float
-    p50_ms: float
-    p99_ms: float
-    max_ms: float
 
 
 class LoopLag:
@@ -72,22 +59,9 @@ class LoopLag:
                 self._lags_ms.append((now_s - due_s) * 1000)
                 due_s += self._interval_s
 
-    def figures(self) -> LagFigures | None:
-        """The window's percentiles (nearest rank); None before the first measurement."""
-        if not self._lags_ms:
-            return None
-        ranked = sorted(self._lags_ms)
-        return LagFigures(
-            measurements=len(ranked),
-            mean_ms=sum(ranked) / len(ranked),
-            p50_ms=_percentile(ranked, 0.50),
-            p99_ms=_percentile(ranked, 0.99),
-            max_ms=ranked[-1],
-        )
-
-
-def _percentile(ranked: list[float], share: float) -> float:
-    return ranked[math.ceil(share * len(ranked)) - 1]
+    def mean_ms(self) -> float | None:
+        """How late the loop woke over the window, on average; None before the first measurement."""
+        return sum(self._lags_ms) / len(self._lags_ms) if self._lags_ms else None
 
 
 class HostSampler:
@@ -119,7 +93,6 @@ class HostSampler:
             cpu_percent=_told(lambda: psutil.cpu_percent(interval=None)),
             memory_percent=_told(lambda: psutil.virtual_memory().percent),
             network_bytes_per_s=rate,
-            resident_bytes=_told(lambda: int(self._process.memory_info().rss)),
             process_uptime_ms=self.process_uptime_ms,
         )
 

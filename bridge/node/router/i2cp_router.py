@@ -109,13 +109,11 @@ class I2cpRouter:
         self._reachable = await self._look_at_clock()
         facts = await self._facts() if self._reachable else RouterFacts()
         figures = self._host.sample()
-        lag = self._loop_lag.figures()
-        own_lag_ms = None if lag is None else lag.mean_ms
         bandwidth = facts.current_bandwidth_bytes_per_s
         return RouterStatus(
             attached=self._reachable,
             uptime_ms=facts.uptime_ms,
-            job_lag_ms=own_lag_ms if facts.job_lag_ms is None else facts.job_lag_ms,
+            job_lag_ms=self._loop_lag.mean_ms() if facts.job_lag_ms is None else facts.job_lag_ms,
             exploratory_tunnels=facts.exploratory_tunnels,
             participating_tunnels=facts.participating_tunnels,
             configured_bandwidth_bytes_per_s=facts.configured_bandwidth_bytes_per_s,

@@ -148,12 +148,11 @@ class FileRouter:
     async def local_router_status(self) -> RouterStatus:
         """Figures of the host and the node's own loop; there is no router to ask."""
         figures = self._host.sample()
-        lag = self._loop_lag.figures()
         await trio.lowlevel.checkpoint()
         return RouterStatus(
             attached=self._demo,
             uptime_ms=figures.process_uptime_ms,
-            job_lag_ms=None if lag is None else lag.mean_ms,
+            job_lag_ms=self._loop_lag.mean_ms(),
             current_bandwidth_bytes_per_s=figures.network_bytes_per_s,
             cpu_percent=figures.cpu_percent,
             memory_percent=figures.memory_percent,

@@ -78,11 +78,6 @@ class FrameReader:
     def __init__(self) -> None:
         self._held = bytearray()
 
-    @property
-    def held_bytes(self) -> int:
-        """How much is kept until the rest of it comes."""
-        return len(self._held)
-
     def feed(self, data: bytes) -> None:
         """Take what arrived. Frames must be taken out until there is none before more is fed."""
         self._held += data

@@ -19,12 +19,10 @@ import base64
 import binascii
 import re
 from dataclasses import dataclass
-from datetime import date
 from hashlib import sha256
 from typing import Final
 
 HASH_BYTES: Final = 32
-ED25519_DESTINATION_BYTES: Final = 391
 PADDING_SEED_BYTES: Final = 32
 
 ED25519: Final = 7
@@ -231,13 +229,3 @@ def _read_string(data: bytes, position: int, end: int, closing: bytes) -> tuple[
         return data[text_at:closing_at].decode("utf-8"), closing_at + 1
     except UnicodeDecodeError:
         raise I2pError("a mapping's text is not UTF-8") from None
-
-
-def routing_key(destination_hash: bytes, utc_day: date) -> bytes:
-    """Where in the network database a hash lives on one UTC day."""
-    return sha256(destination_hash + utc_day.strftime("%Y%m%d").encode("ascii")).digest()
-
-
-def distance(routing: bytes, router_hash: bytes) -> int:
-    """How far a router is from a routing key: the floodfills with the least distance keep the structure."""
-    return int.from_bytes(routing, "big") ^ int.from_bytes(router_hash, "big")

@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, farm_key_text, parse_farm_key
 
-BUNDLE_LIMIT_BYTES: Final = 256 * 1024
 KIND: Final = "garlicfarm-bundle"
 SHARED: Final[Mapping[str, tuple[str, ...]]] = {
     "": ("demo", "transport"),

@@ -8,7 +8,6 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from bridge.core.formation.founding import NODE_ID_BYTES
 from bridge.core.log.hashes import HASH_CHARACTERS
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 
@@ -28,7 +27,6 @@ DestinationText = Annotated[str, Meta(max_length=2048)]
 StructureText = Annotated[str, Meta(max_length=32_768)]
 HashText = Annotated[str, Meta(pattern=f"^[a-z2-7]{{{HASH_CHARACTERS}}}\\Z")]
 """Base32 of a hash of 32 bytes: what stands before `.b32.i2p` in an address."""
-NodeIdText = Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * NODE_ID_BYTES}}}\\Z")]
 NodeName = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,31}\\Z")]
 Factor = Annotated[float, Meta(ge=-1e9, le=1e9)]
 

@@ -37,7 +37,6 @@ from consensus.protocols.garlic_farm.wire.errors import malformed
 
 PROOF_HEADER = "X-Garlic-Proof"
 VERSION = "1"
-PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 _CONTEXT = b"garlic farm handshake 1\x00"
 _LENGTH_BYTES = 2
