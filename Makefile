@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: run requirements test compiled test-compiled dist soak soak-kills soak-cluster check interop bench simulate \
-	simulate-large pipeline clean
+	simulate-large pipeline docs reference clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
@@ -94,6 +94,20 @@ build/java/%-$(JAVA_I2P).jar:
 
 interop: $(VENV)/all.stamp build/java/i2p-$(JAVA_I2P).jar build/java/router-$(JAVA_I2P).jar
 	$(BIN)/python -m pytest -m interop tests/interop
+
+# The documents as a site with search, in build/site; a link that leads nowhere fails.
+$(VENV)/docs.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp
+	$(PIP) install -e '.[docs]' -c constraints.txt
+	@touch $@
+
+docs: $(VENV)/docs.stamp
+	$(BIN)/python -m tests.reference.site
+	$(BIN)/zensical build --strict --clean -f build/zensical.toml
+	@echo "build/site/index.html"
+
+# Writes the pages of docs/reference that are made of the code; a test fails when one is stale.
+reference: $(VENV)/all.stamp
+	$(BIN)/python -m tests.reference
 
 # What the benchmarks compare with: a client for etcd, and PySyncObj.
 $(VENV)/bench.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp

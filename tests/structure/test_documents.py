@@ -6,6 +6,7 @@ a section by a link with the anchor that GitHub and mkdocs make of its heading.
 """
 
 import ast
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.reference import site
 from tests.structure.raft_rules import ROOT, definitions_in
 
 DOCS = ROOT / "docs"
@@ -116,3 +118,19 @@ def test_the_index_links_every_document_once() -> None:
     linked = [str((DOCS / target).resolve()) for _, target, _ in LINK.findall(index.read_text(encoding="utf-8"))]
     there = [str(path) for path in sorted(DOCS.rglob("*.md")) if path != index]
     assert sorted(target for target in linked if target.startswith(str(DOCS))) == there
+
+
+def test_a_page_of_the_site_links_pages_of_the_site_alone() -> None:
+    places = {site.place_of(path): site.page_of(path) for path in sorted(DOCS.rglob("*.md"))}
+    linked = {
+        (place, os.path.normpath(place.parent / target))
+        for place, text in places.items()
+        for _, target, _ in LINK.findall(FENCED.sub("", text))
+        if target and "://" not in target
+    }
+    assert {f"{place}: {target}" for place, target in linked if Path(target) not in places} == set()
+
+
+def test_the_site_shows_every_page_once() -> None:
+    shown = re.findall(r"'([\w/-]+\.md)'", repr(site.navigation()))
+    assert sorted(map(Path, shown)) == sorted(site.place_of(path) for path in DOCS.rglob("*.md"))

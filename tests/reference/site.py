@@ -1,0 +1,114 @@
+"""Lays out in build/ what `make docs` makes a site of: the documents, and a configuration of Zensical with their order.
+
+The documents stay as they are read in the repository, with two differences. Links that lead out of docs/, to modules
+and tests, become plain text, since a site has no such pages. docs/README.md becomes the first page. The order of the
+pages is that of docs/README.md, so it stands in one place.
+
+Why Zensical: MkDocs has no maintainer since 2024, and Material for MkDocs went into maintenance in November 2025 and
+names Zensical, by the same authors, as its successor.
+"""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+from tests.structure.raft_rules import ROOT
+
+DOCS = ROOT / "docs"
+BUILD = ROOT / "build"
+PAGES = BUILD / "docs"
+LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]+)?\)")
+FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+Entry = dict[str, "str | list[Entry]"]
+CONFIGURATION = """\
+[project]
+site_name = "Garlic Farm"
+site_description = "High-availability groups of I2P routers"
+docs_dir = "docs"
+site_dir = "site"
+use_directory_urls = false
+nav = {nav}
+
+[project.theme]
+features = ["navigation.sections", "navigation.top", "search.highlight", "content.code.copy"]
+font = false
+
+[project.markdown_extensions.tables]
+
+[project.markdown_extensions.toc]
+permalink = true
+
+[project.markdown_extensions.pymdownx.highlight]
+
+[project.markdown_extensions.pymdownx.superfences]
+
+[project.plugins.search]
+
+[project.plugins.offline]
+"""
+
+
+def lay_out() -> None:
+    """Write build/docs and build/zensical.toml."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    for path in sorted(DOCS.rglob("*.md")):
+        place = PAGES / place_of(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(page_of(path), encoding="utf-8")
+    (BUILD / "zensical.toml").write_text(CONFIGURATION.format(nav=_toml(navigation())), encoding="utf-8")
+
+
+def place_of(path: Path) -> Path:
+    """Where a document stands in the site."""
+    place = path.relative_to(DOCS)
+    return place.with_name("index.md") if place == Path("README.md") else place
+
+
+def page_of(path: Path) -> str:
+    """A document as the site has it."""
+
+    def link(found: re.Match[str]) -> str:
+        text, target, anchor = found[1], found[2], found[3] or ""
+        if "://" in target:
+            return found[0]
+        linked = (path.parent / target).resolve()
+        if not linked.is_relative_to(DOCS):
+            return text
+        return f"[{text}]({os.path.relpath(place_of(linked), place_of(path).parent)}{anchor})"
+
+    parts = FENCE.split(path.read_text(encoding="utf-8"))
+    return "".join(part if part.startswith("```") else LINK.sub(link, part) for part in parts)
+
+
+def navigation() -> list[Entry]:
+    """The sections of docs/README.md with the pages that they link."""
+    found: list[Entry] = [{"Garlic Farm": "index.md"}]
+    parts = re.split(r"^## (.+)$", (DOCS / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found += [{_title(DOCS / target): target} for target in _linked(parts[0])]
+    for heading, text in zip(parts[1::2], parts[2::2], strict=True):
+        found.append({heading: [{_title(DOCS / target): target} for target in _linked(text)]})
+    return found
+
+
+def _toml(value: "Entry | list[Entry] | str") -> str:
+    match value:
+        case str():
+            return json.dumps(value, ensure_ascii=False)
+        case list():
+            return f"[{', '.join(map(_toml, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{_toml(key)} = {_toml(each)}' for key, each in value.items())}}}"
+
+
+def _linked(text: str) -> list[str]:
+    return [target for _, target, _ in LINK.findall(text) if not target.startswith("..")]
+
+
+def _title(path: Path) -> str:
+    return path.read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ").replace("`", "")
+
+
+if __name__ == "__main__":
+    lay_out()
