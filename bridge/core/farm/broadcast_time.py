@@ -1,9 +1,9 @@
-"""Whether elections leave enough time: how long a majority takes to store an entry, beside the election timeout.
+"""Compares the time that a majority needs to store an entry with the election timeout.
 
-Raft keeps a leader only if broadcastTime << electionTimeout (section 5.6): if a round to the majority, disks included,
-takes about as long as followers wait, then every pause on the way unseats the leader. The leader has a measurement for
-nothing, the time that its clock entries take to be committed. The median of several decides, so that a pause of one
-disk is no alarm; a tenth of the timeout is what the paper asks for, a fifth is told to the operator.
+Raft keeps a leader only if broadcastTime << electionTimeout (section 5.6). If a round to the majority, disks included,
+takes about as long as followers wait, any delay causes an election. The leader measures the time from proposing a clock
+entry until it is committed; this costs no extra message. The median of several measurements is used, so that one slow
+write raises no alarm. The paper asks for a tenth of the timeout; the alarm is raised at a fifth.
 """
 
 from collections import deque
@@ -22,16 +22,16 @@ class BroadcastTime:
         self._taken_ms: deque[float] = deque(maxlen=MEASURED)
 
     def measured(self, taken_ms: float) -> None:
-        """An entry was committed so long after it was proposed."""
+        """Record how long an entry took from its proposal to its commitment."""
         self._taken_ms.append(taken_ms)
 
     def forget(self) -> None:
-        """Another server leads."""
+        """Forget the measurements: another server leads."""
         self._taken_ms.clear()
 
     @property
     def alarm(self) -> str | None:
-        """What is wrong, in words; None while enough is known and nothing is."""
+        """The problem in words; None without a problem, or with too few measurements."""
         if len(self._taken_ms) < MEASURED or (usual_ms := median(self._taken_ms)) <= self._limit_ms:
             return None
         return (

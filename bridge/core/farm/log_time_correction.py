@@ -1,22 +1,23 @@
-"""Log time is brought back: by an operator's entry, to what the clocks of a majority of the voters show.
+"""An operator's entry sets log time back to what the clocks of a majority of the voters show (M).
 
-Log time never goes back by itself, and leads a majority's clocks by little (`bridge.core.log.voter_clocks`). But a
-majority of the clocks can be wrong, and then be corrected; or a farm is made anew of one whose log time was wrong. Log
-time then stands still until the clocks have caught up, which may take years. Then an operator says so in the log:
+Log time never goes back by itself, and leads the clocks of a majority by little (`bridge.core.log.voter_clocks`). But
+the clocks of a majority can be wrong and be corrected later, or a farm can be recovered from one whose log time was
+wrong. Log time then stands still until the clocks have caught up, which may take years. The operator ends this with a
+correction entry:
 
     accepted   if log time leads M by more than a period and the allowance, so by more than honest reports explain,
                and the time that the entry names lies within M and M + allowance
     refused    otherwise, with the numbers
 
-So the entry cannot do what a clock entry may not: whoever writes it, log time comes out where a majority's clocks are.
+So a correction can do no more than a clock entry: log time ends where the clocks of a majority are.
 
-What the state holds in log time moves along by the same amount: when servers were heard, how long identities have not
-been seen, sessions, the pipeline's factors. Ages stay what they are, so that nobody grows stale or fresh by it, and no
-session ends early or lives on for the years that were taken back.
+All times in the state move by the same amount: when servers were heard, how long identities have not been seen,
+sessions, the pipeline's factors. Their ages do not change. So no report becomes stale or fresh by a correction, and no
+session ends early or lasts longer.
 
-What stands for itself outside of the farm cannot move: the second of a structure that
-routers have. A master whose last accepted second lies beyond what log time now allows is no longer held to it; its next
-publication has a second of the present, and a router that took the later one refuses it until then. The change says so.
+The second of a structure that routers already hold cannot be changed. If the last accepted second of a master lies
+beyond what log time now allows, the state forgets that second, and the next publication gets a present one. A router
+that holds the later structure refuses it until that second has passed. The change that is reported says so.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from bridge.core.state.recovery import LEASE_SET_SECONDS_MAX
 
 @dataclass(frozen=True, slots=True)
 class LogTimeCorrected:
-    """Log time was brought back."""
+    """Log time was set back."""
 
     before_ms: int
     after_ms: int
@@ -38,7 +39,7 @@ class LogTimeCorrected:
 
 @dataclass(frozen=True, slots=True)
 class SecondForgotten:
-    """A master is no longer held to the second of its last publication: routers that took it refuse earlier ones."""
+    """The second of a master's last publication is forgotten; routers that hold that structure refuse earlier ones."""
 
     publication: Publication
     refused_until_s: int
@@ -49,7 +50,7 @@ CorrectionChange = LogTimeCorrected | SecondForgotten | CommandRefused
 
 
 def needless_ms(period_ms: int) -> int:
-    """By how much log time may lead M without a need to correct it: it stands still until the clocks are there."""
+    """How far log time may lead M without a correction: it stands still until the clocks have caught up."""
     return period_ms + allowance_ms(period_ms)
 
 
@@ -80,7 +81,7 @@ def correct(state: FarmState, correction: Correction, tuning: FarmTuning) -> tup
 
 
 def correction_refusal(log_time_ms: int, majority_ms: int, time_ms: int, period_ms: int) -> str | None:
-    """Why log time cannot be brought back to `time_ms`, with the numbers; `majority_ms` is M."""
+    """Why log time cannot be set back to `time_ms`, with the numbers; `majority_ms` is M."""
     ahead_ms = log_time_ms - majority_ms
     if ahead_ms <= needless_ms(period_ms):
         return (

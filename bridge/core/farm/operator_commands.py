@@ -1,13 +1,13 @@
-"""What operators and the pipeline ask of the farm, as the state machine grants or refuses it.
+"""The commands of operators and of the pipeline: the state machine carries them out or refuses them.
 
     exclusion, cost, factors    change the weights; leaves and publishers are chosen again at once
     force                       marks the master until its next accepted publication
     client                      admits a client key, or removes it (`bridge.core.membership.client_keys`)
-    removal                     takes the server's report out, and lets it into the state no more
-    correction                  brings log time back (`bridge.core.farm.log_time_correction`)
+    removal                     deletes the server's report and ignores further ones
+    correction                  sets log time back (`bridge.core.farm.log_time_correction`)
 
-An exclusion is tried first: where it would leave a master that lists leaves with none, it is refused, because nothing
-at all is never published, and the structure that is out there would go on naming the leaf until it ends.
+An exclusion is refused if it would leave a master without any leaf. An empty structure is never published, so the
+previous structure would go on naming the excluded leaf until it ends.
 """
 
 from dataclasses import dataclass, replace
@@ -33,14 +33,14 @@ from bridge.core.state.farm_state import FarmState, FarmTuning
 
 @dataclass(frozen=True, slots=True)
 class PublicationForced:
-    """The publisher of `master` is to publish it anew."""
+    """The publisher of `master` shall publish it again."""
 
     master: str
 
 
 @dataclass(frozen=True, slots=True)
 class RemovalChanged:
-    """An operator took a server out of the farm, or lets it back."""
+    """An operator removed a server from the farm, or allowed it back."""
 
     server_id: int
     removed: bool

@@ -1,44 +1,43 @@
 """The farm's replicated state machine: committed records in, one state out, equal on every server.
 
-    report       the sender's latest state replaces its previous one
-    clock   log time moves on, never beyond what a majority's clocks allow (`bridge.core.log.voter_clocks`); what fell
-                 silent becomes stale, what is long silent is forgotten
-    publication  accepted only from the chosen publisher and with a later second than the last accepted one: a deposed
-                 publisher that comes back late is fenced here, before anything is signed. The second leads log time
-                 by a bounded amount: routers refuse a structure of the future, and each must be later than the last
-    admission    the identity gets the next Raft id, or its name is recorded; a name that is taken is refused. Who never
-                 comes alive loses its place again at a later clock entry
-    exclusion    a leaf is left out of every structure, or let in again; refused where nothing would be left to list
-    cost         an operator's factor on the cost of a leaf
-    force        the publisher publishes this master anew, as soon as routers take it
-    factors      the pipeline's factors, bounded, damped and fading (`bridge.core.log.weights`)
-    removal      what the server reported and reports does not count, until it is let back; the leader then takes it
-                 out of the group, by its own rules (`bridge.core.membership.reconcile`). While it votes its clock goes
-                 on counting
-    approval     another identity takes a name, and the one before is retired
-    eviction     an identity is out for ever, and the boxes with the new gossip key are kept for whom they are
-    rekeying     the boxes with the new gossip key are kept, and nobody is out
-    correction   log time comes back to where a majority's clocks are (`bridge.core.farm.log_time_correction`)
-    level        what the log may hold from here on; it never falls
-    client       a client key may write entries of some kinds, or may no longer (`bridge.core.membership.client_keys`)
-    foreign      kept in the log, no meaning here
+    report       replaces the sender's previous report
+    clock        advances log time, never beyond what the clocks of a majority allow (`bridge.core.log.voter_clocks`);
+                 a silent server becomes stale, and a server that was silent for long is forgotten
+    publication  accepted only from the chosen publisher, with a later second than the last accepted one: this fences a
+                 former publisher before it signs anything. The second may lead log time only by a bounded amount,
+                 because routers refuse structures from the future
+    admission    gives the identity the next Raft id, or records its name; refused if the name is taken. An identity
+                 that never comes alive loses its place at a later clock entry
+    exclusion    leaves a leaf out of every structure, or admits it again; refused if no leaf would remain
+    cost         sets an operator's factor on the cost of a leaf
+    force        has the publisher publish this master again, as soon as routers take it
+    factors      sets the pipeline's factors: bounded, damped and fading (`bridge.core.log.weights`)
+    removal      ignores the server's reports until it is allowed back. The leader then removes the server from the
+                 group by its own rules (`bridge.core.membership.reconcile`); while the server votes, its clock counts
+    approval     gives a name to another identity and retires the previous one
+    eviction     excludes an identity for ever, and stores the new gossip key, sealed for each remaining member
+    rekeying     stores the new gossip key, sealed for each member
+    correction   sets log time back to the clocks of a majority (`bridge.core.farm.log_time_correction`)
+    level        raises what the log may hold; it never falls
+    client       lets a client key write entries of some kinds, or no longer (`bridge.core.membership.client_keys`)
+    foreign      stays in the log and means nothing to the farm
 
-An entry acts on the farm only if its author, whose proof was verified on the wire floor, may say what it says, and says
-it for the first time (`bridge.core.membership.authors`). Any other stays in the log, and changes nothing but what is
-told of it.
+An entry has an effect only if its author may write it and writes it for the first time
+(`bridge.core.membership.authors`); the wire floor has verified the author's signature. Any other entry stays in the log
+and is only counted and reported.
 
-An entry of a kind that the farm's level does not hold yet changes nothing: an older version takes it for a foreign one,
-and anybody who may submit could put it there. Whoever proposes such entries waits for the level; this is what makes all
-versions agree if somebody does not.
+An entry of a kind above the farm's level has no effect. An older version takes it for a foreign entry, so applying it
+would make the versions differ. Members wait for the level before they propose such entries, but any client can submit
+one.
 
-What others submit may name its request; the table of sessions then sees to it that a repetition of it, which a
-sender that got no answer has to make, is not applied again, and tells at which index the first one is. The requests of
-each author are a table of their own: nobody can use up the request of another one's entry. An author chooses the names
-of its sessions, so only so many of its sessions are kept before those of strangers; any more are like a stranger's.
+A submission may name its request. A sender without an answer repeats its submission; the table of sessions then applies
+it once and returns the index of the first. Each author has requests of its own, so that no author can use up the
+request of another. An author chooses the names of its sessions. Therefore only a limited number of them is protected
+from eviction by strangers' sessions.
 
-After each report, each clock entry and each weight the publisher and the leaves of every master are chosen again, so
-the choice is part of the state and needs no message of its own. Nothing but the record, its index and the tuning
-enters; entries up to the applied index are ignored, which makes replay harmless.
+The publisher and the leaves of every master are chosen again after each report, clock entry and weight. The choice is
+part of the state and needs no message of its own. It depends on nothing but the record, its index and the tuning.
+Entries up to the applied index are ignored, so replay is harmless.
 """
 
 import hashlib
@@ -113,16 +112,16 @@ from consensus import LogId
 from consensus.sessions import RequestId, RequestStatus, SessionTable, parse_request_id
 
 _NUMBER_BYTES = 8
-"""The result of a request is index and term of the entry that was applied, so long each."""
+"""The result of a request is index and term of the applied entry, each of so many bytes."""
 _STRANGERS_MARK = "?"
-"""As `AUTHORS_MARK`, for authors that nobody admitted."""
+"""As `AUTHORS_MARK`, for authors that are not admitted."""
 _CLIENT_DIGITS = 32
-"""Of the hash that stands there for the name which the author gave: the table bounds how long a name may be."""
+"""Length of the hash that replaces the author's own name of a session: the table bounds the length of names."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationAccepted:
-    """The publisher may now sign and hand over what it planned."""
+    """The publisher may now sign its plan and hand it to its router."""
 
     publication: Publication
 
@@ -153,21 +152,21 @@ class ClockBounded:
 
 @dataclass(frozen=True, slots=True)
 class ServerForgotten:
-    """A server has been silent for so long that its leaves are no longer counted."""
+    """A server has been silent for so long that its leaves no longer count."""
 
     server_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused:
-    """Whether this request was applied before is forgotten, so it is not applied: its sender must begin a session."""
+    """The table no longer knows whether this request was applied, so it is refused: its sender must begin a session."""
 
     request: str
 
 
 @dataclass(frozen=True, slots=True)
 class EntryTooEarly:
-    """An entry of a kind that not all servers understand yet: it came before the level that brings it."""
+    """An entry of a kind that the farm's level does not include yet."""
 
     kind: str
     needed_level: int
@@ -225,14 +224,14 @@ class Farm:
         self.sessions = SessionTable(SESSION_LIMITS)
 
     def restore(self, state: FarmState, period_ms: int, sessions: bytes) -> None:
-        """Go on from what another server, or an earlier life of this one, held; raises `SessionTableError`."""
+        """Continue from the snapshot of another server, or of a previous run; raises `SessionTableError`."""
         self.sessions = SessionTable.load(sessions, SESSION_LIMITS)
         self.tuning = replace(self.tuning, period_ms=period_ms)
-        # A snapshot of before there were admissions has no founders in it.
+        # A snapshot from before the first admission has no founders in it.
         self.state = replace(state, admitted={**self.state.admitted, **state.admitted})
 
     def apply(self, index: int, term: int, entry: ProvenRecord) -> tuple[Change, ...]:
-        """Take one committed record; what changed is for traces and for the publisher's next act."""
+        """Apply one committed record; returns the changes, for the trace and for the publisher."""
         if index <= self.state.applied_index:
             return ()
         record = entry.record
@@ -241,7 +240,7 @@ class Farm:
         changes: list[Change] = []
         match verdict:
             case RequestStatus.NEW if isinstance(record, Foreign):
-                pass  # opaque entries of users are the many, and nobody need have signed them
+                pass  # most entries are opaque ones of users, which need no signature
             case RequestStatus.NEW:
                 reason = self.without_effect(entry)
                 if reason is not None:
@@ -263,7 +262,7 @@ class Farm:
         return tuple(changes)
 
     def without_effect(self, entry: ProvenRecord) -> NoEffect | None:
-        """Why this entry would change nothing now, as far as that lies in its author."""
+        """Why this entry would change nothing now because of its author; None if its author is no obstacle."""
         state = self.state
         return without_effect(entry, state.admitted, state.clients, state.numbers)
 
@@ -272,7 +271,7 @@ class Farm:
     ) -> None:
         """Take a committed configuration: these are the sets of voters of which each must agree by a majority.
 
-        `members`: everybody in it, learners as well. They came alive (`bridge.core.membership.admission`).
+        `members`: all servers in it, learners included. They came alive (`bridge.core.membership.admission`).
         """
         if index > self.state.applied_index:
             state, clocks = self.state, self.state.clocks.configured(majorities)
@@ -304,10 +303,11 @@ class Farm:
     def session_of(self, entry: ProvenRecord) -> RequestId | None:
         """The request that an entry names, as the table of sessions calls it; None if it names none.
 
-        A request of a proven entry belongs to its author. Otherwise whoever can submit could use the next request id of
-        an honest server for an entry that means nothing, and that server's own entry would count as a repetition. Of
-        the farm's own authors the first sessions, up to `AUTHOR_SESSIONS_MAX` each, are not forgotten for those of
-        strangers. A session stays on its side as long as it is there: on the other one its requests would be new.
+        A request of a proven entry belongs to its author. Otherwise any client could submit a meaningless entry under
+        the next request id of an honest server, and that server's own entry would count as a repetition. The first
+        sessions of each of the farm's own authors, up to `AUTHOR_SESSIONS_MAX`, are not forgotten in favour of
+        strangers' sessions. A session never changes from protected to unprotected or back: its requests would be new
+        there.
         """
         request = request_of(entry.record)
         request_id = None if request is None else parse_request_id(request)
@@ -325,14 +325,14 @@ class Farm:
         return strangers if crowded or sessions.has(strangers.client, strangers.session_start) else own
 
     def position_of(self, request: RequestId) -> LogId | None:
-        """Where the entry stands that was applied under this request id; None if none was, or that is forgotten."""
+        """Index and term of the entry that was applied under this request id; None if none was, or it is forgotten."""
         if not self.sessions.was_executed(request):
             return None
         result = self.sessions.result_of(request) or b""
         return LogId(int.from_bytes(result[:_NUMBER_BYTES]), int.from_bytes(result[_NUMBER_BYTES:]))
 
     def _admit(self, request_id: RequestId | None, index: int, term: int) -> RequestStatus:
-        """What becomes of a submission under this request id. Without one it is applied as often as it is there."""
+        """What the table says of a submission under this request id. An entry without one is applied each time."""
         if request_id is None:
             return RequestStatus.NEW
         verdict = self.sessions.admit(request_id, index, self.state.log_time_ms)
@@ -342,7 +342,7 @@ class Farm:
 
 
 def _author_has_a_say(state: FarmState, author: Author) -> bool:
-    """A server that belongs to the farm, be it removed from the group, or a client key that is admitted."""
+    """Whether the author is a member of the farm, also one removed from the group, or an admitted client key."""
     client = state.clients.get(author.node_id)
     if client is not None and client.admitted:
         return True
@@ -360,7 +360,7 @@ def _of_author(mark: str, author: Author, request: RequestId) -> RequestId:
 
 
 def _author_alive(state: FarmState, entry: ProvenRecord) -> FarmState:
-    """An entry of an identity that has effect shows that it is there."""
+    """Note that an identity is alive: an entry of it had effect."""
     if entry.author is None or isinstance(entry.record, Foreign):
         return state
     match entry.record:
@@ -380,7 +380,7 @@ def _without_effect(entry: ProvenRecord, reason: NoEffect) -> EntryWithoutEffect
 def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:
     clocks = state.clocks.reported(report.server_id, report.date_ms, state.applied_term)
     if report.server_id in state.removed:
-        # Until the leader has let it go it votes, and where its vote is needed log time needs its clock.
+        # It votes until the leader has removed it; while its vote is needed, log time needs its clock.
         return replace(state, clocks=clocks), []
     before = state.servers.get(report.server_id)
     # Log time is up to one period behind the true time, because it moves only once a period.
@@ -451,10 +451,10 @@ def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[Fa
 
 
 def _unproven_silence_ms(advance_ms: int, tuning: FarmTuning) -> int:
-    """How much of an advance of log time says nothing about who was silent.
+    """How much of an advance of log time does not count as silence of the servers.
 
-    A leader writes a clock entry each period. A longer gap means that nobody led, or that log time caught up with the
-    clocks after a standstill: no report could be committed either, and nobody is to be blamed for that.
+    A leader writes a clock entry each period. A longer gap means that there was no leader, or that log time caught up
+    with the clocks after a standstill. No report could be committed during the gap.
     """
     return advance_ms - tuning.period_ms if advance_ms > tuning.stale_after_ms else 0
 

@@ -1,20 +1,20 @@
-"""What all servers of a farm understand: a level that the log raises, and that no server applies beyond its own.
+"""The feature level: which kinds of entries all servers of a farm understand.
 
     each node        tells the level that it supports in its signed metadata
     the leader       once every voter supports more than the farm's level ──▶ {"level": …}, committed
     every server     applies entries of the kinds that the level allows; at a level beyond its own it stops
     every voter      refuses an append or a snapshot with a level beyond its own before it stores anything of it
 
-A state machine of several versions must not diverge. An older server takes an entry of a kind that it does not know
-for a foreign JSON object, and its state would from there on be another one, silently. So entries of new kinds are
-proposed only at the level that brings them, and the level is raised only when all voters know them; one that a client
-submits before that is applied by nobody (`bridge.core.farm.state_machine`). Who then comes with an older version (a
-learner that was not asked) refuses the level's entry, and with it all that follows; if its log has the entry already (a
-downgrade) it stops there, before any of the new ones. Either way it says which version it takes.
+Servers of different versions must compute the same state. An older server takes an entry of an unknown kind for a
+foreign JSON object; its state would differ silently from then on. So entries of a new kind are proposed only at the
+level that introduces them, and the level is raised only when all voters support it. No server applies such an entry
+before that (`bridge.core.farm.state_machine`). A server with an older version, such as a learner that was not asked,
+refuses the level's entry and all that follow. If its log holds that entry already (a downgrade), it stops there, before
+any new entry. In both cases it names the version that is needed.
 
-The level never falls, and rises by one at a time: an entry of any other level has no effect, so that one that is made
-up neither ends a server nor opens the way for entries that nobody understands. JSON objects of applications are
-foreign at every level: what they mean is not the farm's.
+The level never falls and rises by one at a time. An entry with any other level has no effect, so a forged one neither
+stops a server nor permits entries that servers do not understand. JSON objects of applications are foreign at every
+level.
 """
 
 from collections.abc import Collection
@@ -35,13 +35,13 @@ from bridge.core.log.records import (
 )
 
 FIRST_LEVEL = 1
-"""What a farm understands before its log says more: reports, clock, publications, admissions."""
+"""The level of an empty log: reports, clock, publications, admissions."""
 
 SUPPORTED_LEVEL = 2
 """What this version understands."""
 
 VERSION_OF = {1: "0.1.0", 2: "0.1.0"}
-"""The first version that supports a level: told in the entry, for those who do not know it."""
+"""The first version that supports a level; the entry names it for servers that do not know the level."""
 
 _VERSION_CHARACTERS = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz.+-")
 _NEEDED: dict[type, int] = dict.fromkeys(
@@ -50,7 +50,7 @@ _NEEDED: dict[type, int] = dict.fromkeys(
 
 
 def needed_level(record: Record) -> int:
-    """The level from which on a record may be in the log."""
+    """The lowest level at which a record has an effect."""
     return _NEEDED.get(type(record), FIRST_LEVEL)
 
 
@@ -64,17 +64,17 @@ def next_level(current: int, voters: Collection[int | None]) -> Level | None:
 
 
 def may_raise(current: int, level: Level) -> bool:
-    """Whether the entry raises the level, or would in a server that supports it."""
+    """Whether the entry raises the level, or would on a server that supports it."""
     return level.number == current + 1
 
 
 class UnsupportedLevelError(Exception):
-    """The farm speaks of things that this version does not understand; the text names the version that does."""
+    """The farm's level is above what this version supports; the text names the version that is needed."""
 
     def __init__(self, level: int, version: str, index: int | None = None) -> None:
-        """`index` is the place of the entry in the log; None: a snapshot has it."""
+        """`index` is the index of the entry in the log; None if a snapshot holds the level."""
         self.index = index
-        # The word comes from an entry that anybody may have made up.
+        # The version's name comes from an entry that any client may have forged.
         named = version if version and _VERSION_CHARACTERS.issuperset(version) else "a newer one"
         super().__init__(
             f"the farm has reached feature level {level}, and this version of garlicfarm supports {SUPPORTED_LEVEL}:"

@@ -1,8 +1,8 @@
 """The hash of a destination, as operators and the pipeline name it: what stands before `.b32.i2p` in its address.
 
 Reports carry destinations in full, in I2P's base64 (`-` and `~` in place of `+` and `/`); exclusions, factors and the
-assignment of leaves to masters carry hashes, because nobody types or pastes 500 characters. The state machine has to
-bring the two together, so it computes the one from the other; it does so at each entry for each leaf, hence the memory.
+assignment of leaves to masters carry hashes, because an operator cannot type 500 characters. The state machine computes
+the hash from the destination, for each leaf at each entry; therefore results are cached.
 """
 
 import base64
@@ -17,8 +17,8 @@ _KEPT = 8192
 def hash_of(destination: str) -> str:
     """Base32 of the SHA-256 of a destination, 52 characters.
 
-    The decoder lets through nothing but destinations. Should anything else come here, it is hashed as it is: a function
-    that raised would stop every server of the farm at the same entry.
+    The decoder admits nothing but destinations. Any other text is hashed as it is: an exception here would stop every
+    server of the farm at the same entry.
     """
     try:
         content = base64.b64decode(destination, altchars=b"-~", validate=True)

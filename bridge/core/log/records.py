@@ -9,19 +9,19 @@ These kinds of JSON object travel as application entries of the Raft log. A memb
     exclusion     `exclusion`                         an operator keeps a leaf out of every structure, or lets it in
     cost          `cost`                              an operator makes a leaf dearer or cheaper
     force         `force`                             an operator has a master published anew
-    factors       `factors`                           the pipeline's judgement of leaves, from the history of the log
-    removal       `removal`                           an operator takes a server out of the farm, or lets it back
-    correction    `correction`                        an operator brings log time back to a majority's clocks
-    approval      `approval`                          a person's word that another identity takes a name
-    eviction      `eviction`                          a person's word that an identity is out, and new gossip keys
-    rekeying      `rekeying`                          a person's word that the gossip keys are replaced, for all
-    level         `level`                             what all servers understand from here on
+    factors       `factors`                           the pipeline's factors on the costs of leaves
+    removal       `removal`                           an operator removes a server from the farm, or allows it back
+    correction    `correction`                        an operator sets log time back to the clocks of a majority
+    approval      `approval`                          an operator gives a name to another identity
+    eviction      `eviction`                          an operator excludes an identity; new gossip keys for the others
+    rekeying      `rekeying`                          an operator replaces the gossip keys of all members
+    level         `level`                             the kinds of entries that all servers understand from here on
     client        `client`                            an operator admits a client key with scopes, or removes it
-    foreign       anything else that is a JSON object kept in the log; the state machine only notes its `request`
+    foreign       any other JSON object               kept in the log; the state machine only notes its `request`
 
-The decoder lives on the wire floor; the state machine sees only these values, each with the author that the entry's
-proof names (`ProvenRecord`), or without one. Unknown members are ignored there and
-stay in the log. What a router kind cannot tell is `None`: unknown, never invented.
+The wire floor decodes the JSON; the state machine sees only these values, each with the author whose signature the
+decoder has verified (`ProvenRecord`), or without one. The decoder ignores unknown members; they stay in the log. `None`
+is a figure that this kind of router cannot tell.
 """
 
 from collections.abc import Mapping
@@ -121,7 +121,7 @@ class Report:
 class Clock:
     """The leader's clock entry: log time becomes `time_ms`, within the limit of `bridge.core.log.voter_clocks`.
 
-    `period_ms` is the farm's reporting period from here on: the leader's setting, and through the log everybody's.
+    `period_ms` is the farm's reporting period from here on: the leader's setting applies to all servers.
     """
 
     time_ms: int
@@ -148,7 +148,7 @@ class Admission:
     key: bytes | None = None
     """Its public key."""
     server_id: int = 0
-    """The Raft id that it gives out, or that the identity has: the leader says it, so that its signature covers it."""
+    """The Raft id that it gives out, or that the identity has; named here so that the leader's signature covers it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """The identity `node_id` is out, and an era of gossip keys begins: see `bridge.core.membership.eviction`."""
+    """The identity `node_id` is evicted, and an era of gossip keys begins: see `bridge.core.membership.eviction`."""
 
     node_id: bytes
     era: int
@@ -175,7 +175,7 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class KeyReplacement:
-    """An era of gossip keys begins, and nobody is out: see `bridge.core.membership.eviction`."""
+    """An era of gossip keys begins without an eviction: see `bridge.core.membership.eviction`."""
 
     era: int
     boxes: tuple[tuple[bytes, bytes], ...]
@@ -192,7 +192,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """The leaf with this hash (base32, as in its address) is listed nowhere from here on, or again."""
+    """The leaf with this hash (base32, as in its address) is excluded from all structures, or admitted again."""
 
     leaf_hash: str
     excluded: bool
@@ -201,7 +201,7 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class CostFactor:
-    """An operator's factor on the cost of a leaf, until another one; 1 takes it back."""
+    """An operator's factor on the cost of a leaf, until the next one; 1 removes it."""
 
     leaf_hash: str
     factor: float
@@ -218,7 +218,7 @@ class Force:
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """What the pipeline makes of the log up to `through_index`: a factor on the cost of each leaf that it names."""
+    """The pipeline's result from the log up to `through_index`: a factor on the cost of each leaf that it names."""
 
     through_index: int
     formula: str
@@ -232,12 +232,12 @@ class Foreign:
 
     reason: str
     request: str | None = None
-    """What its sender calls it, so that a repetition of it is told from a second one."""
+    """The sender's name of the request, which tells a repetition from a second entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The server with this Raft id does not belong to the group from here on, alive or not; or it may come back."""
+    """The server with this Raft id no longer belongs to the group, alive or not; or it may come back."""
 
     server_id: int
     removed: bool
@@ -248,9 +248,9 @@ class Scope(Enum):
     """What entries of a client key may do."""
 
     WEIGHTS = "weights"
-    """Factors, as the pipeline says them."""
+    """The pipeline's factors."""
     OPERATOR = "operator"
-    """What an operator asks for: exclusions, costs, forced publications, removals."""
+    """An operator's commands: exclusions, costs, forced publications, removals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ class ClientKey:
     """A client key may now, or may no longer, write entries of these scopes (`bridge.core.membership.client_keys`)."""
 
     node_id: bytes
-    """What names it as an author: as with servers, it follows from the key."""
+    """Its name as an author, derived from the key as for servers."""
     name: str
     key: bytes
     scopes: tuple[Scope, ...]
@@ -275,7 +275,7 @@ class Correction:
 
 
 OperatorCommand = Exclusion | CostFactor | Force | Factors | Removal | ClientKey | Correction
-"""What operators and the pipeline have to say about what is published, by whom, and who else may say so."""
+"""The commands of operators and of the pipeline about publishing, servers and client keys."""
 
 Record = (
     Report | Clock | Publication | Admission | Approval | Eviction | KeyReplacement | Level | OperatorCommand | Foreign
@@ -283,7 +283,7 @@ Record = (
 
 
 def request_of(record: Record) -> str | None:
-    """What its sender calls it; None for what servers write in their office, which is never submitted twice."""
+    """The sender's name of the request; None for records that only servers write, which are never submitted twice."""
     match record:
         case Clock() | Publication() | Admission() | Approval() | Eviction() | KeyReplacement() | Level():
             return None
@@ -312,13 +312,13 @@ _KINDS: dict[type[Record], str] = {
 
 
 def kind_of(record: Record) -> str:
-    """What the table above calls it."""
+    """The record's name in the table above."""
     return _KINDS[type(record)]
 
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who signed an entry, verified, and which of its entries this is (`bridge.core.membership.authors`)."""
+    """The verified signer of an entry, and the signer's number of it (`bridge.core.membership.authors`)."""
 
     node_id: bytes
     number: int
@@ -331,6 +331,6 @@ class ProvenRecord:
     record: Record
     author: Author | None = None
     forged: bool = False
-    """It ends like a proof that does not hold."""
+    """It ends like a proof, and the signature does not verify."""
     data: bytes = b""
-    """The entry; kept where others will want to check the signature themselves (`bridge.core.membership.admission`)."""
+    """The entry's bytes; kept where others check the signature again (`bridge.core.membership.admission`)."""

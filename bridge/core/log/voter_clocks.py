@@ -1,24 +1,24 @@
-"""How far log time may go: what the clocks of a majority of the voters have reached, as the log itself shows.
+"""The limit of log time: how far the clocks of a majority of the voters have come, computed from the log alone.
 
-Each report in the log is signed by its author and carries the author's clock (`date`), so reports are the witnesses of
-the time and need no message of their own. The state keeps one reading of each voter, its latest:
+Each report in the log is signed by its author and carries the author's clock (`date`). So the reports prove the time
+without a message of their own. The state keeps the latest reading of each voter:
 
     M(term)   the greatest time that the readings of a majority of the voters have reached; None without a majority.
               A reading counts only if it was committed in `term`, hence after the election of its leader, and not more
-              than `READING_CLOCK_ENTRIES` clock entries ago: a clock that was wrong once and then fell silent is no
-              witness for ever.
+              than `READING_CLOCK_ENTRIES` clock entries ago: a wrong clock of a server that fell silent does not count
+              for ever.
     V         the greatest M that any clock entry so far was measured by
     limit     max(V, M) + allowance, with allowance = min(period, 20 s) + 5 s
 
-A clock entry sets log time to min(its time, limit), and never back. A majority holds at least one server whose clock is
-right, as long as fewer than half are wrong, so M and V are never ahead of the true time by more than that clock is, and
-nobody, the leader included, can lead log time beyond the allowance. That is less than the 30 s by which a report's date
-may differ from log time: who lies about the time cannot make honest servers look wrong. The allowance is needed because
-M is up to a period old when it is used: reports come once a period.
+A clock entry sets log time to min(its time, limit), and never back. As long as fewer than half of the clocks are wrong,
+each majority includes a server with a right clock. So M and V never lead the true time by more than that clock does,
+and no server, not even the leader, can advance log time beyond the allowance. The allowance is less than the 30 s by
+which a report's date may differ from log time: a server with a false clock cannot make honest servers look wrong. It is
+needed because M can be one period old: reports come once a period.
 
-Without a majority (at an election, before the first reports) V bounds all entries together: any number of them adds up
-to the one allowance. Voters come from the configurations in the log, so the limit is a function of the log, the same on
-every server. A configuration of two majorities (joint consensus) asks for both.
+Without a majority (at an election, before the first reports) V bounds all entries: together they cannot exceed one
+allowance. The voters come from the configurations in the log, so the limit depends on the log alone and is equal on
+every server. A joint configuration needs both majorities.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ ALLOWANCE_PERIOD_MAX_MS = 20_000
 ALLOWANCE_MS = 5_000
 """Together less than the tolerance of 30 s for the date of a report (`FarmTuning.clock_tolerance_ms`)."""
 READING_CLOCK_ENTRIES = 6
-"""A reading counts for so many clock entries: there are at most two in a period, and a report comes once a period."""
+"""How many clock entries a reading counts for: at most two come in a period, and one report of each server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,13 @@ class VoterClocks:
     clock_entries: int = 0
 
     def configured(self, majorities: tuple[tuple[int, ...], ...]) -> "VoterClocks":
-        """After a configuration: who votes no more is no witness any more."""
+        """The value after a configuration: readings of servers that no longer vote are dropped."""
         voters = {each for majority in majorities for each in majority}
         readings = {server_id: each for server_id, each in self.readings.items() if server_id in voters}
         return replace(self, majorities=majorities, readings=readings)
 
     def reported(self, server_id: int, date_ms: int, term: int) -> "VoterClocks":
-        """After a report: it replaces what this server reported before, be that earlier or later."""
+        """The value after a report, which replaces the server's previous reading, earlier or later."""
         if not any(server_id in majority for majority in self.majorities):
             return self
         return replace(self, readings={**self.readings, server_id: Reading(date_ms, term, self.clock_entries)})
@@ -77,23 +77,23 @@ class VoterClocks:
         return time_of_majorities(self.majorities, reached)
 
     def limit_ms(self, term: int, period_ms: int) -> int | None:
-        """The latest log time that a clock entry of `term` can bring about; None: nothing bounds it."""
+        """The latest log time that a clock entry of `term` can set; None: no bound."""
         if not self.majorities:
             return None
         return max(self.vouched_ms, self.majority_ms(term) or 0) + allowance_ms(period_ms)
 
     def clock_written(self, term: int) -> "VoterClocks":
-        """After a clock entry."""
+        """The value after a clock entry."""
         vouched_ms = max(self.vouched_ms, self.majority_ms(term) or 0)
         return replace(self, vouched_ms=vouched_ms, clock_entries=self.clock_entries + 1)
 
     def taken_back(self, majority_ms: int) -> "VoterClocks":
-        """After a correction that a majority vouches for: what clocks had reached before was wrong."""
+        """The value after a correction: what the clocks had reached before was wrong."""
         return replace(self, vouched_ms=majority_ms)
 
 
 def allowance_ms(period_ms: int) -> int:
-    """How far log time may lead what a majority's clocks have shown to have reached."""
+    """How far log time may lead the readings of a majority."""
     return min(period_ms, ALLOWANCE_PERIOD_MAX_MS) + ALLOWANCE_MS
 
 

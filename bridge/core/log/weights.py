@@ -1,21 +1,21 @@
-"""What is added to the figures of the reports: exclusions and factors of operators, factors of the pipeline.
+"""Weights on the figures of the reports: exclusions and factors of operators, factors of the pipeline.
 
-    exclusion   operator    the leaf is listed nowhere, healthy or not, until it is let in again
-    cost        operator    factor 0.1 … 10 on the leaf's cost, until another one
+    exclusion   operator    the leaf is in no structure, healthy or not, until it is admitted again
+    cost        operator    factor 0.1 … 10 on the leaf's cost, until the next one
     factors     pipeline    factor 0.5 … 2, made from the history of the log up to `throughIndex`
 
     cost = (load + 20) x operator x pipeline - 20,  within 0 … 100
 
-The factors work on the load counted from 20 below nothing: a bare product would leave an idle leaf at cost 0 whatever
-the operator says. With both factors 1 the cost is the load.
+The factors multiply load + 20: a plain product would leave an idle leaf at cost 0, whatever the factor. With both
+factors 1 the cost is the load.
 
-Operators are obeyed at once and as they say. The pipeline is a feedback loop, slow, and somebody's Spark job, so it is
-bounded (0.5 … 2), damped (each accepted entry moves a factor by a tenth at most) and forgotten: a factor that is not
-said again within 5 minutes falls back, and is 1 again 10 minutes after it was said last, by log time. An entry that
-knows no more of the log than the last one, or claims to know what comes after it, is refused, so a repetition, or a
-second pipeline that lags behind, moves nothing.
+An operator's weight counts at once and in full. The pipeline is a slow feedback loop outside of the farm, so its
+factors are bounded (0.5 … 2), damped (each accepted entry changes a factor by a tenth at most) and fade: a factor that
+is not repeated within 5 minutes returns to 1, which it reaches 10 minutes of log time after the last entry. An entry
+is refused if it covers no more of the log than the previous one, or claims to cover entries after itself. So neither a
+repetition nor a second pipeline that lags behind changes anything.
 
-All factors are kept as whole thousandths and all arithmetic is in integers: the outcome must be equal on every machine.
+Factors are whole thousandths and all arithmetic is in integers: the result must be equal on every machine.
 """
 
 from collections.abc import Mapping
@@ -38,13 +38,13 @@ FACTOR_ENDS_MS = 600_000
 
 @dataclass(frozen=True, slots=True)
 class PipelineFactor:
-    """A factor in thousandths, and the log time at which it was said."""
+    """A factor in thousandths, and the log time of the entry that set it."""
 
     thousandths: int
     said_ms: int
 
     def at(self, log_time_ms: int) -> int:
-        """What is left of it, in thousandths."""
+        """The factor in thousandths at this log time."""
         age_ms = log_time_ms - self.said_ms
         if age_ms <= FACTOR_HOLDS_MS:
             return self.thousandths
@@ -54,7 +54,7 @@ class PipelineFactor:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """All of it, by hash of the leaf (`bridge.core.log.hashes`)."""
+    """All weights, by hash of the leaf (`bridge.core.log.hashes`)."""
 
     excluded: tuple[str, ...] = ()
     """In order."""
@@ -62,13 +62,13 @@ class Weights:
     """Operators' factors other than 1, in thousandths."""
     factors: Mapping[str, PipelineFactor] = field(default_factory=dict)
     through_index: int = 0
-    """How far the pipeline had read when it last spoke."""
+    """Up to which index the pipeline had read for its last entry."""
     formula: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ExclusionChanged:
-    """A leaf is excluded from here on, or listed again."""
+    """A leaf is excluded, or admitted again."""
 
     leaf_hash: str
     excluded: bool
@@ -84,7 +84,7 @@ class CostFactorChanged:
 
 @dataclass(frozen=True, slots=True)
 class FactorsAccepted:
-    """The pipeline's factors count, as far as the damping lets them."""
+    """The pipeline's factors were accepted, and damped."""
 
     through_index: int
     leaves: int
@@ -92,7 +92,7 @@ class FactorsAccepted:
 
 @dataclass(frozen=True, slots=True)
 class CommandRefused:
-    """An exclusion, a factor or a forced publication that changed nothing, and why."""
+    """A command that changed nothing, and the reason."""
 
     kind: str
     reason: str
@@ -111,7 +111,7 @@ def weighed(load: int, leaf_hash: str, weights: Weights, log_time_ms: int) -> in
 
 
 def exclude(weights: Weights, exclusion: Exclusion) -> tuple[Weights, WeightsChange | None]:
-    """After an exclusion; None if it said nothing new."""
+    """The weights after an exclusion; None if it changes nothing."""
     known = exclusion.leaf_hash in weights.excluded
     if known == exclusion.excluded:
         return weights, None
@@ -123,7 +123,7 @@ def exclude(weights: Weights, exclusion: Exclusion) -> tuple[Weights, WeightsCha
 
 
 def set_cost(weights: Weights, cost: CostFactor) -> tuple[Weights, WeightsChange | None]:
-    """After an operator's factor; None if it said nothing new."""
+    """The weights after an operator's factor; None if it changes nothing."""
     thousandths = _thousandths(cost.factor, OPERATOR_BOUNDS)
     if thousandths is None:
         return weights, CommandRefused("cost", f"the factor {cost.factor:g} is not within {_bounds(OPERATOR_BOUNDS)}")
@@ -140,7 +140,7 @@ def set_cost(weights: Weights, cost: CostFactor) -> tuple[Weights, WeightsChange
 
 
 def take_factors(weights: Weights, entry: Factors, index: int, log_time_ms: int) -> tuple[Weights, WeightsChange]:
-    """After the pipeline's entry at `index`: all of its factors, or for a reason none."""
+    """The weights after the pipeline's entry at `index`: it is accepted or refused as a whole."""
     refusal = _refusal(weights, entry, index)
     if refusal is not None:
         return weights, CommandRefused("factors", refusal)
@@ -156,7 +156,7 @@ def take_factors(weights: Weights, entry: Factors, index: int, log_time_ms: int)
 
 
 def fading(weights: Weights, log_time_ms: int) -> Weights:
-    """Without the factors of which nothing is left."""
+    """The weights without the factors that have faded out."""
     if all(log_time_ms - each.said_ms < FACTOR_ENDS_MS for each in weights.factors.values()):
         return weights
     left = {leaf: each for leaf, each in weights.factors.items() if log_time_ms - each.said_ms < FACTOR_ENDS_MS}
@@ -175,7 +175,7 @@ def _refusal(weights: Weights, entry: Factors, index: int) -> str | None:
 
 
 def _damped(now: int, wanted: int) -> int:
-    # Rounded towards `now`, so that no move is more than it may be.
+    # Rounded towards `now`, so that no change exceeds the damping.
     lowest = -(-now * (100 - DAMPING_PERCENT) // 100)
     return min(max(wanted, lowest), now * (100 + DAMPING_PERCENT) // 100)
 

@@ -1,34 +1,34 @@
-"""Who belongs to the farm: Raft ids given out by the log, each bound to one identity for ever.
+"""The table of admitted identities: the log gives out Raft ids and binds each to one identity for ever.
 
     founders     Raft ids 1, 2, … in order of NodeId, known with the founding
-    admission    a log entry of the leader: this identity, under this name ──▶ the next Raft id that was never used
-    approval     a person's word: another identity takes this name          ──▶ the one before is RETIRED
-    eviction     a person's word: this identity is out            ──▶ it is EVICTED  (`bridge.core.membership.eviction`)
-    a clock      of an identity nothing came since its admission            ──▶ LAPSED, and out of the table
+    admission    the leader's entry: this identity, under this name         ──▶ the next unused Raft id
+    approval     an operator's entry: another identity takes this name      ──▶ the previous identity is RETIRED
+    eviction     an operator's entry about this identity          ──▶ it is EVICTED  (`bridge.core.membership.eviction`)
+    a clock      an identity has not come alive since its admission         ──▶ LAPSED, its row is deleted
 
-The id follows from the entries before it, so two leaders cannot give out one id twice, however the one deposes the
-other. The entry names it all the same, and is refused if it names another one: so the leader's signature covers the
-binding of id and identity, and whoever knows the founders can check it without the log. For that the signed bytes of
-the entry that first admitted an identity stay in the table. A Raft id is a storage that voted; given to another router
-it would vote a second time. So an id is never given out twice, and what the log once said of it holds for ever.
+The id follows from the previous entries, so two leaders cannot give out the same id. The entry names the id as well and
+is refused if it names another one. So the leader's signature covers the binding of id and identity, and every node that
+knows the founders can verify it without the log. For that, the table keeps the signed bytes of the entry that first
+admitted an identity. A Raft id stands for a storage that has voted; another router under the same id could vote a
+second time. Therefore an id is never given out again.
 
-*Lapses.* Whoever holds the farm's key can make identities without end, and each admission takes one of `ADMITTED_MAX`
-places. An identity that came alive (it is in a configuration, or an entry of its own had effect) keeps its place for
-good. One that did not within `LAPSE_MS` of log time loses its row: the place is free, its identity may ask again and
-gets a new id. The id stays used up: the row of the highest id is kept, as LAPSED, until a higher one is given out, so
-that the next id follows from the table as ever. An id below the highest that is not in the table has lapsed, and who
-shows an admission with it is refused (`is_lapsed`).
+*Lapses.* A holder of the farm key can make any number of identities, and each admission takes one of `ADMITTED_MAX`
+places. An identity that came alive (it is in a configuration, or one of its entries had effect) keeps its place for
+good. If it does not come alive within `LAPSE_MS` of log time, its row is deleted; the identity may ask again and gets a
+new id. The id stays used: the row of the highest id is kept, as LAPSED, until a higher one is given out, so that the
+next id still follows from the table. An id below the highest that is not in the table has lapsed, and a node that
+presents an admission with it is refused (`is_lapsed`).
 
-The first identity under a name keeps it. A box that comes under a known name with another identity is either new under
-an old name or a stranger, and the log cannot tell which: it is refused until a person has decided. The same identity
-may change its name, to one that nobody has.
+The first identity under a name keeps the name. A router with a known name and another identity is either a replaced
+router or a stranger. The log cannot tell which, so it is refused until an operator has decided. An identity may change
+its name to a free one.
 
-Who is retired or evicted stays in the table and never comes back under any name; the group loses its server. An
-approval names the identity that it replaces: two persons who decide about one name at once cannot both be right, and
-the second entry says so instead of retiring the router that the first one has just approved.
+A retired or evicted identity stays in the table and never comes back under any name; the group loses its server. An
+approval names the identity that it replaces. If two operators decide about one name at once, the second entry is
+refused and does not retire the router that the first has just approved.
 
-An admission carries the identity's public key, of which its NodeId is a hash, so that whoever has the log can seal
-something for it that nobody else can open, whether it runs or not.
+An admission carries the identity's public key, of which its NodeId is a hash. So each member can seal data for it that
+no other member can open, whether it runs or not.
 """
 
 from collections.abc import Collection, Mapping
@@ -38,10 +38,10 @@ from enum import Enum
 from bridge.core.log.records import Admission, Approval
 
 ADMITTED_MAX = 1024
-"""Identities in the life of one farm that came alive, or may still."""
+"""Identities of one farm that came alive, or may still do so."""
 ENTRY_BYTES_MAX = 768
-"""Of an admission or an approval with its proof. The state keeps these bytes, and a handshake carries them in base64, a
-third longer. An honest one has less than 450; members that nobody knows could make it 64 KiB, a thousand times."""
+"""Limit of an admission or approval with its proof. The state and handshakes (in base64) carry these bytes.
+An honest one has less than 450 bytes; unknown members could make it 64 KiB, a thousand times."""
 LAPSE_MS = 1_800_000
 """Log time in which an admitted identity must come alive: a router that was just approved needs seconds; half an hour
 leaves room for one that gets a large log over a slow line, and keeps 1,024 places from being used up within a day by
@@ -53,16 +53,16 @@ class Standing(Enum):
 
     MEMBER = "member"
     RETIRED = "retired"
-    """Another identity was approved under its name."""
+    """An operator approved another identity under its name."""
     EVICTED = "evicted"
-    """A person has thrown it out."""
+    """An operator evicted it."""
     LAPSED = "lapsed"
-    """It never came alive. Only the row of the highest Raft id stands so."""
+    """It never came alive. Only the row of the highest Raft id has this value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Whose Raft id it is. A founder has no name and no public key here until the leader has recorded them."""
+    """The identity that has a Raft id. A founder has no name and no public key until the leader has recorded them."""
 
     node_id: bytes
     name: str | None = None
@@ -71,7 +71,7 @@ class Admitted:
     entry: bytes = b""
     """The signed entry that first admitted it, an admission or an approval; a founder needs none."""
     unseen_since_ms: int | None = None
-    """Log time of its admission, as long as it has not come alive. None for a founder."""
+    """Log time of its admission until it comes alive; None for a founder."""
 
     @property
     def is_member(self) -> bool:
@@ -104,7 +104,7 @@ class AdmissionRefused:
 
 @dataclass(frozen=True, slots=True)
 class ServerRetired:
-    """`node_id` gave its name to the identity `successor`, and its server leaves the group for good."""
+    """The identity `successor` took the name of `node_id`, whose server leaves the group for good."""
 
     server_id: int
     node_id: bytes
@@ -114,7 +114,7 @@ class ServerRetired:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLapsed:
-    """The identity never came alive under this Raft id: its place is free, the id is not."""
+    """The identity never came alive under this Raft id: its place is free, the id stays used."""
 
     server_id: int
     node_id: bytes
@@ -125,7 +125,7 @@ AdmissionChange = ServerAdmitted | AdmissionRefused | ServerRetired
 
 
 def server_name(admitted: Mapping[int, Admitted], server_id: int) -> str:
-    """What people call the server with this Raft id."""
+    """The name of the server with this Raft id."""
     known = admitted.get(server_id)
     return f"server {server_id}" if known is None or known.name is None else known.name
 
@@ -167,7 +167,7 @@ def holder_of(admitted: Mapping[int, Admitted], name: str) -> int | None:
 
 
 def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str) -> str | None:
-    """Why this identity cannot be recorded under this name; None if it can."""
+    """The reason not to record this identity under this name; None if there is none."""
     out = out_refusal(admitted, node_id)
     if out is not None:
         return out
@@ -182,7 +182,7 @@ def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str) -> str 
 
 
 def out_refusal(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
-    """Why an identity that was thrown out, or replaced, is not admitted; None if it is neither."""
+    """The reason not to admit an evicted or retired identity; None if it is neither."""
     known = raft_id_of(admitted, node_id)
     each = None if known is None else admitted[known]
     if each is None or not each.is_out:
@@ -201,7 +201,7 @@ def _full(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
 
 
 def came_alive(admitted: Mapping[int, Admitted], server_ids: Collection[int]) -> Mapping[int, Admitted]:
-    """The table after something was heard of these servers."""
+    """The table after a sign of life of these servers."""
     seen = {
         server_id: replace(each, unseen_since_ms=None)
         for server_id in server_ids
@@ -213,7 +213,7 @@ def came_alive(admitted: Mapping[int, Admitted], server_ids: Collection[int]) ->
 def after_time(
     admitted: Mapping[int, Admitted], log_time_ms: int, unproven_ms: int
 ) -> tuple[Mapping[int, Admitted], tuple[AdmissionLapsed, ...]]:
-    """The table at this log time. `unproven_ms` of the time since the last clock say nothing about who was silent."""
+    """The table at this log time. `unproven_ms` of the time since the last clock entry do not count as silence."""
     if all(each.unseen_since_ms is None for each in admitted.values()):
         return admitted, ()
     highest = max(admitted)
@@ -237,7 +237,7 @@ def after_time(
 def admit(
     admitted: Mapping[int, Admitted], admission: Admission, entry: bytes = b"", log_time_ms: int | None = None
 ) -> tuple[Mapping[int, Admitted], ServerAdmitted | AdmissionRefused | None]:
-    """The table after one admission, and what changed; None if it said nothing new that anybody has to hear."""
+    """The table after one admission, and the change; None if there is none to report."""
     node_id, name = admission.node_id, admission.name
     reason = _too_long(entry) or refusal(admitted, node_id, name) or _other_id(admitted, admission)
     if reason is not None:
@@ -252,7 +252,7 @@ def admit(
 def approve(
     admitted: Mapping[int, Admitted], approval: Approval, entry: bytes = b"", log_time_ms: int | None = None
 ) -> tuple[Mapping[int, Admitted], tuple[AdmissionChange, ...]]:
-    """The table after one approval, and what changed."""
+    """The table after one approval, and the change."""
     node_id, name = approval.node_id, approval.name
     reason = _too_long(entry) or approval_refusal(admitted, approval)
     holder = holder_of(admitted, name)
@@ -265,7 +265,7 @@ def approve(
 
 
 def approval_refusal(admitted: Mapping[int, Admitted], approval: Approval) -> str | None:
-    """Why this approval changes nothing; None if it does."""
+    """The reason why this approval has no effect; None if it has one."""
     node_id, name = approval.node_id, approval.name
     out = out_refusal(admitted, node_id)
     if out is not None:
@@ -306,7 +306,7 @@ def _recorded(
     if before is None:
         row = Admitted(node_id, name, record.key, entry=entry, unseen_since_ms=log_time_ms)
     else:
-        # The first entry stays: its author was admitted before, so the chain from any identity to a founder has no
+        # The first entry is kept: its author was admitted before, so the chain from any identity to a founder has no
         # circle.
         row = replace(before, name=name, key=record.key or before.key)
     return {**admitted, server_id: row}, ServerAdmitted(server_id, node_id, name)

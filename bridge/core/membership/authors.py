@@ -1,4 +1,4 @@
-"""Whose entries have an effect on the farm, and that each has it once.
+"""Which authors may write which entries, and that each entry has its effect once.
 
     report, clock, publication          the identity that has the Raft id which the entry names
     admission, approval, eviction,      any admitted server (that only a leader writes them is checked where clients
@@ -7,20 +7,20 @@
     exclusion, cost, force, removal,    an admitted server, or a client key with the scope `operator`
     correction
     client                              an admitted server
-    foreign                             anybody: such an entry means nothing to the farm
+    foreign                             any client: such an entry means nothing to the farm
 
-The farm's key lets a program connect and submit; it says nothing about who writes. What an entry is allowed to do
-follows from the identity that signed it, which the wire floor verifies (`bridge.wire.log.proof`). An identity that
-was retired or evicted, or a client key that was removed, has no say any more. A server that an operator took out of the
-group keeps its identity; its reports do not count (`bridge.core.farm.state_machine`).
+The farm key permits a program to connect and submit; it does not identify the author. The identity that signed an entry
+decides what the entry may do; the wire floor verifies the signature (`bridge.wire.log.proof`). Entries of a retired or
+evicted identity, or of a removed client key, have no effect. A server that an operator removed from the group keeps its
+identity; its reports do not count (`bridge.core.farm.state_machine`).
 
-*Numbers.* Whoever can read the log can submit an entry of it a second time. So each author numbers its entries upwards,
-and the state keeps, for each author, the highest number that had effect and which of the 64 below it had: entries of
-one author may overtake each other by so many, if it counts its numbers one by one, as a node does within a life
-(`bridge.node.raft.entry_signer`). A number that was used, or lies below those, has no effect. A report is
-a statement about the present, so one with a number below that of the last report that counted is out of date.
+*Numbers.* A reader of the log can submit one of its entries a second time. So each author numbers its entries upwards.
+For each author the state keeps the highest number that had effect, and which of the 64 numbers below it had. So the
+entries of one author may overtake each other within this window (a node numbers its entries one by one while it runs,
+`bridge.node.raft.entry_signer`). A used number, or one below the window, has no effect. A report with a lower number
+than the last one that counted is out of date.
 
-Numbers are kept for admitted identities and client keys alone, of which there is a bounded number.
+Numbers are kept only for admitted identities and client keys, which are bounded in number.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ from bridge.core.membership.admission import Admitted, raft_id_of
 from bridge.core.membership.client_keys import Client
 
 NUMBERS_WINDOW = 64
-"""How many numbers below the highest are told apart: what one author may have under way at a time."""
+"""How many numbers below the highest are remembered: so many entries may one author have in flight."""
 
 
 class NoEffect(Enum):
@@ -62,24 +62,24 @@ class NoEffect(Enum):
     UNSIGNED = "unsigned"
     """It carries no proof."""
     FORGED = "forged"
-    """It ends like a proof, and the signature does not hold: changed bytes, or another farm's entry."""
+    """It ends like a proof, and the signature does not verify: changed bytes, or another farm's entry."""
     UNKNOWN_AUTHOR = "unknown-author"
-    """The proof holds, and nobody admitted this key."""
+    """The signature verifies, but the key is not admitted."""
     EXPELLED = "expelled"
     """Its author was retired, evicted or, being a client key, removed."""
     WRONG_AUTHOR = "wrong-author"
-    """It speaks for a server with another identity."""
+    """It names a server that has another identity."""
     OUT_OF_SCOPE = "out-of-scope"
     """Its author is a client key whose scopes do not cover it."""
     REPEATED = "repeated"
-    """This number of its author had its effect before, or lies too far below the highest that had."""
+    """This number of its author had effect before, or lies too far below the highest one."""
     OUTDATED = "outdated"
-    """A report that was made before the last one that counted."""
+    """A report that is older than the last one that counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryWithoutEffect:
-    """An entry that would act on the farm was committed and changed nothing; `author` is known if its proof holds."""
+    """A committed entry of a kind that acts on the farm had no effect; `author` is known if its signature verifies."""
 
     kind: str
     author: bytes | None
@@ -94,15 +94,15 @@ class AuthorNumbers:
     seen: int = 0
     """Bit n: the number `highest` - 1 - n had effect."""
     report: int = 0
-    """Of its last report that counted."""
+    """The number of its last report that counted."""
 
     def has_seen(self, number: int) -> bool:
-        """Whether this number had effect, or is too low to tell."""
+        """Whether this number had effect, or lies below the window."""
         below = self.highest - number
         return below == 0 or below > NUMBERS_WINDOW or (below > 0 and self.seen >> (below - 1) & 1 == 1)
 
     def after(self, number: int) -> "AuthorNumbers":
-        """The same with one more number."""
+        """These numbers and one more."""
         rise = number - self.highest
         if rise < 0:
             return replace(self, seen=self.seen | 1 << (-rise - 1))
@@ -117,7 +117,7 @@ def without_effect(
     clients: Mapping[bytes, Client],
     numbers: Mapping[bytes, AuthorNumbers],
 ) -> NoEffect | None:
-    """Why this entry changes nothing; None if its author may say it and says it for the first time."""
+    """The reason why this entry has no effect; None if its author may write it and writes it for the first time."""
     record, author = entry.record, entry.author
     if isinstance(record, Foreign):
         return None
@@ -135,7 +135,7 @@ def without_effect(
 
 
 def numbers_after(numbers: Mapping[bytes, AuthorNumbers], entry: ProvenRecord) -> Mapping[bytes, AuthorNumbers]:
-    """The numbers after an entry that `without_effect` has nothing against."""
+    """The numbers after an entry that has effect."""
     author = entry.author
     if author is None or isinstance(entry.record, Foreign):
         return numbers

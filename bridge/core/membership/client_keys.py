@@ -2,11 +2,10 @@
 
     client entry, signed by a server ──▶ the key may write entries of its scopes, or may no longer
 
-A pipeline weighs leaves, a script of an operator excludes one: neither needs a node's identity key, and a node's key in
-a script would be worth far more than the script needs. A client key is an Ed25519 key with a name and scopes. The name
-is for people and belongs to one admitted key at a time. A key that was removed stays in the table, so that nothing that
-it signed counts again; it may be admitted once more, and then goes on with its numbers
-(`bridge.core.membership.authors`).
+A pipeline that sets factors, or an operator's script that excludes a leaf, does not need a node's identity key, which
+would give it far more rights. A client key is an Ed25519 key with a name and scopes. The name is for people and belongs
+to one admitted key at a time. A removed key stays in the table, so that its earlier entries never count again; if it is
+admitted once more, it continues its numbers (`bridge.core.membership.authors`).
 """
 
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from bridge.core.log.weights import CommandRefused
 from bridge.core.membership.admission import Admitted, raft_id_of
 
 CLIENTS_MAX = 256
-"""Client keys in the life of one farm: each keeps its numbers in the state for ever."""
+"""Client keys of one farm, removed ones included: each keeps its numbers in the state for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class ClientChanged:
 
 
 def client_refusal(clients: Mapping[bytes, Client], admitted: Mapping[int, Admitted], entry: ClientKey) -> str | None:
-    """Why this entry about a client key changes nothing; None if it does, or says what holds already."""
+    """The reason to refuse this entry about a client key; None if it is accepted, also if it changes nothing."""
     if raft_id_of(admitted, entry.node_id) is not None:
         return f"the key {entry.node_id.hex()} is the identity of a server, which needs no client key"
     if not entry.admitted:
@@ -68,7 +67,7 @@ def _admission_refusal(clients: Mapping[bytes, Client], entry: ClientKey) -> str
 def change_client(
     clients: Mapping[bytes, Client], admitted: Mapping[int, Admitted], entry: ClientKey
 ) -> tuple[Mapping[bytes, Client], ClientChanged | CommandRefused | None]:
-    """The table after one entry, and what changed; None if it said what holds already."""
+    """The table after one entry, and the change; None if there is none."""
     reason = client_refusal(clients, admitted, entry)
     if reason is not None:
         return clients, CommandRefused("client", reason)

@@ -1,17 +1,18 @@
-"""Who is there, where no gossip tells: what servers said of themselves when they connected, and who is connected.
+"""Membership without gossip: servers describe themselves when they connect, and connections show which are alive.
 
     introduction, first hand ──▶ alive       nothing for `silent_after_ms`, and no Raft connection ──▶ dead
     introduction by another  ──▶ known       signed goodbye ──▶ left
 
-Each server introduces itself in the handshake of every connection, with the same signed description that gossip would
-carry, and passes on those of the others whom it holds for alive. So a newcomer with one seed that answers knows them
-all. What another passes on makes a server known and replaces an older description; it is no sign of life, else two
-servers would keep a dead one alive between them. Life is what Raft shows: a connection that stands, or the handshake of
-one. There are no verdicts of others, hence nothing to refute; each server judges for itself.
+Each server describes itself in the handshake of every connection, with the same signed description that gossip would
+carry, and passes on the descriptions of the other servers that it considers alive. So a newcomer with one working seed
+learns of all. A description that is passed on makes a server known and replaces an older one; it is no sign of life, or
+two servers would keep a dead one alive between them. A server is alive if a Raft connection to it is open or has just
+been opened. Servers do not exchange judgements, so there is nothing to refute.
 
-Of two descriptions the one with the higher incarnation counts, as in gossip. A server that hears itself first hand, in
-a life as late as its own and in other words, has a twin. Hearing it from others means that its own memory of its lives
-is older than theirs: it begins a later life, and says so, since its memory of votes is as old.
+Of two descriptions the one with the higher incarnation counts, as in gossip. If a server receives its own description
+first hand, with its own generation or a later one and other content, a second instance of its identity runs: an
+identity conflict. If other servers pass such a description on, this server's record of its generations is out of date:
+it begins a later generation and reports that, since its record of votes may be out of date as well.
 """
 
 from collections.abc import Collection, Sequence
@@ -45,19 +46,19 @@ class ConnectionMembership:
         self._most = most
         self._others: dict[NodeId, _ConnectedMember] = {}
         self.left_out = 0
-        """Introductions that found no room."""
+        """Descriptions that were dropped for lack of room."""
 
     def say(self, metadata: bytes) -> None:
-        """Describe this node otherwise from now on."""
+        """Change this node's metadata."""
         self.own = replace(self.own, metadata=metadata, incarnation=self.own.incarnation.raised())
 
     def say_goodbye(self) -> None:
-        """This node leaves: its description is a farewell from now on."""
+        """This node leaves: its description says so from now on."""
         self.leaving = True
         self.own = replace(self.own, incarnation=self.own.incarnation.raised())
 
     def adopt(self, generation: int) -> None:
-        """Begin a later life."""
+        """Begin a later generation."""
         self.own = replace(self.own, incarnation=Incarnation(generation, 0))
 
     def hear(self, info: NodeInfo, now: int, *, first_hand: bool, leaving: bool = False) -> Sequence[Consequence]:
@@ -83,11 +84,11 @@ class ConnectionMembership:
             return ()
         if first_hand:
             known.heard_ms = now
-        # News of a dead one, whoever brings it, is of a later life or word of it, which may last.
+        # A newer description of a dead server: it may have started again, so it counts as seen now.
         return self._becomes(known, Status.ALIVE, now, info, always=newer) if first_hand or newer else ()
 
     def look(self, now: int, connected: Collection[NodeId]) -> list[MembershipChanged]:
-        """Judge who is alive; with `connected` a Raft connection stands."""
+        """Update which servers are alive; to those in `connected` a Raft connection is open."""
         changes = []
         for node_id, known in self._others.items():
             known.connected = node_id in connected
@@ -100,7 +101,7 @@ class ConnectionMembership:
         return changes
 
     def members(self) -> tuple[Member, ...]:
-        """All of the others."""
+        """All other servers."""
         return tuple(
             Member(known.info, known.status, known.info.incarnation, known.connected, known.since_ms, None, None)
             for known in self._others.values()
@@ -135,7 +136,7 @@ class ConnectionMembership:
         if first_hand:
             same = replace(info, credential=b"") == replace(own, credential=b"")
             if info.incarnation < own.incarnation or same:
-                return []  # this very process, called by itself
+                return []  # this process called itself
             return [
                 Alarm(
                     AlarmKind.IDENTITY_CONFLICT,

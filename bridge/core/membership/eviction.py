@@ -1,24 +1,23 @@
-"""Throwing an identity out, and replacing all keys: who is out loses its standing for ever, and the keys are others.
+"""Eviction of an identity for ever, and replacement of the gossip keys of all others.
 
     eviction entry ──▶ the table: EVICTED, also an identity that was never admitted (`bridge.core.membership.admission`)
                   └──▶ Rekeying: the era that begins, and for each remaining identity the new gossip key in a box
 
-    rekeying entry ──▶ Rekeying alone: a key file was copied, and nobody in the table is to blame
+    rekeying entry ──▶ Rekeying alone: a key file was copied, and all identities stay
 
-Both in one entry of an eviction, since either without the other is worth nothing: with the old keys the box goes on to
-read and to submit, and with the new ones a member of the table is still a voter. The boxes lie in the log, because
-every remaining server gets that, also one that is down at the moment, and because nobody can make the farm take another
-key for the new one without being its leader. Whoever is evicted may have the entry as well and can open none of its
-boxes.
+One entry does both, since neither helps without the other: with the old keys the evicted router could still read and
+submit, and without the eviction it would still be a voter. The sealed keys ("boxes") are in the log, because every
+remaining server receives the log, also one that is down at the moment, and because only the leader could replace them.
+The evicted router may read the entry, but can open none of its boxes.
 
-Whoever hears of its eviction stops, and nobody talks to it any more, so its vote is lost from that moment: in a group
-of four with one dead the leader would be without a majority before it could remove anybody. Therefore a voter gives up
-its vote first and is thrown out as a learner, which still hears of it (`vote_goes_first`); until the eviction is
-applied the leader does not promote it again, well as it is. Where the farm has no voter to spare it keeps its seat,
-empty, until another takes it.
+A router that learns of its eviction stops, and the other members refuse it, so its vote is lost at once. In a group of
+four with one server down, the leader would lose its majority before it could remove a server. Therefore a voter is
+demoted first and evicted as a learner, which still receives the entry (`vote_goes_first`); until the eviction is
+applied the leader does not promote it again. If the farm cannot spare the vote, the evicted router stays in the
+configuration until another server replaces it.
 
-Only the boxes of the last era are kept. Eras count up: of two entries that begin the same one, the second is refused,
-and whoever asked for it asks again.
+Only the boxes of the last era are kept. Eras count up: of two entries that begin the same era the second is refused,
+and its author tries again.
 """
 
 from collections.abc import Collection, Mapping
@@ -38,7 +37,7 @@ class Rekeying:
 
 @dataclass(frozen=True, slots=True)
 class ServerEvicted:
-    """This identity is out."""
+    """This identity is evicted."""
 
     server_id: int
     node_id: bytes
@@ -47,7 +46,7 @@ class ServerEvicted:
 
 @dataclass(frozen=True, slots=True)
 class EvictionRefused:
-    """An eviction that changed nothing, and why."""
+    """An eviction that changed nothing, and the reason."""
 
     node_id: bytes
     reason: str

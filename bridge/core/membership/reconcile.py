@@ -1,33 +1,33 @@
-"""Which servers should be in the Raft group: one step at a time, from what gossip, the log and Raft say together.
+"""Decides which servers should be in the Raft group, one step at a time.
 
-    gossip: who is alive      ─┐
-    log: who is admitted      ─┼──▶ Reconciler.decide ──▶ at most one proposal, and what is waited for, in words
-    Raft: who is a member,    ─┘
-          who answers
+    gossip: which members are alive      ─┐
+    log: which identities are admitted   ─┼──▶ Reconciler.decide ──▶ at most one proposal, and the reasons to wait
+    Raft: which servers are members,     ─┘
+          which of them answer
 
-Whoever holds the farm's key can be heard by gossip, so being heard admits nobody: a newcomer waits until an operator
-approves it (`garlicfarm node approve`, an admission that an operator's node writes), unless the settings let everybody
-in. Even then at most one is admitted in `admission_every_ms`. Founders belong from the beginning.
+Any holder of the farm key can join the gossip, so gossip alone admits no server: a newcomer waits until an operator
+approves it (`garlicfarm node approve` writes an admission), unless the settings admit all. Even then at most one is
+admitted in `admission_every_ms`. Founders belong from the beginning.
 
-The way in is  newcomer ──Admit──▶ has a Raft id ──AddLearner──▶ gets the log ──Promote──▶ votes,  and whoever finds no
-room among the voters stays a learner. The way out is  Remove,  at once for one that said goodbye, after the grace time
-for one that died. The rules:
+A server joins by  newcomer ──Admit──▶ has a Raft id ──AddLearner──▶ gets the log ──Promote──▶ votes.  Without room
+among the voters it stays a learner. A server leaves by  Remove:  at once if it left by itself, after the grace time if it
+died. The rules:
 
-- *Suspicion changes nothing*, and neither does flapping: the way in needs one unbroken time of being alive, the way out
-  one unbroken time of being dead. A server that gossip calls dead while it answers the leader is not dead.
-- *Replace first.* A caught-up learner is promoted before a dead voter is removed, so the group may for a moment have
-  one voter more than `voters_max`. It never has fewer than `expect`: with fewer, what founded the farm could not have.
-- *Only with a majority.* Nobody is removed unless the leader hears from a majority of the voters, and unless those who
-  stay are a majority of alive ones. Below that a change could be the one that makes the farm stand still.
-- *One voter alone stays alone* until two others can join it: of two voters none may fail, which is worse than one.
-- *Nobody removes itself.* A leader that leaves hands over first, and its successor removes it.
-- *An operator's removal* (an entry of the log) is a goodbye said in the server's place: it is taken out at once though
-  it lives, and not added again. The rules above hold for it all the same. If it is the leader, it hands over first.
-- *Who is retired or evicted goes*, without grace and under the same rules. The server of a retired identity stays while
-  its successor is on the way to vote in its place: the seat changes hands, it is not given up.
+- *Suspicion and flapping change nothing.* To join, a server must be alive for an unbroken time; to be removed, dead for
+  an unbroken time. A server that answers the leader is not dead, whatever gossip says.
+- *Replace first.* A caught-up learner is promoted before a dead voter is removed, so for a moment the group may have
+  one voter more than `voters_max`. It never has fewer than `expect`, the number that founded the farm.
+- *Only with a majority.* A server is removed only if the leader hears from a majority of the voters, and if a majority
+  of the remaining voters is alive. Otherwise the change itself could stop the farm.
+- *A single voter stays alone* until two servers can join it: with two voters none may fail, which is worse than one.
+- *No server removes itself.* A leader that leaves transfers leadership first, and its successor removes it.
+- *An operator's removal* (a log entry) counts like a server that left: it is removed at once although it lives, and not
+  added again. The other rules still apply. A leader transfers leadership first.
+- *Retired and evicted servers are removed* without grace time, under the same rules. The server of a retired identity
+  stays until its successor can vote in its place.
 
-Times are counted by the leader, from when it first saw something: a new leader begins anew, which costs time, never a
-server. The core remembers nothing else, so all that it decides can be read from the table of its inputs.
+The leader measures times from when it first saw something. A new leader starts these times again, which only delays
+decisions. The core stores nothing else, so its decisions follow from its inputs.
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ class ReconcileSettings:
     admits_all: bool = False
     """Whether newcomers are admitted without an operator."""
     admission_every_ms: int = 30_000
-    """The pace of these: one in a reporting period can be watched, and is far more than a farm grows by."""
+    """Time between such admissions: one in a reporting period can be watched, and is more than a farm needs."""
 
     @property
     def ceiling(self) -> int:
@@ -80,7 +80,7 @@ class Sighting:
     name: str
     status: MemberStatus
     serves: bool = True
-    """Its Raft server runs, by its own word."""
+    """Its own metadata says that its Raft server runs."""
     may_vote: bool = True
     key: bytes | None = None
     """Its public key."""
@@ -94,23 +94,23 @@ class Group:
     voters: frozenset[int]
     learners: frozenset[int] = frozenset()
     answering: frozenset[int] = frozenset()
-    """Who answered the leader lately."""
+    """Servers that answered the leader lately."""
     caught_up: frozenset[int] = frozenset()
     """Learners that are close behind the leader's log."""
     removed: frozenset[int] = frozenset()
-    """Who is to go by an operator's word."""
+    """Servers that an operator removed."""
     losing_vote: frozenset[int] = frozenset()
-    """Who is thrown out at this moment, and gives up its vote first: it must not get it back in between."""
+    """Servers whose eviction is under way: demoted already, and not to be promoted again."""
 
     @property
     def members(self) -> frozenset[int]:
-        """Everybody who gets the log."""
+        """All servers that receive the log."""
         return self.voters | self.learners
 
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Have the log give this identity a Raft id, or record its name."""
+    """Propose an admission: a Raft id for this identity, or its name."""
 
     node_id: bytes
     name: str
@@ -119,28 +119,28 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class AddLearner:
-    """Let this server have the log."""
+    """Add this server as a learner."""
 
     server_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Promote:
-    """Let this learner vote."""
+    """Make this learner a voter."""
 
     server_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Take this server out of the group."""
+    """Remove this server from the group."""
 
     server_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Have another server lead: this one is to go."""
+    """Transfer leadership to another server: this one is to be removed."""
 
 
 Proposal = Admit | AddLearner | Promote | Remove | HandOver
@@ -148,7 +148,7 @@ Proposal = Admit | AddLearner | Promote | Remove | HandOver
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now, and what stands in the way of more: `waits` for everybody, `refused` for an alarm."""
+    """The next step, and the obstacles to more: `waits` are shown to operators, `refused` raises an alarm."""
 
     proposal: Proposal | None = None
     waits: tuple[str, ...] = ()
@@ -158,7 +158,7 @@ class Decision:
 
 
 class Reconciler:
-    """One leader's reckoning. Make a new one with each term that it leads."""
+    """The decisions of one leader. Make a new one for each term that it leads."""
 
     def __init__(self, settings: ReconcileSettings) -> None:
         self._settings = settings
@@ -168,13 +168,13 @@ class Reconciler:
         self._admit_after_ms = 0
 
     def failed(self, proposal: Proposal, now_ms: int) -> None:
-        """It could not be carried out: others get their turn before it is tried again."""
+        """Note that a step failed: other steps come first before it is tried again."""
         self._not_before[proposal] = now_ms + self._settings.retry_ms
 
     def decide(
         self, now_ms: int, sightings: tuple[Sighting, ...], admitted: Mapping[int, Admitted], group: Group
     ) -> Decision:
-        """What to do at this moment; call it often, since flapping is only seen by looking."""
+        """The decision of this moment; call it often, since only repeated calls notice flapping."""
         self._not_before = {each: when for each, when in self._not_before.items() if when > now_ms}
         seen = {sighting.node_id: sighting for sighting in sightings}
         self._note(now_ms, seen, admitted, group)
@@ -191,7 +191,7 @@ class Reconciler:
     def _note(
         self, now_ms: int, seen: Mapping[bytes, Sighting], admitted: Mapping[int, Admitted], group: Group
     ) -> None:
-        """Since when who is alive, or dead, without a break."""
+        """Since when each member has been alive, or dead, without a break."""
         alive = {node_id for node_id, each in seen.items() if each.status is MemberStatus.ALIVE}
         self._alive_since = {node_id: self._alive_since.get(node_id, now_ms) for node_id in alive}
         dead = {
@@ -215,14 +215,14 @@ class _Moment:
     dead_since: Mapping[int, int] = field(default_factory=dict)
 
     def proposals(self) -> list[Proposal]:
-        """What may be done now, the most urgent first."""
+        """The possible steps, the most urgent first."""
         removals = self._removals()
         promotions = self._promotions()
         urgent = removals if len(self.group.voters) > self.settings.ceiling else []
         return [*urgent, *promotions, *removals, *self._handing_over(), *self._additions(), *self._admissions()]
 
     def refused(self) -> tuple[str, ...]:
-        """Routers that the log would not admit."""
+        """Routers whose admission the log would refuse."""
         found = []
         for each in self._newcomers():
             reason = refusal(self.admitted, each.node_id, each.name)
@@ -233,10 +233,10 @@ class _Moment:
         return tuple(found)
 
     def waits(self) -> tuple[str, ...]:
-        """Why those who are on their way are not further, in words."""
+        """What each joining or leaving server waits for, in words."""
         return (*self._waits_of_departing(), *self._waits_of_coming())
 
-    # -- the way out ---------------------------------------------------------------------------------------------------
+    # -- leaving -------------------------------------------------------------------------------------------------------
 
     def _left(self, server_id: int) -> bool:
         sighting = self._sighting(server_id)
@@ -252,20 +252,20 @@ class _Moment:
         return self._left(server_id) or long_dead or self._is_out(server_id)
 
     def _is_out(self, server_id: int) -> bool:
-        """Removed by an operator, retired or evicted, by the log; nobody removes itself."""
+        """Servers that the log removes: removed by an operator, retired or evicted. No server removes itself."""
         each = self.admitted.get(server_id)
         out = server_id in self.group.removed or (each is not None and not each.is_member)
         return out and server_id != self.group.own_id
 
     def _is_well(self, server_id: int) -> bool:
-        """Will be there after a change: neither going nor dead, and it answers."""
+        """Whether the server is there after a change: it answers, and is neither leaving nor dead."""
         if server_id == self.group.own_id:
             return True
         going = self._left(server_id) or self._is_out(server_id) or server_id in self.dead_since
         return server_id in self.group.answering and not going
 
     def _obstacle(self, server_id: int) -> str | None:
-        """What forbids to remove this voter now."""
+        """The reason not to remove this voter now."""
         rest = self.group.voters - {server_id}
         if self._successor_comes(server_id):
             return "the one that takes its place does not vote yet"
@@ -311,7 +311,7 @@ class _Moment:
                 said.append(f"{what}; removed after {_duration(self.settings.grace_ms)}")
         return said
 
-    # -- the way in ----------------------------------------------------------------------------------------------------
+    # -- joining -------------------------------------------------------------------------------------------------------
 
     def _settled(self, node_id: bytes) -> bool:
         since = self.alive_since.get(node_id)
@@ -352,7 +352,7 @@ class _Moment:
         ]
 
     def _newcomers(self) -> list[Sighting]:
-        """Who is here to stay and is not admitted, or not under this name, or without the public key."""
+        """Stable members that are not admitted, or not under this name, or without their public key."""
         known = {each.node_id: each for each in self.admitted.values()}
         return [
             each
@@ -371,7 +371,7 @@ class _Moment:
         ]
 
     def asking(self) -> tuple[Sighting, ...]:
-        """Who is not admitted, could be, and waits for an operator."""
+        """Members that could be admitted and wait for an operator."""
         if self.settings.admits_all:
             return ()
         strangers = [each for each in self._newcomers() if self._is_stranger(each.node_id)]
@@ -379,7 +379,7 @@ class _Moment:
         return tuple(sorted(able, key=lambda each: self.alive_since[each.node_id]))
 
     def is_newcomer(self, proposal: Proposal) -> bool:
-        """Whether this would give out a Raft id."""
+        """Whether this step would give out a Raft id."""
         return isinstance(proposal, Admit) and self._is_stranger(proposal.node_id)
 
     def _is_stranger(self, node_id: bytes) -> bool:
@@ -422,12 +422,12 @@ def _is_recorded(known: Admitted | None, sighting: Sighting) -> bool:
     if known is None or known.standing in {Standing.RETIRED, Standing.LAPSED}:
         return False
     if known.standing is Standing.EVICTED:
-        return True  # It cannot be read any more, and is only still remembered.
+        return True  # Gossip no longer describes it; only its last state is remembered.
     return known.name == sighting.name and (known.key is not None or sighting.key is None)
 
 
 def _is_dead(sighting: Sighting | None) -> bool:
-    """Gossip forgets the dead after a while: who is not known any more is as dead as before."""
+    """Whether a member is dead; one that gossip has forgotten stays dead."""
     return sighting is None or sighting.status in {MemberStatus.DEAD, MemberStatus.LEFT}
 
 
