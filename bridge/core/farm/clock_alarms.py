@@ -1,12 +1,11 @@
-"""What a node says about clocks: its own, those of the others, and log time itself.
+"""Alarms about clocks: a node's own, those of the others, and log time.
 
     own clock     every node: it differs from the clocks of a majority of the voters
-    other clocks  the leader: the same of the others, by name
-    log time      the leader: it leads the majority's clocks by more than honest reports explain, so it stands still; or
-                  no majority of the voters reports at all
+    other clocks  the leader: the same for the others, by name
+    log time      the leader: it leads the clocks of a majority by more than honest reports explain, so it stands still;
+                  or no majority of the voters reports
 
-A majority that agrees is called the majority. If none agrees the text says so and lists all clocks: which one is right
-no machine can tell then.
+If no majority of the clocks agrees, the text says so and lists all clocks: no machine can tell then which is right.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,7 +28,7 @@ def seconds_off(offset_ms: int) -> str:
 
 
 def own_clock_text(judgement: ClockJudgement | None, own_id: int, name_of: Callable[[int], str]) -> str | None:
-    """What is wrong with this node's clock, if it is."""
+    """The problem with this node's clock, if any."""
     if judgement is None or abs(judgement.own_ms) <= CLOCK_OFF_MS:
         return None
     if not judgement.agreed:
@@ -42,7 +41,7 @@ def own_clock_text(judgement: ClockJudgement | None, own_id: int, name_of: Calla
 
 
 def other_clocks_text(judgement: ClockJudgement | None, own_id: int, name_of: Callable[[int], str]) -> str | None:
-    """Whose clocks are off among the other servers, as the leader sees it."""
+    """The other servers whose clocks are off, as the leader sees it."""
     if judgement is None:
         return None
     others = {each: offset_ms for each, offset_ms in judgement.off.items() if each != own_id}
@@ -55,7 +54,7 @@ def other_clocks_text(judgement: ClockJudgement | None, own_id: int, name_of: Ca
 
 
 def log_time_text(judgement: ClockJudgement | None, state: FarmState, period_ms: int) -> tuple[str, str] | None:
-    """What is wrong with log time, and what to do; None if nothing is."""
+    """The problem with log time and what to do; None without a problem."""
     if judgement is None:
         return "no majority of the voters has reported lately: log time cannot move on", SILENT_ACTION
     ahead_ms = state.log_time_ms - judgement.majority_ms

@@ -1,7 +1,7 @@
-"""What an operator hears when formation cannot go on: what happened, to which nodes, and what to do next.
+"""Alarms of formation: what happened, to which nodes, and what to do next.
 
-Kept apart from the decisions, which it only reads. Every alarm is a function of the situation, so that it disappears
-when its cause does; a promise that is merely slow is no alarm until the formation's patience ends.
+The alarms only read the decisions. Each is a function of the situation, so it disappears with its cause. A promise that
+is incomplete raises no alarm until `patience_ms` has passed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ WITHDRAW_COMMAND = "garlicfarm withdraw"
 CONFIRM_COMMAND = "garlicfarm confirm-cluster"
 CLUSTERS_SHOWN = 4
 TELLERS_SHOWN = 4
-"""An alarm stays readable, however many foundings a holder of the farm key invents."""
+"""How many foundings an alarm lists: a holder of the farm key can invent any number of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that the alarms are a function of."""
+    """The inputs of the alarms."""
 
     node_id: bytes
     expect: int
@@ -28,17 +28,17 @@ class Situation:
     members: Mapping[bytes, Member]
     foundings: Sequence[Founding]
     ignored: Mapping[bytes, Founding]
-    """The foundings that this node does not believe, by who tells of them."""
+    """The foundings that this node does not believe, by the member that announces each."""
     too_many: bool
 
     @property
     def trusted(self) -> bytes | None:
-        """The cluster id that this node was given, if any."""
+        """The cluster id that the key file or an operator gave this node, if any."""
         return self.key_file_cluster or self.state.confirmed
 
     @property
     def source(self) -> str:
-        """Who gave it."""
+        """Where it comes from."""
         return "its farm key file names" if self.key_file_cluster is not None else "an operator confirmed"
 
 
@@ -106,7 +106,7 @@ def _clusters(situation: Situation) -> list[str]:
 
 
 def _told(situation: Situation) -> str:
-    """The clusters that are not believed, each with the names of those who tell of it."""
+    """The clusters that are not believed, each with the names of the members that announce it."""
     clusters = _clusters(situation)
     parts = []
     for cluster in clusters[:CLUSTERS_SHOWN]:
@@ -149,7 +149,7 @@ def _incomplete(situation: Situation, founders: Founders) -> str:
     )
     if not blocked_by:
         return _waiting(situation, founders)
-    # Every node must name the same set to keep, or the operator would be sent in circles.
+    # Every node must name the same set to keep, or the operator would get contradicting advice.
     kept = min(promised)
     yielding = sorted(each for rival, nodes in promised.items() if rival != kept for each in nodes)
     return (

@@ -1,19 +1,19 @@
-"""How routers that only discovered each other become one Raft cluster, once.
+"""Formation: routers that only discovered each other become one Raft cluster, once.
 
     watching ──unanimous proposal──▶ promised ──all promises seen──▶ founded
         │                               │ ▲                             ▲
         │                    withdrawal │ │ (operator)                  │ a founder of the same set founded
         └── the trusted cluster is seen ┴─┴──▶ observer                 └── promised, or withdrawn
 
-Raft begins with a configuration that somebody wrote. Here nobody writes one, and the simple ways fail: "the lowest
-NodeId starts" founds twice when two nodes do not see each other yet; "start with a majority of `expect`" founds twice
-as soon as there are more routers than `expect`.
+Raft starts from a configuration that an operator writes. Here the routers agree on one, and the simple ways fail: "the
+lowest NodeId starts" founds two clusters if two nodes do not see each other yet; "start with a majority of `expect`"
+founds two if there are more routers than `expect`.
 
-So founders promise. Each node proposes (advertises, volatile) the `expect` lowest eligible nodes that it reaches. When
-every node of its proposal backs the very same set for a settle time, it *promises* that set: durably, before it says
-so, and once. When all `expect` promises for one set are seen, each one in its own author's signed notice, the founding
-follows from them by computation alone, is made durable, and Raft starts. The round of proposals decides nothing; it
-makes it rare that promises collide.
+So founders promise. Each node proposes (advertises, not durably) the `expect` lowest eligible nodes that it reaches.
+When all nodes of its proposal have proposed the same set for the settle time, the node *promises* that set: once, and
+durably before it announces the promise. A node that has seen all `expect` promises for one set, each in its author's
+signed notice, computes the founding from them, stores it, and starts Raft. The proposals decide nothing; they make
+colliding promises rare.
 
 Safety. (1) A founding of S exists only if every node of S promised S durably: it is computed from all their promises.
 (2) A node holds one promise, and a storage that is lost takes its NodeId with it, so a node promises one set in its
@@ -23,19 +23,19 @@ restarts do not enter the argument: a notice, however old, says something that i
 knows a cluster never promises or founds another; that is a second wall (it covers storages lost and made anew), not
 the argument. Seeing twice `expect` eligible routers breaks (3) visibly, and stops promises with an alarm.
 
-Belief. Whoever holds the farm key can tell of a founding of its own making. A founding certifies itself (its cluster id
-is the hash of its promises), so a node needs one fact of its own to tell its farm from the others. A founder has its
-promise: it takes over a founding only if this very promise, with its clock and nonce, is inside, and only from a
-founder of it. Everybody else has the cluster id: the one in its key file, or one that an operator confirmed here. A
-node with neither fact waits, with an alarm, and neither founds nor joins; a node that trusts a cluster id never founds.
-During the first founding there is no such fact yet: whoever holds the farm key then can be among the founders, or be in
-the way of the founding. This is trust on first use, and a new farm key is the remedy.
+Trust. A holder of the farm key can announce a founding that it invented. A founding certifies itself (its cluster id is
+the hash of its promises), so a node needs one fact of its own to recognise its farm. A founder has its promise: it
+accepts a founding only if that contains this promise, with its clock and nonce, and only from a founder of it. Other
+nodes have the cluster id, from the key file or confirmed by an operator on this node. A node with neither fact raises
+an alarm, waits, and neither founds nor joins. A node that trusts a cluster id never founds. During the first founding
+no such fact exists: a holder of the farm key can then become a founder or block the founding. This is trust on first
+use; a new farm key is the remedy.
 
 A withdrawal breaks (2), which is why only an operator can ask for it, on a node whose set cannot complete any more. It
 is safe while some founder of the withdrawn set has not promised it and will not; the alarm names the nodes.
 
-Liveness. Where exactly `expect` routers are there is one possible set, and it is founded. With more of them promises
-can collide: once in ten thousand simulated starts. Then nothing is founded until an operator follows the alarm.
+Liveness. With exactly `expect` routers there is one possible set, and it is founded. With more routers promises can
+collide: once in ten thousand simulated starts. Then nothing is founded until an operator follows the alarm.
 """
 
 from collections.abc import Mapping
@@ -88,9 +88,9 @@ class FormationTuning:
 
 
 class Formation:
-    """One node's part in founding the farm. Begin with `Started`; `durable` is what the last Persist kept, if any.
+    """One node's part in founding the farm. The first event is `Started`; `durable` is the persisted state, if any.
 
-    `cluster_id` is the one that the farm key file names, if it names one.
+    `cluster_id` is the one in the farm key file, if any.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Formation:
 
     @property
     def phase(self) -> Phase:
-        """Where this node stands, by what is durable."""
+        """The node's phase, derived from durable state only."""
         if self._durable.founding is not None:
             return Phase.FOUNDED
         if self._durable.known is not None:
@@ -169,12 +169,12 @@ class Formation:
 
     @property
     def alarms(self) -> tuple[str, ...]:
-        """What stands in the way now, in words for an operator."""
+        """The current alarms, in words for an operator."""
         return self._alarms
 
     @property
     def ignored(self) -> Mapping[bytes, Founding]:
-        """The foundings that this node does not believe, by the NodeId of who tells of them."""
+        """The foundings that this node does not believe, by the NodeId of the member that announces each."""
         own = self.founding
         return {
             node_id: told
@@ -186,7 +186,7 @@ class Formation:
 
     @property
     def notice(self) -> FormationNotice:
-        """What this node says of itself: of a promise or founding only what is durable."""
+        """The notice of this node; it contains a promise or founding only once that is durable."""
         if self.founding is not None:
             return FormationNotice(founding=self.founding)
         if self._durable.promise is not None:
@@ -214,7 +214,7 @@ class Formation:
             return None
         foundings = self._foundings_seen()
         if foundings:
-            # A founder that has heard of its own cluster from observers only waits until a founder confirms it.
+            # A founder that has heard of its own cluster only from observers waits until a founder confirms it.
             to_join = next((each for each in foundings if self._trusts(each)), None)
             return replace(self._durable, known=to_join) if to_join is not None else None
         if self._durable.promise is not None:
@@ -223,7 +223,7 @@ class Formation:
 
     @property
     def _trusted(self) -> bytes | None:
-        """The cluster id that this node was given, if any."""
+        """The cluster id from the key file or from an operator, if any."""
         return self._key_file_cluster or self._durable.confirmed
 
     def _trusts(self, told: Founding) -> bool:
@@ -250,7 +250,7 @@ class Formation:
             return False
         if not self._has_promised(told):
             return False
-        # Anybody can put a founder's public promise beside invented ones; a founder signs for the real founding.
+        # Any member can combine a founder's public promise with invented ones; a founder signs for the real founding.
         return by in told.founders if self._trusted is None else self._trusts(told)
 
     def _has_promised(self, told: Founding) -> bool:
@@ -268,7 +268,7 @@ class Formation:
             return None
         if self._unanimous_since is None:
             self._unanimous_since = now
-        # Nobody can be in the way of a router that founds alone, so it does not wait.
+        # A router that founds alone depends on no other node, so it does not wait.
         settled_at = self._unanimous_since + (self._tuning.settle_ms if self._expect > 1 else 0)
         if now < settled_at:
             self.deadline = settled_at

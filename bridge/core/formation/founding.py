@@ -1,16 +1,16 @@
-"""The nouns of formation: a promise, a founding, what a node remembers of them and what it tells others.
+"""The values of formation: promise, founding, a node's durable state and its notice to others.
 
-    proposal    a set of founders that a node would promise; volatile, changes as discovery goes on
-    promise     the one set of exactly `expect` founders that a node stands by; durable before anyone hears of it
-    founding    a first configuration: made of the promises of *all* founders, and of nothing else
+    proposal    a set of founders that a node would promise; not durable, changes as discovery continues
+    promise     the one set of exactly `expect` founders that a node promises; durable before it is announced
+    founding    a first configuration, made of the promises of *all* founders and of nothing else
 
-A promise carries the founder's clock and a nonce, both minted once with the storage and kept even over a withdrawal.
-So the same set always derives the same cluster id, no matter whose copy of which promise a founder happened to hold;
-a nonce per promise would let two founders of one set found two clusters.
+A promise carries the founder's clock and a nonce. Both are created once with the storage and survive a withdrawal. So
+the same set always gives the same cluster id, whichever copies of the promises a founder has seen. With a nonce per
+promise, two founders of one set could found two clusters.
 
 A founding certifies itself: it carries clock and nonce of each founder's promise, and its cluster id is their hash. So
-nobody can express a founding under a cluster id that is not its own, and a node that knows the cluster id of its farm
-can tell that farm's founding from every other one, whoever sends it.
+a founding cannot claim another cluster id, and a node that knows the cluster id of its farm recognises that farm's
+founding, whichever member sends it.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ Founders = tuple[bytes, ...]
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A founder's word: it starts with exactly these founders or with nobody."""
+    """A founder's promise to start with exactly these founders or not at all."""
 
     founders: Founders
     clock_ms: int
@@ -46,7 +46,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Founder:
-    """What of one founder's promise goes into the founding: the set of founders is the same in all of them."""
+    """The part of a promise that goes into the founding; the set of founders is the same in all promises."""
 
     node_id: bytes
     clock_ms: int
@@ -67,7 +67,7 @@ class Founding:
     """Log time of the empty log: the median of the founders' clocks, the lower one of two."""
 
     def __post_init__(self) -> None:
-        """Derive what the promises determine."""
+        """Derive all values that the promises determine."""
         founders = tuple(each.node_id for each in self.promised)
         if not 1 <= len(founders) <= EXPECT_MAX or not is_set_of_founders(founders, len(founders)):
             raise ValueError(f"a founding has 1 to {EXPECT_MAX} founders in ascending order, each once")
@@ -88,7 +88,7 @@ class Founding:
         )
 
     def raft_id(self, node_id: bytes) -> int:
-        """The Raft id that a founder has for ever; ValueError for a node that is no founder."""
+        """The permanent Raft id of a founder; ValueError for a node that is no founder."""
         return self.founders.index(node_id) + 1
 
     def rests_on(self, node_id: bytes, promise: Promise) -> bool:
@@ -112,7 +112,7 @@ def unpacked(packed: bytes) -> Founding:
 
 @dataclass(frozen=True, slots=True)
 class FormationNotice:
-    """What a node says of formation in its signed gossip metadata; at most one of the three is present.
+    """A node's statement about formation in its signed gossip metadata; at most one of the three is present.
 
     A founder's notice carries `founding` once it has founded; an observer's carries the cluster that it knows.
     """
@@ -129,11 +129,11 @@ class FormationNotice:
 
 @dataclass(frozen=True, slots=True)
 class FormationState:
-    """What a node must remember about formation; lives and dies with its identity key.
+    """The durable state of formation; it belongs to one identity key.
 
-    `founding` is what it founded, `known` a cluster that others founded. `withdrawn` are sets that it once promised:
-    should such a set turn out to be founded by the others after all, this node still belongs to it. `confirmed` is the
-    cluster id that an operator confirmed on this node.
+    `founding` is what this node founded, `known` a cluster that others founded. `withdrawn` are sets that it once
+    promised: if the others founded such a set after all, this node still belongs to it. `confirmed` is the cluster id
+    that an operator confirmed on this node.
     """
 
     promise: Promise | None = None

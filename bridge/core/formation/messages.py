@@ -1,8 +1,8 @@
-"""What can happen to a `Formation` (events) and what it wants done (effects).
+"""The events and effects of `Formation`.
 
-`Persist` effects are numbered; one is under way at a time and its completion comes back as `Persisted`. Whatever rests
-on it (the notice that shows a promise, the start of Raft) is an effect of that event, so the shell needs no ordering
-of its own.
+`Persist` effects are numbered; one is in progress at a time, and its completion comes back as `Persisted`. Effects that
+depend on it (the notice with the promise, the start of Raft) are effects of that event, so the shell need not order
+them.
 """
 
 from dataclasses import dataclass
@@ -20,22 +20,22 @@ class Member:
     notice: FormationNotice
     eligible: bool = True
     name: str = ""
-    """What its metadata calls it; anybody may choose any name."""
+    """Its name in its metadata; names are free to choose and prove nothing."""
 
     @property
     def shown(self) -> str:
-        """How an operator finds it."""
+        """Its address, for operators."""
         return self.name or self.node_id.hex()
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The first event of a life: repeats what is durable as `Advertise` and, if so, `Founded` or `KnowsCluster`."""
+    """The first event of a run: repeats the durable state as `Advertise` and, if so, `Founded` or `KnowsCluster`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MembersChanged:
-    """The whole picture of the other members, alive or not, each with the latest notice heard."""
+    """All other members, alive or not, each with its latest notice."""
 
     members: tuple[Member, ...]
 
@@ -54,12 +54,12 @@ class Persisted:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawRequested:
-    """An operator takes back this node's promise; refused once a founding may exist."""
+    """An operator withdraws this node's promise; refused once a founding may exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmRequested:
-    """An operator says that this cluster is this node's farm; refused if that cannot be."""
+    """An operator confirms that this cluster is this node's farm; refused if that is impossible."""
 
     cluster_id: bytes
 
@@ -69,7 +69,7 @@ Event = Started | MembersChanged | DeadlineReached | Persisted | WithdrawRequest
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Make `state` durable in place of what was, then answer `Persisted(number)`."""
+    """Store `state` durably in place of the previous one, then answer `Persisted(number)`."""
 
     number: int
     state: FormationState
@@ -77,7 +77,7 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class Advertise:
-    """Put `notice` into this node's signed gossip metadata, in place of what was."""
+    """Put `notice` into this node's signed gossip metadata, in place of the previous one."""
 
     notice: FormationNotice
 
@@ -92,21 +92,21 @@ class Founded:
 
 @dataclass(frozen=True, slots=True)
 class KnowsCluster:
-    """Others founded the farm: this node is an observer until it is added."""
+    """Other nodes founded the farm: this node is an observer until it is added."""
 
     founding: Founding
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something that an operator must see, in words."""
+    """A text that an operator must see."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused:
-    """What an operator asked for is not done; the text says why."""
+    """An operator's request is refused; the text gives the reason."""
 
     text: str
 
@@ -115,7 +115,7 @@ Effect = Persist | Advertise | Founded | KnowsCluster | Alarm | RequestRefused
 
 
 class Phase(Enum):
-    """Where a node stands in formation."""
+    """A node's phase of formation."""
 
     WATCHING = "watching"
     PROMISED = "promised"

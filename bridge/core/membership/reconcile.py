@@ -10,7 +10,7 @@ approves it (`garlicfarm node approve` writes an admission), unless the settings
 admitted in `admission_every_ms`. Founders belong from the beginning.
 
 A server joins by  newcomer ──Admit──▶ has a Raft id ──AddLearner──▶ gets the log ──Promote──▶ votes.  Without room
-among the voters it stays a learner. A server leaves by  Remove:  at once if it left by itself, after the grace time if it
+among the voters it stays a learner. A server leaves by  Remove:  at once if it left, after the grace time if it
 died. The rules:
 
 - *Suspicion and flapping change nothing.* To join, a server must be alive for an unbroken time; to be removed, dead for

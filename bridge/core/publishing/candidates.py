@@ -1,12 +1,12 @@
-"""Who publishes: the server with the healthiest recent state, chosen alike by all (docs/explanation/publishing.md).
+"""The candidates for publishing: all servers choose the one with the best health (docs/explanation/publishing.md).
 
     score = 1000 - penalties        job lag 300, uptime 200, leaves 200, bandwidth 150, processor 100, memory 50
     rank  = (publishConfig is on, score, -server id)        a server that is not able has no rank
 
-A penalty is its cap times how bad the figure is, in whole points; an unknown figure costs half of its cap. The choice
-follows the log: an unable publisher is replaced at once, a merely better one takes over only after it has led by the
-margin for several clock entries in a row. "Always the best one" would be simpler, and would move the publisher with
-every breath of the job queue; each move is a signature, a publication and a race between two routers' copies.
+A penalty is its cap times the badness of the figure (0 to 1), in whole points; an unknown figure costs half of its cap.
+The choice follows the log: an unable publisher is replaced at once; a better candidate takes over only after it has led
+by the margin for several clock entries in a row. Always taking the best one would change the publisher with each
+small change of the job queue, and each change costs a signature, a publication, and a race between two structures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class Inability(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """How a server stands as a candidate: its score, or why it has none."""
+    """A server as a candidate: its score, or the reason why it has none."""
 
     server_id: int
     preferred: bool
@@ -72,7 +72,7 @@ def score(report: Report) -> int:
 
 
 def _leaves_penalty(leaves: Sequence[LeafStatus]) -> int:
-    # A server without leaves has nothing that could be ill: it is a perfectly good publisher.
+    # A server without leaves has no unhealthy leaf: it can publish.
     return penalty(LEAVES_CAP, sum(not leaf.healthy for leaf in leaves), len(leaves)) if leaves else 0
 
 
@@ -106,7 +106,7 @@ def _inability(state: FarmState, server: ServerState, part: MetaStatus | None, t
 
 
 def choose(previous: Choice, candidates: Sequence[Candidate], tuning: FarmTuning, *, at_clock: bool) -> Choice:
-    """The next choice; only clock entries count towards the margin, so that chatty servers gain nothing."""
+    """The next choice; only clock entries count towards the margin, so that frequent reports gain nothing."""
     able: Mapping[int, Candidate] = {each.server_id: each for each in candidates if each.inability is None}
     if not able:
         return Choice()

@@ -3,18 +3,17 @@
     load = job lag 30 + bandwidth 30 + connections 20 + missing tunnels 20        0 … 100
     cost = load, weighed by operators and pipeline, + 100 if not healthy 0 … 200      (`bridge.core.log.weights`)
 
-Availability comes first: if fewer than half of all known leaves are healthy, every known one is listed, the healthy
-ones at the lower cost, because a report that says "ill" is then more likely wrong than the whole farm is dead. Nothing
-at all is ever published as "no leaves". Costs and membership have hysteresis: a cost is kept until it is off by the
-margin, and with more than 16 leaves a newcomer displaces a member only if it is cheaper by the margin; otherwise each
-report would change the structure and every change would be published. Health has none: a healthy leaf takes the place
-of one that is not at once, or the death of a server with 16 leaves would leave clients 16 dead ones to try. Nor has an
-operator's word: what is excluded goes, and a factor shows, at once.
+Availability comes first: if fewer than half of all known leaves are healthy, every known leaf is listed, the healthy
+ones at the lower cost. False reports of ill health are then more likely than the failure of the whole farm. An empty
+structure is never published. Costs and membership have hysteresis: a cost is kept until it differs by the margin, and
+with more than 16 leaves a new one displaces a listed one only if it is cheaper by the margin. Otherwise each report
+would cause a publication. Health has no hysteresis: a healthy leaf replaces an unhealthy one at once, so that clients
+do not try 16 dead leaves when a server dies. An operator's exclusion or factor counts at once as well.
 
-No server can fill the structure alone: one has at most max(1, ⌊16 / n⌋) of the places, where n servers report leaves
-that may be listed. The choice among them is by health, membership and cost as above. A destination that several servers
-report is counted to the one that reports the fewest leaves for this master, among equals to the one with the lowest
-Raft id: who claims another server's leaves thereby uses up places of its own, and never one of that server's.
+No server can fill the structure alone: with n servers that report eligible leaves, each gets at most max(1, ⌊16 / n⌋)
+places, filled by health, membership and cost as above. A destination that several servers report counts for the one
+that reports the fewest leaves for this master, among equals for the one with the lowest Raft id. So a server that
+claims the leaves of another one uses up its own places and none of that server's.
 """
 
 import hashlib
@@ -88,23 +87,23 @@ def select_leaves(
 
 
 def is_healthy(state: FarmState, server: ServerState, leaf: LeafStatus, tuning: FarmTuning) -> bool:
-    """Whether a leaf of this server counts as healthy: it says so, lately, and it has a router."""
+    """Whether a leaf of this server counts as healthy: a recent report says so, and the server has a router."""
     return leaf.healthy and server.report.router.attached and not state.stale(server, tuning)
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """The leaves that may be listed: what each costs, which are healthy, and to which server each is counted."""
+    """The eligible leaves: their costs, which are healthy, and for which server each counts."""
 
     costs: Mapping[str, int]
     healthy: AbstractSet[str]
     owners: Mapping[str, int]
     places_each: int
-    """How many one server may have."""
+    """How many places one server may have."""
 
 
 def _candidates(state: FarmState, master: str, tuning: FarmTuning) -> _Candidates:
-    """What is excluded is no leaf here."""
+    """Collect the eligible leaves; excluded ones are left out."""
     healthy: dict[str, int] = {}
     known: dict[str, int] = {}
     servers: dict[str, set[int]] = {}
@@ -131,7 +130,7 @@ def _members(
     healthy, owners = candidates.healthy, candidates.owners
 
     def order(destination: str) -> tuple[bool, int, str]:
-        # Cheapest first; equal costs are told apart by the destination, so that all servers agree.
+        # Cheapest first; among equal costs the destination decides, so that all servers agree.
         return destination not in healthy, costs[destination], destination
 
     def rank(destination: str) -> tuple[bool, bool, int, str]:

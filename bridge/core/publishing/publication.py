@@ -4,17 +4,17 @@
     take over          at once, if another server published last
     change             once the content differs, but not sooner than `change_ms` after the last one: changes coalesce
     forced             an operator wants it: likewise not sooner than `change_ms`, for no router would take it
-    overtake  like a change: what a server published without a quorum (`bridge.core.publishing.without_quorum`) is later
+    overtake           like a change: a server published a later second without a quorum (`without_quorum`)
     refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it needs no memory
 
-Seconds must rise, and they must not run away from log time, or routers refuse what is signed: whoever is chosen could
-otherwise push them ahead by one with each publication. So the state machine takes a second only up to `latest_second`,
-and the planner waits until log time, as its server reckons it, has come within `LEAD_MAX_MS` of the second that is due.
+Seconds must rise, but not run ahead of log time: routers refuse structures from the future. A publisher could otherwise
+advance them by one with each publication. So the state machine accepts a second only up to `latest_second`, and the
+planner waits until its own estimate of log time is within `LEAD_MAX_MS` of the next second.
 
-The plan is proposed to the log first. Only `PublicationAccepted` allows its publisher to sign the planned entries:
-that is what fences a deposed one, and it orders the seconds, which a router demands to rise. Entries outlive the
-longest wait between two publications by the promised 15 minutes, so what is published never has less than that left
-while the publisher lives.
+The plan is proposed to the log first. The publisher may sign the planned entries only after `PublicationAccepted`: this
+fences a former publisher and orders the seconds, which routers require to rise. Entries last 15 minutes longer than the
+longest wait between two publications. So a published structure is always valid for 15 more minutes while the publisher
+runs.
 """
 
 import hashlib
@@ -27,9 +27,8 @@ from bridge.core.state.farm_state import UNFENCED_AHEAD_MS, FarmState, FarmTunin
 ENTRY_REMAINING_S = 900
 JITTER_PERCENT = 10
 LEAD_MAX_MS = UNFENCED_AHEAD_MS
-"""How far the planner lets a second lead log time: as far as what was published without a quorum may be ahead of it, so
-that the next publication need not wait for that. It is less than what the state machine takes, and half of the minute
-that routers allow a structure to come from the future."""
+"""How far the planner lets a second lead log time: as far as a publication without a quorum may lead it, so that the
+next publication need not wait. It is less than the state machine accepts, and half of the minute that routers allow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""After each entry that can make a difference: who publishes each master, and which leaves it lists.
+"""Elects the publisher of each master and chooses its leaves, after each entry that can make a difference.
 
 A master is known while a server reports for it, and for `forget_after_ms` after its last publication, so that the
-seconds of its structures go on rising when its servers come back.
+seconds of its structures still rise when its servers come back.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from bridge.core.state.farm_state import MASTERS_MAX, FarmState, FarmTuning, Mas
 
 @dataclass(frozen=True, slots=True)
 class PublisherChanged:
-    """Another server publishes `master` from here on; None: nobody is able to."""
+    """Another server publishes `master` from here on; None: no server is able to."""
 
     master: str
     server_id: int | None

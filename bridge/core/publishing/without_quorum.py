@@ -1,23 +1,23 @@
-"""Publishing while the log stands still: who does it, and what, by what one server sees alone.
+"""Publishing without a quorum: one server decides from its own observations alone.
 
 docs/explanation/publishing.md tells it for operators.
 
-    with a quorum      the log decides, and every server knows the same
-    without            who: the server that published last, if it is to be reached and able to; else, of those who are,
-                            the one with the lowest NodeId
-                       what: what the last state adds up to, with this node's own health instead of its last report,
-                            and every server that gossip holds for dead taken as silent
-                       when: as ever (`bridge.core.publishing.publication`)
+    with a quorum      the log decides, and all servers decide alike
+    without            publisher: the server that published last if it is reachable and able; else the reachable and
+                            able server with the lowest NodeId
+                       content: from the last state, with this node's own current health instead of its last report,
+                            and with every server that gossip considers dead taken as silent
+                       time: as usual (`bridge.core.publishing.publication`)
 
-A service must outlive the majority of its routers, and structures end after a quarter of an hour; so what needs no
-agreement is not made to wait for one. Two servers that see different peers may both publish. That does no harm: both
-list leaves of the same farm, and a router takes the later one. To publish nothing would take the service away.
+A service must survive the loss of most of its routers, and structures end after a quarter of an hour, so publishing
+does not wait for a quorum. Two servers that see different peers may both publish. This does no harm: both list leaves
+of the same farm, and a router keeps the later structure. Without any publication the service would end.
 
-Nothing of this enters the log. When there is a quorum again, the second of what was published meanwhile comes back with
-its publisher's report, and the next committed publication is later than that (`FarmState.unfenced_second`).
+None of this enters the log. When there is a quorum again, the publisher's report carries the second of its last
+publication, and the next committed publication is later (`FarmState.unfenced_second`).
 
-The clock entries tell whether there is a quorum: its leader commits one each period. "No leader is known" would be the
-simpler question, but a server that does not vote hears of no election, and a leader may be there and commit nothing.
+Clock entries show whether there is a quorum: the leader commits one each period. Asking whether a leader is known would
+be simpler, but a server that does not vote hears of no election, and a leader may be unable to commit.
 """
 
 from collections.abc import Set as AbstractSet
@@ -30,22 +30,22 @@ from bridge.core.publishing.publication import Pace, PlannedPublication, plan_pu
 from bridge.core.state.farm_state import Choice, FarmState, FarmTuning, MasterState, ServerState
 
 PATIENCE_PERIODS = 2.5
-"""Without a clock entry for so long there is no quorum: one may be late, and an election may take the next."""
+"""After so long without a clock entry there is no quorum: one may be late, and an election may delay the next."""
 PATIENCE_ELECTIONS = 3
 PATIENCE_LEAST_MS = 5_000
-"""An election is not an outage, however short the reporting period is, or however far the servers are apart."""
+"""An election is no outage, whatever the reporting period and the distances between servers."""
 
 
 class QuorumWatch:
-    """Whether the log moves, as far as this server can tell. All times are monotonic milliseconds."""
+    """Whether the log advances, as this server sees it. All times are monotonic milliseconds."""
 
     def __init__(self, now: int) -> None:
         self._moved_at = now
         self.moved = False
-        """A clock entry was committed in this life of the node."""
+        """A clock entry was committed since this node started."""
 
     def clock_committed(self, now: int) -> None:
-        """The log has moved."""
+        """Note that the log has advanced."""
         self._moved_at, self.moved = now, True
 
     def lost_for_ms(self, now: int, period_ms: int, election_timeout_ms: int) -> int | None:
@@ -57,7 +57,7 @@ class QuorumWatch:
 
 @dataclass(frozen=True, slots=True)
 class LocalObservations:
-    """What one server knows without asking a majority: its own state, and which others gossip hears of."""
+    """What one server knows without a majority: its own state, and which members gossip considers alive."""
 
     own: Report
     reachable: AbstractSet[int]
@@ -65,7 +65,7 @@ class LocalObservations:
 
 
 def acting_publisher(state: FarmState, master: str, around: LocalObservations, now_s: int) -> int | None:
-    """Who publishes `master` without a quorum, by what this server sees; None: nobody who is to be reached can."""
+    """The publisher of `master` without a quorum, as this server sees it; None: no reachable server is able."""
     known = state.masters.get(master, MasterState())
     last = known.choice.server_id if known.publication is None else known.publication.server_id
     able = _able(state, master, around, now_s)
@@ -86,8 +86,8 @@ def plan_without_quorum(
 ) -> PlannedPublication | None:
     """What this server signs and hands over now, if anything. `handed_over` is what it last gave to its router.
 
-    `now_ms` is log time as this server reckons it. The plan names a publication like a committed one, of which the
-    state machine never hears.
+    `now_ms` is this server's estimate of log time. The plan has the form of a committed publication, but never enters
+    the log.
     """
     own_id = around.own.server_id
     known = state.masters.get(master)
@@ -134,7 +134,7 @@ def _node_id(state: FarmState, server_id: int) -> bytes:
 
 
 def _as_seen(state: FarmState, tuning: FarmTuning, around: LocalObservations, now_ms: int) -> FarmState:
-    """The state as it would be if the log could say what this server sees."""
+    """The state as it would be if the log contained this server's observations."""
     log_time_ms = max(state.log_time_ms, now_ms)
     silent_ms = log_time_ms - tuning.stale_after_ms - 1
     servers = {

@@ -1,8 +1,8 @@
-"""Whether a state can be one of a farm: every figure that later entries are made of, and the size of every table.
+"""Bounds of a farm's state: of every figure that later entries build on, and of the size of every table.
 
-The entries of a log keep these bounds by themselves, because no entry beyond them has an effect. The state in a
-snapshot comes as a whole, from one other server, and nobody computed it here. Taken unseen, a log time behind the last
-second of a Meta LS2 would be in each plan that this node makes, and in each that it makes after a restart.
+A state that was computed from a log keeps these bounds, because no entry beyond them has an effect. The state in a
+snapshot was computed by one other server. Without this check a log time beyond the last second of a Meta LS2 would be
+in all plans of this node, also after a restart.
 
 Times of the past (when a server was heard, since when a master is known) have no bounds: a correction of log time moves
 them, also below zero, and they enter only into differences.
@@ -26,11 +26,11 @@ from bridge.core.state.farm_state import (
 
 SECOND_MAX = 2**32 - 1
 NUMBER_MAX = 2**53 - 1
-"""Of an entry, and of a clock in milliseconds: JSON readers hold integers exactly only up to here."""
+"""Limit of indexes and of clocks in milliseconds: JSON readers hold integers exactly only up to here."""
 AUTHORS_MAX = 4 * (ADMITTED_MAX + CLIENTS_MAX)
-"""More than can be known: a farm that was made anew keeps the numbers of authors that are not in it any more."""
+"""More than can be admitted: a recovered farm keeps the numbers of authors that it no longer has."""
 RAFT_ID_MAX = 2**30
-"""Half of what an entry can name: the next id must fit as well, and a farm gives out one at a time."""
+"""Half of the ids that an entry can name: the next id must fit as well, and ids are given out one at a time."""
 
 
 def objection_to_state(state: FarmState, period_ms: int) -> str | None:

@@ -1,10 +1,11 @@
-"""What every server holds of the farm at one log index: immutable, equal on all servers, comparable by `==`.
+"""The farm's state at one log index: immutable, equal on all servers, comparable by `==`.
 
-Nothing in here comes from a local clock, a random source or the network. `heard_ms` is the one figure that needs
-explaining. Log time moves only with clock entries, one a reporting period, so each report proves when it was made only
-to within a period. Its `date` is placed inside of these bounds by `lag_ms`, how far the sender's clock is taken to lag
-behind log time: nothing at first, and moved by each report just as far as that report proves. Taking log time itself
-would make two reports that straddle two clock entries look stale; taking the date as it is, a slow clock.
+Nothing here depends on a local clock, a random source or the network. `heard_ms` needs an explanation. Log time
+advances only with clock entries, one in a reporting period, so the log shows only within one period when a report was
+made. The report's `date` gives the place within these bounds, corrected by `lag_ms`: how far the sender's clock lags
+behind log time. `lag_ms` starts at zero, and each report changes it only as far as it must. With log time alone, a
+report just before a clock entry would look stale one period too early; with the plain date, a server with a slow clock
+would.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,22 +29,22 @@ MASTERS_MAX = 8
 LEAVES_PER_SERVER_MAX = 64
 PERIOD_MIN_MS, PERIOD_MAX_MS = 500, 600_000
 AUTHORS_MARK = "~"
-"""Begins the name of an author of the farm in the table of sessions; no request that somebody names begins so."""
+"""Prefix of the farm's own authors in the table of sessions; a request that a client names never begins with it."""
 SESSION_LIMITS = SessionLimits(
     sessions_max=1024, window=16, result_bytes_max=16, expiry_ms=3_600_000, reserved_prefix=AUTHORS_MARK
 )
 AUTHOR_SESSIONS_MAX = 16
-"""Sessions of one author that strangers cannot push out. A life of a node has three or four; the rest is for restarts
-within the time in which a session ends."""
+"""Sessions of one author that strangers cannot displace. A run of a node has three or four; the rest is for restarts
+within the lifetime of a session."""
 UNFENCED_AHEAD_MS = 30_000
-"""A second published without a quorum counts only up to so far ahead of log time: no wrong clock must bind a farm."""
+"""A second published without a quorum counts only up to this lead over log time: a wrong clock must not bind a farm."""
 LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
 """Meta LS2 seconds are 32 bits wide; a clock entry beyond is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class FarmTuning:
-    """What all servers of a farm must agree on, since decisions follow from it: constants, but for the period.
+    """The constants on which decisions depend and which all servers of a farm must share, and the reporting period.
 
     `period_ms` is the reporting period; clock entries carry the leader's. A report is stale after 1.5 of them.
     """
@@ -57,7 +58,7 @@ class FarmTuning:
 
     @property
     def stale_after_ms(self) -> int:
-        """Age at which a report no longer says anything about its sender."""
+        """Age at which a report no longer counts."""
         return self.period_ms * 3 // 2
 
 
@@ -73,7 +74,7 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Who publishes, and for how many clock entries in a row it has been beaten by the margin."""
+    """The publisher, and for how many clock entries in a row another candidate has led by the margin."""
 
     server_id: int | None = None
     beaten: int = 0
@@ -89,7 +90,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class MasterState:
-    """One master destination: who publishes it, the leaves that it lists, the last accepted publication.
+    """One master destination: its publisher, the leaves that it lists, the last accepted publication.
 
     `since_ms` is the log time of its first report. `forced`: an operator wants it published anew.
     """
@@ -111,21 +112,21 @@ class FarmState:
     servers: Mapping[int, ServerState] = field(default_factory=dict)
     masters: Mapping[str, MasterState] = field(default_factory=dict)
     admitted: Mapping[int, Admitted] = field(default_factory=dict)
-    """Whose Raft id is whose, of all that were ever given out."""
+    """The identity of each Raft id that was given out."""
     weights: Weights = field(default_factory=Weights)
     removed: tuple[int, ...] = ()
-    """Servers that an operator took out of the farm: what they report does not count, and the leader lets them go."""
+    """Servers that an operator removed from the farm: their reports do not count, and the leader removes them."""
     rekeying: Rekeying = field(default_factory=Rekeying)
     level: int = FIRST_LEVEL
     clients: Mapping[bytes, Client] = field(default_factory=dict)
-    """Client keys by what names them as authors, those that were removed included."""
+    """Client keys by author name, removed ones included."""
     numbers: Mapping[bytes, AuthorNumbers] = field(default_factory=dict)
     """Which numbers of each author had effect."""
     clocks: VoterClocks = field(default_factory=VoterClocks)
-    """What bounds log time."""
+    """The voters' clocks, which bound log time."""
 
     def after(self, index: int, term: int) -> "FarmState":
-        """The same after one more entry. Every entry passes here, and `replace` takes several times as long."""
+        """This state after one more entry; used for every entry, because `replace` takes several times as long."""
         return FarmState(self.log_time_ms, index, term, *_behind_the_position(self))
 
     def stale(self, server: ServerState, tuning: FarmTuning) -> bool:
@@ -151,10 +152,10 @@ class FarmState:
         ]
 
     def unfenced_second(self, master: str) -> int:
-        """The last second at which a server says that it published `master`, committed or not; 0 if none says so.
+        """The last second at which a server reports to have published `master`, committed or not; 0 if there is none.
 
-        Without a quorum a server publishes what the log does not know. Its next report does, and what is published from
-        then on must be later, or clients keep the older structure.
+        Without a quorum a server publishes a second that is not in the log. Its next report contains it, and later
+        publications must have a later second, or clients keep the older structure.
         """
         latest_s = (self.log_time_ms + UNFENCED_AHEAD_MS) // 1000
         parts = [server.report.part_in(master) for server in self.servers.values()]

@@ -1,18 +1,17 @@
-"""Log time as one server reckons it between clock entries, what a leader writes as clock entry, whose clock is off.
+"""One server's estimate of log time, the clock entries of a leader, and the judgement of clocks.
 
-The log carries the time (`bridge.core.log.voter_clocks`). Between clock entries a server runs it on by its own
-monotonic clock (`paced`), and so it does with the clock of each server that reports: its date, and what has passed here
-since. Of these the *majority time* is what a majority of the voters have reached: with an odd number of voters the
-median.
+The log carries the time (`bridge.core.log.voter_clocks`). Between clock entries a server advances it by its own
+monotonic clock (`paced`), and likewise the clock of each server that reports: the report's date plus the time since
+then. The *majority time* is the time that a majority of these clocks of the voters has reached; with an odd number of
+voters it is the median.
 
-    the leader writes    the majority time as it reckons it, within the limit of the log; with no majority of recent
-                         reports the paced time. Its own clock is one of the voters' and has no other part in this
-    at once again        when the reports of a majority allow a step of more than `STEP_MS`: after an election, when the
-                         farm was off for long, the first reports settle the matter, and not the next period
-    every server judges  its own clock, and the others', by the majority time (`ClockJudgement`)
+    the leader writes    its estimate of the majority time, within the limit of the log; the paced time if no majority
+                         has reported recently. Its own clock counts only as one of the voters'
+    it writes again      at once if the reports of a majority allow a step of more than `STEP_MS`: if the farm was off
+                         for long, the first reports after the election correct log time, not the next period
+    every server judges  its own clock and the others' by the majority time (`ClockJudgement`)
 
-No server can know which clocks are right. What it says is therefore which of them differ from those of a majority, and
-whether a majority agrees at all.
+No server can know which clocks are right. It can only say which differ from a majority, and whether a majority agrees.
 """
 
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from bridge.core.log.voter_clocks import VoterClocks, time_of_majorities
 
 STEP_MS = 5_000
 CLOCK_OFF_MS = 10_000
-"""A clock that differs by more is told of. A report may take seconds until it is applied, over I2P above all."""
+"""A clock that differs by more raises an alarm. A report may take seconds until it is applied, over I2P above all."""
 SERVERS_MAX = 64
 
 
@@ -46,7 +45,7 @@ class ClockJudgement:
 
 
 class LogTime:
-    """One server's reckoning; the base is the log time of the empty log (or of the snapshot that it starts from)."""
+    """One server's estimate; the base is the log time of the empty log, or of a first snapshot."""
 
     def __init__(self, log_time_ms: int, now: int, period_ms: int) -> None:
         self._log_time_ms = log_time_ms
@@ -56,7 +55,7 @@ class LogTime:
         self._dates: dict[int, tuple[int, int]] = {}
 
     def period_changed(self, period_ms: int) -> None:
-        """The farm reports at another pace from here on."""
+        """The farm has another reporting period from here on."""
         self._recent_ms = 2 * period_ms
 
     def paced(self, now: int) -> int:
@@ -67,17 +66,17 @@ class LogTime:
     def clock_applied(self, log_time_ms: int, now: int) -> None:
         """An entry was applied that sets log time, forwards or back; `log_time_ms` is log time after it."""
         self._log_time_ms = log_time_ms
-        # Of its own entry a leader knows when it read the clock: commitment takes no time out of log time.
+        # The leader knows when it read the clock for its own entry, so the time until commitment is added.
         own = self._written is not None and self._written[0] == log_time_ms
         self._anchor = self._written if own and self._written is not None else (log_time_ms, now)
 
     def report_applied(self, server_id: int, date_ms: int, now: int) -> None:
-        """A report was applied that was made in this life of the server: note its sender's clock."""
+        """Note the sender's clock of a report that was made since this server started, and was applied now."""
         if server_id in self._dates or len(self._dates) < SERVERS_MAX:
             self._dates[server_id] = (date_ms, now)
 
     def next_entry(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks, limit_ms: int | None) -> int:
-        """The time of the clock entry that this server writes as the leader, and is about to propose.
+        """The time of the clock entry that this server, as leader, is about to propose.
 
         `limit_ms` is the most that the log allows (`VoterClocks.limit_ms`).
         """
@@ -86,11 +85,11 @@ class LogTime:
         return time_ms
 
     def step_due(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks, limit_ms: int | None) -> bool:
-        """Whether a clock entry would bring log time further than it has come by itself, by more than `STEP_MS`."""
+        """Whether a clock entry would advance log time beyond the estimate by more than `STEP_MS`."""
         return self._next_ms(now, clock_ms, server_id, clocks, limit_ms) - self.paced(now) > STEP_MS
 
     def judge(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks) -> ClockJudgement | None:
-        """The clocks of those who reported lately beside the majority time; None without a majority of them."""
+        """The clocks of servers that reported recently, compared with the majority time; None without a majority."""
         times_ms = self._times_ms(now, clock_ms, server_id)
         majority_ms = time_of_majorities(clocks.majorities, times_ms)
         if majority_ms is None:
@@ -108,7 +107,7 @@ class LogTime:
         return max(self._log_time_ms, time_ms if limit_ms is None else min(time_ms, limit_ms))
 
     def _times_ms(self, now: int, clock_ms: int, server_id: int) -> dict[int, int]:
-        """What the clock of each server shows now, as far as it reported lately."""
+        """The present time by the clock of each server that reported recently."""
         passed_ms = {each: now - noted for each, (_, noted) in self._dates.items()}
         recent = {
             each: date_ms + passed_ms[each]

@@ -1,20 +1,20 @@
-"""A new cluster's first state, made of what one survivor of an old one holds.
+"""The first state of a new cluster, made from the state of one survivor of an old cluster.
 
     old farm of A, B, C ──▶ B's state ──▶ new cluster of B alone: Raft id 1, publications, weights, log time
 
-Raft ids begin anew with a cluster: an id means something only together with the cluster id, which every connection
-names, and the storages of the old servers never open under the new one. So of the members nobody but the survivor is
-admitted: those who come back do so as new servers, under any name. Who was evicted or replaced stays out.
+Raft ids start again with a cluster: an id is valid only together with the cluster id, which every connection names, and
+storages of the old cluster never open under the new one. So only the survivor is admitted; other servers come back as
+new ones, under any name. Evicted and retired identities stay excluded.
 
-What the others reported goes with them. They were declared to be gone for good, and a leaf whose router has gone is
-better left out than kept for an hour at a higher cost; a router that joins again brings its leaves along. What was
-published last stays, so that the next second is later. Client keys stay admitted; what they signed for the old cluster
-counts for nothing in the new one.
+The reports of the other servers are dropped: they are declared lost, and it is better to omit their leaves than to list
+them for another hour. A router that joins again reports its leaves. The last publications are kept, so that the next
+seconds are later. Client keys stay admitted; entries that they signed for the old cluster have no effect in the new
+one.
 
-Numbers that somebody made up would go on, too: a term or a log time near their ends, a second of a publication that
-is years ahead. A new cluster is the one occasion on which they may go back (`Reset`), for nobody compares them with
-those of the old one: its servers refuse the new cluster's, and what was published reaches routers by other ways,
-which the operator is told (`refused_until_s`).
+Forged numbers would be kept as well: a term or a log time near its limit, a second of a publication years ahead. Only a
+new cluster may reset them (`Reset`), because its servers and those of the old cluster refuse each other. Routers may
+still hold a structure with the old second; the operator is told until when they refuse earlier ones
+(`refused_until_s`).
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from bridge.core.state.farm_state import Choice, FarmState, MasterState
 
 SURVIVOR_ID = 1
 NOBODY_ID = 0
-"""Stands for a publisher that was left behind: no server has it."""
+"""The Raft id of a publisher that is not in the new cluster: no server has it."""
 
 
 FIRST_TERM = 1
@@ -35,12 +35,12 @@ LEASE_SET_SECONDS_MAX = 0xFFFF + 60
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What begins anew in the new cluster."""
+    """What is reset in the new cluster."""
 
     term: bool = False
     """At `FIRST_TERM`."""
     log_time_ms: int | None = None
-    """Log time begins here; None: where it was."""
+    """Log time starts here; None: it continues."""
     second: bool = False
     """The last second of each publication is forgotten."""
 
@@ -68,7 +68,7 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
     old_id = raft_id_of(farm.admitted, node_id)
     own = None if old_id is None else farm.servers.get(old_id)
     out = [each for _, each in sorted(farm.admitted.items()) if not each.is_member and each.node_id != node_id]
-    # The entries that admitted them are signed for the old cluster, and prove nothing in the new one.
+    # The entries that admitted them are signed for the old cluster and prove nothing in the new one.
     survivor = Admitted(node_id) if old_id is None else replace(farm.admitted[old_id], entry=b"")
     out = [replace(each, entry=b"") for each in out]
     return replace(
@@ -77,7 +77,7 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
         servers={} if own is None else {SURVIVOR_ID: replace(own, report=replace(own.report, server_id=SURVIVOR_ID))},
         masters={each: _recovered_master(master, old_id) for each, master in farm.masters.items()},
         removed=(),
-        # Its one voter vouches for the time from here on.
+        # From here on the clock of the one voter counts.
         clocks=VoterClocks(farm.log_time_ms, ((SURVIVOR_ID,),)),
     )
 
@@ -91,7 +91,7 @@ def _recovered_master(master: MasterState, old_id: int | None) -> MasterState:
 
 
 def _at_log_time(farm: FarmState, log_time_ms: int) -> FarmState:
-    """The same farm, as if its log time had come to `log_time_ms` only: nothing was heard or said later than that."""
+    """The same state, with no time of a report or an entry later than `log_time_ms`, which becomes log time."""
     servers = {
         each: replace(server, heard_ms=log_time_ms, lag_ms=0, clock_off=False) for each, server in farm.servers.items()
     }
