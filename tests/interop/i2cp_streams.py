@@ -6,13 +6,13 @@ from bridge.wire.i2p.destination_keys import MasterKey, SigningKey
 from bridge.wire.i2p.i2cp import encode
 from bridge.wire.i2p.i2cp_messages import (
     NO_SESSION,
+    ClientMessage,
     CreateLeaseSet2,
     CreateSession,
     DestroySession,
     Disconnect,
     GetDate,
     HostLookup,
-    Message,
 )
 from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, signed_session
 from bridge.wire.i2p.meta_lease_set import MetaLease, OfflineSignature
@@ -42,7 +42,7 @@ def keys(now_s: int) -> dict[str, SigningKey]:
 def stream(key: SigningKey, now_s: int) -> bytes:
     """Everything that a node says to a Java router in a connection's life, without the first byte."""
     leases = tuple(MetaLease(bytes([number]) * 32, number, now_s + 900 + number) for number in range(3))
-    said: tuple[Message, ...] = (
+    said: tuple[ClientMessage, ...] = (
         GetDate("0.9.64", {"i2cp.username": "farm", "i2cp.password": "word"}),
         CreateSession(signed_session(key, now_s * 1000, META_SESSION_OPTIONS)),
         CreateLeaseSet2(SESSION, encode_structure(key.sign(now_s, leases))),

@@ -14,7 +14,7 @@ import trio.testing
 
 from bridge.node.router import i2cp_connection, i2cp_router
 from bridge.node.router.link import Link, RouterLost
-from bridge.wire.i2p.i2cp import FrameReader, decode, encode
+from bridge.wire.i2p.i2cp import FrameReader
 from bridge.wire.i2p.i2cp_messages import (
     CreateLeaseSet2,
     CreateSession,
@@ -23,15 +23,14 @@ from bridge.wire.i2p.i2cp_messages import (
     GetDate,
     HostLookup,
     HostReply,
-    Message,
     RequestVariableLeaseSet,
     SessionStatus,
     SetDate,
 )
-from bridge.wire.i2p.i2cp_session import session_is_signed
 from bridge.wire.i2p.meta_lease_set import decode as decode_structure
 from bridge.wire.i2p.meta_lease_set import verify
 from bridge.wire.i2p.structures import Destination
+from tests.wire.i2cp_router_half import Message, decode, encode, session_is_signed
 
 NOW_S = 1_767_225_600
 LINK = Link("127.0.0.1", 7654)

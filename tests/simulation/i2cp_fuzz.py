@@ -1,4 +1,4 @@
-"""Fuzzing of the I2CP reader: `python -m tests.simulation i2cp-fuzz --count N`.
+"""Fuzzing of I2CP, a node's half and the tests' half: `python -m tests.simulation i2cp-fuzz --count N`.
 
     a stream of one to four known messages ─▶ up to six mutations (bits, sizes, cuts, copies, splices)
                                            ─▶ fed in pieces to FrameReader ─▶ decode ─▶ encode
@@ -12,7 +12,7 @@ later routers append fields; a session's signature holds only over bytes that we
 from collections.abc import Sequence
 from random import Random
 
-from bridge.wire.i2p.i2cp import FRAME_LIMIT_BYTES, HEADER_BYTES, Frame, FrameReader, decode, encode
+from bridge.wire.i2p.i2cp import FRAME_LIMIT_BYTES, HEADER_BYTES, Frame, FrameReader
 from bridge.wire.i2p.i2cp_messages import (
     NO_SESSION,
     CreateLeaseSet2,
@@ -23,17 +23,17 @@ from bridge.wire.i2p.i2cp_messages import (
     HostLookup,
     HostReply,
     I2cpError,
-    Message,
     RequestVariableLeaseSet,
     SessionStatus,
     SetDate,
     Unhandled,
 )
-from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, session_is_signed, signed_session
+from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, signed_session
 from bridge.wire.i2p.meta_lease_set import MetaLease
 from bridge.wire.i2p.meta_lease_set import encode as encode_structure
 from tests.interop.i2cp_streams import keys, master
 from tests.simulation.fuzzing import FuzzError, Subject, options_of, run
+from tests.wire.i2cp_router_half import Message, decode, encode, session_is_signed
 
 NOW_S = 1_767_225_600
 MUTATIONS_MAX = 6

@@ -7,10 +7,11 @@ from random import randrange
 
 import pytest
 
-from bridge.wire.i2p.i2cp import FrameReader, encode
+from bridge.wire.i2p.i2cp import FrameReader
 from bridge.wire.i2p.i2cp_messages import I2cpError
 from tests.simulation import i2cp_fuzz
 from tests.simulation.fuzzing import FuzzError, Tally, play
+from tests.wire.i2cp_router_half import encode
 
 
 def test_mutated_streams_raise_the_one_error_or_are_encoded_alike_and_no_session_is_forged() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.wire.i2p.destination_keys import MasterKey, SigningKey, new_demo_leaf, new_master_key
-from bridge.wire.i2p.i2cp import FRAME_LIMIT_BYTES, Frame, FrameReader, decode, encode
+from bridge.wire.i2p.i2cp import FRAME_LIMIT_BYTES, Frame, FrameReader
 from bridge.wire.i2p.i2cp_messages import (
     NO_SESSION,
     CreateLeaseSet2,
@@ -16,15 +16,15 @@ from bridge.wire.i2p.i2cp_messages import (
     HostLookup,
     HostReply,
     I2cpError,
-    Message,
     RequestVariableLeaseSet,
     SessionStatus,
     SetDate,
     Unhandled,
 )
-from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, session_is_signed, signed_session
+from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, signed_session
 from bridge.wire.i2p.meta_lease_set import MetaLease
 from bridge.wire.i2p.meta_lease_set import encode as encode_structure
+from tests.wire.i2cp_router_half import Message, decode, encode, session_is_signed
 
 NOW_S = 1_767_225_600
 NOW_MS = NOW_S * 1000

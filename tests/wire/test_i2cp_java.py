@@ -6,19 +6,18 @@ from typing import Any
 
 import pytest
 
-from bridge.wire.i2p.i2cp import FrameReader, decode, encode
+from bridge.wire.i2p.i2cp import FrameReader
 from bridge.wire.i2p.i2cp_messages import (
     CreateSession,
     Disconnect,
     HostReply,
-    Message,
     RequestVariableLeaseSet,
     SessionStatus,
     SetDate,
     Unhandled,
 )
-from bridge.wire.i2p.i2cp_session import session_is_signed
 from tests.interop.i2cp_streams import SESSION, expected, keys, master, stream
+from tests.wire.i2cp_router_half import Message, decode, encode, session_is_signed
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "i2cp-java.json").read_text())
 KEYS = keys(RECORDED["now_s"])

@@ -23,6 +23,7 @@ from bridge.node.router.link import Credentials, Link, RouterLost, open_stream, 
 from bridge.wire.i2p.i2cp import PROTOCOL_BYTE, FrameReader, decode, encode
 from bridge.wire.i2p.i2cp_messages import (
     NO_SESSION,
+    ClientMessage,
     CreateLeaseSet2,
     CreateSession,
     DestroySession,
@@ -31,8 +32,8 @@ from bridge.wire.i2p.i2cp_messages import (
     HostLookup,
     HostReply,
     I2cpError,
-    Message,
     RequestVariableLeaseSet,
+    RouterMessage,
     SessionStatus,
     SetDate,
     Status,
@@ -174,7 +175,7 @@ class I2cpConnection:
         self._end(f"{self._link} is silent: {lacking} within {timeout_s:g} s")
         raise RouterLost(self.ended)
 
-    async def _send(self, message: Message) -> None:
+    async def _send(self, message: ClientMessage) -> None:
         try:
             data = encode(message)
         except I2cpError as error:
@@ -217,7 +218,7 @@ class I2cpConnection:
             except I2cpError as error:
                 self._end(f"{self._link} does not speak I2CP: {error}")
 
-    def _heed(self, message: Message) -> None:
+    def _heed(self, message: RouterMessage) -> None:
         match message:
             case SetDate() if self._dates:
                 self._dates.popleft().resolve(message)

@@ -129,16 +129,5 @@ class Unhandled:
     body: bytes = field(repr=False)
 
 
-Message = (
-    GetDate
-    | SetDate
-    | CreateSession
-    | SessionStatus
-    | DestroySession
-    | CreateLeaseSet2
-    | RequestVariableLeaseSet
-    | HostLookup
-    | HostReply
-    | Disconnect
-    | Unhandled
-)
+ClientMessage = GetDate | CreateSession | DestroySession | CreateLeaseSet2 | HostLookup | Disconnect
+RouterMessage = SetDate | SessionStatus | RequestVariableLeaseSet | HostReply | Disconnect | Unhandled

@@ -17,16 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from bridge.wire.i2p.destination_keys import SigningKey
-from bridge.wire.i2p.meta_lease_set import OfflineSignature, verify_offline
 from bridge.wire.i2p.structures import (
-    SIGNATURE_TYPES,
     Destination,
-    I2pError,
-    base64_decode,
     base64_encode,
     encode_mapping,
 )
@@ -61,15 +54,6 @@ class SessionConfig:
         """The bytes that the signature covers."""
         return self.destination.encoded + encode_mapping(self.options) + self.created_ms.to_bytes(8, "big")
 
-    @property
-    def signature_bytes(self) -> int:
-        """How long the signature is: its key is the transient one if there is one."""
-        named = self.options.get(TRANSIENT_KEY)
-        kind = self.destination.signature_type if named is None else _type_of(named)
-        if kind not in SIGNATURE_TYPES:
-            raise I2pError(f"signature type {kind} is unknown, so the signature's length cannot be told")
-        return SIGNATURE_TYPES[kind][2]
-
 
 def signed_session(key: SigningKey, created_ms: int, options: Mapping[str, str]) -> SessionConfig:
     """The configuration of a session for the key's destination, signed."""
@@ -80,35 +64,3 @@ def signed_session(key: SigningKey, created_ms: int, options: Mapping[str, str])
         complete[OFFLINE_SIGNATURE] = base64_encode(key.offline.signature)
     unsigned = SessionConfig(key.destination, complete, created_ms)
     return replace(unsigned, signature=key.private_key.sign(unsigned.signed_part))
-
-
-def session_is_signed(config: SessionConfig) -> bool:
-    """Whether the signature holds, and before it the destination's over a transient key, as a router checks them."""
-    try:
-        offline = _offline_of(config.options)
-        if offline is not None and not verify_offline(config.destination, offline):
-            return False
-        public_key = config.destination.signing_key if offline is None else offline.transient_key
-        Ed25519PublicKey.from_public_bytes(public_key).verify(config.signature, config.signed_part)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
-def _offline_of(options: Mapping[str, str]) -> OfflineSignature | None:
-    named = options.get(TRANSIENT_KEY)
-    if named is None:
-        return None
-    return OfflineSignature(
-        expires_s=int(options.get(OFFLINE_EXPIRATION, "")),
-        signature_type=_type_of(named),
-        transient_key=base64_decode(named.partition(":")[2]),
-        signature=base64_decode(options.get(OFFLINE_SIGNATURE, "")),
-    )
-
-
-def _type_of(named_key: str) -> int:
-    number = named_key.partition(":")[0]
-    if not (number.isascii() and number.isdigit()) or len(number) > len("65535"):
-        raise I2pError("the transient key of a session does not begin with the number of its type")
-    return int(number)
