@@ -14,15 +14,12 @@ from pathlib import Path
 
 import trio
 
+import gossip
 from benchmarks import gossip_speed, gossip_whole_node, serf
 from benchmarks.figures import Figure
 from benchmarks.gossip_group import Group, GroupError, Member, processes
-from gossip.core.member import Address, Status
-from gossip.core.options import Options
-from gossip.node.agent import Agent, open_agent
-from gossip.node.endpoints import endpoint
-from gossip.node.settings import GroupSettings
-from gossip.wire.seal import KeyRing
+from gossip import Address, Options, Status
+from gossip.node import endpoint
 
 SPEED_RUNS = 5
 NODES_IN_ONE = 50
@@ -94,24 +91,24 @@ async def one_process(count: int) -> list[Figure]:
 
 async def converge_in_one_process(count: int) -> float:
     """Seconds from the first node's start until each of them sees all others alive."""
-    key = KeyRing(b"many nodes in one single process")
-    agents: list[Agent] = []
+    key = b"many nodes in one single process"
+    groups: list[gossip.Group] = []
     done = trio.Event()
     async with trio.open_nursery() as nursery:
 
-        async def run(*seeds: Agent, task_status: trio.TaskStatus[Agent]) -> None:
-            config = GroupSettings(
-                bind=Address("127.0.0.1", 0),
-                key_ring=key,
+        async def run(*seeds: gossip.Group, task_status: trio.TaskStatus[gossip.Group]) -> None:
+            opened = gossip.open(
+                Address("127.0.0.1", 0),
+                key=key,
                 seeds=tuple(endpoint(seed.info.address) for seed in seeds),
                 capacity=2 * count,
                 options=Options.lan(),
             )
-            async with open_agent(config) as agent:
-                agents.append(agent)
-                task_status.started(agent)
-                async for _ in agent.events:
-                    if len(agents) == count and all(_sees(each, count - 1) for each in agents):
+            async with opened as group:
+                groups.append(group)
+                task_status.started(group)
+                async for _ in group.events():
+                    if len(groups) == count and all(_sees(each, count - 1) for each in groups):
                         done.set()
 
         began = time.monotonic()
@@ -126,8 +123,8 @@ async def converge_in_one_process(count: int) -> float:
     return time.monotonic() - began
 
 
-def _sees(agent: Agent, others: int) -> bool:
-    return sum(member.status is Status.ALIVE for member in agent.members()) == others
+def _sees(group: gossip.Group, others: int) -> bool:
+    return sum(member.status is Status.ALIVE for member in group.members()) == others
 
 
 async def beside_serf(directory: Path, kills: int) -> list[Figure]:

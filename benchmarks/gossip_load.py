@@ -15,14 +15,22 @@ from itertools import islice
 from typing import Protocol
 
 from benchmarks.gossip_group import GroupError
-from gossip.core.member import Address, Incarnation, NodeInfo
-from gossip.core.messages import AliveUpdate, JoinAck, JoinNak, JoinReq, Payload, PingRequest, PingResponse
-from gossip.node.endpoints import parse_endpoint
-from gossip.node.identity import Identity
-from gossip.wire.codec import SECRETS_BYTES, Codec, RefusedError
-from gossip.wire.identity import Signer, sign
-from gossip.wire.layout import Code
-from gossip.wire.seal import KeyRing
+from gossip import Address, Incarnation, JoinNak, KeyRing, NodeInfo
+from gossip.node import Identity, parse_endpoint
+from gossip.wire import (
+    SECRETS_BYTES,
+    AliveUpdate,
+    Code,
+    Codec,
+    JoinAck,
+    JoinReq,
+    Payload,
+    PingRequest,
+    PingResponse,
+    RefusedError,
+    Signer,
+    sign,
+)
 
 PEERS = 30
 OUTSTANDING = 2

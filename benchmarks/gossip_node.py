@@ -12,17 +12,14 @@ import json
 import os
 import sys
 import time
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 import trio
 
-from gossip.core.effects import MembershipChanged
-from gossip.core.member import Address
-from gossip.core.options import Options
-from gossip.node.agent import Agent, open_agent
-from gossip.node.endpoints import endpoint
-from gossip.node.settings import GroupSettings
-from gossip.wire.seal import KeyRing
+import gossip
+from gossip import Address, Group, MembershipChanged, Options
+from gossip.node import endpoint
 
 BENCHMARK_KEY = b"a key that keeps nothing secret."
 TIMINGS = {"lan": Options.lan, "loopback": Options.loopback}
@@ -39,35 +36,36 @@ def main() -> None:
     parser.add_argument("--quiet", action="store_true", help="say nothing of changes")
     options = parser.parse_args()
     tuning = replace(TIMINGS[options.timing](), directory_limit=options.directory_limit)
-    config = GroupSettings(
-        bind=Address("127.0.0.1", 0),
-        key_ring=None if options.insecure else KeyRing(BENCHMARK_KEY),
+    opened = gossip.open(
+        Address("127.0.0.1", 0),
+        key=None if options.insecure else BENCHMARK_KEY,
         insecure=options.insecure,
         seeds=tuple(options.seed),
         capacity=options.capacity,
         options=tuning,
     )
-    trio.run(_run, config, options.quiet)
+    trio.run(_run, opened, options.quiet)
 
 
-async def _run(config: GroupSettings, quiet: bool) -> None:  # noqa: FBT001 - trio.run passes by position
-    async with open_agent(config) as agent, trio.open_nursery() as nursery:
-        _say({"address": endpoint(agent.info.address), "node": agent.node_id.hex()})
-        nursery.start_soon(_tell_changes, agent, quiet)
+async def _run(opened: AbstractAsyncContextManager[Group], quiet: bool) -> None:  # noqa: FBT001 - trio.run passes by position
+    async with opened as group, trio.open_nursery() as nursery:
+        _say({"address": endpoint(group.info.address), "node": group.node_id.hex()})
+        nursery.start_soon(_tell_changes, group, quiet)
         async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as asked:
             async for _ in asked:
-                _say(_summary(agent))
+                _say(_summary(group))
         nursery.cancel_scope.cancel()
 
 
-async def _tell_changes(agent: Agent, quiet: bool) -> None:  # noqa: FBT001 - the same
-    async for event in agent.events:
+async def _tell_changes(group: Group, quiet: bool) -> None:  # noqa: FBT001 - the same
+    async for numbered in group.events():
+        event = numbered.event
         if isinstance(event, MembershipChanged) and not quiet:
             _say({"at": time.monotonic(), "node": event.info.node_id.hex(), "status": event.status.name.lower()})
 
 
-def _summary(agent: Agent) -> dict[str, object]:
-    description = agent.describe()
+def _summary(group: Group) -> dict[str, object]:
+    description = group.describe()
     return {
         "members": len(description.core.members),
         "peers": description.core.peer_count,

@@ -20,7 +20,7 @@ from benchmarks.figures import Figure
 from benchmarks.gossip_group import GroupError, Member, processes
 from benchmarks.gossip_load import OUTSTANDING, PEERS, Asker, acquaint, ask, echo_askers, peers_of, strangers
 from benchmarks.gossip_node import BENCHMARK_KEY
-from gossip.wire.seal import KeyRing
+from gossip import KeyRing
 
 QUESTIONS = 30_000
 NEWS = 3

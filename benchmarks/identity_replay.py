@@ -28,7 +28,7 @@ from bridge.node.raft.applied_state import AppliedState
 from bridge.wire.log.entries import EntryReader, decode
 from bridge.wire.log.proof import sign_entry
 from consensus import Entry
-from gossip.wire.identity import node_id_of
+from gossip.wire import node_id_of
 
 CHUNK = 6_000  # a multiple of the servers, so that each chunk begins with the first
 BESIDE = 5

@@ -1,71 +1,128 @@
 """Weakly consistent group membership: SWIM over datagrams, with bounded peer capacity.
 
     async with gossip.open("192.168.1.5", key=secret, seeds=("192.168.1.4:7946",)) as group:
-        async for event in group.events(): ...
+        async for numbered in group.events(): ...
 
 Three floors, and imports point only one way: `core` (pure decisions) <- `wire` (messages as bytes) <- `node` (trio).
-What is named here is fetched when it is first used, so that those who bring their own I/O get the pure `Swim` without
-trio and cryptography.
+Others import from here and from the faces `gossip.wire`, `gossip.node` and `gossip.simulation`, never from further
+inside. A name is fetched from its module when it is first used, so that callers with their own I/O get the pure `Swim`
+without trio and cryptography.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from gossip.core.description import Member
-    from gossip.core.effects import Alarm, AlarmKind, MembershipChanged, QueryReceived, UserEventReceived
-    from gossip.core.keyring import KeyringError
-    from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
-    from gossip.core.messages import JoinNak
+    from gossip.core.clock_bound import CLOCK_LIMIT
+    from gossip.core.description import Description, Member
+    from gossip.core.effects import (
+        AdoptGeneration,
+        Alarm,
+        AlarmKind,
+        KeyOffered,
+        KeyringUpdateRefused,
+        MembershipChanged,
+        QueryReceived,
+        UserEventReceived,
+        rolled_back,
+    )
+    from gossip.core.keyring import ERA_LIMIT, KEY_BYTES, KEYS_LIMIT, Keyring, KeyringError, KeyState, key_id
+    from gossip.core.local_node import INCARNATION_LIMIT, is_plausible
+    from gossip.core.member import METADATA_LIMIT_BYTES, Address, Incarnation, NodeId, NodeInfo, Status
+    from gossip.core.messages import JoinNak, Query, UserEvent
     from gossip.core.options import Options
     from gossip.core.swim import Swim
-    from gossip.node.group import Group
-    from gossip.node.group import open_group as open  # noqa: A004 - `gossip.open`, as `trio.open_...` and `gzip.open`
-    from gossip.node.identity import StateError
-    from gossip.node.questions import Answer
-    from gossip.node.requests import BusyError
-    from gossip.node.settings import ConfigError
+    from gossip.node.event_ring import EventRing, Numbered, Reader
+    from gossip.node.group import EVENTS_LIMIT, Group, GroupEvent
+    from gossip.node.group import open_group as open  # noqa: A004 - `gossip.open`, as `gzip.open`
+    from gossip.node.key_manager import KeyManager, ListedKey, NotEverywhereError
+    from gossip.node.limits import GroupDescription, WireDescription
+    from gossip.node.requests import Answer, BusyError
+    from gossip.node.settings import ConfigError, GroupSettings
+    from gossip.node.state_files import StateError
     from gossip.wire.seal import KeyRing
 
 __all__ = [
+    "CLOCK_LIMIT",
+    "ERA_LIMIT",
+    "EVENTS_LIMIT",
+    "INCARNATION_LIMIT",
+    "KEYS_LIMIT",
+    "KEY_BYTES",
+    "METADATA_LIMIT_BYTES",
     "Address",
+    "AdoptGeneration",
     "Alarm",
     "AlarmKind",
     "Answer",
     "BusyError",
     "ConfigError",
+    "Description",
+    "EventRing",
     "Group",
+    "GroupDescription",
+    "GroupEvent",
+    "GroupSettings",
     "Incarnation",
     "JoinNak",
+    "KeyManager",
+    "KeyOffered",
     "KeyRing",
+    "KeyState",
+    "Keyring",
     "KeyringError",
+    "KeyringUpdateRefused",
+    "ListedKey",
     "Member",
     "MembershipChanged",
     "NodeId",
     "NodeInfo",
+    "NotEverywhereError",
+    "Numbered",
     "Options",
+    "Query",
     "QueryReceived",
+    "Reader",
     "StateError",
     "Status",
     "Swim",
+    "UserEvent",
     "UserEventReceived",
+    "WireDescription",
+    "is_plausible",
+    "key_id",
     "open",
+    "rolled_back",
 ]
 
 _HOMES: Final = {
-    "gossip.core.effects": ("Alarm", "AlarmKind", "UserEventReceived", "MembershipChanged", "QueryReceived"),
-    "gossip.core.keyring": ("KeyringError",),
-    "gossip.core.description": ("Member",),
-    "gossip.core.member": ("Address", "Incarnation", "NodeId", "NodeInfo", "Status"),
-    "gossip.core.swim": ("Swim",),
+    "gossip.core.clock_bound": ("CLOCK_LIMIT",),
+    "gossip.core.description": ("Description", "Member"),
+    "gossip.core.effects": (
+        "AdoptGeneration",
+        "Alarm",
+        "AlarmKind",
+        "KeyOffered",
+        "KeyringUpdateRefused",
+        "MembershipChanged",
+        "QueryReceived",
+        "UserEventReceived",
+        "rolled_back",
+    ),
+    "gossip.core.keyring": ("ERA_LIMIT", "KEYS_LIMIT", "KEY_BYTES", "KeyState", "Keyring", "KeyringError", "key_id"),
+    "gossip.core.local_node": ("INCARNATION_LIMIT", "is_plausible"),
+    "gossip.core.member": ("Address", "Incarnation", "METADATA_LIMIT_BYTES", "NodeId", "NodeInfo", "Status"),
+    "gossip.core.messages": ("JoinNak", "Query", "UserEvent"),
     "gossip.core.options": ("Options",),
-    "gossip.core.messages": ("JoinNak",),
-    "gossip.node.settings": ("ConfigError",),
-    "gossip.node.group": ("Group",),
-    "gossip.node.identity": ("StateError",),
-    "gossip.node.questions": ("Answer",),
-    "gossip.node.requests": ("BusyError",),
+    "gossip.core.swim": ("Swim",),
+    "gossip.node.event_ring": ("EventRing", "Numbered", "Reader"),
+    "gossip.node.key_manager": ("KeyManager", "ListedKey", "NotEverywhereError"),
+    "gossip.node.limits": ("GroupDescription", "WireDescription"),
+    "gossip.node.requests": ("Answer", "BusyError"),
+    "gossip.node.settings": ("ConfigError", "GroupSettings"),
+    "gossip.node.state_files": ("StateError",),
     "gossip.wire.seal": ("KeyRing",),
+    "gossip.node.group": ("EVENTS_LIMIT", "Group", "GroupEvent", "open"),
 }
 
 

@@ -41,9 +41,8 @@ from bridge.core.publishing.publication import Pace, lease_set_entries
 from bridge.core.state.farm_state import FarmState, FarmTuning, MasterState, ServerState
 from consensus import Configuration, ServerId, integer_id
 from consensus import Description as RaftDescription
-from gossip.core.description import Description as GossipDescription
-from gossip.core.description import Member
-from gossip.core.member import Address
+from gossip import Address, Member
+from gossip import Description as GossipDescription
 
 
 @dataclass(frozen=True, slots=True)

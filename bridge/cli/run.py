@@ -27,8 +27,7 @@ from bridge.node.settings.descriptors import DescriptorError
 from bridge.node.settings.masters import MasterError
 from consensus.net import CertificateError
 from consensus.storage import StorageError
-from gossip.node.identity import StateError
-from gossip.node.settings import ConfigError
+from gossip import ConfigError, StateError
 
 LOG = logging.getLogger(__name__)
 INTERRUPTED = 130

@@ -17,10 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bridge.cli.failure import fail, failures
 from bridge.cli.printing import echo, print_facts
-from gossip.core.options import Options
-from gossip.simulation.figures import figures, load_ratio
-from gossip.simulation.picture import picture
-from gossip.simulation.scenario import Play, Scenario
+from gossip import Options
+from gossip.simulation import Play, Scenario, figures, load_ratio, picture
 
 _KIB = 1024 if sys.platform != "darwin" else 1
 _SHARE = click.FloatRange(0, 1, max_open=True)

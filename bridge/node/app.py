@@ -73,7 +73,7 @@ from bridge.node.tasks.task_context import TaskContext, router_alarm
 from consensus import ContentRejected, Notice, RoleChanged, integer_id
 from consensus.protocols.garlic_farm import ConnectionRole, Identity, Metrics, PeerAddress
 from consensus.storage import check_place
-from gossip.node.identity import load_identity
+from gossip.node import load_identity
 
 LOG = logging.getLogger("garlicfarm")
 NOT_ADMITTED_ALARM = "not-admitted"
@@ -146,7 +146,7 @@ class Node:
                 self.identities.may_tell_keys,
             ) as agent:
                 own_metadata.speak_through(agent.set_metadata)
-                self.farm_keys.follow(lambda: agent.key_chain)
+                self.farm_keys.follow(lambda: agent.keyring)
                 self.identities.follow(agent)
                 await self._live(agent, own_metadata, connecting, peers, formation)
             nursery.cancel_scope.cancel()

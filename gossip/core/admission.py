@@ -29,8 +29,8 @@ from gossip.core.options import Options
 from gossip.core.outbox import DropReason, Outbox
 from gossip.core.piggyback import Piggyback
 from gossip.core.probe import Prober
-from gossip.core.rate import Rate
 from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.core.token_bucket import TokenBucket
 from gossip.core.updates import Updates
 from gossip.core.user_events import UserEvents
 
@@ -60,7 +60,6 @@ class Admission:
         outbox: Outbox,
         options: Options,
         random: Random,
-        now: int,
         admit: AdmissionPolicy = admit_all,
     ) -> None:
         self.in_maintenance = False
@@ -73,8 +72,8 @@ class Admission:
         self._prober = prober
         self._outbox = outbox
         self._random = random
-        self._tokens = Rate(options.join_rate_per_second, options.join_burst, now)
-        self._joins = Rate(options.join_rate_per_second, options.join_burst, now)
+        self._tokens = TokenBucket(options.join_rate_per_second, options.join_burst)
+        self._joins = TokenBucket(options.join_rate_per_second, options.join_burst)
 
     def receive(self, source: Address, request: JoinReq, now: int, *, token_valid: bool) -> None:
         """Handle one JoinReq."""

@@ -59,7 +59,7 @@ class AdoptGeneration:
 class UserEventReceived:
     """An application elsewhere said something to everybody. Told once."""
 
-    broadcast: UserEvent
+    user_event: UserEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +146,8 @@ class Alarm:
     """The condition has passed by itself."""
 
 
-Effect = (
-    Send
-    | Announce
+LocalEffect = (
+    Announce
     | OfferToken
     | MembershipChanged
     | AdoptGeneration
@@ -160,3 +159,4 @@ Effect = (
     | UseKeyring
     | KeyOffered
 )
+Effect = Send | LocalEffect

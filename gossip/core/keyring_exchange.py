@@ -29,7 +29,7 @@ from gossip.core.member import Address
 from gossip.core.membership import Membership
 from gossip.core.messages import KeyringUpdate
 from gossip.core.outbox import DropReason, Outbox
-from gossip.core.rate import Rate
+from gossip.core.token_bucket import TokenBucket
 
 KEYS_QUERY: Final = "gossip:keys"
 """The name of the query that every member answers with its chain's summary, by itself."""
@@ -44,12 +44,12 @@ _TOLD_WITHOUT_PEERS = 64
 class KeyringExchange:
     """This node's keyring, if its datagrams are sealed."""
 
-    def __init__(self, chain: Keyring | None, membership: Membership, outbox: Outbox, unix_ms: int, now: int) -> None:
+    def __init__(self, chain: Keyring | None, membership: Membership, outbox: Outbox, unix_ms: int) -> None:
         self._membership = membership
         self._outbox = outbox
         self.clock_bound = ClockBound(unix_ms)
-        self._changes = Rate(_CHANGES_PER_SECOND, _CHANGES_BURST, now)
-        self._repairs = Rate(_REPAIRS_PER_SECOND, _REPAIRS_BURST, now)
+        self._changes = TokenBucket(_CHANGES_PER_SECOND, _CHANGES_BURST)
+        self._repairs = TokenBucket(_REPAIRS_PER_SECOND, _REPAIRS_BURST)
         self.chain = chain
         self.digest = b"" if chain is None else chain.digest
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from gossip.core.member import METADATA_LIMIT_BYTES, Incarnation, NodeId, NodeInfo
-from gossip.core.rate import Rate
+from gossip.core.token_bucket import TokenBucket
 
 INCARNATION_LIMIT: Final = 1 << 53
 """Generations and numbers from here on are refused: at the end of the scale nobody could refute any more."""
@@ -37,10 +37,10 @@ def is_plausible(info: NodeInfo) -> bool:
 class LocalNode:
     """The node's own description. Never suspect, never dead; `leaving` is final."""
 
-    def __init__(self, info: NodeInfo, refutations_per_second: int, now: int) -> None:
+    def __init__(self, info: NodeInfo, refutations_per_second: int) -> None:
         self.info = replace(info, credential=b"")
         self.leaving = False
-        self.refutations = Rate(refutations_per_second, 2 * refutations_per_second, now)
+        self.refutations = TokenBucket(refutations_per_second, 2 * refutations_per_second)
 
     @property
     def node_id(self) -> NodeId:

@@ -18,8 +18,8 @@ from gossip.core.member import Status
 from gossip.core.membership import Entry, Membership
 from gossip.core.messages import JoinRedirect
 from gossip.core.outbox import Outbox
-from gossip.core.rate import Rate
 from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.core.token_bucket import TokenBucket
 
 _LINKS = 2
 _PER_SECOND = 1
@@ -29,12 +29,12 @@ _BURST = 1
 class Rewiring:
     """Exchanges links for such as lead to revived members."""
 
-    def __init__(self, membership: Membership, joining: Joining, outbox: Outbox, random: Random, now: int) -> None:
+    def __init__(self, membership: Membership, joining: Joining, outbox: Outbox, random: Random) -> None:
         self._membership = membership
         self._joining = joining
         self._outbox = outbox
         self._random = random
-        self._rate = Rate(_PER_SECOND, _BURST, now)
+        self._rate = TokenBucket(_PER_SECOND, _BURST)
 
     def revived(self, entry: Entry, now: int) -> None:
         """A member that was dead in our view lives."""

@@ -60,10 +60,10 @@ from gossip.core.options import Options
 from gossip.core.outbox import DropReason, Outbox
 from gossip.core.piggyback import Piggyback
 from gossip.core.probe import Answerer, Prober
-from gossip.core.rate import Rate
 from gossip.core.reconnect import Reconnect
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.rewiring import Rewiring
+from gossip.core.token_bucket import TokenBucket
 from gossip.core.updates import Updates
 from gossip.core.user_events import UserEvents
 
@@ -96,12 +96,12 @@ class Swim:
         self._now = now
         self._halted = False
         self._outbox = Outbox()
-        self._local = LocalNode(self_info, options.refutations_per_second, now)
+        self._local = LocalNode(self_info, options.refutations_per_second)
         self._awareness = Awareness(options.awareness_max)
         self._membership = Membership(self_info.node_id, self_info.capacity, options.directory_limit, random)
         self._news = Dissemination(options.retransmit_multiplier)
         self._updates = Updates(self._local, self._membership, self._news, self._awareness, self._outbox, options)
-        self._keys = KeyringExchange(keys, self._membership, self._outbox, unix_ms, now)
+        self._keys = KeyringExchange(keys, self._membership, self._outbox, unix_ms)
         self._user_events = UserEvents(self._local, self._keys, self._outbox, options)
         self._piggyback = Piggyback(self._local, self._membership, self._news, self._user_events, self._keys, options)
         self._prober = Prober(
@@ -126,11 +126,10 @@ class Swim:
             self._outbox,
             options,
             random,
-            now,
             admit,
         )
-        self._rewiring = Rewiring(self._membership, self._joining, self._outbox, random, now)
-        self._link_naks = Rate(options.join_rate_per_second, options.join_burst, now)
+        self._rewiring = Rewiring(self._membership, self._joining, self._outbox, random)
+        self._link_naks = TokenBucket(options.join_rate_per_second, options.join_burst)
         self._announce_at = self._gossip_at = now
         self._reconnect = Reconnect(self._membership, self._prober, options, random, now)
         self._sweep_at = now + options.probe_period_ms

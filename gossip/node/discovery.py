@@ -1,26 +1,38 @@
-"""Finding the others of a LAN by broadcast, so that no address need be configured.
+"""How a node finds others: by broadcast in a LAN, and through seeds with names.
 
-A node sends its `Broadcast` from its own socket to the broadcast address, and hears those of others on a second socket
-that is bound to the broadcast address and shared by all nodes of the machine. Presence is all that comes this way: any
-other message on that socket is dropped, and what is heard only becomes a seed to be joined in the ordinary way, sealed
-and with a token. Both directions are limited, because a broadcast costs every machine of the LAN.
+*Broadcast.* A node sends its `Broadcast` from its own socket to the broadcast address. It receives those of others on a
+second socket, which is bound to the broadcast address and shared by all nodes of the machine. Only presence comes this
+way: any other message on that socket is dropped, and a Broadcast only gives a seed, which is joined in the ordinary
+way, sealed and with a token. Both directions are limited, because a broadcast costs every machine of the LAN.
+
+*Names.* A seed's name is resolved as long as the node runs, because names come up late and their addresses change. A
+name that does not resolve is tried again with growing pauses; one that does is asked again now and then, and only a
+change is passed on. The core itself retries the addresses that it was given.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_interface
 from socket import AF_INET
 from typing import Final
 
 import psutil
+import trio
 
 from gossip.core.member import Address
-from gossip.node.endpoints import is_private
-from gossip.node.rate_limit import Bucket
-from gossip.node.udp import DatagramSocket
+from gossip.core.token_bucket import TokenBucket
+from gossip.node.endpoints import is_private, numeric, parse_endpoint
+from gossip.node.settings import SEEDS_LIMIT, ConfigError
+from gossip.node.udp import DatagramSocket, Network
 from gossip.wire.layout import Code
 
 ANNOUNCEMENTS_PER_SECOND: Final = 2.0
 ANNOUNCEMENTS_BURST: Final = 4.0
+RETRY_FIRST_S: Final = 1.0
+RETRY_LAST_S: Final = 60.0
+REFRESH_S: Final = 300.0
+RESOLVE_TIMEOUT_S: Final = 20.0
+ADDRESSES_OF_A_NAME: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +65,7 @@ class Discovery:
     def __init__(self, target: Address, broadcast_socket: DatagramSocket) -> None:
         self.target = target
         self.broadcast_socket = broadcast_socket
-        self._allowance = Bucket(ANNOUNCEMENTS_PER_SECOND, ANNOUNCEMENTS_BURST)
+        self._allowance = TokenBucket(ANNOUNCEMENTS_PER_SECOND, ANNOUNCEMENTS_BURST)
 
     def may_announce(self, now_ms: int) -> bool:
         """Whether another announcement is within the limit; if so it is counted."""
@@ -63,3 +75,55 @@ class Discovery:
     def is_presence(datagram: bytes) -> bool:
         """Whether a datagram claims to be a Broadcast (its first byte is clear in sealed form, too)."""
         return datagram[:1] == bytes([Code.BROADCAST])
+
+
+class NamesToFollow:
+    """The seeds that are names, those given later among them, each followed once."""
+
+    def __init__(self) -> None:
+        self._given: dict[tuple[str, int], None] = {}
+        self._inlet, self._outlet = trio.open_memory_channel[tuple[str, int]](SEEDS_LIMIT)
+
+    def add(self, seeds: tuple[str, ...]) -> None:
+        """Follow these as well; `ConfigError`, and none of them, if that were too many."""
+        new = [name for name in dict.fromkeys(named_seeds(seeds)) if name not in self._given]
+        if len(self._given) + len(new) > SEEDS_LIMIT:
+            raise ConfigError(f"more than {SEEDS_LIMIT} seeds by name: none of these were added, a handful is enough")
+        for name in new:
+            self._given[name] = None
+            self._inlet.send_nowait(name)
+
+    async def follow(self, network: Network, give: Callable[[tuple[Address, ...]], None]) -> None:
+        """Resolve all of them for ever."""
+        async with trio.open_nursery() as nursery, self._outlet:
+            async for host, port in self._outlet:
+                nursery.start_soon(follow_name, host, port, network, give)
+
+
+def numeric_seeds(seeds: tuple[str, ...]) -> tuple[Address, ...]:
+    """The seeds that need no resolving."""
+    parsed = [(numeric(host), port) for host, port in map(parse_endpoint, seeds)]
+    return tuple(Address(host, port) for host, port in parsed if host is not None)
+
+
+def named_seeds(seeds: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    """The seeds that are names."""
+    return tuple((host, port) for host, port in map(parse_endpoint, seeds) if numeric(host) is None)
+
+
+async def follow_name(host: str, port: int, network: Network, give: Callable[[tuple[Address, ...]], None]) -> None:
+    """Resolve one name for ever and pass on what changes."""
+    known: tuple[Address, ...] = ()
+    pause_s = RETRY_FIRST_S
+    while True:
+        found: tuple[Address, ...] = ()
+        with trio.move_on_after(RESOLVE_TIMEOUT_S):
+            try:
+                found = tuple(sorted(await network.resolve(host, port)))[:ADDRESSES_OF_A_NAME]
+            except (OSError, UnicodeError):  # not known (yet), or not encodable as a name
+                found = ()
+        if found and found != known:
+            known = found
+            give(found)
+        await trio.sleep(REFRESH_S if found else pause_s)
+        pause_s = RETRY_FIRST_S if found else min(2 * pause_s, RETRY_LAST_S)

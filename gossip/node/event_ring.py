@@ -1,8 +1,8 @@
 """The last events of a group, numbered, so that a reader can go away and come back.
 
-A queue per reader either grows while its reader sleeps or throws its news away unseen. A ring of fixed size with a
-running number on each event does neither: a reader keeps the number (its cursor) of what it has handled last, asks for
-what came after, and is told how many events it was too late for.
+A queue per reader either grows while its reader sleeps or drops events that the reader never learns of. A ring of fixed
+size with a running number on each event does neither: a reader keeps the number (its cursor) of the event that it
+handled last, asks for what came after, and is told how many events it was too late for.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ class Numbered(Generic[T]):
     """One event. `cursor` resumes behind it; `lost` counts the events right before it that the ring no longer held."""
 
     cursor: int
-    what: T
+    event: T
     lost: int = 0
 
 
@@ -27,20 +27,18 @@ class EventRing(Generic[T]):
     """The last `limit` events."""
 
     def __init__(self, limit: int) -> None:
-        self._events: deque[tuple[int, T]] = deque(maxlen=limit)
-        self._last = 0
+        self._events: deque[T] = deque(maxlen=limit)
         self._closed = False
         self._more = trio.Event()
-
-    @property
-    def cursor(self) -> int:
+        self.cursor = 0
         """The number of the newest event; 0 before the first."""
-        return self._last
+        self.lost = 0
+        """How many events readers were too late for, all readers together."""
 
-    def append(self, event: T, lost: int = 0) -> None:
-        """One more event; `lost` before it never reached the ring, and get numbers as if they had."""
-        self._last += lost + 1
-        self._events.append((self._last, event))
+    def append(self, event: T) -> None:
+        """One more event."""
+        self.cursor += 1
+        self._events.append(event)
         self._wake()
 
     def close(self) -> None:
@@ -53,23 +51,23 @@ class EventRing(Generic[T]):
         more.set()
 
     def after(self, cursor: int) -> "Reader[T]":
-        """What came after `cursor`, and then everything as it comes."""
-        if not 0 <= cursor <= self._last:
-            raise ValueError(f"cursor {cursor} is not of this stream, which has reached {self._last}: begin with 0")
+        """What came after `cursor`, and then every event as it comes."""
+        if not 0 <= cursor <= self.cursor:
+            raise ValueError(f"cursor {cursor} is not of this stream, which has reached {self.cursor}: begin with 0")
         return Reader(self, cursor)
 
     async def next(self, cursor: int) -> Numbered[T] | None:
         """The first event after `cursor`, waited for; none when there will be none."""
         await trio.lowlevel.checkpoint()
-        while self._last <= cursor:
+        while self.cursor <= cursor:
             if self._closed:
                 return None
             await self._more.wait()
-        behind = 0
-        while behind < len(self._events) and self._events[-1 - behind][0] > cursor:
-            behind += 1
-        number, event = self._events[-behind]
-        return Numbered(number, event, number - cursor - 1)
+        oldest = self.cursor - len(self._events) + 1
+        number = max(cursor + 1, oldest)
+        lost = number - cursor - 1
+        self.lost += lost
+        return Numbered(number, self._events[number - oldest], lost)
 
 
 class Reader(Generic[T]):
@@ -79,12 +77,17 @@ class Reader(Generic[T]):
         self._ring = ring
         self.cursor = cursor
 
+    @property
+    def has_more(self) -> bool:
+        """Whether the next event is there already."""
+        return self._ring.cursor > self.cursor
+
     def __aiter__(self) -> "Reader[T]":
         return self
 
     async def __anext__(self) -> Numbered[T]:
-        event = await self._ring.next(self.cursor)
-        if event is None:
+        numbered = await self._ring.next(self.cursor)
+        if numbered is None:
             raise StopAsyncIteration
-        self.cursor = event.cursor
-        return event
+        self.cursor = numbered.cursor
+        return numbered

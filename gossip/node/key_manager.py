@@ -23,9 +23,9 @@ from gossip.core.keyring import (
 )
 from gossip.core.keyring_exchange import KEYS_QUERY
 from gossip.core.member import NodeId, Status
-from gossip.node.agent import Agent
+from gossip.node.group import Group
 
-_SURVEY_TIMEOUT_MS: Final = 2_000
+_SURVEY_TIMEOUT_S: Final = 2.0
 _SURVEYS: Final = 5
 """An answer is one datagram. Where one in twenty is lost, three surveys in a row miss a member too often to be seen."""
 _OPENING: Final = frozenset({KeyState.OPEN.value, KeyState.PRIMARY.value})
@@ -80,11 +80,11 @@ class KeyListing:
 
 
 class KeyManager:
-    """The keys of the group that an agent belongs to."""
+    """The keys of the group that a node belongs to: `gossip.KeyManager(group)`."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self.survey_timeout_ms = _SURVEY_TIMEOUT_MS
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.survey_timeout_s = _SURVEY_TIMEOUT_S
 
     async def list(self) -> KeyListing:
         """This node's keys, and who agrees. Ends early when everybody did; asks again where an answer may be lost."""
@@ -92,7 +92,7 @@ class KeyManager:
         for _ in range(_SURVEYS):
             if not missing:
                 break
-            async with self._agent.query(KEYS_QUERY, b"", self.survey_timeout_ms) as replies:
+            async with self._group.query(KEYS_QUERY, timeout_s=self.survey_timeout_s) as replies:
                 async for answer in replies:
                     answers[NodeId(answer.responder)] = answer.body
                     missing = self._living() - answers.keys()
@@ -103,7 +103,7 @@ class KeyManager:
     def _listing(self, answers: dict[NodeId, bytes]) -> KeyListing:
         chain, living = self._chain, self._living()
         agreeing = {node_id for node_id, body in answers.items() if body[:DIGEST_BYTES] == chain.digest}
-        states = {self._agent.node_id: _states(chain.summary)}
+        states = {self._group.node_id: _states(chain.summary)}
         states.update((node_id, _states(body)) for node_id, body in answers.items() if node_id in living)
         return KeyListing(
             primary=key_id(chain.primary).hex(),
@@ -128,7 +128,7 @@ class KeyManager:
     async def install(self, key: bytes | None = None) -> str:
         """Have a key opened everywhere (a new one from the system's random source if none is given); its id."""
         key = os.urandom(KEY_BYTES) if key is None else key
-        await self._agent.change_keys(self._chain.install(key))
+        await self._group.change_keyring(self._chain.install(key))
         return key_id(key).hex()
 
     async def use(self, name: str, *, force: bool = False) -> None:
@@ -137,7 +137,7 @@ class KeyManager:
         changed = self._chain.use(key)
         if not force:
             await self._require_everywhere(name, "installed")
-        await self._agent.change_keys(changed)
+        await self._group.change_keyring(changed)
 
     async def remove(self, name: str, *, force: bool = False) -> None:
         """Have a key refused everywhere. Removed keys do not come back."""
@@ -145,7 +145,7 @@ class KeyManager:
         changed = self._chain.remove(key)
         if not force:
             await self._require_everywhere(name, "replaced")
-        await self._agent.change_keys(changed)
+        await self._group.change_keyring(changed)
 
     async def _require_everywhere(self, name: str, step: str) -> None:
         listing = await self.list()
@@ -154,7 +154,7 @@ class KeyManager:
 
     @property
     def _chain(self) -> Keyring:
-        chain = self._agent.key_chain
+        chain = self._group.keyring
         if chain is None:
             raise KeyringError("this group's datagrams travel in clear: it has no keys")
         return chain
@@ -168,7 +168,7 @@ class KeyManager:
 
     def _living(self) -> set[NodeId]:
         # A suspect may live, and would be cut off like any other.
-        return {each.node_id for each in self._agent.members() if each.status in {Status.ALIVE, Status.SUSPECT}}
+        return {each.node_id for each in self._group.members() if each.status in {Status.ALIVE, Status.SUSPECT}}
 
 
 def _states(summary: bytes) -> dict[bytes, int]:

@@ -1,17 +1,25 @@
-"""What an application asks of its agent, kept until the owner of the core takes it.
+"""What an application asks of its group, kept until the owner of the core takes it; and where answers arrive.
 
-A call never waits and never reaches into the core, which may be in the middle of something: it leaves its wish here and
-rings the doorbell. Wishes that replace each other are slots with the last word (metadata, maintenance); seeds are a
-bounded set; what is said and asked is a bounded queue, and a call beyond its pace or its length is refused at once,
-since words dropped silently would look like words lost by the network.
+A call never waits and never reaches into the core, which may be in the middle of a step: it leaves its request here and
+rings the doorbell. Metadata and maintenance are slots that keep the last value; seeds are a bounded set; user events,
+queries and answers are a bounded queue. A call beyond its rate or length is refused at once: if it were dropped
+silently, the application would take it for lost by the network.
+
+The answers to a query come through a channel. It holds as many as fit if nothing reads; the rest is counted and never
+waited for. The core says when a query ends. A core that stands still (halted by an identity conflict, or mute until a
+generation is on the disk) never does, so a query that is still open a moment after its time is closed here.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
+from math import inf
 from typing import Final
 
 import trio
 
+from gossip.core.effects import QueryAnswered
 from gossip.core.events import (
     AnswerGiven,
     Event,
@@ -24,61 +32,54 @@ from gossip.core.events import (
     UserEventRequested,
 )
 from gossip.core.member import METADATA_LIMIT_BYTES, Address
+from gossip.core.token_bucket import TokenBucket
 from gossip.core.user_events import BODY_LIMIT_BYTES, NAME_LIMIT_CHARACTERS, QUERY_TIMEOUT_LIMIT_MS, is_sayable
-from gossip.node.rate_limit import Bucket
 from gossip.node.settings import SEEDS_LIMIT
 
-WORDS_LIMIT: Final = 64
-WORDS_PER_SECOND: Final = 20.0
-WORDS_BURST: Final = 40.0
+WAITING_LIMIT: Final = 64
+REQUESTS_PER_SECOND: Final = 20.0
+REQUESTS_BURST: Final = 40.0
+ANSWERS_LIMIT: Final = 1024
+GRACE_S: Final = 0.5
+"""How long after its time the core may end a query: answers may be under way."""
 
-Word = UserEventRequested | QueryRequested | AnswerGiven | KeyringChanged
+Request = UserEventRequested | QueryRequested | AnswerGiven | KeyringChanged
 
 
 class BusyError(Exception):
-    """Too much was said in a short time: nothing was sent, try again a little later."""
-
-
-def _must_be_text(what: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be text, not {type(value).__name__}")
-
-
-def _must_be_bytes(what: str, value: object) -> None:
-    if not isinstance(value, bytes):
-        raise TypeError(f"{what} must be bytes, not {type(value).__name__}: encode it first")
+    """Too many requests in a short time: nothing was sent, try again a little later."""
 
 
 class Requests:
-    """The wishes since the owner last looked."""
+    """The requests since the owner last looked."""
 
     def __init__(self, ring_doorbell: Callable[[], None]) -> None:
         self._ring_doorbell = ring_doorbell
         self._metadata: bytes | None = None
         self._maintenance: bool | None = None
         self._seeds: dict[Address, None] = {}
-        self._words: deque[Word] = deque()
-        self._allowance = Bucket(WORDS_PER_SECOND, WORDS_BURST)
+        self._waiting: deque[Request] = deque()
+        self._rate = TokenBucket(REQUESTS_PER_SECOND, REQUESTS_BURST)
         self._leave = False
-        self.answered = trio.Event()
-        """Set when what was asked before now has been carried out."""
+        self.done = trio.Event()
+        """Set when everything that was requested before now is carried out."""
 
-    def describe(self, metadata: bytes) -> None:
+    def set_metadata(self, metadata: bytes) -> None:
         """Other metadata."""
-        _must_be_bytes("metadata", metadata)
+        _require_bytes("metadata", metadata)
         if len(metadata) > METADATA_LIMIT_BYTES:
             raise ValueError(f"metadata has {len(metadata)} bytes, the limit is {METADATA_LIMIT_BYTES}")
         self._metadata = metadata
         self._ring_doorbell()
 
-    def give_seeds(self, addresses: Sequence[Address]) -> None:
+    def add_seeds(self, addresses: Iterable[Address]) -> None:
         """Further seeds."""
         for address in addresses:
             if len(self._seeds) < SEEDS_LIMIT:
                 self._seeds[address] = None
         self._ring_doorbell()
 
-    def switch_maintenance(self, *, on: bool) -> None:
+    def set_maintenance(self, *, on: bool) -> None:
         """Maintenance on or off."""
         self._maintenance = on
         self._ring_doorbell()
@@ -88,34 +89,20 @@ class Requests:
         self._leave = True
         self._ring_doorbell()
 
-    def speak(self, word: Word, now_ms: int) -> None:
-        """Something for the group; `BusyError` beyond the pace."""
-        if not isinstance(word, KeyringChanged):
-            _must_be_bytes("what is said", word.body)
-        if isinstance(word, UserEventRequested | QueryRequested):
-            _must_be_text("the name of what is said", word.name)
-        if isinstance(word, UserEventRequested | QueryRequested) and not is_sayable(word.name, word.body):
-            raise ValueError(
-                f"a broadcast or query has a name of 1 to {NAME_LIMIT_CHARACTERS} printable characters and at most "
-                f"{BODY_LIMIT_BYTES} bytes, not {len(word.name)} and {len(word.body)}"
-            )
-        if isinstance(word, QueryRequested) and not 0 < word.timeout_ms <= QUERY_TIMEOUT_LIMIT_MS:
-            raise ValueError(
-                f"a query's timeout is from 1 ms to {QUERY_TIMEOUT_LIMIT_MS // 1000} s, not {word.timeout_ms} ms"
-            )
-        if isinstance(word, AnswerGiven) and len(word.body) > BODY_LIMIT_BYTES:
-            raise ValueError(f"an answer has at most {BODY_LIMIT_BYTES} bytes, not {len(word.body)}")
-        if len(self._words) >= WORDS_LIMIT or not self._allowance.take(now_ms):
+    def add(self, request: Request, now_ms: int) -> None:
+        """One more request; `BusyError` beyond the rate."""
+        _check(request)
+        if len(self._waiting) >= WAITING_LIMIT or not self._rate.take(now_ms):
             raise BusyError(
-                f"more than {WORDS_PER_SECOND:.0f} broadcasts, queries and answers per second: gossip is for few and "
-                "small words; nothing was sent, try again in a moment"
+                f"more than {REQUESTS_PER_SECOND:.0f} user events, queries and answers per second: gossip is for few "
+                "and small messages; nothing was sent, try again in a moment"
             )
-        self._words.append(word)
+        self._waiting.append(request)
         self._ring_doorbell()
 
     def take(self) -> tuple[trio.Event, list[Event]]:
-        """All wishes, in the order in which they make sense together, and what to set when they are carried out."""
-        answered, self.answered = self.answered, trio.Event()
+        """All requests, in the order in which they make sense together, and what to set when they are carried out."""
+        done, self.done = self.done, trio.Event()
         events: list[Event] = []
         if self._seeds:
             events.append(SeedsGiven(tuple(self._seeds)))
@@ -126,9 +113,99 @@ class Requests:
         if self._maintenance is not None:
             events.append(MaintenanceSwitched(self._maintenance))
             self._maintenance = None
-        events.extend(self._words)
-        self._words.clear()
+        events.extend(self._waiting)
+        self._waiting.clear()
         if self._leave:
             events.append(LeaveRequested())
             self._leave = False
-        return answered, events
+        return done, events
+
+
+def _require_bytes(what: str, value: object) -> None:
+    if not isinstance(value, bytes):
+        raise TypeError(f"{what} must be bytes, not {type(value).__name__}: encode it first")
+
+
+def _check(request: Request) -> None:
+    """Refuse here what the core would refuse: its errors are for its owner, not for the caller."""
+    match request:
+        case KeyringChanged():
+            return
+        case AnswerGiven(_, body):
+            _require_bytes("an answer", body)
+            if len(body) > BODY_LIMIT_BYTES:
+                raise ValueError(f"an answer has at most {BODY_LIMIT_BYTES} bytes, not {len(body)}")
+            return
+        case UserEventRequested(name, body) | QueryRequested(_, name, body):
+            _require_bytes("the body", body)
+            if not isinstance(name, str):
+                raise TypeError(f"the name must be text, not {type(name).__name__}")
+            if not is_sayable(name, body):
+                raise ValueError(
+                    f"a user event or query has a name of 1 to {NAME_LIMIT_CHARACTERS} printable characters and at "
+                    f"most {BODY_LIMIT_BYTES} bytes, not {len(name)} and {len(body)}"
+                )
+    if isinstance(request, QueryRequested) and not 0 < request.timeout_ms <= QUERY_TIMEOUT_LIMIT_MS:
+        raise ValueError(
+            f"a query's timeout is from 1 ms to {QUERY_TIMEOUT_LIMIT_MS // 1000} s, not {request.timeout_ms} ms"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one member answered to a query."""
+
+    responder: bytes
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenQuery:
+    channel: trio.MemorySendChannel[Answer]
+    ends_at: float
+
+
+class OpenQueries:
+    """The queries of this node's application that still take answers, by ticket."""
+
+    def __init__(self) -> None:
+        self._tickets = count(1)
+        self._open: dict[int, _OpenQuery] = {}
+        self._begun = trio.Event()
+
+    def begin(self, timeout_ms: int) -> tuple[int, trio.MemoryReceiveChannel[Answer]]:
+        """A ticket, and the channel through which its answers come."""
+        ticket = next(self._tickets)
+        channel, answers = trio.open_memory_channel[Answer](ANSWERS_LIMIT)
+        self._open[ticket] = _OpenQuery(channel, trio.current_time() + timeout_ms / 1000 + GRACE_S)
+        self._begun.set()
+        return ticket, answers
+
+    def answered(self, effect: QueryAnswered) -> bool:
+        """Pass an answer on; false if there was no room for it, or the application no longer reads."""
+        try:
+            self._open[effect.ticket].channel.send_nowait(Answer(effect.responder, effect.body))
+        except (KeyError, trio.WouldBlock, trio.BrokenResourceError):
+            return False
+        return True
+
+    def end(self, ticket: int) -> None:
+        """Close a query's channel."""
+        query = self._open.pop(ticket, None)
+        if query is not None:
+            query.channel.close()
+
+    def end_all(self) -> None:
+        """The group ends."""
+        for ticket in list(self._open):
+            self.end(ticket)
+
+    async def end_overdue(self) -> None:
+        """End each query that the core does not end, until cancelled."""
+        while True:
+            self._begun = trio.Event()
+            with trio.move_on_at(min((each.ends_at for each in self._open.values()), default=inf)):
+                await self._begun.wait()
+            now = trio.current_time()
+            for ticket in [ticket for ticket, each in self._open.items() if each.ends_at <= now]:
+                self.end(ticket)

@@ -1,30 +1,63 @@
-"""What a node remembers beside its identity: the farm's keys as they were last told, and where its peers were.
+"""The state directory of a node: what outlives a process, and how it is kept.
 
-    keys      magic, checksum, farm label, the keyring as it travels in KeyringUpdate; mode 0600, written at every
-    change peers     one endpoint per line; written rarely, and of no weight: a list that is old or lost costs a slower
-    rejoin
+    gossip.lock      held by the process that uses the directory
+    identity.pem     the Ed25519 key that the node is named after; mode 0600, made once, never changed
+    generation       "<restart counter> <node id>", raised and fsynced before the first datagram of a process
+    keys             magic, checksum, farm label, the keyring as a KeyringUpdate carries it; mode 0600
+    peers            one endpoint per line; written rarely. A lost or old list costs a slower rejoin and nothing more
 
-The keys are merged with those of the configuration at the start. Without them a node restarted after a rotation would
-come back with the key of its configuration, which the group refuses by then. The checksum tells damage from the keys of
-another farm: those are passed over, since a node may move, but a damaged file passed over would bring the old key back.
+*Generation.* It must never repeat: peers take the higher (generation, number) as the newer claim, and a node that comes
+back under an old generation loses against claims of its former self. So the file is written beside, fsynced, renamed
+over the old one, and the directory is fsynced: a crash leaves the old number or the new one. A file that cannot be read
+stops the node with a text that says what to do; starting again from 1 would be the same mistake.
+
+While the node runs, peers may remember a higher generation of it. It adopts the next one and sends nothing before that
+is on the disk: otherwise a restart could use the same generation again, and peers could not tell the two apart. If the
+disk refuses, the node stays mute, raises an alarm and tries again with growing pauses. Ending the node instead would
+turn a disk that is full for a minute into an outage that needs an operator.
+
+*Keys.* The stored keyring is merged with the configured one at the start. Without it, a node that restarts after a
+rotation would come with its configured key, which the group refuses by then. The checksum tells damage from the keys
+of another farm: those are ignored, since a node may move; a damaged file stops the node, since the configured key would
+be an old one. New keys are used before they are stored: a node with a full disk must not lose its group as well, so it
+raises an alarm instead.
 """
 
-from collections.abc import Callable
-from contextlib import suppress
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import trio
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
+from gossip.core.effects import Alarm, AlarmKind
 from gossip.core.keyring import Keyring
-from gossip.core.member import Address
+from gossip.core.local_node import INCARNATION_LIMIT
+from gossip.core.member import Address, NodeId
 from gossip.core.messages import KeyringUpdate
 from gossip.node.endpoints import endpoint, numeric, parse_endpoint
-from gossip.node.identity import StateError, read_limited, write_durably
 from gossip.wire.datagram import DatagramError, decode, encode
-from gossip.wire.seal import LABEL_BYTES
+from gossip.wire.identity import node_id_of
+from gossip.wire.seal import LABEL_BYTES, KeyRing
 
+IDENTITY_FILE: Final = "identity.pem"
+GENERATION_FILE: Final = "generation"
+LOCK_FILE: Final = "gossip.lock"
+_FILE_LIMIT_BYTES: Final = 4096
+_PRIVATE_MODE: Final = 0o600
 KEYS_FILE: Final = "keys"
 _KEYS_MAGIC: Final = b"garlic farm keys 1\n"
 _CHECKSUM_BYTES: Final = 32
@@ -32,6 +65,205 @@ PEERS_FILE: Final = "peers"
 PEERS_REMEMBERED: Final = 16
 PEERS_FIRST_KEPT_S: Final = 5.0
 PEERS_EVERY_S: Final = 60.0
+RETRY_FIRST_S: Final = 1.0
+RETRY_LAST_S: Final = 60.0
+
+
+class StateError(Exception):
+    """The state directory cannot be used; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Identity:
+    """A node's key and the name that follows from it."""
+
+    key: Ed25519PrivateKey
+    node_id: NodeId
+
+    @classmethod
+    def of(cls, key: Ed25519PrivateKey) -> "Identity":
+        """The identity that a key makes."""
+        return cls(key, node_id_of(key.public_key().public_bytes_raw()))
+
+    @classmethod
+    def throwaway(cls) -> "Identity":
+        """A new identity that is kept nowhere."""
+        return cls.of(Ed25519PrivateKey.generate())
+
+    def __repr__(self) -> str:
+        """The name only: a private key is never printed."""
+        return f"Identity({self.node_id.hex()})"
+
+
+def load_identity(directory: Path) -> Identity:
+    """The identity kept in `directory`; made and made durable if there is none yet."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _read_identity(directory / IDENTITY_FILE)
+    except FileNotFoundError:
+        return _create_identity(directory)
+    except OSError as error:
+        raise StateError(f"cannot use the state directory {directory}: {error.strerror}") from error
+
+
+def _read_identity(path: Path) -> Identity:
+    pem = read_limited(path, secret=True)
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise StateError(
+            f"{path} is not a private key: restore it from a backup, or remove it to give this node a new identity"
+        ) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise StateError(f"{path} is not an Ed25519 key: restore the file that this node made")
+    return Identity.of(key)
+
+
+def _create_identity(directory: Path) -> Identity:
+    identity = Identity.throwaway()
+    save_identity(directory, identity)
+    return identity
+
+
+def save_identity(directory: Path, identity: Identity) -> None:
+    """Make an identity durable in a directory that has none."""
+    pem = identity.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    try:
+        write_durably(directory / IDENTITY_FILE, pem)
+    except OSError as error:
+        raise StateError(f"cannot make an identity in {directory}: {error.strerror}") from error
+
+
+def begin_generation(directory: Path, node_id: NodeId) -> int:
+    """The generation of the life that begins now: one above the last, and durable when this returns."""
+    generation = _read_generation(directory / GENERATION_FILE, node_id) + 1
+    keep_generation(directory, node_id, generation)
+    return generation
+
+
+def keep_generation(directory: Path, node_id: NodeId, generation: int) -> None:
+    """Make `generation` durable."""
+    try:
+        write_durably(directory / GENERATION_FILE, f"{generation} {node_id.hex()}\n".encode())
+    except OSError as error:
+        raise StateError(f"cannot keep the generation in {directory}: {error.strerror}") from error
+
+
+def _read_generation(path: Path, node_id: NodeId) -> int:
+    try:
+        text = read_limited(path).decode("ascii", errors="replace")
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise StateError(f"cannot read {path}: {error.strerror}") from error
+    number, _, owner = text.rstrip("\n").partition(" ")
+    if not (number.isascii() and number.isdigit()) or not 0 < int(number) < INCARNATION_LIMIT - 1:
+        raise StateError(
+            f"{path} holds no generation: write a number above every one that peers know of this node, "
+            f"as in '1000 {node_id.hex()}' (members lists it), or remove the whole directory to start as a new node"
+        )
+    if owner != node_id.hex():
+        raise StateError(
+            f"{path} belongs to node {owner or 'unknown'}, the identity beside it is {node_id.hex()}: "
+            "these files come from two nodes; restore the pair that belongs together"
+        )
+    return int(number)
+
+
+@contextmanager
+def exclusive(directory: Path) -> Iterator[None]:
+    """Hold the directory for this process: two that share an identity would refute each other for ever."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(directory / LOCK_FILE, flags, _PRIVATE_MODE)
+    except OSError as error:
+        raise StateError(f"cannot lock the state directory {directory}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StateError(
+                f"the state directory {directory} is in use by another process: stop it, or choose another directory"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def read_limited(path: Path, *, secret: bool = False) -> bytes:
+    """What a small file holds, up to the size that any file here may have; a link is not followed.
+
+    A secret is read only if it belongs to this user or root and nobody else may read it; raises StateError.
+    """
+    # Judged by descriptor, so that what is judged is what is read.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        mode = stat.S_IMODE(status.st_mode)
+        if secret and mode & 0o077:
+            raise StateError(
+                f"{path} is a secret of this node and others may read it (mode {mode:o}): chmod 600 {path}"
+            )
+        if secret and status.st_uid not in {os.geteuid(), 0}:
+            raise StateError(
+                f"{path} is a secret of this node and belongs to user id {status.st_uid}: chown it to the node's user"
+            )
+        return file.read(_FILE_LIMIT_BYTES)
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write beside, fsync, rename, fsync the directory: a crash leaves the old file or the new one."""
+    beside = path.with_name(path.name + ".new")
+    # What lies there was left by a crash. It is removed, not written over: it might be a link.
+    beside.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(beside, flags, _PRIVATE_MODE)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+class GenerationKeeper:
+    """The generation of one agent: `current` is the last that is durable, or the only one without a directory."""
+
+    def __init__(self, directory: Path | None, node_id: NodeId, generation: int) -> None:
+        self._directory = directory
+        self._node_id = node_id
+        self.current = generation
+
+    async def adopt(self, generation: int, publish: Callable[[Alarm], None]) -> None:
+        """Return as soon as the generation is durable, however long that takes."""
+        pause_s, failed = RETRY_FIRST_S, False
+        while self._directory is not None:
+            try:
+                await trio.to_thread.run_sync(keep_generation, self._directory, self._node_id, generation)
+                break
+            except StateError as error:
+                if not failed:
+                    failed = True
+                    publish(Alarm(AlarmKind.GENERATION_NOT_STORED, self._text(generation, error)))
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_LAST_S)
+        self.current = generation
+        if failed:
+            text = f"generation {generation} of this node is kept now: it speaks again"
+            publish(Alarm(AlarmKind.GENERATION_NOT_STORED, text, over=True))
+
+    @staticmethod
+    def _text(generation: int, error: StateError) -> str:
+        return (
+            f"{error}. Peers remember an earlier life of this node, and it may not say a word before generation "
+            f"{generation} is kept: to the others it is dead. Make room on that disk; the node tries again by itself, "
+            f"at least every {RETRY_LAST_S:.0f} s"
+        )
 
 
 def keep_keys(directory: Path, label: bytes, chain: Keyring) -> None:
@@ -71,6 +303,41 @@ def _damaged(path: Path) -> StateError:
         f"{path}, the farm's keys as this node knew them, is damaged: remove it, put the farm's current key where this "
         "node's configuration names it (a member that runs exports it), and start again"
     )
+
+
+class KeyringStore:
+    """The keyring that one node seals with, on the disk and as the application knows it."""
+
+    def __init__(
+        self,
+        directory: Path | None,
+        ring: KeyRing | None,
+        keyring: Keyring | None,
+        ring_changed: Callable[[KeyRing], None] | None,
+    ) -> None:
+        self._directory = directory
+        self._ring_changed = ring_changed
+        self.ring = None if ring is None or keyring is None else ring.following(keyring)
+
+    async def keep(self, ring: KeyRing, keyring: Keyring) -> Alarm | None:
+        """Store a keyring that is in use, and report it to the application; an alarm if that fails."""
+        self.ring = ring
+        try:
+            await trio.to_thread.run_sync(self._keep, ring, keyring)
+        except Exception as error:  # noqa: BLE001 - `ring_changed` is the application's, and may raise anything
+            reason = str(error) if isinstance(error, OSError | StateError) else f"{type(error).__name__}: {error}"
+            text = (
+                f"the group's keys were changed and could not be stored ({reason}): after a restart this node would "
+                "come with its old key and be refused. Make room for them, or copy the current key before a restart"
+            )
+            return Alarm(AlarmKind.KEYRING_NOT_STORED, text)
+        return None
+
+    def _keep(self, ring: KeyRing, keyring: Keyring) -> None:
+        if self._directory is not None:
+            keep_keys(self._directory, ring.label, keyring)
+        if self._ring_changed is not None:
+            self._ring_changed(ring)
 
 
 def keep_peers(directory: Path, peers: tuple[Address, ...]) -> None:

@@ -10,7 +10,7 @@ of arriving cut off.
 import socket
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from ipaddress import ip_address
@@ -19,6 +19,8 @@ from typing import Final, Protocol
 import trio
 
 from gossip.core.member import Address
+from gossip.node.endpoints import endpoint
+from gossip.node.settings import ConfigError
 
 _RECEIVE_BUFFER_BYTES: Final = 1 << 20
 _PAUSE_AFTER_ERROR_S: Final = 0.1
@@ -204,3 +206,16 @@ def _address(name: tuple[object, ...]) -> Address:
     """The part of a socket name that names an endpoint; IPv6 names carry flow and scope behind it."""
     host, port = name[:2]
     return Address(str(host), int(str(port)))
+
+
+def open_socket(
+    setting: str, address: Address, bind: Callable[[Address, int], DatagramSocket], limit_bytes: int
+) -> DatagramSocket:
+    """The socket for a setting; `ConfigError` names the setting."""
+    try:
+        return bind(address, limit_bytes)
+    except OSError as error:
+        raise ConfigError(
+            f"{setting} = {endpoint(address)} cannot be opened ({error.strerror}): choose an address of this machine "
+            "and a port that no other process uses"
+        ) from error

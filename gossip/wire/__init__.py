@@ -1,1 +1,63 @@
-"""Messages as sealed datagrams and back."""
+"""Gossip as bytes: signed descriptions, sealed datagrams, keys.
+
+What is named here is for users of gossip that sign and seal by themselves; inside gossip, modules import each other.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from gossip.core.messages import AliveUpdate, JoinAck, JoinReq, Payload, PingRequest, PingResponse
+    from gossip.wire.box import x25519_private, x25519_public
+    from gossip.wire.codec import SECRETS_BYTES, Codec, RefusedError
+    from gossip.wire.decoding import decode_node_info
+    from gossip.wire.encoding import encode_node_info
+    from gossip.wire.identity import PUBLIC_KEY_BYTES, Purpose, Signer, Verifier, node_id_of, sign
+    from gossip.wire.layout import CAPACITY_LIMIT, Code, DatagramError
+    from gossip.wire.seal import LABEL_BYTES, farm_label
+
+__all__ = [
+    "CAPACITY_LIMIT",
+    "LABEL_BYTES",
+    "PUBLIC_KEY_BYTES",
+    "SECRETS_BYTES",
+    "AliveUpdate",
+    "Code",
+    "Codec",
+    "DatagramError",
+    "JoinAck",
+    "JoinReq",
+    "Payload",
+    "PingRequest",
+    "PingResponse",
+    "Purpose",
+    "RefusedError",
+    "Signer",
+    "Verifier",
+    "decode_node_info",
+    "encode_node_info",
+    "farm_label",
+    "node_id_of",
+    "sign",
+    "x25519_private",
+    "x25519_public",
+]
+
+_HOMES: Final = {
+    "gossip.core.messages": ("AliveUpdate", "JoinAck", "JoinReq", "Payload", "PingRequest", "PingResponse"),
+    "gossip.wire.box": ("x25519_private", "x25519_public"),
+    "gossip.wire.codec": ("Codec", "RefusedError", "SECRETS_BYTES"),
+    "gossip.wire.decoding": ("decode_node_info",),
+    "gossip.wire.encoding": ("encode_node_info",),
+    "gossip.wire.identity": ("PUBLIC_KEY_BYTES", "Purpose", "Signer", "Verifier", "node_id_of", "sign"),
+    "gossip.wire.layout": ("CAPACITY_LIMIT", "Code", "DatagramError"),
+    "gossip.wire.seal": ("LABEL_BYTES", "farm_label"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Fetch a public name from its home."""
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'gossip.wire' has no attribute {name!r}")

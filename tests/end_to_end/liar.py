@@ -14,13 +14,11 @@ from typing import Self
 
 import trio
 
+import gossip
 from bridge.core.formation.founding import FormationNotice
 from bridge.node.security.key_files import load_farm_key
 from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
-from gossip.core.member import Address
-from gossip.core.options import Options
-from gossip.node.agent import open_agent
-from gossip.node.settings import GroupSettings
+from gossip import Address, Options
 
 LOOPBACK = "127.0.0.1"
 
@@ -59,14 +57,14 @@ class Liar:
 
 async def lie(key_file: Path, metadata: bytes, seeds: list[str]) -> None:
     """Be a member until the standard input ends."""
-    config = GroupSettings(
-        bind=Address(LOOPBACK, 0),
-        key_ring=load_farm_key(key_file).key_ring,
+    opened = gossip.open(
+        Address(LOOPBACK, 0),
+        key=load_farm_key(key_file).key_ring,
         seeds=tuple(seeds),
         metadata=metadata,
         options=Options.loopback(),
     )
-    async with open_agent(config), trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as pipe:
+    async with opened, trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as pipe:
         while await pipe.receive_some(64):
             pass
 

@@ -13,7 +13,7 @@ import pytest
 from bridge.api.view import Phase, RaftRole
 from bridge.core.formation.founding import FormationNotice, FormationState, Founder, Founding
 from bridge.wire.membership.formation_state import decode_formation_state, encode_formation_state
-from gossip.node.identity import Identity, save_identity
+from gossip.node.state_files import Identity, save_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key, local_farm
 from tests.end_to_end.liar import Liar
 from tests.end_to_end.settings import LOOPBACK, addresses, free_port, node_toml

@@ -30,7 +30,7 @@ from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.messages import ClientRequest
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
-from gossip.node.identity import load_identity
+from gossip.node.state_files import load_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm
 from tests.end_to_end.settings import addresses
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.node.security.key_files import load_farm_key
 from bridge.wire.log.proof import sign_entry
-from gossip.node.identity import load_identity
+from gossip.node.state_files import load_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key, local_farm, seeded
 from tests.end_to_end.hostile_words import Words, in_bunches, requests
 from tests.end_to_end.raw_client import Claimed, Connection, Way, application, message

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.api.view import FarmView
 from bridge.node.security.key_files import load_farm_key
-from gossip.node.identity import load_identity
+from gossip.node.state_files import load_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key, local_farm
 from tests.end_to_end.raw_client import Claimed, Connection, Way, application, message
 from tests.end_to_end.settings import addresses

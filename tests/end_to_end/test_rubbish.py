@@ -29,7 +29,7 @@ from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo
 from gossip.core.messages import Broadcast, JoinReq, Leave, Message, PingRequest
-from gossip.node.identity import Identity as NodeIdentity
+from gossip.node.state_files import Identity as NodeIdentity
 from gossip.wire.codec import SECRETS_BYTES, Codec
 from gossip.wire.identity import Signer
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, seeded

@@ -5,20 +5,23 @@ from contextlib import asynccontextmanager
 from functools import partial, wraps
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 import trio
 from trio.testing import MockClock
 
+import gossip
 from gossip.core.member import Address, Status
 from gossip.core.options import Options
-from gossip.node.agent import Agent, open_agent
 from gossip.node.endpoints import endpoint
-from gossip.node.settings import GroupSettings
+from gossip.node.group import Group
 from gossip.node.udp import Network
 from gossip.wire.seal import KeyRing
 
 RING = KeyRing(b"the key of the farm of the tests")
 PATIENCE_S = 60
+_READ: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+"""Up to which cursor a test has read the events of a group."""
 
 
 def in_simulated_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -45,34 +48,37 @@ class Farm:
     def __init__(self, nursery: trio.Nursery, network: Network | None) -> None:
         self._nursery = nursery
         self._network = network
-        self._scopes: dict[Agent, trio.CancelScope] = {}
-        self._ended: dict[Agent, trio.Event] = {}
+        self._scopes: dict[Group, trio.CancelScope] = {}
+        self._ended: dict[Group, trio.Event] = {}
 
-    async def start(self, *seeds: Agent, **settings: Any) -> Agent:
+    async def start(self, *seeds: Group, **settings: Any) -> Group:
         """One more agent, that joins through `seeds`."""
         defaults: dict[str, Any] = {
             "bind": Address("127.0.0.1", 0),
-            "key_ring": RING,
+            "key": RING,
             "options": Options.loopback(),
             "seeds": tuple(endpoint(seed.info.address) for seed in seeds),
         }
-        agent: Agent = await self._nursery.start(self._run, GroupSettings(**(defaults | settings)))
-        return agent
+        given = defaults | settings
+        if "key_ring" in given:
+            given["key"] = given.pop("key_ring")
+        group: Group = await self._nursery.start(self._run, given)
+        return group
 
-    async def start_many(self, count: int, **settings: Any) -> list[Agent]:
+    async def start_many(self, count: int, **settings: Any) -> list[Group]:
         """A first agent, and the others through it."""
         first = await self.start(**settings)
         return [first, *[await self.start(first, **settings) for _ in range(count - 1)]]
 
-    async def crash(self, agent: Agent) -> None:
+    async def crash(self, agent: Group) -> None:
         """End an agent without a word to the others."""
         self._scopes[agent].cancel()
         await self._ended[agent].wait()
 
-    async def _run(self, config: GroupSettings, task_status: Any) -> None:
+    async def _run(self, settings: dict[str, Any], task_status: Any) -> None:
         ended = trio.Event()
         with trio.CancelScope() as scope:
-            async with open_agent(config, self._network) as agent:
+            async with gossip.open(**settings, network=self._network) as agent:
                 self._scopes[agent], self._ended[agent] = scope, ended
                 task_status.started(agent)
                 await trio.sleep_forever()
@@ -87,33 +93,49 @@ async def running_farm(network: Network | None = None) -> AsyncIterator[Farm]:
         nursery.cancel_scope.cancel()
 
 
-def statuses(agent: Agent) -> dict[bytes, Status]:
+def statuses(agent: Group) -> dict[bytes, Status]:
     """How every other member stands in the eyes of `agent`."""
     return {member.node_id: member.status for member in agent.members()}
 
 
-def sees(agent: Agent, *others: Agent, status: Status = Status.ALIVE) -> bool:
+def sees(agent: Group, *others: Group, status: Status = Status.ALIVE) -> bool:
     """Whether `agent` sees all of `others` so."""
     seen = statuses(agent)
     return all(seen.get(other.node_id) is status for other in others)
 
 
-async def until(agent: Agent, condition: Callable[[], bool]) -> None:
+async def until(agent: Group, condition: Callable[[], bool]) -> None:
     """Wait until a condition on the agent's view holds, woken by its own events."""
     with trio.fail_after(PATIENCE_S):
+        events = agent.events(after=agent.cursor)
         while not condition():
-            await agent.events.receive()
+            await anext(events)
 
 
-async def until_all_see_all(agents: list[Agent]) -> None:
+async def until_all_see_all(agents: list[Group]) -> None:
     """Wait until each sees all others alive."""
     for agent in agents:
         others = [other for other in agents if other is not agent]
         await until(agent, lambda agent=agent, others=others: sees(agent, *others))  # type: ignore[misc] # mypy: defaults of lambdas
 
 
-async def until_counted(agent: Agent, reason: str, least: int = 1) -> None:
+async def until_counted(agent: Group, reason: str, least: int = 1) -> None:
     """Wait until that many datagrams were dropped for a reason."""
     with trio.fail_after(PATIENCE_S):
         while agent.describe().wire.dropped.get(reason, 0) < least:  # noqa: ASYNC110 - counters have no event to wait for
             await trio.sleep(0.01)
+
+
+async def next_event(group: Any) -> Any:
+    """The next event that this test has not read."""
+    numbered = await anext(group.events(after=_READ.get(group, 0)))
+    _READ[group] = numbered.cursor
+    return numbered.event
+
+
+def new_events(group: Any) -> list[Any]:
+    """The events that this test has not read, as far as the ring holds them."""
+    ring = group._ring
+    count = min(ring.cursor - _READ.get(group, 0), len(ring._events))
+    _READ[group] = ring.cursor
+    return list(ring._events)[len(ring._events) - count :]

@@ -19,7 +19,7 @@ class Following:
     """As much of an agent as is asked for its keys."""
 
     def __init__(self, chain: Keyring) -> None:
-        self.key_chain = chain
+        self.keyring = chain
 
 
 def farm_keys(directory: Path, farm_key: FarmKey) -> FarmKeys:
@@ -39,17 +39,17 @@ def test_credentials_follow_the_ring_through_a_rotation(tmp_path: Path) -> None:
     old = keys.credentials()[0]
     assert keys.password_of(old.user) == old.password
     agent = Following(filed.key_ring.chain)
-    keys.follow(lambda: agent.key_chain)
+    keys.follow(lambda: agent.keyring)
 
-    agent.key_chain = agent.key_chain.install(NEW)
+    agent.keyring = agent.keyring.install(NEW)
     assert users(keys)[0] == old.user, "the new key is accepted before it is shown"
     new = keys.credentials()[1]
     assert keys.password_of(new.user) == new.password
 
-    agent.key_chain = agent.key_chain.use(NEW)
+    agent.keyring = agent.keyring.use(NEW)
     assert users(keys) == [new.user, old.user], "the new one is shown, the old one accepted still"
 
-    agent.key_chain = agent.key_chain.remove(filed.gossip_keys[0])
+    agent.keyring = agent.keyring.remove(filed.gossip_keys[0])
     assert users(keys) == [new.user]
     assert keys.password_of(old.user) is None, "a removed key opens no connection"
     assert keys.password_of("nobody") is None

@@ -20,7 +20,7 @@ from bridge.node.raft.applied_state import AppliedState
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.peers import Claim, ProvenPeer, Refusal
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
-from gossip.node.identity import Identity
+from gossip.node.state_files import Identity
 from tests.authored import key_of, node_id, signed
 
 NUMBERS = sorted((1, 2, 3), key=node_id)

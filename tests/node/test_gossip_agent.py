@@ -6,17 +6,19 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+import gossip
 from gossip.core.effects import Alarm, AlarmKind, MembershipChanged
 from gossip.core.member import Address, Status
 from gossip.core.messages import JoinReq
-from gossip.node import agent as agent_module
-from gossip.node.agent import Agent, GroupEvent, open_agent
-from gossip.node.counters import Counters
-from gossip.node.identity import GENERATION_FILE, StateError, keep_generation, load_identity, write_durably
-from gossip.node.intake import BATCH, BROADCASTS_LIMIT, Intake
+from gossip.node import group as group_module
+from gossip.node.discovery import Discovery
+from gossip.node.group import Group
+from gossip.node.limits import NEWCOMERS_BURST
 from gossip.node.settings import ConfigError, GroupSettings
-from gossip.node.source_limits import NEWCOMERS_BURST
+from gossip.node.state_files import GENERATION_FILE, StateError, keep_generation, load_identity, write_durably
+from gossip.node.transport import BATCH, BROADCASTS_LIMIT, Transport
 from gossip.wire.codec import Codec
 from gossip.wire.datagram import Code
 from gossip.wire.identity import Signer
@@ -24,6 +26,8 @@ from gossip.wire.seal import KeyRing
 from tests.node.gossip_farm import (
     RING,
     in_simulated_time,
+    new_events,
+    next_event,
     running_farm,
     sees,
     statuses,
@@ -34,15 +38,6 @@ from tests.node.gossip_farm import (
 from tests.node.gossip_network import MemoryNetwork
 
 BROADCAST = Address("127.255.255.255", 7946)
-
-
-def received_so_far(agent: Agent) -> list[GroupEvent]:
-    events = []
-    while True:
-        try:
-            events.append(agent.events.receive_nowait())
-        except trio.WouldBlock:
-            return events
 
 
 @in_simulated_time
@@ -65,7 +60,7 @@ async def test_a_change_reaches_the_events_with_the_signed_words_of_its_member()
     async with running_farm(MemoryNetwork()) as farm:
         seed = await farm.start()
         alice = await farm.start(seed, metadata=b"router of alice")
-        change = await seed.events.receive()
+        change = await next_event(seed)
         assert isinstance(change, MembershipChanged)
         assert (change.info.node_id, change.info.metadata) == (alice.node_id, b"router of alice")
         assert (change.previous, change.status) == (None, Status.ALIVE)
@@ -110,7 +105,7 @@ async def test_new_metadata_reaches_the_others_and_only_the_last_word_counts() -
         alice.set_metadata(b"first thought")
         alice.set_metadata(b"second thought")
         await until(seed, lambda: seed.members()[0].metadata == b"second thought")
-        thoughts = [each.info.metadata for each in received_so_far(seed) if isinstance(each, MembershipChanged)]
+        thoughts = [each.info.metadata for each in new_events(seed) if isinstance(each, MembershipChanged)]
         assert b"first thought" not in thoughts
         with pytest.raises(ValueError, match="512"):
             alice.set_metadata(b"m" * 513)
@@ -133,7 +128,7 @@ async def test_another_farm_on_the_same_broadcast_domain_stays_apart_and_is_coun
         for agent in (*ours, *theirs):
             await until_counted(agent, "other-farm", least=2)
         assert [len(statuses(agent)) for agent in (*ours, *theirs)] == [1, 1, 1, 1]
-        assert not any(isinstance(event, Alarm) for agent in ours for event in received_so_far(agent))
+        assert not any(isinstance(event, Alarm) for agent in ours for event in new_events(agent))
 
 
 @in_simulated_time
@@ -162,7 +157,7 @@ async def test_seeds_by_name_are_asked_for_until_they_resolve() -> None:
 async def test_seeds_can_be_added_while_the_agent_runs() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         alice, boris = await farm.start(), await farm.start()
-        alice.add_seeds([boris.info.address])
+        alice.add_seeds(boris.info.address)
         await until_all_see_all([alice, boris])
 
 
@@ -171,7 +166,7 @@ async def test_nothing_is_sent_to_a_public_address_without_leave() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         agent = await farm.start()
-        agent.add_seeds([Address("8.8.8.8", 7946)])
+        agent._requests.add_seeds([Address("8.8.8.8", 7946)])
         await until_counted(agent, "wide-area")
         assert network.sent == []
 
@@ -208,7 +203,7 @@ async def test_a_source_that_floods_with_joins_is_limited_and_another_is_not() -
         await until_counted(seed, "rate-limited", least=49)
         alice = await farm.start(seed, bind=Address("127.0.0.3", 0))
         await until(alice, lambda: sees(alice, seed))
-        assert len(seed._source_limits.newcomers.sources) == 2
+        assert len(seed._transport._limits.newcomers.sources) == 2
 
 
 @in_simulated_time
@@ -229,33 +224,35 @@ async def test_a_flood_keeps_no_request_from_its_turn_and_no_broadcast_queue_gro
 
 @in_simulated_time
 async def test_broadcasts_that_the_owner_has_no_time_for_are_dropped_beyond_a_bound_and_counted() -> None:
-    network, counters = MemoryNetwork(), Counters()
-    socket, broadcast_socket = network.bind(Address("127.0.0.1", 0), 1400), network.hear_broadcasts(BROADCAST, 1400)
-    intake = Intake(socket, 1400, counters)
+    network, settings = MemoryNetwork(), GroupSettings(bind=Address("127.0.0.1", 0), key_ring=RING)
+    socket, broadcast_socket = network.bind(settings.bind, 1400), network.hear_broadcasts(BROADCAST, 1400)
+    discovery, signer = Discovery(BROADCAST, broadcast_socket), Signer(Ed25519PrivateKey.generate())
+    transport = Transport(settings, signer, RING, socket, discovery, lambda _: None)
     for _ in range(BROADCASTS_LIMIT + 10):
         network.deliver(bytes([Code.BROADCAST]), Address("127.0.0.9", 1), BROADCAST)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(intake.watch, broadcast_socket)
+        nursery.start_soon(transport.watch_broadcasts, broadcast_socket)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert len(intake.take()) == BROADCASTS_LIMIT
-    assert counters.describe().dropped == {"overloaded": 10}
+    assert len(transport.take()) == BROADCASTS_LIMIT
+    assert transport.counters.describe(0, 0).dropped == {"overloaded": 10}
 
 
 @in_simulated_time
-async def test_a_consumer_that_sleeps_loses_events_and_is_told_to_resync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module, "EVENTS_LIMIT", 8)
+async def test_a_consumer_that_sleeps_learns_how_many_events_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "EVENTS_LIMIT", 8)
     async with running_farm(MemoryNetwork()) as farm:
         seed, alice = await farm.start_many(2)
         await until_all_see_all([seed, alice])
-        assert not seed.take_resync()
+        events = seed.events(after=seed.cursor)
         for number in range(20):
             alice.set_metadata(b"%d" % number)
             await trio.sleep(0.5)
-        assert seed.describe().wire.events_lost > 0
-        assert len(received_so_far(seed)) == 8
-        assert seed.take_resync()
-        assert not seed.take_resync()
+        first = await anext(events)
+        assert first.lost == 12
+        assert len([first, *[await anext(events) for _ in range(7)]]) == 8
+        assert not events.has_more
+        assert seed.describe().wire.events_lost == 12
         assert seed.members()[0].metadata == b"19"
 
 
@@ -303,7 +300,7 @@ async def test_a_node_whose_state_directory_was_copied_meets_its_twin_and_one_of
         second = await farm.start(seed, first, state_directory=copy)
         assert second.node_id == first.node_id
         await trio.sleep(30)
-        alarms = [event for twin in (first, second) for event in received_so_far(twin) if isinstance(event, Alarm)]
+        alarms = [event for twin in (first, second) for event in new_events(twin) if isinstance(event, Alarm)]
         assert [alarm.kind for alarm in alarms] == [AlarmKind.IDENTITY_CONFLICT]
         assert [first.describe().core.halted, second.describe().core.halted].count(True) == 1
 
@@ -332,7 +329,7 @@ async def test_on_a_full_disk_a_node_is_mute_under_a_later_generation_says_why_a
         restored = await farm.start(seed, state_directory=tmp_path)
         assert restored.generation == 4
 
-        monkeypatch.setattr("gossip.node.identity.write_durably", on_a_full_disk)
+        monkeypatch.setattr("gossip.node.state_files.write_durably", on_a_full_disk)
         alarm = await next_alarm(restored)
         assert (alarm.kind, alarm.over) == (AlarmKind.GENERATION_NOT_STORED, False)
         assert all(words in alarm.text for words in ("No space left", str(tmp_path), "Make room", "generation 42"))
@@ -344,9 +341,9 @@ async def test_on_a_full_disk_a_node_is_mute_under_a_later_generation_says_why_a
         assert (tmp_path / GENERATION_FILE).read_text().split()[0] == "4"
         assert not sees(seed, restored)
         assert 5 < len(attempts) < 20, "again and again, not without a pause"
-        assert not [each for each in received_so_far(restored) if isinstance(each, Alarm)], "said once"
+        assert not [each for each in new_events(restored) if isinstance(each, Alarm)], "said once"
 
-        monkeypatch.setattr("gossip.node.identity.write_durably", kept_on_disk)
+        monkeypatch.setattr("gossip.node.state_files.write_durably", kept_on_disk)
         passed = await next_alarm(restored)
         assert (passed.kind, passed.over) == (AlarmKind.GENERATION_NOT_STORED, True)
         await until(seed, lambda: sees(seed, restored))
@@ -354,11 +351,11 @@ async def test_on_a_full_disk_a_node_is_mute_under_a_later_generation_says_why_a
         assert int((tmp_path / GENERATION_FILE).read_text().split()[0]) == restored.generation
 
 
-async def next_alarm(agent: Agent) -> Alarm:
+async def next_alarm(agent: Group) -> Alarm:
     """Wait for the agent's next alarm."""
     with trio.fail_after(120):
         while True:
-            event = await agent.events.receive()
+            event = await next_event(agent)
             if isinstance(event, Alarm):
                 return event
 
@@ -367,19 +364,18 @@ async def next_alarm(agent: Agent) -> Alarm:
 async def test_two_agents_do_not_share_a_state_directory(tmp_path: Path) -> None:
     async with running_farm(MemoryNetwork()) as farm:
         await farm.start(state_directory=tmp_path)
-        config = GroupSettings(bind=Address("127.0.0.1", 0), key_ring=RING, state_directory=tmp_path)
         with pytest.raises(StateError, match="in use"):
-            async with open_agent(config, MemoryNetwork()):
+            async with gossip.open("127.0.0.1", key=RING, state_directory=tmp_path, network=MemoryNetwork()):
                 pass
 
 
 @in_simulated_time
 async def test_a_port_that_is_taken_is_named() -> None:
     network = MemoryNetwork()
-    config = GroupSettings(bind=Address("127.0.0.1", 7946), key_ring=RING)
-    async with open_agent(config, network):
+    address = Address("127.0.0.1", 7946)
+    async with gossip.open(address, key=RING, network=network):
         with pytest.raises(ConfigError, match=r"bind = 127\.0\.0\.1:7946 cannot be opened"):
-            async with open_agent(config, network):
+            async with gossip.open(address, key=RING, network=network):
                 pass
 
 
@@ -388,4 +384,4 @@ async def test_the_events_end_with_the_agent() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         agent = await farm.start()
         await farm.crash(agent)
-        assert [event async for event in agent.events] == []
+        assert [event async for event in agent.events(after=agent.cursor)] == []

@@ -9,8 +9,8 @@ import trio
 
 import gossip
 from gossip.core.swim import Swim
-from gossip.node.agent import GroupEvent
-from gossip.node.questions import GRACE_S
+from gossip.node.group import GroupEvent
+from gossip.node.requests import GRACE_S
 from gossip.wire.seal import KeyRing
 from tests.node.gossip_farm import RING, in_simulated_time
 from tests.node.gossip_network import MemoryNetwork
@@ -23,8 +23,8 @@ async def until_alarm(group: gossip.Group, *, over: bool = False) -> gossip.Alar
     """The first alarm in a group's events, beginning or over."""
     with trio.fail_after(120):
         async for event in group.events():
-            if isinstance(event.what, gossip.Alarm) and event.what.over is over:
-                return event.what
+            if isinstance(event.event, gossip.Alarm) and event.event.over is over:
+                return event.event
     raise AssertionError("the group ended")
 
 
@@ -57,7 +57,7 @@ async def test_a_query_ends_in_time_also_when_the_core_stands_still(monkeypatch:
 async def test_the_list_of_keys_comes_also_when_the_core_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     async with standing_still(monkeypatch) as group:
         with trio.fail_after(60):
-            listing = await group.keys.list()
+            listing = await gossip.KeyManager(group).list()
         assert listing.keys, "our own answer is there"
 
 
@@ -127,7 +127,7 @@ async def test_a_joiner_about_whom_admit_fails_is_refused_with_an_alarm_and_the_
         async with gossip.open(HOME, key=RING, seeds=seed_of(alice), metadata=b"\xff", network=network):
             alarm = await until_alarm(alice)
             await trio.sleep(30)
-            assert (alarm.kind, alice.members) == (gossip.AlarmKind.ADMIT_FAILED, ())
+            assert (alarm.kind, alice.members()) == (gossip.AlarmKind.ADMIT_FAILED, ())
             assert "`admit` did not decide" in alarm.text
             assert alice.describe().wire.dropped["admit-failed"] > 1
         async with gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as carol:
@@ -136,7 +136,7 @@ async def test_a_joiner_about_whom_admit_fails_is_refused_with_an_alarm_and_the_
         events: list[GroupEvent] = []
         with trio.move_on_after(1):
             async for event in alice.events():
-                events.append(event.what)  # noqa: PERF401 - a comprehension that is cut off keeps nothing
+                events.append(event.event)  # noqa: PERF401 - a comprehension that is cut off keeps nothing
         alarms = [each for each in events if isinstance(each, gossip.Alarm)]
         assert [each.over for each in alarms if each.kind is gossip.AlarmKind.ADMIT_FAILED] == [False, True], "once"
 
@@ -150,7 +150,7 @@ async def test_whom_admit_refuses_with_a_nak_of_its_own_stays_outside_without_an
         gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network),
     ):
         await trio.sleep(30)
-        assert alice.members == ()
+        assert alice.members() == ()
         assert "admit-failed" not in alice.describe().wire.dropped
 
 
@@ -165,8 +165,8 @@ async def test_a_ring_changed_that_raises_is_an_alarm_and_the_member_goes_on() -
         gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as boris,
     ):
         await until_member(alice, boris)
-        name = await boris.keys.install()
+        name = await gossip.KeyManager(boris).install()
         alarm = await until_alarm(alice)
         assert alarm.kind is gossip.AlarmKind.KEYRING_NOT_STORED
         assert "ZeroDivisionError: division by zero" in alarm.text
-        assert name in [each.name for each in (await alice.keys.list()).keys]
+        assert name in [each.name for each in (await gossip.KeyManager(alice).list()).keys]

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gossip.core.member import Address, Incarnation, Status
 from gossip.core.messages import Leave, Message, Payload, PingRequest, VerdictUpdate
-from gossip.node.agent import Agent
+from gossip.node.group import Group
 from gossip.wire.datagram import encode
 from gossip.wire.identity import Signer, departure_proof, sign
 from gossip.wire.seal import SALT_BYTES, Sealed
@@ -36,12 +36,12 @@ class KeyThief:
         self._network = network
         self._envelope = Sealed(RING, os.urandom(SALT_BYTES), self.signer.node_id)
 
-    def say(self, target: Agent, message: Message) -> None:
+    def say(self, target: Group, message: Message) -> None:
         """As it stands, without the signatures that a node would add."""
         datagram = self._envelope.seal(encode(message), target.node_id)
         self._network.deliver(datagram, PLACE, target.info.address)
 
-    def tell(self, target: Agent, update: VerdictUpdate) -> None:
+    def tell(self, target: Group, update: VerdictUpdate) -> None:
         """In a ping, as gossip is told."""
         payload = Payload((update,))
         own = self.signer.node_id
@@ -49,7 +49,7 @@ class KeyThief:
         self.say(target, ping)
 
 
-async def three_members(farm: Farm) -> list[Agent]:
+async def three_members(farm: Farm) -> list[Group]:
     agents = await farm.start_many(3)
     await until_all_see_all(agents)
     return agents

@@ -8,9 +8,9 @@ import trio
 
 import gossip
 from gossip.core.messages import UserEvent
-from gossip.node.agent import GroupEvent
 from gossip.node.event_ring import EventRing, Numbered
-from gossip.node.requests import WORDS_BURST
+from gossip.node.group import GroupEvent
+from gossip.node.requests import REQUESTS_BURST
 from tests.node.gossip_farm import RING, in_simulated_time
 from tests.node.gossip_network import MemoryNetwork
 
@@ -27,7 +27,7 @@ async def until_member(group: gossip.Group, other: gossip.Group, status: gossip.
     """Wait until a group lists another node so."""
     with trio.fail_after(60):
         async for event in group.events():
-            what = event.what
+            what = event.event
             if isinstance(what, gossip.MembershipChanged) and (what.info.node_id, what.status) == (
                 other.node_id,
                 status,
@@ -42,12 +42,12 @@ async def test_members_metadata_broadcasts_queries_and_leaving_by_one_story() ->
         async with gossip.open(HOME, key=RING, seeds=seed_of(alice), metadata=b"blue", network=network) as boris:
             await until_member(alice, boris)
             await until_member(boris, alice)
-            assert [(each.node_id, each.metadata) for each in alice.members] == [(boris.node_id, b"blue")]
-            boris.update(b"green")
-            boris.broadcast("deploy", b"version 2")
+            assert [(each.node_id, each.metadata) for each in alice.members()] == [(boris.node_id, b"blue")]
+            boris.set_metadata(b"green")
+            boris.send_event("deploy", b"version 2")
             word = await next_broadcast(alice)
             assert (word.name, word.body) == ("deploy", b"version 2")
-            assert alice.members[0].metadata == b"green"
+            assert alice.members()[0].metadata == b"green"
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_answer_one, boris, b"pong")
@@ -61,15 +61,15 @@ async def next_broadcast(group: gossip.Group) -> UserEvent:
     """The first broadcast that a group hears."""
     with trio.fail_after(60):
         async for event in group.events():
-            if isinstance(event.what, gossip.UserEventReceived):
-                return event.what.broadcast
+            if isinstance(event.event, gossip.UserEventReceived):
+                return event.event.user_event
     raise AssertionError("the group ended")
 
 
 async def _answer_one(group: gossip.Group, body: bytes) -> None:
     async for event in group.events(after=group.cursor):
-        if isinstance(event.what, gossip.QueryReceived):
-            group.answer(event.what.query, body)
+        if isinstance(event.event, gossip.QueryReceived):
+            group.answer(event.event.query, body)
             return
 
 
@@ -80,13 +80,13 @@ async def test_a_reader_resumes_behind_its_cursor_and_two_readers_see_the_same()
         async with gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as boris:
             await until_member(alice, boris)
             cursor = alice.cursor
-            boris.update(b"one")
-            boris.broadcast("two")
+            boris.set_metadata(b"one")
+            boris.send_event("two")
             await trio.sleep(5)
         both = [await so_far(alice, cursor), await so_far(alice, cursor)]
         assert both[0] == both[1]
         assert [event.cursor for event in both[0]] == list(range(cursor + 1, alice.cursor + 1))
-        kinds = {type(event.what) for event in both[0]}
+        kinds = {type(event.event) for event in both[0]}
         assert kinds == {gossip.MembershipChanged, gossip.UserEventReceived}
         with pytest.raises(ValueError, match="cursor"):
             await anext(alice.events(after=alice.cursor + 1))
@@ -102,11 +102,11 @@ async def test_events_that_a_reader_was_too_late_for_are_counted() -> None:
     ring: EventRing[int] = EventRing(3)
     for number in range(1, 8):
         ring.append(number)
-    ring.append(8, lost=2)
     ring.close()
-    seen = [(event.cursor, event.what, event.lost) async for event in ring.after(1)]
-    assert seen == [(6, 6, 4), (7, 7, 0), (10, 8, 2)]
-    assert [event.cursor async for event in ring.after(10)] == []
+    seen = [(event.cursor, event.event, event.lost) async for event in ring.after(1)]
+    assert seen == [(5, 5, 3), (6, 6, 0), (7, 7, 0)]
+    assert [event.cursor async for event in ring.after(7)] == []
+    assert ring.lost == 3
 
 
 @in_simulated_time
@@ -131,13 +131,13 @@ async def _read_to_the_end(group: gossip.Group, ended: trio.Event) -> None:
 async def test_who_says_too_much_is_told_at_once_and_too_long_words_are_refused() -> None:
     async with gossip.open(HOME, key=RING, network=MemoryNetwork()) as group:
         with pytest.raises(ValueError, match="512 bytes"):
-            group.broadcast("long", bytes(513))
-        for _ in range(int(WORDS_BURST)):
-            group.broadcast("word")
+            group.send_event("long", bytes(513))
+        for _ in range(int(REQUESTS_BURST)):
+            group.send_event("word")
         with pytest.raises(gossip.BusyError, match="nothing was sent"):
-            group.broadcast("word")
+            group.send_event("word")
         await trio.sleep(1)
-        group.broadcast("word")
+        group.send_event("word")
 
 
 @in_simulated_time
@@ -163,10 +163,10 @@ async def test_a_node_in_maintenance_ignores_joiners_and_stays_a_member() -> Non
         await trio.sleep(1)
         async with gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as carol:
             await trio.sleep(60)
-            assert carol.members == ()
+            assert carol.members() == ()
             assert alice.describe().core.dropped["maintenance"] > 0
             assert alice.describe().core.in_maintenance
-            assert [each.status for each in boris.members] == [gossip.Status.ALIVE]
+            assert [each.status for each in boris.members()] == [gossip.Status.ALIVE]
             alice.set_maintenance(on=False)
             await until_member(carol, alice)
 

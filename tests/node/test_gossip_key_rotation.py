@@ -8,16 +8,15 @@ import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+import gossip
 from gossip.core.effects import Alarm, AlarmKind
 from gossip.core.keyring import KeyringError, key_id
 from gossip.core.member import Address, NodeId, Status
 from gossip.core.messages import PingRequest
 from gossip.core.options import Options
-from gossip.node.agent import Agent, open_agent
-from gossip.node.identity import StateError
+from gossip.node.group import Group
 from gossip.node.key_manager import KeyManager
-from gossip.node.settings import GroupSettings
-from gossip.node.state_files import KEYS_FILE, known_chain
+from gossip.node.state_files import KEYS_FILE, StateError, known_chain
 from gossip.node.udp import DatagramSocket, UdpNetwork
 from gossip.wire.codec import SECRETS_BYTES, Codec
 from gossip.wire.datagram import Code
@@ -26,6 +25,8 @@ from gossip.wire.seal import KeyRing
 from tests.node.gossip_farm import (
     RING,
     in_simulated_time,
+    new_events,
+    next_event,
     running_farm,
     sees,
     until_all_see_all,
@@ -50,9 +51,9 @@ class LossyNetwork(MemoryNetwork):
             super().deliver(datagram, source, target)
 
 
-def primaries(agents: list[Agent]) -> set[bytes]:
+def primaries(agents: list[Group]) -> set[bytes]:
     """The keys that agents seal with."""
-    return {agent.key_chain.primary for agent in agents if agent.key_chain is not None}
+    return {agent.keyring.primary for agent in agents if agent.keyring is not None}
 
 
 async def until_everywhere(room: KeyManager) -> None:
@@ -62,14 +63,9 @@ async def until_everywhere(room: KeyManager) -> None:
             await trio.sleep(0.5)
 
 
-def events_of(agent: Agent) -> list[object]:
+def events_of(agent: Group) -> list[object]:
     """What an agent has told so far."""
-    found: list[object] = []
-    while True:
-        try:
-            found.append(agent.events.receive_nowait())
-        except trio.WouldBlock:
-            return found
+    return new_events(agent)
 
 
 @pytest.mark.parametrize("random_seed", range(2))
@@ -100,7 +96,7 @@ def test_rotation_in_a_group_of_twelve_with_loss_loses_no_member_and_the_old_key
     story()
 
 
-async def _refuses_the_old_key(network: LossyNetwork, agent: Agent) -> None:
+async def _refuses_the_old_key(network: LossyNetwork, agent: Group) -> None:
     """A ping sealed with the old key, from a new start, ends at the seal."""
     network.loss = 0
     before = agent.describe()
@@ -178,7 +174,7 @@ async def test_rotation_over_real_sockets_with_loss_loses_no_member() -> None:
         assert all(sees(agent, *[each for each in agents if each is not agent]) for agent in agents)
         late = await farm.start(agents[0])
         with trio.fail_after(60):
-            alarm = await late.events.receive()
+            alarm = await next_event(late)
         assert isinstance(alarm, Alarm), f"random seed {random_seed}"
         assert alarm.kind is AlarmKind.KEY_RETIRED, f"random seed {random_seed}"
         assert network.lost > 0
@@ -221,7 +217,7 @@ async def test_a_joiner_with_a_retired_key_is_told_so_and_raises_one_alarm() -> 
         await _rotate(seed)
         late = await farm.start(seed)
         with trio.fail_after(60):
-            alarm = await late.events.receive()
+            alarm = await next_event(late)
         assert isinstance(alarm, Alarm)
         assert alarm.kind is AlarmKind.KEY_RETIRED
         assert "Copy the current key" in alarm.text
@@ -234,7 +230,7 @@ async def test_a_joiner_with_a_retired_key_is_told_so_and_raises_one_alarm() -> 
         assert AlarmKind.KEY_RETIRED not in kinds, "said once"
 
 
-async def _rotate(agent: Agent) -> str:
+async def _rotate(agent: Group) -> str:
     room = KeyManager(agent)
     before = (await room.list()).primary
     name = await room.install()
@@ -271,7 +267,7 @@ async def test_a_later_key_in_the_configuration_counts_and_is_told_to_the_others
         await until_everywhere(KeyManager(seed))
         address = alice.info.address
         await farm.crash(alice)
-        chain = seed.key_chain
+        chain = seed.keyring
         assert chain is not None
         later = RING.following(
             chain.install(b"a key made by hand, thirty-two..").use(b"a key made by hand, thirty-two..")
@@ -298,7 +294,7 @@ async def test_keys_that_cannot_be_kept_are_used_all_the_same_and_raise_an_alarm
         alarm = None
         with trio.fail_after(60):
             while not isinstance(alarm, Alarm):
-                alarm = await alice.events.receive()
+                alarm = await next_event(alice)
         assert alarm.kind is AlarmKind.KEYRING_NOT_STORED
         assert "disk is full" in alarm.text
         await until_everywhere(KeyManager(seed))
@@ -313,7 +309,7 @@ async def test_the_next_step_waits_for_every_member_unless_forced() -> None:
         room = KeyManager(agents[0])
         network.cut_off.add(agents[2].info.address)
         name = await room.install()
-        room.survey_timeout_ms = 100  # asked before the member that is cut off is declared dead
+        room.survey_timeout_s = 0.1  # asked before the member that is cut off is declared dead
         listing = await room.list()
         assert (listing.agreeing, listing.silent) == ((agents[1].node_id,), (agents[2].node_id,))
         with pytest.raises(KeyringError, match=agents[2].node_id.hex()):
@@ -386,6 +382,5 @@ async def test_a_key_file_that_others_may_read_stops_the_start_with_the_command_
 
 
 async def _start_alone(directory: Path) -> None:
-    config = GroupSettings(bind=Address("127.0.0.1", 0), key_ring=RING, state_directory=directory)
-    async with open_agent(config, MemoryNetwork()):
+    async with gossip.open("127.0.0.1", key=RING, state_directory=directory, network=MemoryNetwork()):
         pass

@@ -9,27 +9,27 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gossip.core.effects import KeyringUpdateRefused
 from gossip.core.member import Address, NodeId
 from gossip.core.messages import KeyringUpdate
-from gossip.node.agent import Agent
+from gossip.node.group import Group
 from gossip.wire.box import MARK, BoxError, box, is_boxed, unbox
 from gossip.wire.datagram import Code, encode
 from gossip.wire.identity import Signer, sign_keys
 from gossip.wire.seal import ANYBODY, SALT_BYTES, Sealed
-from tests.node.gossip_farm import RING, in_simulated_time, running_farm, until_all_see_all, until_counted
+from tests.node.gossip_farm import RING, in_simulated_time, new_events, running_farm, until_all_see_all, until_counted
 from tests.node.gossip_network import MemoryNetwork
 
 PLACE = Address("127.0.0.1", 50_000)
 LABEL = RING.label
 
 
-def rotated(agent: Agent, key: bytes) -> KeyringUpdate:
+def rotated(agent: Group, key: bytes) -> KeyringUpdate:
     """What an operator's first step would tell."""
-    chain = agent.key_chain
+    chain = agent.keyring
     assert chain is not None
     return KeyringUpdate(chain.install(key).use(key))
 
 
-def primary(agent: Agent) -> bytes:
-    chain = agent.key_chain
+def primary(agent: Group) -> bytes:
+    chain = agent.keyring
     assert chain is not None
     return chain.primary
 
@@ -39,15 +39,8 @@ def sealed(news: KeyringUpdate) -> bytes:
     return Sealed(RING, os.urandom(SALT_BYTES), ANYBODY).seal(encode(news))
 
 
-def told_of_refusals(agent: Agent) -> list[KeyringUpdateRefused]:
-    found: list[KeyringUpdateRefused] = []
-    while True:
-        try:
-            event = agent.events.receive_nowait()
-        except trio.WouldBlock:
-            return found
-        if isinstance(event, KeyringUpdateRefused):
-            found.append(event)
+def told_of_refusals(agent: Group) -> list[KeyringUpdateRefused]:
+    return [event for event in new_events(agent) if isinstance(event, KeyringUpdateRefused)]
 
 
 @in_simulated_time
@@ -84,15 +77,15 @@ async def test_recorded_key_news_of_a_member_changes_nothing_when_it_is_played_a
         network.deliver(sealed(first), PLACE, agents[1].info.address)
         await trio.sleep(1)
         assert {primary(agent) for agent in agents} == {b"1" * 32}
-        await agents[0].change_keys(rotated(agents[0], b"2" * 32).chain)
+        await agents[0].change_keyring(rotated(agents[0], b"2" * 32).chain)
         await trio.sleep(1)
-        rings = [agent.key_chain for agent in agents]
+        rings = [agent.keyring for agent in agents]
         # When: the first news is played again, while the key that it was sealed with still opens.
         for agent in agents:
             network.deliver(sealed(first), PLACE, agent.info.address)
         await trio.sleep(1)
         # Then: the ring is the one of the second.
-        assert [agent.key_chain for agent in agents] == rings
+        assert [agent.keyring for agent in agents] == rings
         assert {primary(agent) for agent in agents} == {b"2" * 32}
 
 
@@ -106,9 +99,9 @@ async def test_a_member_that_was_deaf_for_a_whole_rotation_gets_the_ring_in_a_bo
         deaf = agents[2]
         network.cut_off.add(deaf.info.address)
         chain = rotated(agents[0], b"n" * 32).chain
-        await agents[0].change_keys(chain)
+        await agents[0].change_keyring(chain)
         await trio.sleep(1)
-        await agents[0].change_keys(chain.remove(RING.primary))
+        await agents[0].change_keyring(chain.remove(RING.primary))
         await trio.sleep(1)
         # When: it is back with a key that opens nothing any more.
         network.sent.clear()
@@ -131,8 +124,8 @@ async def test_no_box_is_made_for_who_may_not_tell_keys_himself() -> None:
         members.add(agents[0].node_id)
         chain = rotated(agents[0], b"n" * 32).chain
         network.cut_off.add(agents[1].info.address)
-        await agents[0].change_keys(chain)
-        await agents[0].change_keys(chain.remove(RING.primary))
+        await agents[0].change_keyring(chain)
+        await agents[0].change_keyring(chain.remove(RING.primary))
         network.cut_off.clear()
         await trio.sleep(30)
         assert primary(agents[1]) == RING.primary

@@ -24,8 +24,8 @@ async def main():
     settings = {"broadcast": gossip.Address(target, 7946), "interface": "eth0"}
     async with gossip.open(gossip.Address(host, 7946), key=b"k" * 32, **settings) as group:
         async for event in group.events():
-            if len(group.members) == others:
-                print("found", *sorted(each.info.address.host for each in group.members), flush=True)
+            if len(group.members()) == others:
+                print("found", *sorted(each.info.address.host for each in group.members()), flush=True)
                 break
         await trio.to_thread.run_sync(sys.stdin.read)
 

@@ -8,8 +8,7 @@ import pytest
 
 import gossip
 from gossip.core.member import Address
-from gossip.node.setting_types import unknown_names
-from gossip.node.settings import GroupSettings
+from gossip.node.settings import GroupSettings, unknown_names
 from tests.node.gossip_farm import in_simulated_time
 from tests.node.gossip_network import MemoryNetwork
 
@@ -88,10 +87,10 @@ async def test_what_the_kinds_allow_opens(tmp_path: Path) -> None:
 async def test_text_instead_of_bytes_is_refused_where_it_is_said_and_harms_nothing() -> None:
     async with gossip.open(HOME, key=KEY, network=MemoryNetwork()) as group:
         text: Any = "text"
-        for say in (group.update, lambda body: group.broadcast("word", body)):
+        for say in (group.set_metadata, lambda body: group.send_event("word", body)):
             with pytest.raises(TypeError, match="must be bytes, not str"):
                 say(text)
-        group.update(b"fine")
+        group.set_metadata(b"fine")
 
 
 def test_seeds_may_be_a_list() -> None:
@@ -102,4 +101,4 @@ def test_seeds_may_be_a_list() -> None:
 async def test_a_name_that_is_no_text_is_refused_in_those_words() -> None:
     async with gossip.open(HOME, key=KEY, network=MemoryNetwork()) as group:
         with pytest.raises(TypeError, match=r"must be text, not int"):
-            group.broadcast(5, b"")  # type: ignore[arg-type]
+            group.send_event(5, b"")  # type: ignore[arg-type]

@@ -8,9 +8,10 @@ import psutil
 import pytest
 
 from gossip.core.member import Address
+from gossip.core.token_bucket import TokenBucket
 from gossip.node.discovery import Discovery, LanInterface, lan_interfaces
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
-from gossip.node.rate_limit import Bucket, SourceLimit
+from gossip.node.limits import SourceLimit
 from gossip.node.settings import ConfigError, GroupSettings
 from gossip.wire.datagram import Code
 from tests.node.gossip_farm import RING
@@ -83,7 +84,7 @@ def test_private_is_what_stays_within_the_machine_the_link_or_the_site() -> None
 
 
 def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
-    bucket = Bucket(per_second=10, burst=3)
+    bucket = TokenBucket(per_second=10, burst=3)
     assert [bucket.take(now_ms=0) for _ in range(4)] == [True, True, True, False]
     assert [bucket.take(now_ms) for now_ms in (50, 100, 150, 200)] == [False, True, False, True]
     assert [bucket.take(now_ms=60_000) for _ in range(4)] == [True, True, True, False]

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from gossip.core.member import NodeId
-from gossip.node.identity import (
+from gossip.node.state_files import (
     GENERATION_FILE,
     IDENTITY_FILE,
     StateError,

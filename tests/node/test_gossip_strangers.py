@@ -9,13 +9,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gossip.core.effects import UserEventReceived
 from gossip.core.member import Address, Incarnation, NodeInfo
 from gossip.core.messages import JoinReq
-from gossip.node.agent import Agent
-from gossip.node.source_limits import ERRORS_BURST
+from gossip.node.group import Group
+from gossip.node.limits import ERRORS_BURST
 from gossip.node.state_files import PEERS_EVERY_S, PEERS_FILE, PEERS_REMEMBERED, keep_peers, known_peers
 from gossip.wire.codec import SECRETS_BYTES, Codec
 from gossip.wire.datagram import Code
 from gossip.wire.identity import Signer
-from tests.node.gossip_farm import RING, in_simulated_time, running_farm, sees, until, until_all_see_all
+from tests.node.gossip_farm import RING, in_simulated_time, new_events, running_farm, sees, until, until_all_see_all
 from tests.node.gossip_network import MemoryNetwork
 
 VICTIM = Address("127.0.0.99", 53)
@@ -28,7 +28,7 @@ def join_of_a_stranger() -> bytes:
     return Codec(signer, RING, os.urandom(SECRETS_BYTES)).outgoing(JoinReq(info))
 
 
-def footprint(agent: Agent) -> tuple[int, ...]:
+def footprint(agent: Group) -> tuple[int, ...]:
     """The sizes of the core's tables."""
     core = agent._core
     description = core.describe()
@@ -69,7 +69,7 @@ async def test_recorded_datagrams_change_nothing_at_a_member_that_has_just_start
         seed, alice, boris = await farm.start_many(3)
         await until_all_see_all([seed, alice, boris])
         alice.set_metadata(b"old words")
-        alice.broadcast("deploy", b"yesterday")
+        alice.send_event("deploy", b"yesterday")
         await until(boris, lambda: any(each.metadata == b"old words" for each in boris.members()))
         await trio.sleep(5)
         alice.set_metadata(b"new words")
@@ -88,9 +88,7 @@ async def test_recorded_datagrams_change_nothing_at_a_member_that_has_just_start
         after = {each.node_id: (each.metadata, each.status, each.incarnation) for each in fresh.members()}
         assert {each: after[each] for each in members} == members
         assert {each.node_id for each in fresh.members() if each.is_peer} == peers
-        told = []
-        while fresh.events.statistics().current_buffer_used:
-            told.append(fresh.events.receive_nowait())
+        told = new_events(fresh)
         assert [each for each in told if isinstance(each, UserEventReceived)] == [], "what was said before it joined"
 
 

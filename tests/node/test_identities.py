@@ -28,8 +28,8 @@ from consensus.core.model import Entry
 from gossip.core.effects import KeyOffered
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address
-from gossip.node.agent import Agent
-from gossip.node.identity import Identity
+from gossip.node.group import Group
+from gossip.node.state_files import Identity
 from tests.authored import CLUSTER_ID, node_id, signed
 
 HERE = Address("127.0.0.1", 7668)
@@ -50,7 +50,7 @@ class FakeAgent:
     """Gossip, as far as keys go."""
 
     identity: Identity
-    key_chain: Keyring
+    keyring: Keyring
     changes: list[Keyring] = field(default_factory=list)
 
     @property
@@ -58,10 +58,10 @@ class FakeAgent:
         """Its name."""
         return self.identity.node_id
 
-    async def change_keys(self, chain: Keyring) -> None:
+    async def change_keyring(self, chain: Keyring) -> None:
         """Take over a change."""
-        self.key_chain = self.key_chain.merge(chain)
-        self.changes.append(self.key_chain)
+        self.keyring = self.keyring.merge(chain)
+        self.changes.append(self.keyring)
 
 
 class Router:
@@ -73,7 +73,7 @@ class Router:
         self.agent = FakeAgent(identity(number), self.keys.filed.key_ring.chain)
         self.halted: list[str] = []
         self.identities = Identities(self.keys, trace, Alarms(trace), self.halted.append)
-        self.identities._agent = cast(Agent, self.agent)
+        self.identities._agent = cast(Group, self.agent)
         self.identities._node_id = self.agent.node_id
         self.state = FarmState(
             0, admitted={each: Admitted(identity(each).node_id, f"node-{each}") for each in range(1, 6)}
@@ -132,7 +132,7 @@ async def test_a_key_counts_when_more_than_half_of_the_other_voters_vouch_for_it
         await away.hear(vouched(away, content, sponsor))
     assert away.agent.changes == []
     await away.hear(vouched(away, content, 4))
-    assert (away.agent.key_chain.primary, away.agent.key_chain.era) == (content.key, 1)
+    assert (away.agent.keyring.primary, away.agent.keyring.era) == (content.key, 1)
 
 
 async def test_the_evicted_router_alone_convinces_nobody_however_often_and_in_whatever_name(farm_key: Path) -> None:
@@ -166,13 +166,13 @@ async def test_a_member_is_offered_the_key_of_now_and_who_is_out_or_unknown_is_n
     assert sponsors[0].identities.offer_to(identity(1).node_id, public(1)) == b"", "no era has begun"
     key = new_key()
     for each in sponsors:
-        await each.agent.change_keys(each.agent.key_chain.rekeyed(key, 1, 9))
+        await each.agent.change_keyring(each.agent.keyring.rekeyed(key, 1, 9))
         each.state.admitted[5] = Admitted(identity(5).node_id, standing=Standing.EVICTED)  # type: ignore[index]  # a dict here
         assert each.identities.offer_to(identity(5).node_id, public(5)) == b""
         assert each.identities.offer_to(identity(9).node_id, public(9)) == b""
         await away.hear(each.identities.offer_to(identity(1).node_id, public(1)))
-    assert away.agent.key_chain.primary == key
-    assert away.agent.key_chain.digest == sponsors[0].agent.key_chain.digest
+    assert away.agent.keyring.primary == key
+    assert away.agent.keyring.digest == sponsors[0].agent.keyring.digest
 
 
 @pytest.mark.parametrize("noted", [False, True], ids=["as news", "known before the start"])

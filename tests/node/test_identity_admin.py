@@ -37,7 +37,7 @@ def servers(*numbers: int) -> tuple[Server, ...]:
 
 def office() -> IdentityAdmin:
     """Of router 1, whose farm has no gossip that could carry keys."""
-    agent = SimpleNamespace(node_id=identity(LEADER), key_chain=None)
+    agent = SimpleNamespace(node_id=identity(LEADER), keyring=None)
     member_directory = SimpleNamespace(members=tuple)
     farm_keys = SimpleNamespace(current=SimpleNamespace(expect=3))
     return IdentityAdmin(

@@ -21,8 +21,9 @@ from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.upgrade import INTRODUCTION_CHARACTERS_MAX, INTRODUCTIONS_MAX, Identity
 from gossip.core.effects import Alarm, AlarmKind, MembershipChanged
 from gossip.core.member import METADATA_LIMIT_BYTES, Address, Incarnation, NodeInfo, Status
-from gossip.node.generation_keeper import GenerationKeeper
+from gossip.node.state_files import GenerationKeeper
 from gossip.wire.identity import Signer
+from tests.node.gossip_farm import new_events
 
 
 def node(
@@ -52,12 +53,7 @@ def handshake(calling: Introductions, called: Introductions) -> None:
 
 def news(of: Introductions) -> list[object]:
     """The events that wait."""
-    found: list[object] = []
-    while True:
-        try:
-            found.append(of.events.receive_nowait())
-        except trio.WouldBlock:
-            return found
+    return new_events(of)
 
 
 def known(to: Introductions) -> dict[bytes, Status]:

@@ -18,8 +18,8 @@ from bridge.node.security.key_files import save_farm_key
 from bridge.wire.keys.farm_key import new_farm_key, parse_farm_key
 from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
 from gossip.core.keyring import key_id
-from gossip.node.agent import Agent
-from tests.node.gossip_farm import in_simulated_time, running_farm, until_all_see_all
+from gossip.node.group import Group
+from tests.node.gossip_farm import in_simulated_time, next_event, running_farm, until_all_see_all
 from tests.node.gossip_network import MemoryNetwork
 from tests.operator_views import farm_view
 
@@ -28,7 +28,7 @@ from tests.operator_views import farm_view
 class Stage:
     """Two agents, and the office of the first."""
 
-    agents: list[Agent]
+    agents: list[Group]
     office: KeyAdmin
     farm_keys: FarmKeys
     trace: EventLog
@@ -51,12 +51,12 @@ async def staged(directory: Path) -> AsyncIterator[Stage]:
         agents[1].set_metadata(encode_metadata(NodeMetadata(cluster="farm", name="boris", role=RoleHint.ELIGIBLE)))
         await until_all_see_all(agents)
         farm_keys, trace = FarmKeys(directory / "farm.key"), EventLog("alice", lambda: 0)
-        farm_keys.follow(lambda: agents[0].key_chain)
+        farm_keys.follow(lambda: agents[0].keyring)
         member_directory = MemberDirectory(agents[0].node_id, "alice", agents[0].members)
         stage = Stage(agents, None, farm_keys, trace, network, all_alive(farm_view()))  # type: ignore[arg-type] # next line
         stage.office = KeyAdmin(agents[0], member_directory, farm_keys, lambda: stage.view, trace)
         while not any(each.metadata for each in agents[0].members()):
-            await agents[0].events.receive()
+            await next_event(agents[0])
         member_directory.refresh()
         yield stage
 
@@ -88,7 +88,7 @@ async def test_a_member_that_does_not_answer_is_named_and_holds_the_next_step_up
     async with staged(tmp_path) as stage:
         stage.network.cut_off.add(stage.agents[1].info.address)
         new = await stage.office.install()
-        stage.office._room.survey_timeout_ms = 100  # asked before it is declared dead
+        stage.office._room.survey_timeout_s = 0.1  # asked before it is declared dead
         listing = await stage.office.listing()
         assert listing.silent == ("boris",)
         assert listing.keys[1].missing == ("boris",)

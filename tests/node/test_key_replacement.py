@@ -23,7 +23,7 @@ from bridge.wire.log.entries import decode
 from consensus.core.effects import Outcome, ProposalResolved
 from consensus.core.model import Configuration, LogId, Server
 from gossip.core.member import NodeId
-from gossip.node.agent import Agent
+from gossip.node.group import Group
 from gossip.node.key_manager import KeyManager
 from gossip.wire.seal import SALT_BYTES, KeyRing, Sealed, SealError
 from tests.node.gossip_farm import RING, in_simulated_time, running_farm, sees, until_all_see_all
@@ -47,9 +47,9 @@ def readable(network: MemoryNetwork, keys: KeyRing, names: list[NodeId]) -> tupl
     return opened, len(network.sent)
 
 
-async def replace_all(agents: list[Agent]) -> None:
+async def replace_all(agents: list[Group]) -> None:
     """What each server does when it applies the entry: open its own box, and begin the era."""
-    chain = agents[0].key_chain
+    chain = agents[0].keyring
     assert chain is not None
     admitted = {
         number: Admitted(agent.node_id, f"node-{number}", agent.public_key) for number, agent in enumerate(agents, 1)
@@ -58,9 +58,9 @@ async def replace_all(agents: list[Agent]) -> None:
     assert (sealed.era, sealed.left_out) == (1, ())
     for agent in agents:
         content = open_key(dict(sealed.boxes)[agent.node_id], agent.identity.key, RING.label)
-        own = agent.key_chain
+        own = agent.keyring
         assert own is not None
-        await agent.change_keys(own.rekeyed(content.key, content.era, content.used_at))
+        await agent.change_keyring(own.rekeyed(content.key, content.era, content.used_at))
 
 
 @in_simulated_time
@@ -98,7 +98,7 @@ async def test_the_same_reader_follows_a_rotation_from_its_first_step_to_its_las
         assert opened == recorded > 0
         await room.use(fresh)
         await trio.sleep(5)
-        chain = agents[1].key_chain
+        chain = agents[1].keyring
         assert chain is not None
         # The chain that it read at the first step holds the key that seals at the last.
         both = KeyRing(OLD, (chain.primary,))
@@ -125,7 +125,7 @@ class Leader:
 
     def __init__(self, **changes: Any) -> None:
         ring = KeyRing(os.urandom(32))
-        agent = SimpleNamespace(node_id=identity(LEADER), key_chain=ring.chain, public_key=_point())
+        agent = SimpleNamespace(node_id=identity(LEADER), keyring=ring.chain, public_key=_point())
         member_directory = SimpleNamespace(members=tuple)
         farm_keys = SimpleNamespace(current=SimpleNamespace(expect=3, label=ring.label))
         admitted = {number: Admitted(identity(number), f"node-{number}", _point()) for number in (1, 2, 3)}

@@ -26,8 +26,8 @@ from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.membership.formation_state import encode_formation_state
 from gossip.core.member import Address, NodeId
 from gossip.core.messages import KeyringUpdate
-from gossip.node.agent import Agent
-from gossip.node.identity import load_identity
+from gossip.node.group import Group
+from gossip.node.state_files import load_identity
 from gossip.wire.datagram import encode
 from gossip.wire.identity import sign_keys
 from gossip.wire.seal import ANYBODY, SALT_BYTES, Sealed
@@ -50,8 +50,8 @@ def identities_at(directory: Path) -> Identities:
     return Identities(FarmKeys(directory / "farm.key"), trace, Alarms(trace), lambda _: None)
 
 
-def chosen(agent: Agent) -> bytes:
-    chain = agent.key_chain
+def chosen(agent: Group) -> bytes:
+    chain = agent.keyring
     assert chain is not None
     return chain.primary
 
@@ -68,7 +68,7 @@ async def test_before_its_log_is_there_a_node_takes_keys_from_a_founder_and_from
         founding = founding_of(founder.node_id, node.node_id)
         identities.belongs(AdmissionStore(tmp_path, founding, node.node_id, founded=True))
         await until_all_see_all([founder, node])
-        chain = node.key_chain
+        chain = node.keyring
         assert chain is not None
         # When: somebody with a copy of the farm's key tells keys, signed by an identity of its own.
         news = sign_keys(KeyringUpdate(chain.install(b"x" * 32).use(b"x" * 32)), Ed25519PrivateKey.generate())
@@ -78,7 +78,7 @@ async def test_before_its_log_is_there_a_node_takes_keys_from_a_founder_and_from
         await until_counted(node, "keyring-of-a-stranger")
         assert chosen(node) == RING.primary
         # And what a founder tells is taken.
-        await founder.change_keys(chain.install(b"n" * 32).use(b"n" * 32))
+        await founder.change_keyring(chain.install(b"n" * 32).use(b"n" * 32))
         await trio.sleep(1)
         assert chosen(node) == b"n" * 32
 

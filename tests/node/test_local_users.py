@@ -35,7 +35,7 @@ from bridge.node.security.local_trust import (
 from bridge.wire.keys.farm_key import new_farm_key
 from consensus.storage.directory import Directory
 from consensus.storage.disk import StorageError
-from gossip.node.identity import StateError, load_identity, read_limited, write_durably
+from gossip.node.state_files import StateError, load_identity, read_limited, write_durably
 from pipeline.endpoint import check_answering_user
 
 ME, STRANGER = 1000, 1001

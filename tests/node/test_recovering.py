@@ -19,7 +19,7 @@ from consensus.core.model import LogId
 from consensus.storage.directory import Directory, open_directory
 from consensus.storage.planner import StorageOptions
 from consensus.storage.verification import StorageVerdict, verify_storage
-from gossip.node.identity import begin_generation, load_identity
+from gossip.node.state_files import begin_generation, load_identity
 from tests.node.test_state_reading import BASE_MS, FOUNDING, A, B, C, node_directory
 
 

@@ -12,7 +12,7 @@ from bridge.node.control import metrics, routes, server, view_builder
 from bridge.node.raft.applied_state import _COUNTED
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from gossip.core.outbox import DropReason
-from gossip.node.counters import Loss
+from gossip.node.limits import Loss
 from gossip.wire.layout import Refusal
 from tests.operator_views import farm_view
 from tests.structure.raft_rules import ROOT

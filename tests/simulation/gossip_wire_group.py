@@ -22,8 +22,7 @@ from gossip.core.messages import JoinNak, KeyringUpdate
 from gossip.core.options import Options
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.swim import Swim
-from gossip.node.rate_limit import SourceLimit
-from gossip.node.source_limits import SourceLimits
+from gossip.node.limits import SourceLimit, SourceLimits
 from gossip.wire.codec import SECRETS_BYTES, Codec, RefusedError
 from gossip.wire.identity import Signer
 from gossip.wire.layout import Refusal

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from bridge.cli.main import cli
 from gossip.core.options import Options
-from gossip.simulation.figures import load_ratio, quantile, spread
-from gossip.simulation.picture import picture, round_end, shares
+from gossip.simulation.charts import picture, round_end, shares
+from gossip.simulation.results import load_ratio, quantile, spread
 from gossip.simulation.scenario import Play, Scenario, parts
 
 RANDOM_SEED = 1

@@ -43,8 +43,8 @@ from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from gossip.core.member import Address
-from gossip.node.identity import StateError, load_identity
 from gossip.node.settings import ConfigError
+from gossip.node.state_files import StateError, load_identity
 from tests.end_to_end.farm import Farm, Node
 from tests.end_to_end.settings import LOOPBACK, addresses
 

@@ -122,7 +122,7 @@ def test_a_member_whose_clock_others_were_lied_past_is_heard_again(random_seed: 
         node.core._user_events.clock = node.core._user_events._floor = HEAD_START
     words: list[bytes] = []
     network.watch = lambda _, effect: (
-        words.append(effect.broadcast.body) if isinstance(effect, UserEventReceived) else None
+        words.append(effect.user_event.body) if isinstance(effect, UserEventReceived) else None
     )
     for body in (b"lost", b"heard"):
         network.step(nodes[0], UserEventRequested("word", body))

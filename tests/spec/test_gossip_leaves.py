@@ -9,9 +9,9 @@ from gossip.core.dissemination import Dissemination, update_bytes
 from gossip.core.member import Incarnation, Status
 from gossip.core.messages import AliveUpdate, Update
 from gossip.core.options import Options
-from gossip.core.rate import Rate
 from gossip.core.rotation import Rotation
 from gossip.core.suspicion import Suspicion
+from gossip.core.token_bucket import TokenBucket
 from tests.simulation.gossip_network import node_id
 from tests.spec.gossip_story import info_of, verdict
 
@@ -134,7 +134,7 @@ def test_in_a_pair_news_that_the_other_lives_is_no_news() -> None:
 
 
 def test_a_rate_allows_its_burst_and_then_its_pace() -> None:
-    rate = Rate(per_second=10, burst=5, now=0)
+    rate = TokenBucket(per_second=10, burst=5)
     assert sum(rate.take(0) for _ in range(100)) == 5
     assert sum(rate.take(now) for now in range(0, 10_001, 10)) == 100
 

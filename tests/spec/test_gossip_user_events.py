@@ -52,7 +52,7 @@ def tell(story: Story, *user_messages: UserMessage, by: int = 1) -> list[Effect]
 
 def heard(effects: list[Effect]) -> list[UserMessage]:
     """What reached our application."""
-    found: list[UserMessage] = [each.broadcast for each in effects if isinstance(each, UserEventReceived)]
+    found: list[UserMessage] = [each.user_event for each in effects if isinstance(each, UserEventReceived)]
     return found + [each.query for each in effects if isinstance(each, QueryReceived)]
 
 
@@ -243,7 +243,7 @@ def test_in_a_group_with_loss_every_member_hears_every_broadcast_exactly_once(ra
         network.run(300)
     network.run(20_000)
     for node in nodes:
-        names = sorted(each.broadcast.name for each in node.heard if isinstance(each, UserEventReceived))
+        names = sorted(each.user_event.name for each in node.heard if isinstance(each, UserEventReceived))
         wanted = [f"word-{number}" for number in range(10) if number != node.number]
         assert names == wanted, f"random seed {random_seed}, node {node.number}"
 

@@ -1,4 +1,4 @@
-"""The faces of consensus: what they name is there, and those who only read nouns pay for no event loop."""
+"""The faces of consensus and gossip: what they name is there, and those who only read nouns pay for no event loop."""
 
 import subprocess
 import sys
@@ -12,6 +12,10 @@ FACES = (
     "consensus.protocols.garlic_farm",
     "consensus.sessions",
     "consensus.storage",
+    "gossip",
+    "gossip.node",
+    "gossip.simulation",
+    "gossip.wire",
 )
 
 

@@ -18,10 +18,20 @@ it begins a later generation and reports that, since its record of votes may be 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from gossip.core.description import Member
-from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, MembershipChanged, rolled_back
-from gossip.core.local_node import INCARNATION_LIMIT, is_plausible
-from gossip.core.member import Incarnation, NodeId, NodeInfo, Status
+from gossip import (
+    INCARNATION_LIMIT,
+    AdoptGeneration,
+    Alarm,
+    AlarmKind,
+    Incarnation,
+    Member,
+    MembershipChanged,
+    NodeId,
+    NodeInfo,
+    Status,
+    is_plausible,
+    rolled_back,
+)
 
 ACQUAINTANCES_MAX = 64
 Consequence = MembershipChanged | Alarm | AdoptGeneration

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from bridge.node.security.control_socket import ControlSocketError
 from consensus.net import NodeCertificate, load_or_create_certificate
 from consensus.storage import replace_file
-from gossip.core.member import Address
+from gossip import Address
 
 READ_TOKEN_FILE = "control.read.token"  # noqa: S105 - the name of the file that holds it
 ADMIN_TOKEN_FILE = "control.admin.token"  # noqa: S105 - likewise

@@ -16,7 +16,7 @@ from bridge.node.membership.member_directory import DirectoryEntry
 from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.wire.keys.box import EraKey, new_key, seal_key
 from bridge.wire.log.identity_entries import BOXES_LIMIT
-from gossip.core.keyring import Keyring
+from gossip import Keyring
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,7 +280,7 @@ class IdentityAdmin:
                 **facts,
                 "name": None if each is None else each.name,
                 "raftId": raft_id_of(farm.applied_state.state.admitted, node_id),
-                "keysReplaced": self._agent.key_chain is not None,
+                "keysReplaced": self._agent.keyring is not None,
                 "leftOut": list(left_out),
                 "votesStill": server_id is not None and server_id in raft.configuration.voter_ids,
             }
@@ -324,7 +324,7 @@ class IdentityAdmin:
 
     def _eviction(self, state: FarmState, node_id: bytes) -> tuple[Eviction, tuple[str, ...]]:
         """The entry, and who remains and gets no box."""
-        chain, seen = self._agent.key_chain, self._seen()
+        chain, seen = self._agent.keyring, self._seen()
         if chain is None:
             # No gossip carries keys here: the operator replaces the key file of every node by hand.
             members = staying(state, self._agent.node_id, {}, without=node_id)
@@ -336,7 +336,7 @@ class IdentityAdmin:
 
     async def _replace_keys(self, request: Request, _query: str) -> Answer:
         farm, force = self._leader(), _forced(request.body)
-        state, chain, seen = farm.applied_state.state, self._agent.key_chain, self._seen()
+        state, chain, seen = farm.applied_state.state, self._agent.keyring, self._seen()
         if chain is None:
             text = (
                 'with transport = "i2p" no gossip carries keys: replace the key file of each router by hand, as'

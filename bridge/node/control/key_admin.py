@@ -17,12 +17,17 @@ from bridge.node.events.event_log import EventLog
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.farm_key import farm_key_text
-from gossip.core.effects import AlarmKind
-from gossip.core.keyring import KeyringError, KeyState
-from gossip.core.member import NodeId
-from gossip.node.agent import Agent
-from gossip.node.key_manager import KeyManager, ListedKey, NotEverywhereError
-from gossip.node.requests import BusyError
+from gossip import (
+    AlarmKind,
+    BusyError,
+    Group,
+    KeyManager,
+    KeyringError,
+    KeyState,
+    ListedKey,
+    NodeId,
+    NotEverywhereError,
+)
 
 _STATES = {
     KeyState.PRIMARY: FarmKeyState.PRIMARY,
@@ -37,7 +42,7 @@ class KeyAdmin:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: Group,
         member_directory: MemberDirectory,
         farm_keys: FarmKeys,
         make_view: Callable[[], FarmView],

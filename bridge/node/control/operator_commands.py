@@ -43,7 +43,7 @@ from bridge.node.settings.masters import ADDRESS
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 from bridge.wire.log.entries import ApplicationError, encode
 from bridge.wire.log.operator_commands import public_key_of
-from gossip.wire.identity import node_id_of
+from gossip.wire import node_id_of
 
 FORMS = (
     'one of {"exclusion": {"hash": ADDRESS, "excluded": true}}, {"cost": {"hash": ADDRESS, "factor": 1.5}},'

@@ -15,8 +15,7 @@ from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.farm_key import farm_key_text
-from gossip.core.keyring import key_id
-from gossip.node.agent import Agent
+from gossip import Group, key_id
 
 _BY_HAND = (
     'with transport = "i2p" no gossip carries keys: put the new key behind the others in `gossip_keys` of the farm key '
@@ -32,7 +31,7 @@ def key_port(
     trace: EventLog,
 ) -> KeyPort:
     """The node's hand on the farm's keys."""
-    if isinstance(company, Agent):
+    if isinstance(company, Group):
         return KeyAdmin(company, member_directory, farm_keys, make_view, trace)
     return StaticKeyAdmin(farm_keys)
 

@@ -24,10 +24,8 @@ from bridge.node.security.key_files import KeyFileError, load_farm_key, load_sig
 from bridge.node.security.local_trust import UntrustedPathError, check_state_directory, default_state_directory
 from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, Overrides, load_configuration
 from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S
-from gossip.core.member import Address
-from gossip.node.endpoints import endpoint
-from gossip.node.identity import StateError
-from gossip.node.state_files import known_chain
+from gossip import Address, StateError
+from gossip.node import endpoint, known_chain
 
 PYTHON_LEAST = (3, 11)
 RELEASED_S = 1_760_000_000

@@ -10,7 +10,7 @@ from bridge.node.security.certificates import RENEW_SIGNED, validity_of
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.transport import ProxySettings
 from consensus.net import CERTIFICATE_FILE, CertificateError, NodeCertificate, operators_certificate
-from gossip.node.endpoints import endpoint
+from gossip.node import endpoint
 
 CONNECT_TIMEOUT_S = 3.0
 

@@ -34,8 +34,8 @@ from bridge.node.membership.admissions import AdmissionStore
 from bridge.node.raft.applied_state import AppliedState
 from bridge.wire.log.admission_chain import flaw_of
 from consensus.protocols.garlic_farm import Claim, ConnectionRole, Fault, ProvenPeer, Refusal
-from gossip.node.identity import Identity
-from gossip.wire.identity import node_id_of
+from gossip.node import Identity
+from gossip.wire import node_id_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,16 +19,16 @@ from bridge.node.membership.identities import Identities
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.node.security.farm_keys import FarmKeys
-from gossip.core.effects import (
+from gossip import (
     Alarm,
     AlarmKind,
+    GroupEvent,
     KeyOffered,
     KeyringUpdateRefused,
     MembershipChanged,
     QueryReceived,
     UserEventReceived,
 )
-from gossip.node.agent import GroupEvent
 
 _FORGOTTEN: Final = (
     "What it voted and acknowledged since, it has forgotten, so it must not vote again: put the newest state directory"
@@ -53,14 +53,17 @@ class GossipEvents:
         """Until cancelled; raises NodeStopped when a twin lives."""
         agent, member_directory = self.agent, self.member_directory
         member_directory.refresh()
-        async for event in agent.events:
-            await self._take(event)
-            resync = agent.take_resync()
-            if agent.events.statistics().current_buffer_used and not resync:
-                continue  # what follows looks at everybody: once for all that has happened
+        events = agent.events()
+        lost = 0
+        async for numbered in events:
+            await self._take(numbered.event)
+            lost += numbered.lost
+            if events.has_more:
+                continue  # what follows looks at all members: once for all that has happened
             members, peers = agent.counts
-            if resync or len(member_directory) > members:
+            if lost or len(member_directory) > members:
                 member_directory.refresh()
+                lost = 0
             if peers:
                 self.alarms.clear(AlarmKind.ISOLATED.value)
                 self.alarms.clear(AlarmKind.KEY_RETIRED.value)

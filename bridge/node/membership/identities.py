@@ -42,9 +42,7 @@ from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.box import EraKey, KeyBoxError, open_key, read_offer, seal_key, sign_offer
 from bridge.wire.log.entries import encode
 from consensus import ServerStoppedError, integer_id
-from gossip.core.effects import AlarmKind, KeyOffered
-from gossip.core.keyring import Keyring
-from gossip.node.agent import Agent
+from gossip import AlarmKind, Group, KeyOffered, Keyring
 
 OFFERS_MAX: Final = 8
 """Keys that are vouched for by somebody and not by enough."""
@@ -67,7 +65,7 @@ class Identities:
         self._alarms = alarms
         self._halt = halt
         self._node_id = b""
-        self._agent: Agent | None = None
+        self._agent: Group | None = None
         """None as well where no gossip carries keys."""
         self._applied_state: AppliedState | None = None
         self._replica: Replica | None = None
@@ -79,7 +77,7 @@ class Identities:
     def follow(self, company: MembershipProvider) -> None:
         """The others can be heard."""
         self._node_id = company.node_id
-        self._agent = company if isinstance(company, Agent) else None
+        self._agent = company if isinstance(company, Group) else None
 
     def belongs(self, notes: AdmissionStore) -> None:
         """This node knows its farm. After a restart that is before gossip begins, and long before there is a log."""
@@ -126,7 +124,7 @@ class Identities:
     async def _follow_era(self, state: FarmState) -> bool:
         """Whether an era has begun."""
         agent = self._agent
-        chain = None if agent is None else agent.key_chain
+        chain = None if agent is None else agent.keyring
         if agent is None or chain is None or state.rekeying.era <= chain.era:
             return False
         box = state.rekeying.boxes.get(agent.node_id.hex(), b"")
@@ -147,10 +145,10 @@ class Identities:
         self._evicted |= news
         return bool(news) and self._agent is None
 
-    async def _begin_era(self, agent: Agent, chain: Keyring, content: EraKey) -> None:
+    async def _begin_era(self, agent: Group, chain: Keyring, content: EraKey) -> None:
         if content.era <= chain.era:
             return
-        await agent.change_keys(chain.rekeyed(content.key, content.era, content.used_at))
+        await agent.change_keyring(chain.rekeyed(content.key, content.era, content.used_at))
         self._offers.clear()
         self._alarms.clear(AlarmKind.KEY_RETIRED.value)
         self._trace.append("keys-replaced", {"era": content.era})
@@ -160,7 +158,7 @@ class Identities:
     def offer_to(self, node_id: bytes, public_key: bytes) -> bytes:
         """What somebody with a retired key is told: the key of now, if the log says that he is a member."""
         agent = self._agent
-        chain = None if agent is None else agent.key_chain
+        chain = None if agent is None else agent.keyring
         if agent is None or chain is None or chain.era == 0 or self._applied_state is None:
             return b""
         admitted = self._applied_state.state.admitted
@@ -174,7 +172,7 @@ class Identities:
     async def offered(self, event: KeyOffered) -> None:
         """A member refuses this node's key and offers another one."""
         agent = self._agent
-        chain = None if agent is None else agent.key_chain
+        chain = None if agent is None else agent.keyring
         if agent is None or chain is None:
             return
         label = self._farm_keys.current.label

@@ -24,18 +24,24 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from bridge.core.membership.connection_membership import ConnectionMembership, Consequence
 from consensus import now_ms
 from consensus.protocols.garlic_farm import INTRODUCTIONS_MAX, Dialer, GarlicFarmError, Identity, Metrics, PeerAddress
-from gossip.core.description import Description, Member
-from gossip.core.effects import AdoptGeneration, Alarm, MembershipChanged
-from gossip.core.keyring import Keyring
-from gossip.core.member import NodeId, NodeInfo
-from gossip.node.agent import GroupEvent
-from gossip.node.counters import GroupDescription, WireDescription
-from gossip.node.generation_keeper import GenerationKeeper
-from gossip.node.settings import EVENTS_LIMIT
-from gossip.wire.decoding import decode_node_info
-from gossip.wire.encoding import encode_node_info
-from gossip.wire.identity import Purpose, Signer, Verifier
-from gossip.wire.layout import DatagramError
+from gossip import (
+    EVENTS_LIMIT,
+    AdoptGeneration,
+    Alarm,
+    Description,
+    EventRing,
+    GroupDescription,
+    GroupEvent,
+    Keyring,
+    Member,
+    MembershipChanged,
+    NodeId,
+    NodeInfo,
+    Reader,
+    WireDescription,
+)
+from gossip.node import GenerationKeeper
+from gossip.wire import DatagramError, Purpose, Signer, Verifier, decode_node_info, encode_node_info
 
 LOOK_INTERVAL_S = 0.5
 SILENT_PERIODS = 3
@@ -68,9 +74,7 @@ class Introductions:
         self._keeper = keeper
         self._metrics = metrics
         self._period_s, self._hurried_s = period_s, hurried_s
-        self._events_in, self.events = trio.open_memory_channel[GroupEvent](EVENTS_LIMIT)
-        self._resync_needed = False
-        self._lost = 0
+        self._ring: EventRing[GroupEvent] = EventRing(EVENTS_LIMIT)
         self._changed = trio.Event()
         self._heard, self._said, self._refused = 0, 0, 0
         self._adopting: int | None = None
@@ -106,7 +110,7 @@ class Introductions:
         return self._keeper.current
 
     @property
-    def key_chain(self) -> Keyring | None:
+    def keyring(self) -> Keyring | None:
         """None: the farm key file alone counts."""
         return None
 
@@ -119,10 +123,9 @@ class Introductions:
         """Every other server that has introduced itself."""
         return self._core.members()
 
-    def take_resync(self) -> bool:
-        """Whether events were lost since the last call."""
-        needed, self._resync_needed = self._resync_needed, False
-        return needed
+    def events(self, after: int = 0) -> Reader[GroupEvent]:
+        """Changes and alarms after a cursor, and then every one as it happens."""
+        return self._ring.after(after)
 
     def set_metadata(self, metadata: bytes) -> None:
         """Say something else about this node from now on, and say it soon."""
@@ -150,7 +153,7 @@ class Introductions:
                 received=MappingProxyType({}),
                 dropped=MappingProxyType(dropped),
             ),
-            WireDescription(0, 0, 0, 0, MappingProxyType({}), 0, self._lost),
+            WireDescription(0, 0, 0, 0, MappingProxyType({}), 0, self._ring.lost),
         )
 
     # -- in the handshakes ---------------------------------------------------------------------------------------------
@@ -190,17 +193,20 @@ class Introductions:
     async def run(self) -> None:
         """Introduce this node to its seeds and to whom it knows, until cancelled; then the events end."""
         visited: set[PeerAddress] = set()
-        async with self._events_in, trio.open_nursery() as nursery:
-            while True:
-                for change in self._core.look(now_ms(), self.connected()):
-                    self._publish(change)
-                if self._adopting is not None:
-                    await self._adopt(self._adopting)
-                for address in self._contacts() - visited:
-                    if len(visited) < CONTACTS_MAX:
-                        visited.add(address)
-                        nursery.start_soon(self._visit, address, visited)
-                await trio.sleep(LOOK_INTERVAL_S)
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    for change in self._core.look(now_ms(), self.connected()):
+                        self._publish(change)
+                    if self._adopting is not None:
+                        await self._adopt(self._adopting)
+                    for address in self._contacts() - visited:
+                        if len(visited) < CONTACTS_MAX:
+                            visited.add(address)
+                            nursery.start_soon(self._visit, address, visited)
+                    await trio.sleep(LOOK_INTERVAL_S)
+        finally:
+            self._ring.close()
 
     async def leave(self) -> None:
         """Say goodbye to everybody, and wait a moment for that to arrive."""
@@ -248,11 +254,7 @@ class Introductions:
             case AdoptGeneration(generation):
                 self._adopting = generation
             case MembershipChanged() | Alarm():
-                try:
-                    self._events_in.send_nowait(event)
-                except (trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
-                    self._lost += 1
-                    self._resync_needed = True
+                self._ring.append(event)
 
     def _tell(self) -> None:
         self._changed.set()

@@ -14,9 +14,8 @@ from bridge.api.build_view import Facts
 from bridge.core.formation.messages import Member as FormationMember
 from bridge.wire.membership.metadata import MetadataError, NodeMetadata, RoleHint, decode_metadata
 from consensus.protocols.garlic_farm import PeerAddress
-from gossip.core.description import Member
-from gossip.core.member import NodeId, NodeInfo, Status
-from gossip.wire.identity import PUBLIC_KEY_BYTES
+from gossip import Member, NodeId, NodeInfo, Status
+from gossip.wire import PUBLIC_KEY_BYTES
 
 _ENDPOINT = re.compile(r"tcp://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})")
 

@@ -6,13 +6,13 @@ transport = "i2p"  ──▶ bridge.node.membership.introductions.Introductions
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+import gossip
 from bridge.node.membership.forming import Forming
 from bridge.node.membership.introductions import Introductions
 from bridge.node.membership.member_directory import MemberDirectory
@@ -23,25 +23,28 @@ from bridge.node.settings.choices import Timing
 from bridge.node.settings.configuration import GossipSettings, NodeConfiguration
 from bridge.node.settings.timing import profile_of
 from consensus.protocols.garlic_farm import PeerAddress
-from gossip.core.description import Member
-from gossip.core.keyring import Keyring
-from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
-from gossip.core.options import Options as GossipTuning
-from gossip.node.agent import GroupEvent, open_agent
-from gossip.node.counters import GroupDescription
-from gossip.node.generation_keeper import GenerationKeeper
-from gossip.node.identity import begin_generation, exclusive, load_identity
-from gossip.node.settings import DEFAULT_CAPACITY, GroupSettings
-from gossip.wire.identity import Signer
-from gossip.wire.seal import KeyRing
+from gossip import (
+    Address,
+    GroupDescription,
+    GroupEvent,
+    Incarnation,
+    KeyRing,
+    Keyring,
+    Member,
+    NodeId,
+    NodeInfo,
+    Reader,
+    Status,
+)
+from gossip.node import DEFAULT_CAPACITY, GenerationKeeper, begin_generation, exclusive, load_identity
+from gossip.wire import Signer
 
 
 class MembershipProvider(Protocol):
     """Membership, whatever brings it. What is not async returns at once."""
 
-    @property
-    def events(self) -> trio.MemoryReceiveChannel[GroupEvent]:
-        """Changes and alarms."""
+    def events(self, after: int = 0) -> Reader[GroupEvent]:
+        """Changes and alarms after a cursor, and then every one as it happens."""
 
     @property
     def node_id(self) -> NodeId:
@@ -64,7 +67,7 @@ class MembershipProvider(Protocol):
         """How many others are known, and with how many this node is in touch."""
 
     @property
-    def key_chain(self) -> Keyring | None:
+    def keyring(self) -> Keyring | None:
         """The group's keys, where they can change while it runs."""
 
     def members(self) -> tuple[Member, ...]:
@@ -72,9 +75,6 @@ class MembershipProvider(Protocol):
 
     def describe(self) -> GroupDescription:
         """The picture and the counters."""
-
-    def take_resync(self) -> bool:
-        """Whether events were lost since the last call: then `members` tells what they would have."""
 
     def set_metadata(self, metadata: bytes) -> None:
         """Say something else about this node from now on."""
@@ -97,13 +97,22 @@ async def open_membership(
     `offer_keys`: what to say to whoever comes with a retired key; `may_tell_keys`: whose news of keys counts.
     """
     if settings.gossip is not None:
-        config = replace(
-            _agent_config(settings, settings.gossip, own_metadata, key_ring),
+        chosen = settings.gossip
+        async with gossip.open(
+            chosen.bind,
+            key=key_ring,
+            advertise=chosen.advertise,
+            seeds=chosen.seeds,
+            state_directory=settings.state_dir,
+            capacity=chosen.capacity,
+            metadata=own_metadata.metadata(),
+            options=gossip_options(chosen),
+            broadcast=chosen.broadcast,
+            allow_wan=chosen.allow_wan,
             offer_keys=offer_keys,
             may_tell_keys=may_tell_keys,
-        )
-        async with open_agent(config) as agent:
-            yield agent
+        ) as group:
+            yield group
         return
     with ExitStack() as stack:
         introductions = _introductions(settings, own_metadata, connecting, stack)
@@ -144,26 +153,9 @@ def acquaint(
     company.settled = lambda: forming.founded is not None or forming.known is not None
 
 
-def gossip_tuning(gossip: GossipSettings) -> GossipTuning:
+def gossip_options(settings: GossipSettings) -> gossip.Options:
     """What its timing means."""
-    return GossipTuning.loopback() if gossip.timing is Timing.LOCAL else GossipTuning.lan()
-
-
-def _agent_config(
-    settings: NodeConfiguration, gossip: GossipSettings, own_metadata: OwnMetadata, key_ring: KeyRing
-) -> GroupSettings:
-    return GroupSettings(
-        bind=gossip.bind,
-        key_ring=key_ring,
-        advertise=gossip.advertise,
-        seeds=gossip.seeds,
-        state_directory=settings.state_dir,
-        capacity=gossip.capacity,
-        metadata=own_metadata.metadata(),
-        options=gossip_tuning(gossip),
-        broadcast=gossip.broadcast,
-        allow_wan=gossip.allow_wan,
-    )
+    return gossip.Options.loopback() if settings.timing is Timing.LOCAL else gossip.Options.lan()
 
 
 def _introductions(

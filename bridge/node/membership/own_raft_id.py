@@ -25,7 +25,7 @@ from bridge.node.membership.admissions import AdmissionStore
 from bridge.node.membership.member_directory import DirectoryEntry, MemberDirectory
 from bridge.node.raft.applied_state import AppliedState
 from consensus.protocols.garlic_farm import Dialed, GarlicFarmError, PeerAddress
-from gossip.wire.identity import node_id_of
+from gossip.wire import node_id_of
 
 RETRY_S = 5.0
 """As long as a call may take on a LAN: more often, a liar's words would keep the node busy calling."""

@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from bridge.node.membership.member_directory import MemberDirectory
-from bridge.node.membership.membership_provider import MembershipProvider, gossip_tuning
+from bridge.node.membership.membership_provider import MembershipProvider, gossip_options
 from bridge.node.raft.replica import STORAGE_NOTE
 from bridge.node.settings.configuration import NodeConfiguration
 
@@ -28,7 +28,7 @@ async def wait_for_conflicts(
     """Returns when nothing has spoken against this process, or nobody is there to; at once before its first storage."""
     if settings.gossip is None or not (settings.state_dir / STORAGE_NOTE).exists():
         return
-    period_s = gossip_tuning(settings.gossip).gossip_period_ms / 1000
+    period_s = gossip_options(settings.gossip).gossip_period_ms / 1000
     with trio.move_on_after(PERIODS_WITHOUT * period_s) as alone:
         while company.counts[1] == 0:
             await member_directory.news()

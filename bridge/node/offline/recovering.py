@@ -84,7 +84,8 @@ from consensus.storage import (
     replace_file,
     sync_directory,
 )
-from gossip.node.identity import Identity, StateError, keep_generation, save_identity
+from gossip import StateError
+from gossip.node import Identity, keep_generation, save_identity
 
 MAKING = f"{RAFT_DIRECTORY}.recovering"
 _CHUNK_BYTES = 1024 * 1024

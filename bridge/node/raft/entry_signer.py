@@ -36,7 +36,7 @@ from bridge.node.events.event_log import clock_ms
 from bridge.node.raft.applied_state import AppliedState
 from bridge.wire.log.entries import decode
 from bridge.wire.log.proof import ends_like_proof, sign_entry
-from gossip.wire.identity import node_id_of
+from gossip.wire import node_id_of
 
 
 class EntrySigner:

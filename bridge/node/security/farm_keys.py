@@ -20,7 +20,7 @@ from bridge.node.events.alarms import Alarms
 from bridge.node.security.key_files import KeyFileError, load_farm_key
 from bridge.wire.keys.farm_key import FarmKey
 from consensus.protocols.garlic_farm import Credentials
-from gossip.core.keyring import Keyring
+from gossip import Keyring
 
 ALARM: Final = "farm-key-file"
 LOOK_EVERY_S: Final = 5.0

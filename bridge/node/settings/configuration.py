@@ -45,9 +45,8 @@ from bridge.node.settings.table import (
     SEGMENT_DEFAULT_BYTES,
 )
 from bridge.node.settings.transport import TransportSettings, advertised, i2p_bind, transport_settings
-from gossip.core.member import Address
-from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
-from gossip.node.settings import DEFAULT_CAPACITY
+from gossip import Address
+from gossip.node import DEFAULT_CAPACITY, endpoint, is_private, numeric, parse_endpoint
 
 LEAVES_LIMIT = 16
 FILE_LIMIT_BYTES = 1024 * 1024

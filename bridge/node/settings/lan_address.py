@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gossip.node.discovery import LanInterface, lan_interfaces
+from gossip.node import LanInterface, lan_interfaces
 
 ELSEWHERE = ("192.0.2.1", 9)
 """An address for documentation: connecting a UDP socket to it sends nothing and shows the route."""

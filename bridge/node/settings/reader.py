@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge.node.settings.table import SETTINGS, Setting
-from gossip.core.member import Address
-from gossip.node.endpoints import numeric, parse_endpoint
+from gossip import Address
+from gossip.node import numeric, parse_endpoint
 
 Choice = TypeVar("Choice", bound=Enum)
 SHOWN_CHARACTERS = 60

@@ -24,8 +24,8 @@ from bridge.node.router.link import Credentials, Link, Software
 from bridge.node.security.key_files import KeyFileError, read_private_file
 from bridge.node.settings.choices import RouterKind
 from bridge.node.settings.reader import Section
-from gossip.core.member import Address
-from gossip.node.endpoints import is_private, numeric, parse_endpoint
+from gossip import Address
+from gossip.node import is_private, numeric, parse_endpoint
 
 I2CP_PORT: Final = 7654
 PASSWORD_LIMIT_BYTES: Final = 255

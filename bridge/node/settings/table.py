@@ -14,8 +14,8 @@ from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAUL
 from bridge.node.router.link import Software
 from bridge.node.settings.choices import Admit, GossipTiming, Pace, RouterKind, Timing, TransportKind
 from consensus.protocols.garlic_farm import ProxyMode
-from gossip.node.settings import DEFAULT_CAPACITY, SEEDS_LIMIT
-from gossip.wire.layout import CAPACITY_LIMIT
+from gossip.node import DEFAULT_CAPACITY, SEEDS_LIMIT
+from gossip.wire import CAPACITY_LIMIT
 
 GOSSIP_PORT = 7668
 CONSENSUS_PORT = 7669

@@ -18,8 +18,8 @@ from pathlib import Path
 from bridge.node.settings.choices import TransportKind
 from bridge.node.settings.reader import Section
 from consensus.protocols.garlic_farm import ProxyMode, is_i2p_name, is_loopback
-from gossip.core.member import Address
-from gossip.node.endpoints import endpoint, parse_endpoint
+from gossip import Address
+from gossip.node import endpoint, parse_endpoint
 
 NAME_CHARACTERS_MAX = 80
 """What metadata carries; the longest `.b32.i2p` name has 70."""

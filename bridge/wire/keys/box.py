@@ -23,9 +23,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from gossip.core.keyring import ERA_LIMIT, KEY_BYTES
-from gossip.wire.box import x25519_private, x25519_public
-from gossip.wire.identity import PUBLIC_KEY_BYTES, node_id_of
+from gossip import ERA_LIMIT, KEY_BYTES
+from gossip.wire import PUBLIC_KEY_BYTES, node_id_of, x25519_private, x25519_public
 
 _CONTENT: Final = struct.Struct(f">IQ{KEY_BYTES}s")
 _NONCE: Final = bytes(12)

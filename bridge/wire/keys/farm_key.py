@@ -35,9 +35,8 @@ from msgspec import Meta, Struct
 
 from bridge.core.formation.founding import CLUSTER_ID_BYTES
 from bridge.wire.keys.text import KEY_BYTES, KeyTextError, decode_key, encode_key, parse
-from gossip.core.clock_bound import CLOCK_LIMIT
-from gossip.core.keyring import ERA_LIMIT, KEYS_LIMIT, Keyring
-from gossip.wire.seal import LABEL_BYTES, KeyRing, farm_label
+from gossip import CLOCK_LIMIT, ERA_LIMIT, KEYS_LIMIT, KeyRing, Keyring
+from gossip.wire import LABEL_BYTES, farm_label
 
 VERSION: Final = 1
 EXPECT_LIMIT: Final = 9

@@ -43,7 +43,7 @@ from bridge.wire.log.fields import (
     ServerId,
     checked_destination,
 )
-from gossip.wire.identity import PUBLIC_KEY_BYTES, node_id_of
+from gossip.wire import PUBLIC_KEY_BYTES, node_id_of
 
 FORMULA_LIMIT: Final = 200
 

@@ -35,8 +35,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from bridge.core.formation.founding import CLUSTER_ID_BYTES
 from bridge.wire.log.fields import BRACKETS_LIMIT, ENTRY_LIMIT_BYTES
 from consensus.protocols.garlic_farm import is_of_small_order
-from gossip.core.member import NodeId
-from gossip.wire.identity import node_id_of
+from gossip import NodeId
+from gossip.wire import node_id_of
 
 PURPOSE: Final = b"garlic farm entry 1\x00"
 """Begins the signed bytes, so that no other signature of an identity serves as a proof, and no proof as another."""

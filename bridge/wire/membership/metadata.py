@@ -43,7 +43,7 @@ from bridge.core.formation.founding import (
     is_set_of_founders,
     unpacked,
 )
-from gossip.core.member import METADATA_LIMIT_BYTES
+from gossip import METADATA_LIMIT_BYTES
 from gossip.wire.cbor import CborError, dumps, loads
 
 VERSION: Final = 2

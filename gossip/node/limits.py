@@ -1,0 +1,207 @@
+"""What strangers can make this node do, and the count of everything that it dropped.
+
+    SourceLimit      so many per second from one host, and so many from all hosts together, in bounded memory
+    AdmissionCheck   the application's own `admit`, called so that its mistakes stay its own
+    Counters         datagrams in and out, and each drop by its reason
+
+*Sources.* The table of hosts is bounded. When it is full, a new host replaces the one that was silent longest and
+starts with a full bucket. A flood from ever new (forged) hosts therefore passes the buckets of the hosts; the common
+bucket stops it.
+
+*Admission.* `admit(joiner)` returns None (admitted) or a JoinNak (refused). If it raises or returns anything else, the
+joiner is refused (POLICY_FAILED), the refusal is counted, and an alarm stands until `admit` decides again. The function
+runs inside a step of the core: an exception would end the member, and a joiner can often choose what makes the function
+raise (its metadata). Admitting everything instead would turn a mistake in the check into no check.
+
+*Counters.* A datagram that is dropped silently looks like one that was never sent, so each way to drop one has a name.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from gossip.core.admission import AdmissionPolicy
+from gossip.core.description import Description
+from gossip.core.effects import Alarm, AlarmKind
+from gossip.core.member import NodeId, NodeInfo
+from gossip.core.messages import JoinNak
+from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.core.token_bucket import TokenBucket
+from gossip.wire.decoding import decode
+from gossip.wire.encoding import encode
+from gossip.wire.identity import PUBLIC_KEY_BYTES
+from gossip.wire.layout import ETAG_LIMIT_BYTES, Refusal
+
+SOURCES_LIMIT: Final = 1024
+NEWCOMERS_BURST: Final = 100.0
+ERRORS_BURST: Final = 100.0
+
+
+class SourceLimit:
+    """A token bucket for each source host, and one for all hosts together."""
+
+    def __init__(
+        self, per_second: float, burst: float, all_per_second: float, sources_limit: int = SOURCES_LIMIT
+    ) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._sources_limit = sources_limit
+        self._together = TokenBucket(all_per_second, 2 * all_per_second)
+        self.sources: OrderedDict[str, TokenBucket] = OrderedDict()
+
+    def allows(self, source: str, now_ms: int) -> bool:
+        """Whether one more from `source` is within the limits; if so it is counted."""
+        bucket = self.sources.get(source)
+        if bucket is None:
+            bucket = self.sources[source] = TokenBucket(self._per_second, self._burst)
+            if len(self.sources) > self._sources_limit:
+                self.sources.popitem(last=False)
+        self.sources.move_to_end(source)
+        return bucket.take(now_ms) and self._together.take(now_ms)
+
+
+@dataclass(slots=True)
+class SourceLimits:
+    """The limits of one node."""
+
+    newcomers: SourceLimit = field(default_factory=lambda: SourceLimit(20.0, NEWCOMERS_BURST, 200.0))
+    """JoinReqs and Broadcasts received."""
+    errors: SourceLimit = field(default_factory=lambda: SourceLimit(20.0, ERRORS_BURST, 200.0))
+    """Refusals sent."""
+    boxes: SourceLimit = field(default_factory=lambda: SourceLimit(2.0, 4.0, 20.0))
+    """Boxes opened: each costs an exchange of keys, and strangers can send what looks like one."""
+    key_repairs: SourceLimit = field(default_factory=lambda: SourceLimit(2.0, 4.0, 20.0))
+    """Keyrings sent to members that are behind."""
+    refused_keyrings: TokenBucket = field(default_factory=lambda: TokenBucket(1 / 30, 1.0))
+    """Keyring updates of strangers reported to the application: the first, then two a minute. The counter has all."""
+
+
+class Loss(Enum):
+    """Why the node dropped a datagram before or behind the codec; `Refusal` names the codec's own reasons."""
+
+    OVERSIZE = "oversize"
+    RATE_LIMITED = "rate-limited"
+    OVERLOADED = "overloaded"
+    """Came faster than it was taken: the kernel had no room (where it tells), or the queue of broadcasts."""
+    MISPLACED = "misplaced"
+    """Came by broadcast and is no Broadcast."""
+    SEND_FAILED = "send-failed"
+    UNENCODABLE = "unencodable"
+    ANSWER_LOST = "answer-lost"
+    """A query's answer came, and the application read too slowly or no longer."""
+    ADMIT_FAILED = "admit-failed"
+    """A join that the application's `admit` failed to decide about: refused."""
+    KEYRING_OF_A_STRANGER = "keyring-of-a-stranger"
+    """A keyring update signed by an identity that the application does not trust with keys."""
+    WIDE_AREA = "wide-area"
+    """Would have gone to a public address, and `allow_wan` is off."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireDescription:
+    """The counters at one moment. `dropped` is keyed by the names in `Refusal` and `Loss`."""
+
+    received: int
+    received_bytes: int
+    sent: int
+    sent_bytes: int
+    dropped: Mapping[str, int]
+    piggyback_left_out: int
+    """Updates and samples whose signature did not hold; the messages that carried them were taken."""
+    events_lost: int
+    """Events that a reader came too late for."""
+    resumptions: int = 0
+    """How often this process was found to be resumed from a snapshot, and drew a new salt."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """The state of the core, and the counters of the wire."""
+
+    core: Description
+    wire: WireDescription
+
+
+@dataclass(slots=True)
+class Counters:
+    """The running figures of one node."""
+
+    received: int = 0
+    received_bytes: int = 0
+    sent: int = 0
+    sent_bytes: int = 0
+    dropped: Counter[Refusal | Loss] = field(default_factory=Counter)
+    piggyback_left_out: int = 0
+    resumptions: int = 0
+
+    def drop(self, reason: Refusal | Loss) -> None:
+        """Count a datagram that ended here."""
+        self.dropped[reason] += 1
+
+    def describe(self, overflowed: int, events_lost: int) -> WireDescription:
+        """The figures now; `overflowed` datagrams were dropped by the kernel."""
+        counts = self.dropped + Counter({Loss.OVERLOADED: overflowed})
+        dropped = {reason.value: count for reason, count in sorted(counts.items(), key=lambda item: item[0].value)}
+        return WireDescription(
+            received=self.received,
+            received_bytes=self.received_bytes,
+            sent=self.sent,
+            sent_bytes=self.sent_bytes,
+            dropped=MappingProxyType(dropped),
+            piggyback_left_out=self.piggyback_left_out,
+            events_lost=events_lost,
+            resumptions=self.resumptions,
+        )
+
+
+class AdmissionCheck:
+    """Calls the application's `admit`."""
+
+    def __init__(self, admit: AdmissionPolicy, counters: Counters, publish: Callable[[Alarm], None]) -> None:
+        self._admit = admit
+        self._counters = counters
+        self._publish = publish
+        self._is_failing = False
+
+    def check(self, joiner: NodeInfo) -> JoinNak | None:
+        """The refusal for a joiner, or None."""
+        try:
+            decided = self._admit(joiner)
+            _require_answer(decided)
+        except Exception as error:  # noqa: BLE001 - the application's code may raise anything
+            self._counters.drop(Loss.ADMIT_FAILED)
+            if not self._is_failing:
+                self._is_failing = True
+                text = (
+                    f"`admit` did not decide about a joiner ({type(error).__name__}: {error}), so the joiner was "
+                    "refused, and so is every joiner for which that happens: make `admit` return None or a JoinNak for "
+                    "any joiner, whatever its metadata"
+                )
+                self._publish(Alarm(AlarmKind.ADMIT_FAILED, text))
+            return JoinNak(DOMAIN, RefusalCode.POLICY_FAILED)
+        if self._is_failing:
+            self._is_failing = False
+            self._publish(Alarm(AlarmKind.ADMIT_FAILED, "`admit` decides about joiners again", over=True))
+        return decided
+
+
+def _require_answer(decided: object) -> None:
+    if decided is None:
+        return
+    if not isinstance(decided, JoinNak):
+        raise TypeError(f"it returned {decided!r:.60}, which is neither None nor a JoinNak")
+    decode(encode(decided))  # otherwise the joiner would drop it as malformed and go on asking
+
+
+def offer_to(applicant: NodeInfo, offer_keys: Callable[[NodeId, bytes], bytes] | None) -> bytes:
+    """The application's offer to a joiner with a retired key; empty if there is none."""
+    if offer_keys is None:
+        return b""
+    try:
+        offer = offer_keys(applicant.node_id, applicant.credential[:PUBLIC_KEY_BYTES])
+    except Exception:  # noqa: BLE001 - the application's code may raise anything, and the joiner is refused anyhow
+        return b""
+    return offer if len(offer) <= ETAG_LIMIT_BYTES else b""

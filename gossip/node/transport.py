@@ -1,0 +1,252 @@
+"""The datagrams of one node, in and out: sockets, codec, limits and counters.
+
+    node's socket ------------------------------+
+    broadcast socket --> watcher --> a queue ---+--> wait, take a batch --> open --> events for the core
+    doorbell, deadline -------------------------+
+
+    Send, Announce, OfferToken ──▶ seal ──▶ post
+
+The owner of the core reads the node's socket itself. A reader task with a queue would make the event loop switch tasks
+twice for what is often a single datagram, and a switch costs half as much as the work on it. Only the broadcast socket
+has a task of its own, since a task can wait for one socket only, and presence is rare.
+
+A batch is what waits already, at most `BATCH`, so that a flood keeps neither other tasks nor deadlines from their turn.
+What comes faster waits in the kernel, which drops what does not fit.
+
+What could not be opened comes last in a batch: the same batch may hold the keys that open it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import trio
+
+from gossip.core.effects import Alarm, KeyringUpdateRefused, Send
+from gossip.core.events import Received, Unreadable
+from gossip.core.keyring import Keyring
+from gossip.core.member import Address, NodeId
+from gossip.core.messages import Broadcast, JoinNak, JoinReq, KeyringUpdate, Message
+from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.node.discovery import Discovery
+from gossip.node.endpoints import is_private
+from gossip.node.limits import Counters, Loss, SourceLimits, offer_to
+from gossip.node.resumption import ResumptionWatch
+from gossip.node.settings import GroupSettings
+from gossip.node.udp import DatagramSocket
+from gossip.wire.codec import SECRETS_BYTES, Codec, RefusedError
+from gossip.wire.datagram import DatagramError
+from gossip.wire.identity import Signer
+from gossip.wire.layout import Refusal
+from gossip.wire.seal import KeyRing
+
+BATCH: Final = 64
+BROADCASTS_LIMIT: Final = 256
+"""So many broadcasts wait at most; each sender repeats its own."""
+_NEWCOMERS: Final = (JoinReq, Broadcast)
+_UNREADABLE: Final = frozenset({Refusal.UNKNOWN_KEY, Refusal.RETIRED_KEY})
+
+Datagram = tuple[bytes, Address]
+"""The bytes, and the address they came from or go to."""
+
+
+class Transport:
+    """The datagrams of one node. Whatever is dropped here is counted."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        signer: Signer,
+        ring: KeyRing | None,
+        socket: DatagramSocket,
+        discovery: Discovery | None,
+        publish: Callable[[Alarm | KeyringUpdateRefused], None],
+    ) -> None:
+        self._settings = settings
+        self._socket = socket
+        self._discovery = discovery
+        self._publish = publish
+        self._resumption = ResumptionWatch(settings.clocks)
+        secrets = self._resumption.fresh_secrets(SECRETS_BYTES)
+        self._codec = Codec(signer, ring, secrets, settings.datagram_limit_bytes)
+        self._limits = SourceLimits()
+        self._broadcasts: deque[Datagram] = deque()
+        self._waiting = trio.CancelScope()
+        self._is_more = False
+        self.keyring: Keyring | None = None if ring is None else ring.chain
+        self.counters = Counters()
+        self.is_rung = False
+        """Whether the doorbell rang; the owner resets it."""
+
+    def use(self, ring: KeyRing, keyring: Keyring) -> None:
+        """Seal and open with other keys of the same farm."""
+        self._codec.use(ring)
+        self.keyring = keyring
+
+    def overflowed(self) -> int:
+        """How many datagrams the kernel dropped because its queue was full."""
+        return self._socket.overflowed()
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def ring_doorbell(self) -> None:
+        """Wake the owner for something other than a datagram."""
+        self.is_rung = True
+        self._waiting.cancel()
+
+    async def wait(self, deadline_s: float) -> None:
+        """Until something waits, or the deadline. Other tasks have their turn in any case."""
+        if self.is_rung or self._is_more or self._broadcasts:
+            await trio.lowlevel.checkpoint()
+            return
+        with trio.CancelScope(deadline=deadline_s) as self._waiting:
+            await self._socket.readable()
+
+    def take(self) -> list[Datagram]:
+        """What waits, up to a batch."""
+        arrivals = list(self._broadcasts)
+        self._broadcasts.clear()
+        receive = self._socket.receive_waiting
+        for _ in range(BATCH):
+            arrival = receive()
+            if arrival is None:
+                self._is_more = False
+                return arrivals
+            if self._is_within_size(arrival[0]):
+                arrivals.append(arrival)
+        self._is_more = True
+        return arrivals
+
+    async def watch_broadcasts(self, broadcast_socket: DatagramSocket) -> None:
+        """Queue what comes by broadcast."""
+        while True:
+            await broadcast_socket.readable()
+            for _ in range(BATCH):
+                arrival = broadcast_socket.receive_waiting()
+                if arrival is None:
+                    break
+                self._queue(arrival)
+
+    def _queue(self, arrival: Datagram) -> None:
+        if not self._is_within_size(arrival[0]):
+            return
+        if not Discovery.is_presence(arrival[0]):
+            self.counters.drop(Loss.MISPLACED)
+        elif len(self._broadcasts) >= BROADCASTS_LIMIT:
+            self.counters.drop(Loss.OVERLOADED)
+        else:
+            self._broadcasts.append(arrival)
+            self._waiting.cancel()
+
+    def _is_within_size(self, datagram: bytes) -> bool:
+        self.counters.received += 1
+        self.counters.received_bytes += len(datagram)
+        if len(datagram) <= self._settings.datagram_limit_bytes:
+            return True
+        self.counters.drop(Loss.OVERSIZE)
+        return False
+
+    def open(self, arrivals: Sequence[Datagram], now_ms: int) -> list[Received | Unreadable]:
+        """The events that a batch means to the core. Refusals are answered here."""
+        received: list[Received | Unreadable] = []
+        unreadable: list[Unreadable] = []
+        for datagram, source in arrivals:
+            event = self._open(datagram, source, now_ms)
+            if isinstance(event, Received):
+                received.append(event)
+            elif event is not None and self._limits.key_repairs.allows(source.host, now_ms):
+                unreadable.append(event)
+        return received + unreadable
+
+    def _open(self, datagram: bytes, source: Address, now_ms: int) -> Received | Unreadable | None:
+        if self._codec.is_boxed(datagram) and not self._limits.boxes.allows(source.host, now_ms):
+            self.counters.drop(Loss.RATE_LIMITED)
+            return None
+        try:
+            incoming = self._codec.incoming(datagram, source, now_ms)
+        except RefusedError as error:
+            self.counters.drop(error.reason)
+            if error.outdated is not None:
+                applicant, key_id = error.outdated
+                offer = offer_to(applicant, self._settings.offer_keys)
+                nak = JoinNak(DOMAIN, RefusalCode.KEY_RETIRED, offer, applicant.incarnation.generation)
+                self._refuse(source, nak, applicant.node_id, now_ms, key_id)
+            elif error.reason in _UNREADABLE:
+                return Unreadable(source)
+            return None
+        self.counters.piggyback_left_out += incoming.piggyback_left_out
+        if incoming.outdated_key_id:
+            self._send_keyring(source, incoming.outdated_key_id, now_ms)
+        message = incoming.received.message
+        # Limited after the seal was opened, so that only holders of the farm's key can use up a source's share.
+        if isinstance(message, _NEWCOMERS) and not self._limits.newcomers.allows(source.host, now_ms):
+            self.counters.drop(Loss.RATE_LIMITED)
+            return None
+        if isinstance(message, KeyringUpdate) and not self._settings.may_tell_keys(message.teller):
+            self.counters.drop(Loss.KEYRING_OF_A_STRANGER)
+            if self._limits.refused_keyrings.take(now_ms):
+                self._publish(KeyringUpdateRefused(message.teller, source))
+            return None
+        return incoming.received
+
+    def _send_keyring(self, target: Address, known_key_id: bytes, now_ms: int) -> None:
+        """The sender seals with a key that was replaced: perhaps it cannot read what this node seals."""
+        if self.keyring is not None and self._limits.key_repairs.allows(target.host, now_ms):
+            self.post(self._seal(target, KeyringUpdate(self.keyring), None, known_key_id))
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    def seal(self, effect: Send) -> Iterable[Datagram]:
+        """The datagram of an effect; nothing if it must not or cannot be sent."""
+        if not effect.boxed_for:
+            return self._seal(effect.target, effect.message, effect.recipient)
+        may_read = effect.recipient is not None and self._settings.may_tell_keys(effect.recipient)
+        if not may_read or not isinstance(effect.message, KeyringUpdate):
+            return ()
+        try:
+            return ((self._codec.boxed(effect.message, effect.boxed_for), effect.target),)
+        except DatagramError:
+            self.counters.drop(Loss.UNENCODABLE)
+            return ()
+
+    def _seal(
+        self, target: Address, message: Message, recipient: NodeId | None, answered_key_id: bytes = b""
+    ) -> Iterable[Datagram]:
+        if not self._settings.allow_wan and not is_private(target.host):
+            self.counters.drop(Loss.WIDE_AREA)
+            return ()
+        if self._resumption.resumed():
+            self._codec.begin_life(self._resumption.fresh_secrets(SECRETS_BYTES))
+            self.counters.resumptions += 1
+        try:
+            return ((self._codec.outgoing(message, recipient, answered_key_id), target),)
+        except DatagramError:
+            self.counters.drop(Loss.UNENCODABLE)
+            return ()
+
+    def post(self, sealed: Iterable[Datagram]) -> None:
+        """Send now, or drop."""
+        for datagram, target in sealed:
+            if self._socket.send(datagram, target):
+                self.counters.sent += 1
+                self.counters.sent_bytes += len(datagram)
+            else:
+                self.counters.drop(Loss.SEND_FAILED)
+
+    def announce(self, message: Message, now_ms: int) -> None:
+        """Broadcast presence, if there is a broadcast address."""
+        if self._discovery is not None and self._discovery.may_announce(now_ms):
+            self.post(self._seal(self._discovery.target, message, None))
+
+    def offer_token(self, target: Address, applicant: NodeId, generation: int, now_ms: int) -> None:
+        """Answer a JoinReq with the token that it needs."""
+        token = self._codec.mint_token(target, applicant, now_ms)
+        self._refuse(target, JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token, generation), applicant, now_ms)
+
+    def _refuse(
+        self, target: Address, nak: JoinNak, applicant: NodeId, now_ms: int, answered_key_id: bytes = b""
+    ) -> None:
+        if self._limits.errors.allows(target.host, now_ms):
+            self.post(self._seal(target, nak, applicant, answered_key_id))
+        else:
+            self.counters.drop(Loss.RATE_LIMITED)
