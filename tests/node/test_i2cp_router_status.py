@@ -155,7 +155,7 @@ async def test_a_leaf_whose_service_does_not_answer_is_ill(monkeypatch: Patch, a
         await trio.lowlevel.checkpoint()
         return (host, port, timeout_s) != ("127.0.0.1", 80, 2.0)
 
-    monkeypatch.setattr("bridge.node.router.i2cp_router.answers", nobody)
+    monkeypatch.setattr("bridge.node.router.router.answers", nobody)
     async with stage(monkeypatch, autojump_clock, leaves=(Leaf(LEAF, ("127.0.0.1", 80)),)) as on:
         await on.router.local_router_status()
         assert not (await on.router.local_leaf_status(LEAF.hash)).healthy

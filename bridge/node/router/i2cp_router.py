@@ -29,14 +29,13 @@ from bridge.node.router.i2cp_publishing import I2cpAccess, MasterSession
 from bridge.node.router.i2cp_queries import RouterAsker
 from bridge.node.router.i2pcontrol import ControlAccess, I2PControl
 from bridge.node.router.link import RouterLost, Software
-from bridge.node.router.local_service import answers
 from bridge.node.router.router import (
     PROBE_TIMEOUT_S,
     Leaf,
+    LocalLeaves,
     MeasuredStatus,
     RouterError,
     checked_structure,
-    leaves_behind,
 )
 from bridge.wire.i2p.destination_keys import SigningKey
 from bridge.wire.i2p.i2pcontrol import RouterFacts
@@ -75,12 +74,11 @@ class I2cpRouter:
         probe_timeout_s: float = PROBE_TIMEOUT_S,
     ) -> None:
         self._access = access
-        self._leaves = {leaf.destination.hash: leaf for leaf in leaves}
+        self._leaves = LocalLeaves(leaves, probe_timeout_s)
         self._host = host
         self._loop_lag = loop_lag
         self._alarms = alarms
         self._signing_key_of = signing_key_of
-        self._probe_timeout_s = probe_timeout_s
         self._asker = RouterAsker(access.i2cp)
         self._control = None if access.control is None else I2PControl(access.control)
         self._sessions: dict[bytes, MasterSession] = {}
@@ -89,7 +87,6 @@ class I2cpRouter:
         self._nursery: trio.Nursery | None = None
         self._running = trio.Event()
         self._reachable = False
-        self._healthy_since_s: dict[bytes, float] = {}
         self._told_router_info: str | None = None
         self._tell_again_at_s = 0.0
 
@@ -172,30 +169,18 @@ class I2cpRouter:
     async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
         """The configured leaves that name this master, and those that name none."""
         await trio.lowlevel.checkpoint()
-        return leaves_behind(self._leaves, master_hash)
+        return self._leaves.behind(master_hash)
 
     async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
         """Whether the router answered last, the leaf's lease set is found, and its service answers now."""
-        leaf = self._leaves.get(leaf_hash)
-        if leaf is None:
-            raise RouterError(f"{address_of(leaf_hash)} is not a leaf of this node: see [[leaf]] in its configuration")
+        served = await self._leaves.is_served(leaf_hash)
         measured = self._asker.known(leaf_hash)
         tunnels_stand = measured is None or measured.reachable is not False
-        served = leaf.probe is None or await answers(*leaf.probe, self._probe_timeout_s)
-        healthy = self._reachable and tunnels_stand and served
-        now_s = trio.current_time()
-        if not healthy:
-            self._healthy_since_s.pop(leaf_hash, None)
-        since_s = self._healthy_since_s.setdefault(leaf_hash, now_s) if healthy else None
-        return LeafStatus(
-            destination=leaf.destination.base64,
-            healthy=healthy,
-            uptime_ms=None if since_s is None else round((now_s - since_s) * 1000),
-        )
+        return self._leaves.status(leaf_hash, healthy=self._reachable and tunnels_stand and served)
 
     async def _measure_leaves(self) -> None:
         while True:
-            for leaf_hash in self._leaves:
+            for leaf_hash in self._leaves.hashes:
                 await self._asker.measure(leaf_hash)
             await trio.sleep(LEAVES_MEASURED_EVERY_S)
 

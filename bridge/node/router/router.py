@@ -16,7 +16,7 @@ local service, asked by a real TCP connection, or simply healthy where the demon
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -107,9 +107,41 @@ def leaf_from_settings(destination: str, probe: str | None, master_hash: bytes |
     return Leaf(parsed, (found[1] or found[2], int(found[3])), master_hash)
 
 
-def leaves_behind(leaves: Mapping[bytes, Leaf], master_hash: bytes) -> tuple[bytes, ...]:
-    """Of the leaves of a node, by hash, those that stand behind a master."""
-    return tuple(each for each, leaf in leaves.items() if leaf.master_hash in {None, master_hash})
+class LocalLeaves:
+    """The leaves of this node, and since when each is healthy."""
+
+    def __init__(self, leaves: Sequence[Leaf], probe_timeout_s: float) -> None:
+        self._leaves = {leaf.destination.hash: leaf for leaf in leaves}
+        self._probe_timeout_s = probe_timeout_s
+        self._healthy_since_s: dict[bytes, float] = {}
+
+    @property
+    def hashes(self) -> tuple[bytes, ...]:
+        """All of them."""
+        return tuple(self._leaves)
+
+    def behind(self, master_hash: bytes) -> tuple[bytes, ...]:
+        """Those that name this master, and those that name none."""
+        return tuple(each for each, leaf in self._leaves.items() if leaf.master_hash in {None, master_hash})
+
+    async def is_served(self, leaf_hash: bytes) -> bool:
+        """Whether the local service of the leaf answers now; it does if the leaf names none."""
+        leaf = self._leaves.get(leaf_hash)
+        if leaf is None:
+            raise RouterError(f"{address_of(leaf_hash)} is not a leaf of this node: see [[leaf]] in its configuration")
+        return leaf.probe is None or await answers(*leaf.probe, self._probe_timeout_s)
+
+    def status(self, leaf_hash: bytes, *, healthy: bool) -> LeafStatus:
+        """The leaf's status, with how long it has been healthy without a break."""
+        now_s = trio.current_time()
+        if not healthy:
+            self._healthy_since_s.pop(leaf_hash, None)
+        since_s = self._healthy_since_s.setdefault(leaf_hash, now_s) if healthy else now_s
+        return LeafStatus(
+            destination=self._leaves[leaf_hash].destination.base64,
+            healthy=healthy,
+            uptime_ms=round((now_s - since_s) * 1000) if healthy else None,
+        )
 
 
 class FileRouter:
@@ -127,13 +159,11 @@ class FileRouter:
         clock: Callable[[], int] = clock_ms,
     ) -> None:
         self._directory = directory
-        self._leaves = {leaf.destination.hash: leaf for leaf in leaves}
+        self._leaves = LocalLeaves(leaves, probe_timeout_s)
         self._host = host
         self._loop_lag = loop_lag
         self._demo = demo
-        self._probe_timeout_s = probe_timeout_s
         self._clock_ms = clock
-        self._healthy_since_s: dict[bytes, float] = {}
         self._published: dict[bytes, bytes] = {}
         self._one_writer = trio.Lock()
 
@@ -161,24 +191,12 @@ class FileRouter:
     async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
         """The configured leaves that name this master, and those that name none."""
         await trio.lowlevel.checkpoint()
-        return leaves_behind(self._leaves, master_hash)
+        return self._leaves.behind(master_hash)
 
     async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
         """Probe the leaf's local service now."""
-        leaf = self._leaves.get(leaf_hash)
-        if leaf is None:
-            raise RouterError(f"{address_of(leaf_hash)} is not a leaf of this node: see [[leaf]] in its configuration")
-        answered = self._demo if leaf.probe is None else await answers(*leaf.probe, self._probe_timeout_s)
-        healthy = self._demo and answered
-        now_s = trio.current_time()
-        if not healthy:
-            self._healthy_since_s.pop(leaf_hash, None)
-        since_s = self._healthy_since_s.setdefault(leaf_hash, now_s) if healthy else None
-        return LeafStatus(
-            destination=leaf.destination.base64,
-            healthy=healthy,
-            uptime_ms=None if since_s is None else round((now_s - since_s) * 1000),
-        )
+        served = await self._leaves.is_served(leaf_hash)
+        return self._leaves.status(leaf_hash, healthy=self._demo and served)
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:  # noqa: ARG002 - see doc
         """Nothing: a file measures nobody."""
