@@ -17,7 +17,7 @@ LOCK_FILE = ".lock"
 
 @contextmanager
 def alone_in(output: Path) -> Iterator[None]:
-    """Nobody else writes into `output` while the block runs. Raises FarmLogError when somebody does, or nobody can."""
+    """No other pipeline writes into `output` while the block runs. Raises FarmLogError if one does, or if none can."""
     try:
         output.mkdir(parents=True, exist_ok=True)
         lock = os.open(output / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)

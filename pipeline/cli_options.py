@@ -1,4 +1,4 @@
-"""What the pipeline's commands share: where the log is read, a line that shows progress, and errors told plainly."""
+"""What the pipeline's commands share: where the log is read, a line that shows progress, and errors in plain words."""
 
 import math
 import re
@@ -47,7 +47,7 @@ class LogPlace:
     committed_through: int | None = None
 
     def options(self) -> dict[str, str]:
-        """Options of the source `farm`. Raises FarmLogError when nobody answers there, before a JVM is started."""
+        """Options of the source `farm`. Raises FarmLogError when no node answers, before a JVM is started."""
         if self.directory is not None:
             if self.nodes:
                 raise FarmLogError("--node and --directory are two places: choose one")
@@ -59,7 +59,7 @@ class LogPlace:
             credentials = load_credentials(self.token_file, self.certificate)
         except CredentialError as error:
             raise FarmLogError(str(error)) from error
-        FarmLog(addresses, credentials).standing()
+        FarmLog(addresses, credentials).status()
         found = {"node": ",".join(addresses)}
         if self.token_file is not None:
             found["tokenFile"] = str(self.token_file.resolve())
@@ -72,8 +72,8 @@ class LogPlace:
         if self.directory is not None:
             oldest, newest = StoredLog(self.directory, self.committed_through).bounds()
         else:
-            found = FarmLog(self._addresses(), load_credentials(self.token_file, self.certificate)).standings()
-            oldest, newest = first_without_gap(found), max(standing.commit_index for standing in found)
+            found = FarmLog(self._addresses(), load_credentials(self.token_file, self.certificate)).statuses()
+            oldest, newest = first_without_gap(found), max(status.commit_index for status in found)
         if last > newest:
             raise FarmLogError(
                 f"entries up to {last} are wanted and the log is known to be committed up to {newest} only; choose an"
@@ -94,7 +94,7 @@ class LogPlace:
             key = None if client_key is None else load_client_key(client_key)
         except (CredentialError, ClientKeyError) as error:
             raise FarmLogError(str(error)) from error
-        return NodeSubmission(addresses, credentials, FarmLog(addresses, credentials).standing().cluster, key)
+        return NodeSubmission(addresses, credentials, FarmLog(addresses, credentials).status().cluster, key)
 
     def _stored(self, directory: Path) -> dict[str, str]:
         first, committed = StoredLog(directory, self.committed_through).bounds()
@@ -124,7 +124,7 @@ class LogPlace:
 def traces_of(source: dict[str, str], files: str | None) -> dict[str, str] | None:
     """Options of the source `farm_events`: files, or the nodes of these options of `farm`; None for a directory."""
     if files is not None:
-        # By their whole path: under that name the checkpoint knows them, wherever the next run is started.
+        # By their whole path: the checkpoint knows them by that name, wherever the next run is started.
         return {"files": ",".join(str(Path(part.strip()).absolute()) for part in files.split(",") if part.strip())}
     if "node" not in source:
         return None
@@ -139,7 +139,7 @@ def _address(node: str) -> str:
 
 
 def a_window(_: click.Context, __: click.Parameter, value: str) -> str:
-    """A width of windows that is one, told before a JVM is started."""
+    """Check the width of windows before a JVM is started."""
     try:
         window_ms(value)
     except ValueError as error:
@@ -148,7 +148,7 @@ def a_window(_: click.Context, __: click.Parameter, value: str) -> str:
 
 
 def a_master(_: click.Context, __: click.Parameter, value: str) -> str:
-    """A Spark master of a kind that there is, told before a JVM is started, which would answer with pages."""
+    """Check the kind of Spark master before a JVM is started, which would answer with pages of text."""
     if _MASTER.fullmatch(value) is None:
         kinds = "local[*], local[N], spark://HOST:PORT, yarn or k8s://https://HOST:PORT"
         raise click.BadParameter(f"{value!r} is no Spark master: say {kinds}.")
@@ -228,7 +228,7 @@ class Finite(click.FloatRange):
 
 
 class StatusLine:
-    """One line on standard error that is written over and over; nothing where that is no terminal."""
+    """One line on standard error that is overwritten again and again; nothing if that is no terminal."""
 
     def __init__(self) -> None:
         self._shows = sys.stderr.isatty()
@@ -271,7 +271,7 @@ class ProgressLine(StatusLine):
 def told_plainly(line: StatusLine | None = None, *, endless: bool = False) -> Iterator[None]:
     """Turns what can go wrong into the end of the command with the reason.
 
-    Ctrl-C is how an `endless` one comes to its end; any other is cut off by it, and has not done what it should.
+    An `endless` command ends by Ctrl-C. Any other is cut off by it, and has not done what it should.
     `line` is removed from the screen first.
     """
     try:

@@ -1,4 +1,4 @@
-"""Signs what the pipeline submits with a client key, so that no node has to lend its name.
+"""Signs what the pipeline submits with a client key, so that no node has to sign it in its own name.
 
 The pipeline shares no code with the farm, and the format is a document (`docs/reference/application-json.md`): the
 entry's last member is `"proof":"PUBLICKEY.NUMBER.SIGNATURE"`, an Ed25519 signature over a fixed text, the cluster id,

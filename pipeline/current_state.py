@@ -1,16 +1,16 @@
 """The newest known state of everything, in one file that can be queried: `<output>/current.sqlite`.
 
-    farm          one row: how far the tables reach in the log, its log time, who leads
+    farm          one row: how far the tables reach in the log, its log time, the leader
     routers       one row a server: its last report
     destinations  one row a destination and server: what the last report says about it
     publishers    one row a master: the last publication
     watched       one row a server: healthy, unhealthy or silent, since when (from the stateful query)
 
-History answers "how was it"; who wants to know how it is now would have to search all of it for the last row of each
-server. SQLite is in every Python, its transactions make one batch visible at once and survive a SIGKILL, and other
-programs may read while it is written (write-ahead log). 64 rows take milliseconds.
+History says how things were. To learn how they are now from it, a reader would have to search all of it for the last
+row of each server. SQLite is in every Python, its transactions make one batch visible at once and survive a SIGKILL,
+and other programs may read while it is written (write-ahead log). 64 rows take milliseconds.
 
-Who is behind the destinations' pseudonyms is in a file of its own, `names.sqlite`, which only its owner can read.
+The destinations behind the pseudonyms are in a file of their own, `names.sqlite`, which only its owner can read.
 
 An older row never replaces a newer one: each update carries its index in the log and is taken only if it is at least
 that of the row that is there. So a batch that is repeated after a crash changes nothing.
@@ -95,7 +95,7 @@ def read(output: Path, table: str) -> list[dict[str, Any]]:
         return []
     place = f"{path.resolve().as_uri()}?mode=ro"
     if not os.access(output, os.W_OK) and not path.with_name(f"{FILE}-wal").exists():
-        # Even a reader makes files beside it, unless it is told that nobody writes.
+        # Even a reader makes files beside it, unless it is told that no other process writes.
         place += "&immutable=1"
     with _damage_told(path), closing(sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS)) as connection:
         known = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
@@ -146,7 +146,7 @@ def _upsert(connection: sqlite3.Connection, table: str, rows: Sequence[Mapping[s
     columns, keys, order = COLUMNS[table], KEYS[table], ORDER[table]
     names = ", ".join(f'"{column}"' for column in columns)
     marks = ", ".join("?" for _ in columns)
-    # What a batch does not tell of the farm, such as who leads, stays as it was.
+    # What a batch does not say of the farm, such as the leader, stays as it was.
     new = 'coalesce(excluded."{0}", {1}."{0}")' if table == "farm" else 'excluded."{0}"'
     changes = ", ".join(f'"{column}" = {new.format(column, table)}' for column in columns if column not in keys)
     conflict = ", ".join(f'"{key}"' for key in keys)

@@ -15,8 +15,8 @@ last day. And a router's uptime is compared with that of its report before, howe
 before the first day is kept in the note.
 
 A file is exchanged by one rename, and the note is written when all files of a step are in place. A crash in between
-makes the same days again, of the same rows. To make the whole table anew each time would be simpler, and would in the
-end be all that the pipeline does.
+makes the same days again, of the same rows. To make the whole table anew each time would be simpler, but in the end the
+pipeline would do nothing else.
 """
 
 import json
@@ -231,7 +231,7 @@ def _uptimes_before(first: date, table: Path, made: Made | None) -> dict[str, in
         if since <= day < first:
             with damage_told(file, _made_anew(table)):
                 rows = pq.read_table(file, columns=["server_id", "uptime_ms"])
-            # In the order of windows, as it was written. A day of a large farm is not to become Python's objects.
+            # In the order of windows, as it was written. A day of a large farm must not become Python objects.
             last = rows.filter(pc.field("uptime_ms").is_valid()).group_by("server_id", use_threads=False)
             told = last.aggregate([("uptime_ms", "last")])
             uptimes |= {

@@ -2,9 +2,10 @@
 
     batch N written ──▶ `batch_done(N)` ──▶ the thread: tables out of batches 0 to N ──▶ rest ──▶ the newest N of then …
 
-Made between two batches they would hold up the current state, for which somebody may be waiting, by seconds in a large
-farm. The thread takes the newest batch that is written, so those that come while it works are taken together. After
-each time it rests for `REST_TIMES` as long as it worked: on a small machine a fifth of the time is all that it gets.
+If they were made between two batches, they would delay the current state, which a user may be waiting for, by seconds
+in a large farm. The thread takes the newest batch that is written, so it takes batches that arrive while it works
+together. After each time it rests for `REST_TIMES` as long as it worked, so that it gets a fifth of the time of a small
+machine.
 
 Spark runs the thread's jobs in a pool of its own, so that a batch's jobs need not queue behind them. What goes wrong in
 the thread is kept, and `check`, which the run loop calls, raises it there: the run ends as if it had happened in a
@@ -50,7 +51,7 @@ class Deriving:
             began = time.monotonic()
             try:
                 self._make(batch_id)
-            # Also what ends a process, such as nobody reading the table any more: a thread it would end unheard.
+            # Also what ends a process, such as a closed pipe: in a thread nothing would report it.
             except BaseException as error:  # noqa: BLE001 - whatever it is, the run loop raises it
                 with self._changed:
                     # Jobs that were cancelled because the run ends are no failure.

@@ -4,7 +4,7 @@
     warning   it runs, and something is slow, absent or will end
     problem   it does not run; the command ends with 1
 
-Nothing here imports Spark or what comes with it: the command is for the machine where they are missing.
+Nothing here imports Spark or what comes with it: the command also serves machines where they are missing.
 """
 
 import json
@@ -46,7 +46,7 @@ _OTHER_TMPDIR = "set TMPDIR to another directory"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     result: str
@@ -55,7 +55,7 @@ class Finding:
 
 
 def examine(output: Path, node: str | None, environment: dict[str, str]) -> list[Finding]:
-    """Looks at everything; changes nothing but a small directory of this user's below the temporary one."""
+    """Make all checks; changes nothing but a small directory of this user's below the temporary one."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         _python,
         _packages,
@@ -196,7 +196,7 @@ def _farm(node: str | None) -> Iterator[Finding]:
 
 
 def _reach(address: str) -> None:
-    """Connects, and says nothing. Raises OSError or ValueError."""
+    """Connects, and sends nothing. Raises OSError or ValueError."""
     if address.startswith("https://"):
         url = urlsplit(address)
         if url.hostname is None or url.port is None:

@@ -1,9 +1,9 @@
 """One HTTP connection to one node's control endpoint, from a process that shares nothing with the farm.
 
-    /run/…/control.sock           a Unix socket: whoever may open it may read
+    /run/…/control.sock           a Unix socket: a user that may open it may read
     https://192.168.7.5:7650      TCP: the node must show one of the pinned certificates, then it is sent the token
 
-A control endpoint's certificate is signed by nobody, so names and authorities prove nothing: the certificate itself is
+No authority signs a control endpoint's certificate, so names and authorities prove nothing: the certificate itself is
 compared, by its SHA-256, before a byte of the token leaves this process.
 """
 
@@ -23,9 +23,9 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 TIMEOUT_SECONDS = 10.0
-"""How long nothing may come."""
+"""How long a pause between two bytes may be."""
 ANSWER_SECONDS = 60.0
-"""How long a whole answer may take: what comes in drops is no answer either."""
+"""How long a whole answer may take, however short its pauses are."""
 RESPONSE_LIMIT_BYTES = 64 * 1024 * 1024
 READ_AT_ONCE_BYTES = 1024 * 1024
 CREDENTIAL_LIMIT_BYTES = 1024 * 1024
@@ -80,7 +80,7 @@ def check_answering_user(connected: socket.socket, path: str, own_user_id: int |
     """Raise PermissionError unless the process on the other side of a Unix socket is run by this user or by root."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
-        return  # This system does not tell; the socket's directory and mode decide alone.
+        return  # This system does not say; the socket's directory and mode alone decide.
     _, user_id, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
     if user_id not in {os.geteuid() if own_user_id is None else own_user_id, 0}:
         raise PermissionError(
@@ -128,7 +128,7 @@ class _PinnedConnection(http.client.HTTPConnection):
 
 
 class Endpoint:
-    """A conversation with one node; a context manager. Raises OSError, HTTPException, ValueError or TypeError."""
+    """A connection to one node; a context manager. Raises OSError, HTTPException, ValueError or TypeError."""
 
     def __init__(self, address: str, credentials: Credentials, patience_s: float | None = None) -> None:
         self.address = address
@@ -162,7 +162,7 @@ class Endpoint:
         return answer
 
     def post(self, target: str, body: Mapping[str, object] | bytes) -> dict[str, Any]:
-        """The JSON object that answers `body`: also where the node says no and why, unless it says `error`."""
+        """The JSON object that answers `body`, also if it is a refusal with a reason, unless it holds `error`."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         status, answer = self._exchange("POST", target, content)
         if "error" in answer:
@@ -197,4 +197,4 @@ def _whole(response: http.client.HTTPResponse) -> bytes:
 
 
 LOST = (OSError, http.client.HTTPException, ValueError, TypeError)
-"""How a conversation goes wrong."""
+"""How a connection fails."""

@@ -1,8 +1,8 @@
 """The rows of the source `farm`: an envelope around an entry's text, as Arrow record batches.
 
-Parsing happens in the JVM, where one malformed entry becomes NULLs; here nothing is looked into but whether the bytes
-are text. A record batch ends after four thousand rows, or earlier when its bodies grow large: a few entries of ten
-megabytes must not become one allocation.
+Parsing happens in the JVM, where one malformed entry becomes NULLs; this module only checks whether the bytes are text.
+A record batch ends after four thousand rows, or earlier when its bodies grow large: a few entries of ten megabytes must
+not become one allocation.
 """
 
 import base64

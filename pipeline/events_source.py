@@ -3,11 +3,11 @@
     spark.readStream.format("farm_events").option("node", "a/control.sock,b/control.sock").load()
     spark.read.format("farm_events").option("files", "traces/*.jsonl").load()
 
-A trace is not a log: it is a ring in a node's memory, everybody tells of himself by his own clock, and a restart begins
-it anew. So, other than with `farm`:
+A trace is not a log: it is a ring in a node's memory, each node dates its events by its own clock, and a restart begins
+the ring anew. So, other than with `farm`:
 
 * *All* nodes are read, not the first that answers. One that does not answer is passed over, and read when it is back.
-* An offset names for each node its life (the generation, which a restart raises) and the next cursor in it.
+* An offset names for each node its generation, which a restart raises, and the next cursor in it.
 * What a node had overwritten, or took with it after a batch was planned, leaves one row of kind `events-lost`. A batch
   that is repeated after a crash of the pipeline gives the same rows for as long as the rings still hold them.
 * `clock_offset_ms` is the node's clock less log time, both out of one view that is asked for when a batch is planned;

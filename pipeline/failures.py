@@ -1,8 +1,8 @@
 """What Spark's report of a failure says to an operator: the cause out of a page of frames, and what to do about it.
 
-A failure on its way from a Python process through the JVM and back gathers the text of each: the farm's own words lie
-in the middle of it. They are told alone, since they say what to do by themselves. Else it is the last line of a Python
-traceback, and else Spark's own first line.
+A failure on its way from a Python process through the JVM and back gathers the text of each; the farm's own message
+lies in the middle. If there is one, it alone is shown, since it says what to do. Otherwise it is the last line of a
+Python traceback, or else Spark's own first line.
 """
 
 import re
@@ -43,7 +43,7 @@ def reason_of(text: str) -> str:
         return own[-1]
     cause = _cause(lines)
     for pattern, advice in _ADVICE:
-        # Of what advice is known for, the line that tells it says more than the first one.
+        # If advice is known, the line that it is about says more than the first line.
         if found := [line.strip() for line in lines if pattern.search(line)]:
             told = cause if pattern.search(cause) else found[0].removeprefix("Caused by: ")[:LINE_LIMIT]
             return f"{told}; {advice}"

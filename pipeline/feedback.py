@@ -1,16 +1,16 @@
-"""Feedback: after each batch the judgement of the leaves is brought up to date, and now and then it is submitted.
+"""Feedback: after each batch the factors of the leaves are computed anew, and now and then they are submitted.
 
-    batch ──▶ recent rows ──▶ Weighing ──▶ proposal? ──▶ caught up? who was removed?
+    batch ──▶ recent rows ──▶ Weighing ──▶ proposal? ──▶ caught up? which were removed?
                  ──▶ POST /v1/submit to any node that answers ──▶ told: accepted, or refused and why
 
 A driver that starts anew remembers nothing, so before its first batch it looks at the `WARM_ENTRIES` entries before it.
-While it works through a backlog it submits nothing: what was right an hour ago is nobody's business now. Caught up is
-who is at most `BEHIND_MS` of log time behind the farm. Whose reports the farm does not count, because an operator took
-the server out, it is asked as well: the entry that says so may be months old.
+While it works through a backlog it submits nothing: what was right an hour ago is out of date. A pipeline has caught up
+if it is at most `BEHIND_MS` of log time behind the farm. It also asks the farm which servers an operator removed, whose
+reports do not count: the entry that says so may be months old.
 
 The farm accepts an entry only if it was made from more of the log than the last one, so what a batch that is repeated
 after a crash submits again changes nothing. That it is in the log does not mean that it was accepted: the node that
-takes it says so. And the farm needs none of this: whatever fails here, in reading, judging or submitting, is told and
+takes it says so. The farm needs none of this: if reading, judging or submitting fails, the failure is shown and
 counted, and the tables go on.
 """
 
@@ -36,7 +36,7 @@ BEHIND_MS = 120_000
 
 
 class NotSubmittedError(Exception):
-    """A proposal was not committed: who said what."""
+    """A proposal was not committed: what each node answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +79,18 @@ class NodeSubmission:
     """Signs what is submitted; without it the node that takes an entry signs it in its own name."""
 
     def oldest(self) -> int:
-        """As the nodes tell."""
+        """As the nodes say."""
         return FarmLog(self.addresses, self.credentials).oldest(self.cluster)
 
     def log_time_ms(self) -> int | None:
-        """As the first node that answers tells."""
+        """As the first node that answers says."""
         log = FarmLog(self.addresses, self.credentials)
-        commit = log.standing(self.cluster).commit_index
+        commit = log.status(self.cluster).commit_index
         newest = next(iter(log.range(commit, commit + 1, page_size=1, cluster=self.cluster)), None)
         return None if newest is None else newest.log_time_ms
 
     def removed(self) -> frozenset[int]:
-        """As the first node of the farm that answers tells."""
+        """As the first node of the farm that answers says."""
         said: list[str] = []
         for address in self.addresses:
             try:
@@ -101,7 +101,7 @@ class NodeSubmission:
         raise NotSubmittedError("; ".join(said))
 
     def submit(self, entry: Mapping[str, object]) -> Submitted:
-        """By the first node that takes it. Where no answer came the next one is asked: `throughIndex` counts once."""
+        """Submit to the first node that takes it. If none answers, ask the next: a `throughIndex` counts only once."""
         said: list[str] = []
         signed = self._signed(entry)
         for address in self.addresses:
@@ -164,7 +164,7 @@ class Feedback:
         try:
             rows = recent(entries)
             if rows and not self._warm:
-                # Where that fails, the next batch looks back over this one as well.
+                # If that fails, the next batch looks back over this one as well.
                 rows = [*self._before(self._submission, rows[0].index), *rows]
                 self._warm = True
             for row in rows:

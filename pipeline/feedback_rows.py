@@ -1,9 +1,9 @@
 """What the weighing looks at, out of entries of the log: few columns of the recent past, in order of index.
 
 A backlog may hold millions of entries, of which only the last minutes matter: what is older than `RECENT` before the
-newest entry is left out, and of the rest no more than `ROWS_MAX` leave Spark, fewer where an entry is large: nobody's
-entries are to fill the driver's memory. What an entry is, the tables' own rules have told
-(`pipeline.transforms.entries`), which are the farm's: what it takes for nothing is nothing here either.
+newest entry is left out, and of the rest no more than `ROWS_MAX` leave Spark, fewer if entries are large, so that no
+author's entries fill the driver's memory. The rules of the tables classify the entries (`pipeline.transforms.entries`).
+They are the farm's own rules, so an entry that the farm ignores is ignored here as well.
 """
 
 from collections.abc import Iterator

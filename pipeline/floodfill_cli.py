@@ -25,11 +25,11 @@ _PREFIX, _SUFFIX = "routerInfo-", ".dat"
 
 
 _YEARS = range(1000, 9999)
-"""Those that the text `yyyyMMdd` can tell, and have a day before and behind each of theirs."""
+"""Years that the text `yyyyMMdd` can write, with a day before and after each of their days."""
 
 
 def a_day(_: click.Context, __: click.Parameter, value: datetime | None) -> date | None:
-    """A day of which there are yesterday and tomorrow, told before a JVM is started."""
+    """Check that there is a day before and after this one, before a JVM is started."""
     if value is not None and value.year not in _YEARS:
         raise click.BadParameter(f"{value:%Y} is no year of the network database: say a day such as 2026-01-31.")
     return None if value is None else value.date()
@@ -55,7 +55,7 @@ def a_day(_: click.Context, __: click.Parameter, value: datetime | None) -> date
 def floodfills(*, routers: Path, day: date | None, count: int, output: Path, master: str) -> None:
     """Find the closest floodfills of each destination, yesterday, today and tomorrow.
 
-    The table names destinations by their hashes: it is for the owner's eyes.
+    The table names destinations by their hashes, not by pseudonyms: do not publish it.
     """
     with told_plainly():
         hashes = router_hashes(routers)

@@ -30,7 +30,7 @@ class Generated:
 
 
 def generate(directory: Path, model: LoadModel, tell: Callable[[int], None] = lambda _: None) -> Generated:
-    """Writes the whole log of `model`; `tell` hears the number of entries now and then. Raises FarmLogError."""
+    """Writes the whole log of `model`; `tell` gets the number of entries now and then. Raises FarmLogError."""
     nonce = sha256(f"{model.seed} {model.routers} {model.days}".encode()).digest()[:16]
     keys = _keys(model)
     ids = [node_id_of(keys[number]) for number in model.voters]

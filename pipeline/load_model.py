@@ -1,4 +1,4 @@
-"""A farm that never was, entry by entry: what its log would hold (`docs/how-to/pipeline.md`, 'The generated farm').
+"""A made-up farm, entry by entry: what its log would hold (`docs/how-to/pipeline.md`, 'The generated farm').
 
     for each reporting period of 30 s
         the leader's clock entry            log time advances, with the jitter of a scheduler
@@ -10,9 +10,9 @@ Everything follows from the seed: two runs with the same one give the same bytes
     up ──(a restart: once in `RESTART_MEAN_DAYS`)──────────▶ silent for 1 to 4 periods ──▶ up, uptime begins again
     up ──(failing ones: after an hour of rising job lag)───▶ silent for 20 min on average ──▶ up, uptime begins again
 
-When the leader falls silent the term rises and the next voter that is up leads; it also does once in
-`LEADER_MEAN_HOURS` without a reason that the log would show. Malformed and hostile entries are a share of
-`HOSTILE_SHARE`, made out of a fixed list of what decoders get wrong.
+When the leader falls silent the term rises and the next voter that is up leads; this also happens once in
+`LEADER_MEAN_HOURS` without a reason in the log. Malformed and hostile entries are a share of `HOSTILE_SHARE`, made out
+of a fixed list of what decoders get wrong.
 """
 
 import base64
@@ -65,7 +65,7 @@ class GeneratedEntry:
     term: int
     value: bytes | None
     author: int | None = None
-    """The server that signs it; None: nobody does."""
+    """The server that signs it; None: it is not signed."""
 
 
 @dataclass(slots=True)
@@ -238,7 +238,7 @@ class LoadModel:
         )
 
     def _destination(self, number: int) -> str:
-        """A destination's text; with `short_destinations` one of a tenth of the length that no router would take."""
+        """A destination's text; with `short_destinations` a tenth of the length, which no router would accept."""
         seed = sha256(f"{self.seed} destination {number}".encode()).digest()
         data = seed + bytes(6) if self.short_destinations else Random(seed).randbytes(_DESTINATION_KEY_BYTES)
         if not self.short_destinations:

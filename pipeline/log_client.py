@@ -1,16 +1,17 @@
 """Reads a farm's committed log through the nodes' control endpoints, with failover between them.
 
-Runs inside Spark's planner and worker processes, which share no memory with anything: it is synchronous, made anew from
-picklable values, and keeps one connection for as long as one range is read.
+Runs inside Spark's planner and worker processes, which share no memory: it is synchronous, made anew from picklable
+values, and keeps one connection for as long as one range is read.
 
-    standing(cluster)   whose log it is, where it begins, how far it is committed: by the first node that answers
-    standings(cluster)  the same of every node that answers
-    range(first, end)   the entries between, from whichever node has them
+    status(cluster)    whose log it is, where it begins, how far it is committed: by the first node that answers
+    statuses(cluster)  the same of every node that answers
+    range(first, end)  the entries between, from any node that has them
 
 *Failover.* A node may die in the middle of a range, lag behind the one that announced the end of it, have compacted
 more than another, or belong to another farm. Each is a reason to go on with the next address at the very entry that is
-missing: an index holds the same entry at every node. Only when all of them failed, time and again, the range is given
-up, with what each of them said; sooner if they answered than if they were silent, as during a restart of the farm.
+missing: an index holds the same entry at every node. The range is given up only when all nodes failed several times,
+with what each of them answered. If they were silent, as during a restart of the farm, that takes longer than if they
+answered.
 """
 
 import base64
@@ -52,7 +53,7 @@ class FarmLogError(Exception):
 
 
 class FarmSilentError(FarmLogError):
-    """No node answers: it may be a moment, such as a restart of the farm, or the end of it."""
+    """No node answers: the farm may be restarting, or it may have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,13 @@ class LogEntry:
     term: int
     kind: str
     log_time_ms: int | None
-    """None for an entry that is too old for the node to tell."""
+    """None for an entry that is too old for the node to know."""
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How a log stands at one place."""
+class LogStatus:
+    """What one node or directory holds of the log."""
 
     cluster: str
     first_index: int
@@ -88,35 +89,35 @@ class LogPage:
 
 @dataclass(frozen=True, slots=True)
 class FarmLog:
-    """The committed log, as any of `addresses` tells it. Picklable."""
+    """The committed log, as any of `addresses` gives it. Picklable."""
 
     addresses: tuple[str, ...]
     credentials: Credentials = NO_CREDENTIALS
 
-    def standing(self, cluster: str | None = None) -> Standing:
-        """As the first node tells that answers and belongs to `cluster`, or to any.
+    def status(self, cluster: str | None = None) -> LogStatus:
+        """The answer of the first node that belongs to `cluster`, or to any cluster if None.
 
         Raises FarmSilentError when some do not answer or are in no cluster yet, FarmLogError when all belong elsewhere.
         """
         failures = _Failures()
         for address in self.addresses:
             answer = self._asked(address, cluster)
-            if isinstance(answer, Standing):
+            if isinstance(answer, LogStatus):
                 return answer
             failures.add(address, answer)
         raise failures.of_all(cluster)
 
-    def standings(self, cluster: str | None = None, patience_s: float | None = None) -> list[Standing]:
-        """Of all nodes that answer and belong to `cluster`, or to that of the first. Raises as `standing`.
+    def statuses(self, cluster: str | None = None, patience_s: float | None = None) -> list[LogStatus]:
+        """The status of all nodes that answer and belong to `cluster`, or to that of the first. Raises as `status`.
 
-        They are asked at the same time: however many hang, it takes no longer than one that does.
+        They are asked at the same time, so many nodes that hang take no longer than one.
         """
         failures = _Failures()
-        found: list[Standing] = []
+        found: list[LogStatus] = []
         with ThreadPoolExecutor(min(max(len(self.addresses), 1), ASKED_AT_ONCE)) as asking:
             answers = asking.map(lambda address: self._asked(address, cluster, patience_s), self.addresses)
             for address, answer in zip(self.addresses, answers, strict=True):
-                if not isinstance(answer, Standing):
+                if not isinstance(answer, LogStatus):
                     failures.add(address, answer)
                 elif not found or answer.cluster == found[0].cluster:
                     found.append(answer)
@@ -126,15 +127,15 @@ class FarmLog:
 
     def bounds(self) -> tuple[int, int]:
         """First index that the log still holds, and the commit index."""
-        found = self.standing()
+        found = self.status()
         return found.first_index, found.commit_index
 
     def oldest(self, cluster: str | None = None) -> int:
         """The first index from which on the nodes that answer have every entry."""
-        return first_without_gap(self.standings(cluster))
+        return first_without_gap(self.statuses(cluster))
 
     def range(self, first: int, end: int, *, page_size: int, cluster: str | None = None) -> Iterator[LogEntry]:
-        """Committed entries with first <= index < end, in order; raises FarmLogError when one is not to be had."""
+        """Committed entries with first <= index < end, in order; raises FarmLogError if no node has one of them."""
         following, rounds, heard = first, 0, time.monotonic()
         failures = _Failures()
         while rounds < ROUNDS and time.monotonic() - heard <= SILENCE_SECONDS:
@@ -150,30 +151,30 @@ class FarmLog:
                         return
                 except LOST as error:
                     failures.add(address, error)
-                    answered = answered or not _is_silence(error)
+                    answered = answered or not _is_unreachable(error)
             if answered or following > begun:
                 rounds, heard = 0 if following > begun else rounds + 1, time.monotonic()
             time.sleep(ROUND_PAUSE_SECONDS)
         raise FarmLogError(f"entry {following} is not to be had: {failures}")
 
-    def _asked(self, address: str, cluster: str | None, patience_s: float | None = None) -> Standing | Exception:
+    def _asked(self, address: str, cluster: str | None, patience_s: float | None = None) -> LogStatus | Exception:
         """What a node of the cluster answers, or what is wrong with it."""
         try:
             with Endpoint(address, self.credentials, patience_s) as node:
-                found = _standing(node)
+                found = _status(node)
                 _check_same(found.cluster, cluster)
         except LOST as error:
             return error
         return found
 
 
-def first_without_gap(standings: Sequence[Standing]) -> int:
+def first_without_gap(statuses: Sequence[LogStatus]) -> int:
     """The first index from which on some node has each entry, up to the newest one.
 
-    A node that has just come holds nothing yet and says that its log begins with 1; one that was cut off for long ends
-    before the others begin. Neither has an entry that leads to those of the others.
+    A node that has just joined holds nothing yet and says that its log begins with 1; the log of one that was cut off
+    for long ends before the others begin. Neither log meets those of the others.
     """
-    newest, *others = sorted(standings, key=lambda each: each.commit_index, reverse=True)
+    newest, *others = sorted(statuses, key=lambda each: each.commit_index, reverse=True)
     first = newest.first_index
     for each in others:
         if each.commit_index >= first - 1:
@@ -212,19 +213,19 @@ def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _is_silence(error: Exception) -> bool:
-    """Whether nobody was there, other than somebody who said no."""
+def _is_unreachable(error: Exception) -> bool:
+    """Whether no node was reached, other than a node that refused."""
     return isinstance(error, OSError | http.client.HTTPException) and not isinstance(
         error, ssl.SSLError | PermissionError
     )
 
 
-def _standing(node: Endpoint) -> Standing:
+def _status(node: Endpoint) -> LogStatus:
     cluster = _cluster_id(node)
     if cluster is None:
         raise ValueError("it has not joined a cluster yet: `garlicfarm status` shows a leader when it has")
     page = _page(node, 1, 0)  # the first entry may be a large one
-    return Standing(cluster, page.first_index, page.commit_index, node.address)
+    return LogStatus(cluster, page.first_index, page.commit_index, node.address)
 
 
 def _cluster_id(node: Endpoint) -> str | None:
@@ -272,7 +273,7 @@ def _page(node: Endpoint, first: int, limit: int) -> LogPage:
 
 def _entry(item: dict[str, Any]) -> LogEntry:
     index, term, time_ms, kind = item["index"], item["term"], item["logTimeMs"], item["kind"]
-    # In one breath: there are a hundred thousand a second.
+    # In one expression: there are a hundred thousand a second.
     if (
         type(index) is not int
         or type(term) is not int
@@ -288,7 +289,7 @@ def _entry(item: dict[str, Any]) -> LogEntry:
 
 
 def _number(value: Any) -> int:
-    """What fits into a column of the tables; a count or a moment, and no truth or fraction."""
+    """A number that fits into a column of the tables: a count or a time, no boolean and no fraction."""
     if type(value) is not int or not 0 <= value < _NUMBERS_END:
         raise ValueError(f"the number {value!r}"[:_SHOWN])
     return value

@@ -3,7 +3,7 @@
     NodeRanges        control endpoints of running nodes      a range is all that a reader needs
     DirectoryRanges   a directory                             a range carries the place in the file, and log time there
 
-Everything here is pickled: a partition goes to the process that reads it, and so does the object that reads.
+Everything here is pickled: a partition goes to the process that reads it, with the object that reads it.
 """
 
 import time
@@ -16,13 +16,13 @@ from pyspark.sql.datasource import InputPartition
 
 from pipeline.endpoint import Credentials
 from pipeline.envelope import Row
-from pipeline.log_client import OTHER_CLUSTER, FarmLog, FarmLogError, Standing, first_without_gap
+from pipeline.log_client import OTHER_CLUSTER, FarmLog, FarmLogError, LogStatus, first_without_gap
 from pipeline.stored_log import StoredLog, StoredPlace
 
 LOOK_AROUND_SECONDS = 10.0
 """After how long without anything new all nodes are asked."""
 LOOK_AROUND_PATIENCE_SECONDS = 1.0
-"""How long one that hangs may hold that up. Who is slower is asked again the next time."""
+"""How long a node that hangs may delay that. A slower node is asked again the next time."""
 
 
 class LogRange(InputPartition):
@@ -50,11 +50,11 @@ class SnapshotRange(InputPartition):
 class LogRanges(Protocol):
     """Where the log is read. Raises FarmLogError from every method."""
 
-    def standing(self, cluster: str | None = None, *, of_all: bool = False) -> Standing:
-        """How the log of `cluster`, or of any, stands; `of_all` the nodes: as far as one of them has it."""
+    def status(self, cluster: str | None = None, *, of_all: bool = False) -> LogStatus:
+        """The status of the log of `cluster`, or of any; `of_all` the nodes: of the one that has most of it."""
 
     def oldest(self, cluster: str) -> int:
-        """The first index that can be had anywhere."""
+        """The first index that any place holds."""
 
     def snapshot_index(self) -> int:
         """The index at which the snapshot stands."""
@@ -69,9 +69,9 @@ class LogRanges(Protocol):
 class NodeRanges:
     """Control endpoints.
 
-    The node that answered last is asked first: one that is gone, or hangs, costs its time once and not with each batch.
-    One that is cut off from its farm answers as well, and knows of nothing new. So when nothing was new for a while,
-    all are asked, and the one that knows most is asked first from then on.
+    The node that answered last is asked first, so a node that is gone or hangs costs its time once and not with each
+    batch. A node that is cut off from its farm answers as well, and has nothing new. So when nothing was new for a
+    while, all are asked, and the node that has most is asked first from then on.
     """
 
     def __init__(self, addresses: tuple[str, ...], credentials: Credentials, page_size: int) -> None:
@@ -80,10 +80,10 @@ class NodeRanges:
         self._commit_index = 0
         self._moved_at = time.monotonic()
 
-    def standing(self, cluster: str | None = None, *, of_all: bool = False) -> Standing:
-        """As the node says that is asked first."""
+    def status(self, cluster: str | None = None, *, of_all: bool = False) -> LogStatus:
+        """The answer of the node that is asked first."""
         looks_around = time.monotonic() - self._moved_at > LOOK_AROUND_SECONDS
-        asked = self._log.standings(cluster) if of_all else [self._log.standing(cluster)]
+        asked = self._log.statuses(cluster) if of_all else [self._log.status(cluster)]
         if looks_around and not of_all:
             asked += self._others(asked[0])
         most = max(asked, key=lambda each: each.commit_index)
@@ -96,11 +96,11 @@ class NodeRanges:
         self._log = FarmLog((found.address, *others), self._log.credentials)
         return found
 
-    def _others(self, known: Standing) -> list[Standing]:
-        """As those of the other nodes say that answer soon."""
+    def _others(self, known: LogStatus) -> list[LogStatus]:
+        """The answers of the other nodes that answer soon."""
         others = tuple(address for address in self._log.addresses if address != known.address)
         try:
-            return FarmLog(others, self._log.credentials).standings(known.cluster, LOOK_AROUND_PATIENCE_SECONDS)
+            return FarmLog(others, self._log.credentials).statuses(known.cluster, LOOK_AROUND_PATIENCE_SECONDS)
         except FarmLogError:
             return []
 
@@ -149,17 +149,17 @@ class DirectoryRanges:
             self._opened = StoredLog(self._directory, self._committed_through)
         return self._opened
 
-    def standing(self, cluster: str | None = None, *, of_all: bool = False) -> Standing:
+    def status(self, cluster: str | None = None, *, of_all: bool = False) -> LogStatus:
         """As of now; there is one place only."""
         del of_all
         first, commit = self._log.bounds()
         if cluster is not None:
             self._check_cluster(cluster)
-        return Standing(self._log.cluster_id(), first, commit)
+        return LogStatus(self._log.cluster_id(), first, commit)
 
     def oldest(self, cluster: str) -> int:
         """There is one place only."""
-        return self.standing(cluster).first_index
+        return self.status(cluster).first_index
 
     def snapshot_index(self) -> int:
         """The index at which the snapshot stands."""

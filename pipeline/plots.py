@@ -33,7 +33,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """From when to when, in which lane, with what said when one points at it."""
+    """A bar in a lane, from one time to another, with the text that the pointer shows."""
 
     lane: str
     begins: datetime
@@ -43,7 +43,7 @@ class Bar:
 
 
 def lines(series: Sequence[Series], unit: str, *, dots: bool = False) -> str:
-    """Lines over time; or, with `dots`, values that have nothing to do with their neighbours."""
+    """Lines over time; with `dots`, single values that are not connected."""
     times = [moment for each in series for moment, _ in each.points]
     values = [value for each in series for _, value in each.points if value is not None]
     if not values:
@@ -80,7 +80,7 @@ def strips(lanes: Sequence[Series]) -> str:
         return _nothing()
     end = moments[-1]
     if any(lane.points[-1][1] is not None for lane in lanes):
-        # Nobody says how long the last one lasts: as long as the one before it.
+        # How long the last one lasts is not known: take as long as the one before it.
         end += moments[-1] - moments[-2] if moments[1:] else moments[0].resolution
     begin, left = moments[0], _room([lane.name for lane in lanes])
     lane_height = LANE - 8

@@ -1,6 +1,6 @@
 """What the pipeline prints for people: entries and reports are other machines' text, so it is escaped here.
 
-The rule is the farm's own (`bridge.api.printable`); a test sees to it that nothing here prints past this module.
+The rule is the farm's own (`bridge.api.printable`); a test checks that the pipeline prints by this module only.
 """
 
 import csv

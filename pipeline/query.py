@@ -5,14 +5,14 @@
 
 Nothing can be changed by a query: the connection is in memory, may open the files of the tables and no other, not even
 what lies beside them (`names.sqlite`, the salt of the pseudonyms), may not have its settings changed, and takes one
-statement that selects. DuckDB is told all this itself, since SQL is too large a language to be searched for bad words;
-but for the kind of the statement, since EXPLAIN ANALYZE does what it explains.
+statement that selects. DuckDB's own settings enforce all this, since SQL is too large a language to be searched for
+forbidden words. Only the kind of the statement is checked here, since EXPLAIN ANALYZE executes what it explains.
 
 Rows are handed on as they are found: an answer may be larger than the memory. What DuckDB itself must hold, to sort or
 to group, may be `MEMORY_LIMIT` and is never put on the disk.
 
 While the pipeline runs, files are merged and derived tables exchanged; a query that loses a file before it has given
-rows is asked again with the files of then.
+rows is repeated with the files of that moment.
 """
 
 import sqlite3
@@ -60,7 +60,7 @@ _FARM = pa.schema(
 
 
 class QueryError(Exception):
-    """The query was not answered: why, in words for whoever asked it."""
+    """The query was not answered: the text tells the user why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _answer(connection: duckdb.DuckDBPyConnection, output: Path, sql: str) -> An
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C while DuckDB works, which makes another error of it, is what it is."""
+    """Turns the error that DuckDB makes of Ctrl-C back into KeyboardInterrupt."""
     try:
         yield
     except RuntimeError as error:

@@ -78,7 +78,7 @@ def report(*, html: Path, output: Path, show_destinations: bool) -> None:
 
 @contextmanager
 def _loaded() -> Iterator[_Parts]:
-    """What asks the tables, loaded when it is used: DuckDB is as large as all else. Errors end the command plainly."""
+    """What queries the tables, loaded when it is used, because DuckDB is large. Errors end the command plainly."""
     try:
         from pipeline.query import QueryError, asked  # noqa: PLC0415 - see above
         from pipeline.report import make_report  # noqa: PLC0415 - see above
@@ -134,7 +134,7 @@ def _json(value: Any) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no word for what is no number, and no key but texts."""
+    """JSON cannot hold NaN or infinity, and its keys are texts."""
     match value:
         case float():
             return value if math.isfinite(value) else None
@@ -151,7 +151,7 @@ def _plain(value: Any) -> Any:
         case list() | dict():
             return _json(value)
         case datetime() if value.tzinfo is None:
-            # A timestamp that a query took its zone from: as it stands, and not as if it were this machine's time.
+            # A timestamp from which a query removed the zone: as it stands, not as if it were this machine's time.
             return value.isoformat(timespec="milliseconds")
         case datetime():
             return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,9 +1,9 @@
-"""One self-contained page about a farm: how its routers fared, how fast losses were noticed, who led and published.
+"""One self-contained page about a farm: how its routers fared, how fast losses were noticed, what led and published.
 
 Each section asks the tables one question (`pipeline/query.py`), so the page shows nothing that a query would not. The
 page loads nothing: styles and drawings are in it, and its Content-Security-Policy forbids a browser to fetch anything,
-also if a text in the tables should try. Destinations are told by their pseudonyms; only `--show-destinations` looks up
-who is behind them.
+even if a text in the tables tries to. Destinations are named by their pseudonyms; only `--show-destinations` looks up
+their addresses.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from pipeline.query import documents
 
 RUNS_SHOWN = 500
 STRIPS_SHOWN, LINES_SHOWN, STRETCHES = 200, 8, 300
-"""Routers that are drawn, those that fared worst first, and pieces into which their time is cut."""
+"""Routers that are drawn, the worst first, and the parts into which their time is divided."""
 _STYLE = """
 :root { color-scheme: light dark; --text: #222; --soft: #555; --line: #ddd; --ground: #fff; --plot: #fafafa }
 @media (prefers-color-scheme: dark) { :root { --text: #ddd; --soft: #aaa; --line: #444; --ground: #161616;
@@ -145,7 +145,7 @@ def _lag(ask: Ask) -> str:
 
 
 def _stretches(ask: Ask, worst_first: str, shown: int, value: str) -> list[Series]:
-    """A value for each stretch of each server that is shown; no more of them than can be drawn leave DuckDB."""
+    """A value for each stretch of each server that is shown; DuckDB returns no more than can be drawn."""
     rows = ask(
         f"""{_FARED}, shown AS (SELECT * FROM servers ORDER BY {worst_first}, server_id LIMIT {shown})
             SELECT s.server_id, c.run, min(c.window_start) AS moment, max(c.window_end) AS until, {value} AS value

@@ -7,7 +7,7 @@
 
 Spark writes the range of batch N into the checkpoint before it runs and notes its end afterwards. A crash in between
 repeats the batch with the same number and the same range; indexes of the log never change their entry, so the rows are
-the same ones, and the sinks overwrite what a repeated batch wrote. That is all that exactly-once rests on.
+the same ones, and the sinks overwrite what a repeated batch wrote. This is what makes it exactly-once.
 
 A stream's checkpoint holds for the operators of the version that wrote it. `LAYOUT` is raised when they change; an
 output directory of another layout is refused with the way out: the log is read again into a new directory.
@@ -61,7 +61,7 @@ def _show_nothing(_: Progress) -> None:
 
 
 def _tell_nothing(_: str) -> None:
-    """The default: nobody listens."""
+    """The default: report nothing."""
 
 
 def _check_nothing() -> None:
@@ -86,7 +86,7 @@ class RunSettings:
     keep_ms: int | None = None
     """How much history is kept, in log time; None keeps all."""
     tell: Callable[[str], None] = _tell_nothing
-    """Hears what an operator should know while the run goes on."""
+    """Gets what an operator should know while the run goes on."""
 
     @property
     def is_part(self) -> bool:
@@ -226,7 +226,7 @@ def _started(
     writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(settings.output / checkpoint))
     if available_now:
         return writer.trigger(availableNow=True).start()
-    # For the rows of the log somebody may be waiting; the queries beside it leave it the processors for a while.
+    # A user may be waiting for the rows of the log, so the queries beside it leave it the processors for a while.
     seconds = settings.trigger_seconds if checkpoint == CHECKPOINT else max(settings.trigger_seconds, BESIDE_SECONDS)
     return writer.trigger(processingTime=f"{seconds} seconds").start()
 
@@ -267,7 +267,7 @@ def claim_range(output: Path, first: int, last: int) -> None:
 
 
 def _note(path: Path, content: dict[str, int]) -> None:
-    """Written aside and renamed: a run that is killed here leaves no half of it."""
+    """Written aside and renamed: a run that is killed here leaves no partial file."""
     aside = path.with_name(f".{path.name}.new")
     aside.write_text(json.dumps(content) + "\n", encoding="utf-8")
     aside.rename(path)
@@ -296,7 +296,7 @@ def _follow(
             raise
         finally:
             side_by_side.stop()
-    # Ctrl-C may have come when the loop had looked for the last time, and there is more to do behind it.
+    # Ctrl-C may have come after the loop's last check, and more work follows.
     interrupt.check()
 
 

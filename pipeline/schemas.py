@@ -5,16 +5,16 @@
     history              HISTORY[table]: one row an entry (or an element of it), one directory a micro-batch
     derived              DERIVED[table]: made anew out of history
 
-A history table is read with the schema told here and never inferred: a file that an older version wrote lacks a column
-and gives NULL for it. So a table may only gain columns; a column keeps its name, type and unit for ever, and what would
-need another meaning gets another name (`docs/reference/pipeline-tables.md`, 'Entries and tables change').
+A history table is read with the schema given here, which is never inferred: a file that an older version wrote lacks a
+column and gives NULL for it. So a table may only gain columns; a column keeps its name, type and unit for ever, and
+what would need another meaning gets another name (`docs/reference/pipeline-tables.md`, 'Entries and tables change').
 
 `farm_events`, column by column:
 
     node             name of the node whose trace it is
     cursor           its place in that node's trace; begins at 1 in each process of the node
     time_ms          the node's own clock, milliseconds since the epoch
-    log_time         when it was, in log time: as the event itself tells, else `time_ms - clock_offset_ms`; NULL when
+    log_time         when it was, in log time: as the event itself says, else `time_ms - clock_offset_ms`; NULL when
                      neither is known
     clock_offset_ms  the node's clock less log time, as measured by the reader; NULL when unknown
     kind             lower-case word joined by `-`

@@ -7,11 +7,11 @@
         runs/NAME/lock                   held by the run for as long as it lives
 
 Spark removes what it wrote when it ends, and leaves it lying when it is killed. So each run gets a directory that its
-JVM takes for its temporary one, and begins by removing those of runs that are gone: whose lock nobody holds. The kernel
-gives a lock back with the life of its holder, however that ended.
+JVM uses as its temporary one. It begins by removing those of runs that are gone, which are those without a locked
+`lock`. The kernel releases a lock when its holder ends, however it ends.
 
-The directory holds a program that is executed (`java-home/bin/java`), and `/tmp` is everybody's: one that another user
-has made beforehand is refused.
+The directory holds a program that is executed (`java-home/bin/java`), and all users can write to `/tmp`: a directory
+that another user has made beforehand is refused.
 """
 
 import fcntl
@@ -59,7 +59,7 @@ def run_directory() -> Path:
     runs = scratch_directory() / _RUNS
     try:
         runs.mkdir(mode=0o700, exist_ok=True)
-        # Held while directories come and go: one that is just being made is not taken for one that was left.
+        # Held while directories are made and removed, so that a new one is not taken for one that was left behind.
         among = os.open(runs / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(among, fcntl.LOCK_EX)

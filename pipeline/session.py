@@ -1,6 +1,6 @@
-"""A Spark session on a machine about which nothing is assumed: sets what small machines need.
+"""A Spark session on any machine, with the settings that small machines need.
 
-Workers would take `python3` from PATH; they are told to run this very interpreter, which has the package installed.
+Workers would take `python3` from PATH; a setting makes them run this interpreter, which has the package installed.
 """
 
 import os
@@ -47,7 +47,7 @@ _SETTINGS = (
     ),
 )
 LOG_FILE = "spark.log"
-_LOGGING = """# An operator is told the reason of a failure; Spark's own word on it, with pages of frames, is in a file.
+_LOGGING = """# An operator sees the reason of a failure; Spark's own report, with pages of frames, is in a file.
 rootLogger.level = error
 rootLogger.appenderRef.file.ref = file
 # At the level of the root it does not tell on every start how to change that.
@@ -97,7 +97,7 @@ def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> Sp
 
 
 def has_own_settings(environment: Mapping[str, str]) -> bool:
-    """Whether Spark was set up by somebody, as for a cluster: then nothing is put in the place of what they wrote."""
+    """Whether an operator has set up Spark, as for a cluster: then nothing replaces those settings."""
     return bool({"SPARK_CONF_DIR", "SPARK_HOME"} & environment.keys())
 
 
@@ -140,5 +140,5 @@ def rows_of_files(session: SparkSession, schema: StructType, files: Iterable[Pat
     paths = [str(file) for file in files]
     if not paths:
         return session.createDataFrame([], schema)
-    # A bracket or a star in a directory's name is one, and no pattern.
+    # A bracket or a star in a directory's name is no pattern.
     return session.read.schema(schema).option("__globPaths__", "false").parquet(*paths)

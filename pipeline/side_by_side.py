@@ -6,9 +6,9 @@
 
 To begin a query Spark starts Python processes, and each has ten seconds to call back: a limit that cannot be set. Three
 queries that begin at once, on a machine that has other work as well, miss it now and then. So a query begins when those
-before it rest, having done their first batch or found nothing to do. One that died of a lost start is begun again out
-of its checkpoint, where nothing is lost or doubled; `LOST_STARTS_MAX` times in a row, since a machine on which that
-never ends has another fault.
+before it rest, having done their first batch or found nothing to do. A query that ended by a lost start begins again
+from its checkpoint, and nothing is lost or doubled. This is tried `LOST_STARTS_MAX` times in a row: a machine on which
+it never ends has another fault.
 """
 
 import time
@@ -24,7 +24,7 @@ from pipeline.log_client import FarmLogError
 
 LOST_STARTS_MAX = 5
 _RESTS = "Waiting for"
-"""How Spark's word on a query begins that waits for its next trigger, or for data."""
+"""How Spark's status text of a query begins that waits for its next trigger, or for data."""
 
 
 class RunningQuery(Protocol):
@@ -36,14 +36,14 @@ class RunningQuery(Protocol):
 
     @property
     def status(self) -> dict[str, Any]:
-        """What it is at."""
+        """What it is doing."""
 
     @property
     def lastProgress(self) -> Any:  # noqa: N802
         """Its newest batch; None before the first."""
 
     def exception(self) -> Exception | None:
-        """What it died of."""
+        """The error that ended it."""
 
     def awaitTermination(self, timeout: int) -> Any:  # noqa: N802
         """Returns when it has ended, or after so many seconds."""

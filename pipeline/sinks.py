@@ -2,7 +2,7 @@
 
     <output>/TABLE/batch_id=N/        history, one directory a micro-batch and table, merged as they become many
     <output>/current.sqlite           the newest known state (`pipeline/current_state.py`)
-    <output>/names.sqlite             who is behind the destinations' pseudonyms; mode 0600
+    <output>/names.sqlite             the destinations behind the pseudonyms; mode 0600
     <output>/TABLE/2026-11-22.parquet derived tables by window: days that changed are made anew (`pipeline/daily.py`)
     <output>/TABLE/                   other derived tables, made anew out of history
     <output>/pseudonym.salt           what makes destinations' pseudonyms; mode 0600
@@ -16,7 +16,7 @@ old or the new, and a crash between the two leaves the old one aside, which the 
 
 The run loop (`pipeline/run.py`) calls three functions: `refuse_orphaned` before it starts, `write_batch` for each
 micro-batch, which must leave the same files behind however often it is repeated, and `refresh` when a batch is written,
-which brings the routers' health up to it. `derive` does so with the other derived tables, which nobody needs every
+which brings the routers' health up to it. `derive` does so with the other derived tables, which need not be new every
 second.
 """
 
@@ -43,7 +43,7 @@ from pipeline.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
 SALT_FILE = "pseudonym.salt"
 SALT_BYTES = 32
 SALT_LEAST = 16
-"""Characters of one that somebody chose: with none at all whoever has a list of addresses could tell who is who."""
+"""The fewest characters of a salt that an operator chose: without one a list of addresses reveals the pseudonyms."""
 EVENTS = "events"
 WRITERS = 4
 SOURCES: dict[str, frozenset[str]] = {
@@ -96,7 +96,7 @@ def write_batch(
     """
     salt = salt_of(output)
     made_by = tables(salt)
-    # Read and parsed once, however many look at it.
+    # Read and parsed once, however many tables use it.
     known = transforms.classified(entries).persist()
     try:
         counted = {row["entry"]: row["count"] for row in known.groupBy("entry").count().collect()}
@@ -106,7 +106,7 @@ def write_batch(
         def write(name: str) -> None:
             write_history(made_by[name](known), output / name, batch_id)
 
-        # What somebody may be waiting for comes first; a batch that is repeated changes nothing in it.
+        # What a user may be waiting for comes first; a batch that is repeated changes nothing in it.
         _update_current(known, salt, set(counted), batch_id, output)
         with ThreadPoolExecutor(WRITERS) as writers:
             list(writers.map(write, wanted))
@@ -122,7 +122,7 @@ def write_history(rows: DataFrame, table: Path, batch_id: int) -> None:
     if reached(table, batch_id):
         return
     directory = table / f"{BATCH}{batch_id}"
-    # One that is there already, of a run that crashed, is not to vanish while tables are made of it.
+    # A directory that a crashed run left must not vanish while tables are made from it.
     with reading() if directory.exists() else nullcontext():
         rows.coalesce(1).write.mode("overwrite").parquet(str(directory))
 
@@ -157,11 +157,11 @@ def derive(session: SparkSession, output: Path, window: str, through: int | None
 
 
 def exchange(rows: DataFrame, target: Path, *, mode: int = 0o755) -> None:
-    """The directory `target` holds these rows instead of what it held; who may look into it is never more than that."""
+    """The directory `target` holds these rows instead of what it held, and never has more permissions than `mode`."""
     aside, old = target.with_name(target.name + ".new"), target.with_name(target.name + ".old")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(mode, parents=True)
-    # Spark makes its directories as it likes, so it makes them behind a door of ours.
+    # Spark chooses the modes of its directories, so it makes them inside one of ours.
     written = aside / "rows"
     rows.coalesce(1).write.mode("overwrite").parquet(str(written))
     written.chmod(mode & written.stat().st_mode)
@@ -175,12 +175,12 @@ def exchange(rows: DataFrame, target: Path, *, mode: int = 0o755) -> None:
 
 def history(session: SparkSession, output: Path, table: str, through: int | None = None) -> DataFrame:
     """One history table, empty if nothing was written yet; `through`: without what later batches wrote."""
-    # The schema is told, not inferred: an older file lacks newer columns, and a new farm's tables have no file.
+    # The schema is given, not inferred: an older file lacks newer columns, and a new farm's tables have no file.
     return rows_of_files(session, HISTORY[table], live_files(output / table, through))
 
 
 def _rows_of(output: Path, *names: str) -> int:
-    """How many rows these tables have, as the ends of their files tell."""
+    """How many rows these tables have, by the ends of their files."""
     return sum(rows_in(file) for name in names for file in live_files(output / name))
 
 
@@ -208,7 +208,7 @@ def salt_of(output: Path) -> str:
 def refuse_orphaned(output: Path) -> None:
     """Without the checkpoint batch numbers would begin again, and new batches would overwrite some of the old ones.
 
-    Or be passed over, where old ones of that number were merged.
+    If old ones of that number were merged, new batches would be passed over.
     """
     for checkpoint, tables_of in CHECKPOINTS.items():
         found = [name for name in tables_of if (output / name).exists() and any((output / name).iterdir())]
@@ -232,7 +232,7 @@ def _update_current(known: DataFrame, salt: str, kinds: set[str], batch_id: int,
     if "publication" in kinds:
         rows["publishers"] = last_rows(transforms.addressed_publications(known, salt), keys["publishers"])
     clock, at_clock = f.col("json")["clock"], f.when(f.col("entry") == "clock", f.col("index"))
-    # Another period the farm does not take from a clock entry either, nor does one that tells none change it.
+    # The farm accepts no other period from a clock entry either; an entry without a period does not change it.
     at_period = f.when(clock["period"].between(PERIOD_MIN_MS, PERIOD_MAX_MS), at_clock)
     last = known.agg(
         f.max("index").alias("index"),

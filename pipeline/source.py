@@ -7,8 +7,8 @@ A stream's offset is `{"next": first index not yet read, "cluster": cluster id}`
 committed, so a range that is read again after a crash gives the same rows: replay is exact by construction, and no
 acknowledgement to the farm is needed. Rows are an envelope with the entry's text as `body` (`pipeline/envelope.py`).
 
-The planner's calls run in one long-lived process and `read` in others: what a reader remembers in `latestOffset` is not
-there in `read`, so a partition carries all that it needs.
+The planner's calls run in one long-lived process and `read` in others: what a reader remembers in `latestOffset` is
+missing in `read`, so a partition carries all that it needs.
 
 Options, of which `node` or `directory` is needed:
 
@@ -34,7 +34,7 @@ from pyspark.sql.types import StructType
 from pipeline import log_client
 from pipeline.endpoint import CredentialError, Credentials, load_credentials
 from pipeline.envelope import SCHEMA, record_batches
-from pipeline.log_client import COMPACTED, OTHER_CLUSTER, FarmLogError, FarmSilentError, Standing
+from pipeline.log_client import COMPACTED, OTHER_CLUSTER, FarmLogError, FarmSilentError, LogStatus
 from pipeline.log_ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
 
 __all__ = ["SCHEMA", "FarmDataSource"]
@@ -136,7 +136,7 @@ class _Reader:
 
     def _begin(self) -> Offset:
         """Where a new reader begins."""
-        found = self._ranges.standing(of_all=True)
+        found = self._ranges.status(of_all=True)
         if self._bounds.start == SNAPSHOT:
             covered = self._ranges.snapshot_index()
             return {"next": covered + 1, "cluster": found.cluster, "snapshot": covered}
@@ -155,7 +155,7 @@ class _Reader:
         """One beyond the last entry that is wanted and committed."""
         return commit + 1 if self._bounds.end is None else min(commit, self._bounds.end) + 1
 
-    def _refuse_compacted(self, following: int, found: Standing) -> None:
+    def _refuse_compacted(self, following: int, found: LogStatus) -> None:
         if following < found.first_index and following < (oldest := self._ranges.oldest(found.cluster)):
             raise FarmLogError(
                 f"entries {following} to {oldest - 1} were compacted away before they were read; {COMPACTED}"
@@ -178,7 +178,7 @@ class FarmBatchReader(_Reader, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges that cover everything from the first entry wanted to the commit index."""
         start = self._begin()
-        commit = self._ranges.standing(str(start["cluster"])).commit_index
+        commit = self._ranges.status(str(start["cluster"])).commit_index
         return self._partitions(start, self._end(commit))
 
 
@@ -202,7 +202,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         return ReadMaxRows(self._bounds.entries_per_batch)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """How far a batch that begins at `start` may go. Nowhere, while the farm is silent for a moment."""
+        """How far a batch that begins at `start` may go; no further than `start` while no node answers for a moment."""
         try:
             end = self._latest(start, limit)
         except FarmSilentError:
@@ -216,7 +216,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
         following, cluster = int(start["next"]), str(start["cluster"])
-        found = self._ranges.standing(cluster, of_all=self._available_now and self._stop_before is None)
+        found = self._ranges.status(cluster, of_all=self._available_now and self._stop_before is None)
         self._newest = {"next": found.commit_index + 1, "cluster": cluster}
         self._refuse_compacted(following, found)
         end = self._fixed_end(found.commit_index) if self._available_now else self._end(found.commit_index)
@@ -227,7 +227,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         return {"next": max(end, following), "cluster": cluster}
 
     def _fixed_end(self, commit: int) -> int:
-        """Where a run with `availableNow` ends: where the log did when its first batch was planned."""
+        """Where a run with `availableNow` ends: where the log ended when its first batch was planned."""
         if self._stop_before is not None:
             return self._stop_before
         if self._bounds.end is not None and commit < self._bounds.end:
@@ -239,7 +239,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         return self._stop_before
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
-        """The commit index, for the query's progress: as the last question has shown it. Never a reason to fail."""
+        """The commit index that was seen last, for the query's progress. Never fails."""
         return self._newest
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

@@ -19,9 +19,9 @@ sender, and one that is not above the last counts for nothing.
 
 Silence yields a row by itself: a timer fires when the watermark, which the other servers' reports and the leader's
 clock entries move on, has passed. The row carries the moment at which the silence was complete, not that of the batch
-that noticed. If the server is heard again before the timer fires, the same row is made then. So the rows depend on the
-log alone, never on how it was cut into batches, and a repeated batch gives the same ones. When the whole farm is
-silent, log time stands still and nothing fires: that is for the nodes' own alarm to tell.
+that noticed it. If the server reports again before the timer fires, the same row is made then. So the rows depend on
+the log alone, never on how it was cut into batches, and a repeated batch gives the same rows. When the whole farm is
+silent, log time stands still and no timer fires; the nodes' own alarm reports that.
 
 `RouterWatch` is the machine itself, plain Python. `WatchProcessor` keeps one for each server in Spark's state store.
 """
@@ -61,8 +61,8 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
-    """What a report says that matters here."""
+class SeenReport:
+    """The parts of a report that matter here."""
 
     index: int
     at_ms: int
@@ -76,7 +76,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One change of a server's state; `index` is None when it was silence that changed it."""
+    """One change of a server's state; `index` is None if silence caused it."""
 
     at_ms: int
     index: int | None
@@ -90,7 +90,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class RouterWatch:
-    """A server as its reports so far show it. Times are log time; -1 stands for an uptime that was never told."""
+    """A server as its reports so far show it. Times are log time; -1 stands for an unknown uptime."""
 
     state: str = UNKNOWN
     last_ms: int = 0
@@ -102,7 +102,7 @@ class RouterWatch:
     session_reports: int = 0
     request: str = ""
 
-    def saw(self, seen: Sighting, rules: Rules) -> tuple["RouterWatch", list[Transition]]:
+    def saw(self, seen: SeenReport, rules: Rules) -> tuple["RouterWatch", list[Transition]]:
         """The watch after one more report, and what has changed by it."""
         if self.state and (seen.index <= self.last_index or _repeats(seen.request, self.request)):
             return self, []
@@ -113,7 +113,7 @@ class RouterWatch:
             watch,
             last_ms=seen.at_ms,
             last_index=seen.index,
-            # A router that restarts cannot be asked for a while; what it told before is what it is compared with.
+            # A router that restarts cannot be asked for a while: compare with the uptime that it reported before.
             uptime_ms=watch.uptime_ms if seen.uptime_ms is None else seen.uptime_ms,
             bad_in_a_row=watch.bad_in_a_row + 1 if verdict is False else 0 if verdict else watch.bad_in_a_row,
             good_in_a_row=watch.good_in_a_row + 1 if verdict else 0 if verdict is False else watch.good_in_a_row,
@@ -146,7 +146,7 @@ class RouterWatch:
         return self.last_ms + rules.silent_after_ms if self.state in {HEALTHY, UNHEALTHY} else None
 
 
-def _begin(watch: RouterWatch, seen: Sighting) -> tuple[RouterWatch, str]:
+def _begin(watch: RouterWatch, seen: SeenReport) -> tuple[RouterWatch, str]:
     """The watch at the beginning of a new session, and why it begins; or as it was, and an empty text."""
     if watch.state == UNKNOWN:
         reason = "first report"
@@ -177,7 +177,7 @@ def _change(watch: RouterWatch, previous: str, reason: str, at_ms: int, index: i
     )
 
 
-def _complaint(seen: Sighting, rules: Rules) -> str:
+def _complaint(seen: SeenReport, rules: Rules) -> str:
     """Why a report is bad; empty if it is not."""
     if not seen.attached:
         return "no router attached"
@@ -188,7 +188,7 @@ def _complaint(seen: Sighting, rules: Rules) -> str:
     return ""
 
 
-def _verdict(seen: Sighting, rules: Rules) -> bool | None:
+def _verdict(seen: SeenReport, rules: Rules) -> bool | None:
     """Good, bad, or neither (None)."""
     if _complaint(seen, rules):
         return False
@@ -208,7 +208,7 @@ class WatchProcessor(StatefulProcessor):
         self._watch: ValueState
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Spark's word for: here is your store."""
+        """Spark hands over the state store."""
         self._handle = handle
         self._watch = handle.getValueState("watch", STATE)
 
@@ -218,7 +218,7 @@ class WatchProcessor(StatefulProcessor):
         del timerValues
         watch, before = self._load()
         changes: list[Transition] = []
-        for seen in sorted((seen for batch in rows for seen in _sightings(batch)), key=lambda seen: seen.index):
+        for seen in sorted((seen for batch in rows for seen in _seen_reports(batch)), key=lambda seen: seen.index):
             watch, found = watch.saw(seen, self._rules)
             changes += found
         self._keep(watch, before)
@@ -234,7 +234,7 @@ class WatchProcessor(StatefulProcessor):
             self._watch.update(astuple(watch))
             yield _rows(int(key[0]), changes)
         elif silent_at_ms is not None:
-            # It was set when a shorter silence counted. Without another one nothing would tell of this one.
+            # It was set when a shorter silence counted. Without another timer nothing would report this silence.
             self._handle.registerTimer(silent_at_ms)
 
     def close(self) -> None:
@@ -258,11 +258,11 @@ class WatchProcessor(StatefulProcessor):
             self._handle.registerTimer(timer)
 
 
-def sightings(entries: DataFrame) -> DataFrame:
-    """What of classified entries the watch wants to see: reports.
+def seen_reports(entries: DataFrame) -> DataFrame:
+    """The classified entries that the watch needs: reports.
 
     The condition names `log_time`, so that the optimizer does not push it below the watermark: clock entries, which it
-    drops, are to move the watermark on.
+    drops, must move the watermark on.
     """
     json, destinations = f.col("json"), f.col("json")["destinations"]
     is_report = f.when(f.col("log_time").isNotNull(), f.col("entry") == "report").otherwise(False)  # noqa: FBT003
@@ -270,7 +270,7 @@ def sightings(entries: DataFrame) -> DataFrame:
     healthy = f.size(f.filter(destinations, lambda leaf: leaf["healthy"]))
     return entries.where(is_report).select(
         json["id"].alias("server_id"),
-        # `index` is a name that pandas has its own use for.
+        # pandas uses the name `index` for something else.
         f.col("index").alias("place"),
         "log_time",
         f.coalesce(json["router"]["attached"], f.lit(True)).alias("attached"),  # noqa: FBT003 - left out means true
@@ -283,7 +283,7 @@ def sightings(entries: DataFrame) -> DataFrame:
 
 
 def transitions(seen: DataFrame, rules: Rules) -> DataFrame:
-    """The stream of changes out of the stream of sightings (columns: `pipeline.schemas.TRANSITIONS`).
+    """The stream of changes out of the stream of seen_reports (columns: `pipeline.schemas.TRANSITIONS`).
 
     It must carry a watermark on `log_time` that all entries move on, not the reports alone.
     """
@@ -295,10 +295,10 @@ def transitions(seen: DataFrame, rules: Rules) -> DataFrame:
     )
 
 
-def _sightings(batch: pd.DataFrame) -> Iterator[Sighting]:
+def _seen_reports(batch: pd.DataFrame) -> Iterator[SeenReport]:
     row: Any
     for row in batch.itertuples(index=False):
-        yield Sighting(
+        yield SeenReport(
             index=int(row.place),
             at_ms=_milliseconds(row.log_time),
             attached=bool(row.attached),

@@ -1,8 +1,8 @@
 """A farm's log out of a directory, for the source `farm`: a stopped node's state, a running one's, or a copy of either.
 
 The planner finds the places at which parallel readers begin; a reader opens the directory anew, in another process or
-on another machine that sees the same path, and goes on from its place. The only module of the pipeline that knows how
-a log lies on disk, and it knows that by `bridge.node.offline.stored_farm`.
+on another machine that sees the same path, and goes on from its place. This is the only module of the pipeline that
+reads a log from disk, by `bridge.node.offline.stored_farm`.
 """
 
 from collections.abc import Iterator
@@ -50,9 +50,9 @@ class StoredLog:
         return first, commit
 
     def _check_end(self, commit: int) -> None:
-        """What is planned is noted in a checkpoint, so a wrong end is told before anything is."""
+        """What is planned is noted in a checkpoint, so a wrong end is refused before."""
         if not self._farm.holds(commit):
-            # Of a running node the note may be newer than what was seen of the log just before.
+            # A running node's note may be newer than the log that was read just before.
             self._farm.refresh()
         if not self._farm.holds(commit):
             raise FarmLogError(

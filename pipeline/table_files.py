@@ -1,4 +1,4 @@
-"""Which files a history table consists of, and how small ones become large ones without a moment of doubt.
+"""Which files a history table consists of, and how small ones are merged without losing or doubling a row in a crash.
 
     <table>/batch_id=17/part-….parquet       what micro-batch 17 wrote
     <table>/batch_id=0-16/merged.parquet     what batches 0 to 16 wrote, merged
@@ -12,7 +12,7 @@ repeated batch overwriting its own directory, and must survive a SIGKILL between
     3. remove the directories that were merged
 
 The table is what the manifest lists, and the directories of batches that it does not reach. A crash before 2 leaves
-a merged directory that nobody lists, a crash after 2 leaves directories that are reached; `merge` begins by removing
+a merged directory that is not listed, a crash after 2 leaves directories that are reached; `merge` begins by removing
 both.
 Only batches before the running one are merged, which Spark never repeats; should a checkpoint that was put back
 repeat one all the same, `reached` says that its rows are there already.
@@ -21,7 +21,7 @@ Several merged files are merged again by size, like the digits of a binary count
 more than twice what is merged so far. So each row is rewritten a logarithmic number of times, and files stop growing at
 `FULL_BYTES`, or when they span a day of log time. Retention drops whole merged files, by the age of their youngest row.
 
-Another program that lists the directory itself sees rows twice between 2 and 3: for milliseconds. `live_files` does
+Another program that lists the directory itself sees rows twice between 2 and 3, for milliseconds. `live_files` does
 not.
 """
 
@@ -128,12 +128,12 @@ def damage_told(file: Path, remedy: str = FROM_THE_LOG) -> Iterator[None]:
     try:
         yield
     except pa.ArrowException as error:
-        # In one line: it may travel through the JVM, whose report is read by lines.
+        # In one line: it may pass through the JVM, whose report is read by lines.
         raise TableDamagedError(f"{file} is damaged ({' '.join(str(error).split())}): {remedy}") from error
 
 
 def rows_in(file: Path) -> int:
-    """How many rows a file has, as its end tells. Raises TableDamagedError."""
+    """How many rows a file has, by its end. Raises TableDamagedError."""
     with damage_told(file):
         return int(pq.read_metadata(file).num_rows)
 
@@ -240,12 +240,12 @@ def _merged(table: Path, schema: StructType, before_batch: int, keep_ms: int | N
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """A table's schema in Arrow's words."""
+    """A table's schema as Arrow's."""
     return pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in schema.fields])
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """A column's type in Arrow's words."""
+    """A column's type as Arrow's."""
     if isinstance(kind, ArrayType):
         return pa.list_(arrow_type(kind.elementType))
     return _ARROW_TYPES[type(kind)]

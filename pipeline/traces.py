@@ -4,9 +4,9 @@
     stretch(start, end)   what lies between two offsets, with what a reader elsewhere needs to know
     rows(stretch)         its events
 
-The offset of a node is `GENERATION:CURSOR:CLOCK_OFFSET_MS:TAKEN_AT_MS:NAME`. Cursors begin at 1 in each life of a node,
-and the generation tells lives apart. The rest is what rows are made with beside the events: it is noted with the place,
-so that a batch which is repeated makes the same ones. The offset of a file is a number of bytes, up to the end of its
+The offset of a node is `GENERATION:CURSOR:CLOCK_OFFSET_MS:TAKEN_AT_MS:NAME`. Cursors begin at 1 in each process of a
+node, and the generation tells its processes apart. The rest is what rows need beside the events: it is part of the
+offset, so that a repeated batch makes the same rows. The offset of a file is a number of bytes, up to the end of its
 last whole line.
 """
 
@@ -23,7 +23,7 @@ from pipeline.log_client import FarmLogError
 
 PAGE_EVENTS = 1_000
 PAGES_AT_ONCE = 100
-"""Twenty times what a node keeps. Who has more to tell is none, and is not listened to for ever."""
+"""Twenty times what a node keeps. Anything that sends more is no node, and is not read for ever."""
 LINE_LIMIT_BYTES = 1024 * 1024
 EVENTS_LOST = "events-lost"
 LATEST_MS = 253_402_300_799_999
@@ -37,7 +37,7 @@ EventRow = tuple[str, int, int, int | None, int | None, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What lies in [first, end) of one life of a node, or between two places in a file."""
+    """What lies in [first, end) of one generation of a node, or between two places in a file."""
 
     first: int
     end: int
@@ -77,7 +77,7 @@ class NodeTrace:
         return self.address
 
     def end(self, start: str | None) -> str | None:
-        """Beyond the newest event, with what the node's own picture says of its clock; `start` if nothing happened."""
+        """Beyond the newest event, with what the node's own view says of its clock; `start` if nothing happened."""
         try:
             with Endpoint(self.address, self.credentials) as node:
                 view = node.get("/v1/view")
@@ -87,11 +87,11 @@ class NodeTrace:
                 offset = "" if log_time_ms is None else now_ms - _time_ms(log_time_ms)
                 found = f"{generation}:{following}:{offset}:{now_ms}:{_text(view['node']['name'])}"
         except (*LOST, KeyError):
-            return None  # nobody answers, or nobody who has a trace
+            return None  # no node answers, or one without a trace
         return start if start is not None and same_place(start, found) else found
 
     def stretch(self, start: str | None, end: str) -> Stretch:
-        """As the two offsets say; nobody is asked."""
+        """As the two offsets say; no node is asked."""
         generation, following = _parsed(end)
         _, _, offset, now, name = (*end.split(":", 4), "", "", "")[:5]
         return Stretch(
@@ -121,7 +121,7 @@ class NodeTrace:
                     yield from (row for row in rows if row[1] < stretch.end)
                     following = rows[-1][1] + 1
         except (*LOST, KeyError, RecursionError):
-            pass  # the node has gone, and took along what is missing
+            pass  # the node has gone, and what is missing with it
         if following < stretch.end:
             yield _lost(stretch, stretch.end - following, stretch.end - 1, stretch.planned_at_ms)
 
@@ -194,7 +194,7 @@ def _newest(node: Endpoint, following: int) -> int:
         if len(page["events"]) < PAGE_EVENTS:
             break
     if following < begun:
-        raise ValueError(f"its trace ends before {begun}, in the same life")
+        raise ValueError(f"its trace ends before {begun}, in the same generation")
     return following
 
 
@@ -205,7 +205,7 @@ def _check_order(rows: list[EventRow], following: int) -> None:
 
 
 def _row(event: dict[str, Any], clock_offset_ms: int | None) -> EventRow:
-    """One event. Raises ValueError, TypeError, KeyError or RecursionError for what is none."""
+    """One event. Raises ValueError, TypeError, KeyError or RecursionError if it is malformed."""
     time_ms, told_ms = _time_ms(event["timeMs"]), event["logTimeMs"]
     log_time_ms = _reckoned(time_ms, clock_offset_ms) if told_ms is None else _time_ms(told_ms)
     data = event["data"]
@@ -236,7 +236,7 @@ def _time_ms(value: Any) -> int:
 
 
 def _text(value: Any) -> str:
-    # Half a pair of UTF-16 is text in JSON, and none that a table could hold.
+    # Half of a UTF-16 pair is valid text in JSON, but no table can hold it.
     if not isinstance(value, str) or value.encode("utf-8", "replace").decode() != value:
         raise ValueError(f"the text {value!r}"[:_SHOWN])
     return value
@@ -249,7 +249,7 @@ def _lost(stretch: Stretch, count: int, cursor: int, time_ms: int) -> EventRow:
 
 
 def _following(start: str | None, generation: int) -> int:
-    """The cursor to go on from: that of the offset, or the first if that was in an earlier life."""
+    """The cursor to go on from: that of the offset, or the first if that was in an earlier generation."""
     if start is None:
         return 1
     life, following = _parsed(start)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from pipeline import current_state, sinks
 from pipeline.schemas import TRANSITIONS
-from pipeline.state import SILENT_AFTER_DEFAULT_MS, SILENT_AFTER_PERIODS, WATERMARK, Rules, sightings, transitions
+from pipeline.state import SILENT_AFTER_DEFAULT_MS, SILENT_AFTER_PERIODS, WATERMARK, Rules, seen_reports, transitions
 from pipeline.table_files import BATCH, merge
 from pipeline.transforms import classified
 from pipeline.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
@@ -28,13 +28,13 @@ CHECKPOINT = "checkpoint-watch"
 def watched(entries: DataFrame, rules: Rules) -> DataFrame:
     """The stream of changes out of the stream of entries."""
     marked = entries.where(f.col("log_time").isNotNull()).withWatermark("log_time", WATERMARK)
-    return transitions(sightings(classified(marked)), rules)
+    return transitions(seen_reports(classified(marked)), rules)
 
 
 def rules_for(output: Path) -> Rules:
     """The rules, with the silence that suits the farm's reporting period as far as an earlier batch has seen it."""
     period_ms = next((row["period_ms"] for row in current_state.read(output, "farm")), None)
-    # Anybody who can submit can write what looks like a clock entry; the farm takes no other period from it either.
+    # Any client that can submit can write what looks like a clock entry; the farm accepts no other period either.
     if period_ms is None or not PERIOD_MIN_MS <= period_ms <= PERIOD_MAX_MS:
         return Rules(silent_after_ms=SILENT_AFTER_DEFAULT_MS)
     return Rules(silent_after_ms=period_ms * SILENT_AFTER_PERIODS)

@@ -2,40 +2,41 @@
 
     reports, clock entries, factors ──▶ observe ──▶ smoothed figures ──▶ propose ──▶ one `factors` entry, or nothing
 
-The publisher weighs each report as it comes, by what the router says of this moment. The pipeline adds what only a
+The publisher weighs each report as it comes, by what the router says of this moment. The pipeline adds what only
 history shows. Formula `strain-1`:
 
     lag           smoothed job lag of a server, in seconds, at most 1                   each report counts one half
     absence       share of reporting periods without a report of the server             each period counts one fifth
-                  where log time moves by more than 1.5 periods at once, nobody led: that is one period
+                  where log time moves by more than 1.5 periods at once, no server led: that is one period
     illness       share of its reports in which the leaf was not healthy                each report counts one half
     strain        0.6 lag + 0.2 absence + 0.2 illness                                   0 … 1
                   of a leaf that several servers report: the least of theirs
     middle        the median over the servers of the median strain of each one's leaves;
-                  who is absent more often than not is left out, unless all are
+                  servers absent more often than not are left out, unless all are
     wanted        1 + 2 (strain - middle),  within 0.5 … 2
 
 A server's first report counts whole. The leaves of a server are those of its last report: one that is not in it is
 gone, and its factor fades.
 
-It is relative to the middle, because clients must go somewhere: were all of a farm strained, dearer entries all around
-would say nothing. Each server speaks for itself alone: naming another's leaf can only make it cheaper, as it can with
-the publisher's own cost, and however many leaves a server names, it moves the middle by one voice.
+The factor is relative to the middle, because clients must go somewhere: if all servers of a farm are strained, higher
+costs of all entries would change nothing. A server's report affects its own leaves only: to name another server's leaf
+can only make that cheaper, as with the publisher's own cost, and a server counts once in the middle, however many
+leaves it names.
 
-What a destination carries (bandwidth, connections, tunnels) is left out, because the publisher's cost has it already;
-counted here once more, later and for longer, it would be what makes a feedback loop swing: clients keep the structure
-for minutes, so they come back when the load that drove them away is long over. Of the lag a part remains that load
-causes; the smoothing, the publisher's damping and the pause between two entries are what calms that.
+What a destination carries (bandwidth, connections, tunnels) is left out, because the publisher's cost includes it
+already. If it were counted here once more, later and for longer, the feedback loop would oscillate: clients keep the
+structure for minutes, so they come back when the load that drove them away is long over. Load also causes a part of the
+lag; the smoothing, the publisher's damping and the pause between two entries dampen that.
 
 *When an entry is proposed.* The publisher moves a factor by a tenth an entry and forgets it within ten minutes
-(docs/explanation/publishing.md); `Standing` reckons with both, from the `factors` entries that it sees in the log. A
+(docs/explanation/publishing.md); `CurrentFactors` models both, from the `factors` entries that it sees in the log. A
 proposal is due when some leaf's factor is off by more than 5 % from where an entry would bring it, but not sooner than
 ten reporting periods (five minutes with the usual 30 s, and never longer) after the last entry. The farm has room for
-1,024 factors; of more leaves those go without that would move least. Figures come from reports and clock entries only:
-an entry of ours says what we wanted, and taking it for a figure would be listening to our own voice.
+1,024 factors; if there are more leaves, those that would move least get none. Figures come from reports and clock
+entries only: an entry of ours says what we wanted, and must not count as a measurement.
 
-All of it follows from the entries and their log time, in order. Started anew and shown the recent past again, the
-judgement is the same but for the first periods; who remembers nothing proposes nothing before three periods have gone.
+All of it follows from the entries and their log time, in order. After a restart that reads the recent past again, the
+result is the same but for the first periods; without that past nothing is proposed before three periods have gone.
 """
 
 import base64
@@ -77,7 +78,7 @@ class ReportRow:
     """A server's report. `leaves` are pairs of a destination's hash and whether it was healthy.
 
     The log may hold a report several times under one `request`; like the farm we count the first. Its last part numbers
-    the sender's submissions, so what is not above the last one was there before.
+    the sender's submissions, so a number that is not above the last one is a repetition.
     """
 
     index: int
@@ -99,7 +100,7 @@ class ClockRow:
 
 @dataclass(frozen=True, slots=True)
 class FactorsRow:
-    """A `factors` entry, whoever submitted it."""
+    """A `factors` entry of any author."""
 
     index: int
     log_time_ms: int
@@ -143,12 +144,12 @@ class _Server:
 
 
 @dataclass(slots=True)
-class Standing:
-    """The factors that count now, as the publisher reckons them."""
+class CurrentFactors:
+    """The factors that count now, as the publisher computes them."""
 
     through_index: int = 0
     said: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """Factor and log time of saying, of each leaf that has one."""
+    """The factor of each leaf that has one, and the log time of its entry."""
 
     def at(self, leaf: str, log_time_ms: int) -> float:
         """The factor on this leaf's cost."""
@@ -157,7 +158,7 @@ class Standing:
         return 1.0 + (factor - 1.0) * left_ms / (ENDS_MS - HOLDS_MS)
 
     def held(self, log_time_ms: int) -> set[str]:
-        """The leaves of whose factor something is left."""
+        """The leaves whose factor has not faded to 1."""
         return {leaf for leaf, (_, said_ms) in self.said.items() if log_time_ms - said_ms < ENDS_MS}
 
     def brought_to(self, leaf: str, wanted: float, log_time_ms: int) -> float:
@@ -180,10 +181,10 @@ class Standing:
 
 
 class Weighing:
-    """The judgement so far."""
+    """The smoothed figures so far, and the factors that follow from them."""
 
     def __init__(self) -> None:
-        self.standing = Standing()
+        self.current = CurrentFactors()
         self.through_index = 0
         self._servers: dict[int, _Server] = {}
         self.log_time_ms = 0
@@ -204,8 +205,8 @@ class Weighing:
             case ClockRow():
                 self._clock(row)
             case FactorsRow():
-                # A refused one counts for the pause as well: who submits it would only submit it again.
-                self.standing.take(row)
+                # A refused one counts for the pause as well: otherwise its author would only submit it again.
+                self.current.take(row)
                 self._last_entry_ms = row.log_time_ms
 
     def wanted(self, removed: Collection[int] = ()) -> dict[str, float]:
@@ -227,17 +228,17 @@ class Weighing:
         """What to submit now, if anything; the `removed` servers are those whose reports the farm does not count."""
         if self._periods < WARM_PERIODS or not self._pause_is_over():
             return None
-        now_ms, standing = self.log_time_ms, self.standing
+        now_ms, current = self.log_time_ms, self.current
         factors = {
             leaf: wanted
             for leaf, wanted in self.wanted(removed).items()
-            if wanted != 1 or abs(standing.at(leaf, now_ms) - 1) >= CHANGE_MIN / 10
+            if wanted != 1 or abs(current.at(leaf, now_ms) - 1) >= CHANGE_MIN / 10
         }
         moves = {
-            leaf: abs(standing.brought_to(leaf, wanted, now_ms) / standing.at(leaf, now_ms) - 1)
+            leaf: abs(current.brought_to(leaf, wanted, now_ms) / current.at(leaf, now_ms) - 1)
             for leaf, wanted in factors.items()
         }
-        held = standing.held(now_ms)
+        held = current.held(now_ms)
         newcomers = sorted(moves.keys() - held, key=lambda leaf: (-moves[leaf], -abs(factors[leaf] - 1), leaf))
         for leaf in newcomers[LEAVES_MAX - len(held) :]:
             del factors[leaf], moves[leaf]
@@ -246,7 +247,7 @@ class Weighing:
         return Proposal(self.through_index, factors)
 
     def submitted(self) -> None:
-        """A proposal is on its way: not sooner than after a pause the next one, whatever becomes of it."""
+        """A proposal is on its way: the next one waits for the pause, whatever becomes of this one."""
         self._last_entry_ms = self.log_time_ms
 
     def _pause_is_over(self) -> bool:
@@ -278,7 +279,7 @@ class Weighing:
         if row.period_ms is not None and PERIOD_MIN_MS <= row.period_ms <= PERIOD_MAX_MS:
             self._period_ms = row.period_ms
         if self._clock_ms is not None and row.log_time_ms <= self._clock_ms:
-            return  # whatever is written at one moment of log time, it is one period
+            return  # all that is written at one moment of log time is one period
         self._periods += 1
         patience_ms, unproven_ms = self._period_ms * 3 // 2, self._unproven_ms(row.log_time_ms)
         self._clock_ms = row.log_time_ms
@@ -291,15 +292,15 @@ class Weighing:
         self._forget()
 
     def _unproven_ms(self, log_time_ms: int) -> int:
-        """How much of an advance of log time says nothing about who was silent, as the farm reckons it.
+        """The part of an advance of log time that does not count as silence of any server, by the farm's rule.
 
-        While nobody leads no report can be committed: who happened to report just before is no better than the others.
+        While no server leads, no report can be committed: a server that reported just before is no better than another.
         """
         advance_ms = 0 if self._clock_ms is None else log_time_ms - self._clock_ms
         return advance_ms - self._period_ms if advance_ms > self._period_ms * 3 // 2 else 0
 
     def _forget(self) -> None:
-        """Who is silent for an hour is gone; of too many, those that were heard longest ago."""
+        """Forget servers that were silent for an hour; of too many, those that were silent for the longest time."""
         oldest_ms = self.log_time_ms - SILENT_MS
         heard = {server_id: server.heard_ms for server_id, server in self._servers.items()}
         if len(heard) > SERVERS_MAX or min(heard.values(), default=oldest_ms) < oldest_ms:
@@ -330,7 +331,7 @@ def leaf_hash(destination: str) -> str | None:
     return _hash(destination) if len(destination) <= DESTINATION_MAX_CHARACTERS else None
 
 
-# What is remembered is small, whatever a report holds: longer texts are no destinations to the farm either.
+# What is remembered must be small, whatever a report holds: the farm takes no longer text for a destination either.
 @lru_cache(maxsize=8192)
 def _hash(destination: str) -> str | None:
     try:

@@ -1,12 +1,12 @@
-"""From entries and events to tables: pure functions `DataFrame -> DataFrame`, whose columns `pipeline.schemas` tells.
+"""From entries and events to tables: pure functions `DataFrame -> DataFrame`, whose columns `pipeline.schemas` names.
 
-    entries.py             envelope ──▶ classified: each entry's JSON, what kind it is, or why it is none
+    entries.py             envelope ──▶ classified: each entry's JSON, its kind, or why it is refused
     history.py             classified ──▶ reports, destination_reports, clocks, publications, …, quarantine
     router_health.py       reports, clocks ──▶ one row a server and window
     destination_health.py  destination_reports, clocks ──▶ one row a destination, server and window
     data_quality.py        reports, clocks, quarantine ──▶ duplicates, late ones, clocks that are off, refusals
-    leadership.py          clocks, publications ──▶ who led and who published, with the gaps between
-    detection.py           events (and reports) ──▶ how long a silent member went unnoticed; how news of it spread
+    leadership.py          clocks, publications ──▶ which servers led and published, with the gaps between
+    detection.py           events (and reports) ──▶ how soon a silent member was noticed; how the news spread
     floodfills.py          destinations, routers ──▶ the closest floodfills of three days
 
 Event time is log time: the time that the leaders' clock entries gave the log, never the date that a server wrote.

@@ -9,9 +9,9 @@
 
 The median separates the two: a clock that is behind shifts all of a server's reports alike, a report that was long on
 its way lags behind its own server's others. It is that of an hour, since a window may hold two reports only. The period
-is the one that the last clock entry before the report tells, within the hour (of the reports before the hour's first
-one: that one), so that it does not matter which days are made at once. A period that the farm would not take is none:
-anybody who can submit can write what looks like a clock entry.
+is that of the last clock entry before the report within the hour, or of the hour's first one for reports before it, so
+that it does not matter which days are made at once. A period that the farm would not accept is ignored: any client that
+can submit can write what looks like a clock entry.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -42,7 +42,7 @@ def data_quality(
     by_server = judged.groupBy("span", "server_id").agg(
         f.count("*").alias("reports"),
         f.count_if(is_late).alias("late"),
-        # A date beyond those that can be shown is NULL, and no right clock tells it.
+        # A date beyond those that can be shown is NULL, and no right clock shows it.
         f.count_if(~f.coalesce(right, f.lit(False))).alias("clock_off"),  # noqa: FBT003 - a column's value
         f.percentile_approx("offset_ms", 0.5).cast("long").alias("clock_offset_ms"),
     )
@@ -57,7 +57,7 @@ def data_quality(
         "clock_offset_ms",
         none.alias("refused"),
     )
-    of_nobody = (
+    of_no_server = (
         quarantine.where(f.col("log_time").isNotNull())
         .groupBy(span(window).alias("span"))
         .agg(f.count("*").alias("refused"))
@@ -69,7 +69,7 @@ def data_quality(
             "refused",
         )
     )
-    both = of_servers.unionByName(of_nobody)
+    both = of_servers.unionByName(of_no_server)
     return both.select(
         f.col("span.start").alias("window_start"), f.col("span.end").alias("window_end"), *both.columns[1:]
     )

@@ -1,26 +1,26 @@
-"""How long a silent member went unnoticed, and how news of it spread: out of the nodes' traces.
+"""How soon a silent member was noticed, and how the news of it spread, from the nodes' traces.
 
 An observer's events about one member fall into episodes. An episode begins with `member-suspect` (or `member-dead`, if
-the suspicion was overheard) and ends with the next `member-alive` or `member-left` of the same observer:
+the observer missed the suspicion) and ends with the next `member-alive` or `member-left` of the same observer:
 
-    alive ──▶ suspect ──▶ alive                 `false-suspicion`: it was there all the time
+    alive ──▶ suspect ──▶ alive                 `false-suspicion`: it was alive all the time
               suspect ──▶ dead ──▶ alive        `came-back`
               suspect ──▶ dead ──▶ left         `left`
               suspect ──▶ dead                  `dead`, so far
               suspect                           `suspect`, so far
 
-An observer that restarts (`node-started`) knows nothing of its earlier life: its open episodes stay as they are. A
-member that is killed and back before anybody called it dead counts as a false suspicion too: so it looks from outside.
+An observer that restarts (`node-started`) has forgotten everything: its open episodes stay as they are. A member that
+is killed and comes back before any observer called it dead counts as a false suspicion too, because it looks like one
+from outside.
 
-The moments of an episode lie as far apart as by the observer's own clock, which is measured against log time anew with
-each batch of events, and badly by a node that has just started. An event without log time, such as one out of a file,
-is taken at the node's own clock.
+The distances within an episode are those of the observer's own clock. Its offset to log time is measured anew with each
+batch of events, and badly for a node that has just started. An event without log time, such as one from a file, is
+dated by the node's own clock.
 
 Last contact is the last report of the member that the log holds from before the suspicion, of that day or the day
-before; to look through all of history for it would cost more with each week. It is the nearest thing to "when it was
-last there" that does not come from the detector itself; its grain is the reporting period. The Raft id of a member is
-learned from the events that tell it: `server-admitted`, and a node's own `founded`, `joined` and their like, which
-carry `raftId`.
+before; to search all of history for it would cost more with each week. It is the best estimate of when the member was
+last alive that does not come from the detector itself; its resolution is the reporting period. The Raft id of a member
+is taken from the events that carry `raftId`: `server-admitted`, and a node's own `founded`, `joined` and similar ones.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -29,7 +29,7 @@ from pyspark.sql import functions as f
 from pipeline.transforms.entries import LATEST_MS, milliseconds
 
 WAVE_MS = 60_000
-"""News of the same change to the same member that is this far apart is about two changes."""
+"""If reports of the same change to the same member are this far apart, they are about two changes."""
 
 
 def detections(events: DataFrame, reports: DataFrame) -> DataFrame:
@@ -84,8 +84,8 @@ def detections(events: DataFrame, reports: DataFrame) -> DataFrame:
 def convergence(events: DataFrame) -> DataFrame:
     """One row a change to a member: from the first node that saw it to the last (`DERIVED["convergence"]`).
 
-    `nodes` counts the nodes whose traces are there at all; with `observers` below it, some did not see the change, or
-    are the member itself.
+    `nodes` counts the nodes with a trace. If `observers` is lower, some nodes did not see the change, or one is the
+    member itself.
     """
     once = _named_once(events)
     nodes = once.agg(f.count_distinct("node").alias("nodes"))
@@ -164,7 +164,7 @@ def _first(status: str) -> Column:
 
 
 def _moment(own_clock: str) -> Column:
-    """When it was in log time, by the moment at which the observer noticed."""
+    """When it was in log time, by the time at which the observer noticed."""
     return milliseconds(f.unix_millis("noticed_at") + f.col(own_clock) - f.col("noticed_ms"))
 
 

@@ -1,4 +1,4 @@
-"""What a log entry says: its JSON by a declared schema, the kind that it is, or the reason why it is none.
+"""What a log entry says: its JSON by a declared schema, its kind, or the reason why it is refused.
 
     envelope ──▶ classified:  all columns of the envelope, and
                               json      the application entry's members (NULL where the text is not what it should be)
@@ -7,19 +7,20 @@
                                         `snapshot` for a report of which the log holds only what came of it
                               reason    why it is refused
 
-Nor is an entry without a proof of its author (docs/reference/application-json.md), since the farm gives it no effect.
-Whether a proof holds, and whether its author may say what the entry says, depends on whom the farm had admitted by
-then: the farm alone knows, and an entry that looks proven is counted here although the farm may have refused it.
+An entry without a proof of its author is refused (docs/reference/application-json.md), since the farm gives it no
+effect. Whether a proof holds, and whether its author may write such an entry, depends on the identities that the farm
+had admitted by then. Only the farm knows: an entry that looks proven is counted here although the farm may have refused
+it.
 
 Parsing is Spark's own `from_json`, in the JVM and once for all tables: a hostile entry becomes NULLs, not an exception.
-The rules are those of the farm (`docs/reference/application-json.md`): one member tells the kinds apart, an entry with
-several of them, without what it needs or with a value outside its range is none. Members that are not declared are
-passed over, so entries may gain some. Texts are taken as they are: whether a hash or a destination is one, the farm
-alone asks.
+The rules are those of the farm (`docs/reference/application-json.md`): one member tells the kinds apart; an entry with
+several of them, without what it needs or with a value outside its range is refused. Members that are not declared are
+passed over, so entries may gain some. Texts are taken as they are: only the farm checks whether a hash or a destination
+is valid.
 
-`meta` is one object, or a list of them from a server that serves several masters, and Spark has no word for "this or
-that": it is kept as text here, and `parts_in_masters` reads either. To choose between two parsings here is a trap:
-the optimizer puts what a column is made of into every filter behind it (`_kept_whole`).
+`meta` is one object, or a list of them from a server that serves several masters, and Spark has no type for "this or
+that". It is kept as text here, and `parts_in_masters` reads either. Two parsings to choose from would be slow: the
+optimizer copies the expression of a column into every filter behind it (`_kept_whole`).
 
 Every arithmetic on a value that an entry chose happens behind a check of its range: with `spark.sql.ansi.enabled`, as
 it is, an overflow is an exception, and one entry with the date 2^62 would stop the pipeline for good.
@@ -144,7 +145,7 @@ _MEMBERS = _struct(voters=_SERVERS, learners=_SERVERS, oldVoters=_SERVERS)
 
 
 def classified(entries: DataFrame) -> DataFrame:
-    """Each entry of the log with what it says, or the reason why it says nothing."""
+    """Each entry of the log with what it says, or the reason why it is refused."""
     options = {
         "mode": "PERMISSIVE",
         "columnNameOfCorruptRecord": "_malformed",
@@ -169,10 +170,10 @@ def classified(entries: DataFrame) -> DataFrame:
 
 
 def _kept_whole(value: Column) -> Column:
-    """The value, behind a step that the optimizer looks not through.
+    """The value, behind a step that the optimizer does not look through.
 
-    Who filters by what an entry is asks for a hundred parts of the parsed text. The optimizer moves filters as far down
-    as it can, and puts what a column is made of in the place of its name: a hundred times `from_json`, and seconds of
+    A filter by the kind of an entry uses a hundred parts of the parsed text. The optimizer moves filters as far down
+    as it can, and replaces the name of a column by its expression: a hundred times `from_json`, and seconds of
     planning for each batch. It moves nothing below an `explode`, even one of a single value.
     """
     return f.explode(f.array(value))
@@ -206,11 +207,11 @@ def _reason(json: Column) -> Column:
     return (
         f.when(f.col("encoding") != "text", "not UTF-8")
         .when(f.col("body_bytes") > BODY_LIMIT_BYTES, f"larger than {BODY_LIMIT_BYTES} bytes")
-        # Spark reads the first object in a text and does not look at what is behind it.
+        # Spark reads the first object in a text and ignores what follows it.
         .when(json["_malformed"].isNotNull() | ~_ends_with_its_object(), "not the JSON that a server writes")
         .when(json.isNull() | (present == 0), "of no kind that this version knows")
         .when(present > 1, "of several kinds at once")
-        # A snapshot holds what came of a report, and no entry of its own.
+        # A snapshot holds the result of a report, not the entry itself.
         .when((f.col("kind") == "application") & ~_ends_like_proof(), UNSIGNED)
         .when(json["router"].isNotNull() & json["id"].isNull(), "a report without the server's id")
         .when(json["router"].isNotNull() & json["date"].isNull(), "a report without a date")
@@ -232,14 +233,14 @@ def _reason(json: Column) -> Column:
             f.exists(f.map_keys(json["factors"]["factors"]), lambda leaf: ~leaf.rlike(rf"\A{LEAF_HASH}\z")),
             "a factor of what is no destination's hash",
         )
-        .when(_lacks_what_it_needs(json), "an operator's word without what it is about")
+        .when(_lacks_what_it_needs(json), "an operator's entry without its subject")
         .when(f.size(json["destinations"]) > DESTINATIONS_LIMIT, f"more than {DESTINATIONS_LIMIT} destinations")
         .when(~_in_range(json), "a value outside its range")
     )
 
 
 def _in_range(json: Column) -> Column:
-    """Each figure within what the farm accepts; what is left out is within."""
+    """Whether each figure is within what the farm accepts; a figure that is left out is."""
     router = json["router"]
     counts = [
         json["date"],

@@ -1,8 +1,8 @@
 """One table a kind of entry: rows of `classified` with the names and units of `pipeline.schemas.HISTORY`.
 
-Tables tell destinations by pseudonyms; who is behind them is in a file of its own, for the owner's eyes
+Tables name destinations by pseudonyms; their addresses are in a file of its own that only the owner can read
 (`pipeline/current_state.py`). A pseudonym is `d-` and 12 hexadecimal digits of SHA-256 over a secret salt and the
-destination's b32 address. Without the salt it would be no pseudonym: addresses are public, and whoever has a list of
+destination's b32 address. Without the salt it would be no pseudonym: addresses are public, and any holder of a list of
 them could hash it.
 """
 
@@ -52,7 +52,7 @@ def reports(entries: DataFrame) -> DataFrame:
 
 
 def destination_reports(entries: DataFrame, salt: str) -> DataFrame:
-    """One row a destination in a report; a destination named twice in one report counts once, as first told."""
+    """One row a destination in a report; a destination named twice in one report counts once, as first named."""
     return addressed_destination_reports(entries, salt).drop("address")
 
 
@@ -142,7 +142,7 @@ def factors(entries: DataFrame, salt: str) -> DataFrame:
 
 
 def operator_actions(entries: DataFrame, salt: str) -> DataFrame:
-    """One row a word of an operator or a leader about the farm itself: who is in, what counts, at what cost.
+    """One row an entry of an operator or a leader about the farm itself: members, exclusions, costs.
 
     `subject` is the destination's pseudonym where the action is about one; `detail` is the rest as JSON.
     """
@@ -171,7 +171,7 @@ def operator_actions(entries: DataFrame, salt: str) -> DataFrame:
 
 
 def quarantine(entries: DataFrame) -> DataFrame:
-    """Application entries that are nothing the pipeline knows: index, size, reason; the text stays in the log."""
+    """Application entries of no kind that the pipeline knows: index, size, reason; the text stays in the log."""
     json = f.col("json")
     claimed = f.coalesce(
         *(f.when(json[kind].isNotNull(), kind) for kind in ("clock", "publication", "factors")),
@@ -185,7 +185,7 @@ def _of_each(masters: Column, member: str) -> Column:
 
 
 def pseudonym(address: Column, salt: str) -> Column:
-    """What tables call a destination."""
+    """The name of a destination in the tables."""
     return f.concat(f.lit("d-"), f.substring(f.sha2(f.concat(f.lit(salt), address), 256), 1, 12))
 
 

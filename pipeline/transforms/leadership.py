@@ -1,11 +1,11 @@
-"""Who led and who published, and the gaps between: out of the log, so that no node's own view is needed.
+"""Which servers led and published, and the gaps between: from the log, so that no node's own view is needed.
 
 A leader writes a clock entry at its election and in each reporting period. A term's first and last one bound what is
 known of its leadership, and the time between one term's last and the next term's first is how long the log shows no
 leader: an upper bound of the real gap, by at most one reporting period.
 
 A publisher commits to every structure before it signs it. A reign is a run of publications of one server for one
-master; the time between two reigns is how long nobody published anew.
+master; the time between two reigns is how long no server published.
 """
 
 from pyspark.sql import Column, DataFrame, Window

@@ -19,7 +19,7 @@ def router_health(
     """One row a server and window in which it reported (columns: `pipeline.schemas.DERIVED["router_health"]`).
 
     An uptime reset is a report whose uptime is below the last one that the server told before it, also across windows
-    and across reports that do not tell it: a router that restarts cannot be asked for a while. `uptimes` (`server_id`,
+    and across reports without an uptime: a router that restarts cannot be asked for a while. `uptimes` (`server_id`,
     `uptime_ms`) tells the servers' last ones from before these reports.
     """
     in_order = Window.partitionBy("server_id").orderBy("index").rowsBetween(Window.unboundedPreceding, -1)

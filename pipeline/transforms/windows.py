@@ -1,15 +1,15 @@
-"""What the tables by window share: the window, what counts as one report, in which periods one was to be expected.
+"""What the tables by window share: the window, what counts as one report, and the periods in which one was due.
 
 An entry may be in the log several times: a sender that got no answer submits it again under the same `request`, and
-only the first is applied. Whoever counts entries counts each `request` once, the one with the lowest index. Entries
-without a `request`, or with a text in it that names no submission (`docs/reference/application-json.md`), are all
-counted, as the farm applies them all.
+only the first is applied. Each `request` is counted once, by the entry with the lowest index. Entries without a
+`request`, or with a text in it that names no submission (`docs/reference/application-json.md`), are all counted, as the
+farm applies them all.
 
 A leader writes a clock entry per reporting period, and nothing else moves log time. So a moment of log time is a
-reporting period, and which ones there were is told by the log itself and needs no setting. Servers report a little
-sooner than they must, and once more when a leaf falls ill, so it is periods that are counted and not reports: one too
-many here does not make up for one that is missing there. A period is *whole* when the leader that began it also began
-the next one. One that an election cut short, or that is not over yet, is held against nobody.
+reporting period: the log itself shows which ones there were, and no setting is needed. Servers report a little sooner
+than they must, and once more when a leaf falls ill. So periods are counted and not reports: an additional report does
+not make up for a missing one. A period is *whole* when the leader that began it also began the next one. A period that
+an election cut short, or that is not over yet, counts against no server.
 """
 
 import re
@@ -38,7 +38,7 @@ def window_ms(window: str) -> int:
 
 def span(window: str) -> Column:
     """The window of log time that a row is in."""
-    # Spark itself does not know all the words that `window_ms` does.
+    # Spark itself does not know all the units that `window_ms` does.
     return f.window("log_time", f"{window_ms(window)} milliseconds")
 
 

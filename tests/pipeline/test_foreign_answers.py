@@ -163,7 +163,7 @@ def test_nodes_that_hang_are_waited_for_at_the_same_time(tmp_path: Path, monkeyp
         served(log, tmp_path / "four.sock") as four,
     ):
         monkeypatch.setattr(endpoint, "TIMEOUT_SECONDS", 20.0)
-        assert [found.address for found in FarmLog((one, two, three, four)).standings()] == [four]
+        assert [found.address for found in FarmLog((one, two, three, four)).statuses()] == [four]
     assert not asked.broken
 
 
@@ -194,7 +194,7 @@ def test_a_node_that_hangs_holds_nothing_up_while_another_answers(
     with served(log, tmp_path / "one.sock") as one, answering(tmp_path / "two.sock", hang) as two:
         try:
             ranges = log_ranges.NodeRanges((one, two), Credentials(), 100)
-            assert [ranges.standing(CLUSTER).commit_index for _ in range(3)] == [log.commit_index] * 3
+            assert [ranges.status(CLUSTER).commit_index for _ in range(3)] == [log.commit_index] * 3
         finally:
             end_of_test.set()
 

@@ -144,7 +144,7 @@ def test_who_answered_last_is_asked_first(tmp_path: Path) -> None:
     log, nobody = three_servers(minutes=1), str(tmp_path / "nobody.sock")
     with served(log, tmp_path / "one.sock") as first:
         ranges = log_ranges.NodeRanges((nobody, first), Credentials(), 100)
-        found = ranges.standing()
+        found = ranges.status()
         assert ranges.plan(1, 5, found.cluster).addresses == (first, nobody)
 
 
@@ -196,7 +196,7 @@ def test_nodes_of_no_cluster_or_another_one_are_passed_over_by_a_stream_as_well(
         assert end == {"next": ours.commit_index + 1, "cluster": ours.cluster_id}
         # who is about to join may be of ours
         with pytest.raises(FarmSilentError, match="not joined a cluster yet"):
-            FarmLog((first, second)).standing(ours.cluster_id)
+            FarmLog((first, second)).status(ours.cluster_id)
         with pytest.raises(FarmLogError, match="garlicfarm recover") as refused:
             stream_of(first).latestOffset(start, ReadAllAvailable())
         assert not isinstance(refused.value, FarmSilentError)

@@ -160,7 +160,7 @@ def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(
         "a value outside its range",
         "a factor of what is no destination's hash",
         "a clock entry without a time or its leader",
-        "an operator's word without what it is about",
+        "an operator's entry without its subject",
     ]
     assert [row["reports"] for row in health] == [6, 6, 6]
 

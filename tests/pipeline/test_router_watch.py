@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from pipeline.state import HEALTHY, SILENT, UNHEALTHY, RouterWatch, Rules, Sighting, Transition, WatchProcessor
+from pipeline.state import HEALTHY, SILENT, UNHEALTHY, RouterWatch, Rules, SeenReport, Transition, WatchProcessor
 
 RULES = Rules(silent_after_ms=90_000)
-GOOD = Sighting(index=1, at_ms=0, attached=True, uptime_ms=0, job_lag_ms=1.0, destinations=2, healthy_destinations=2)
+GOOD = SeenReport(index=1, at_ms=0, attached=True, uptime_ms=0, job_lag_ms=1.0, destinations=2, healthy_destinations=2)
 BAD = replace(GOOD, healthy_destinations=0)
 
 
-def told(kinds: list[Sighting], period_ms: int = 30_000) -> list[Sighting]:
+def told(kinds: list[SeenReport], period_ms: int = 30_000) -> list[SeenReport]:
     """Reports in the order of a log, one a period, of a router that runs on."""
     return [
         replace(kind, index=10 * number, at_ms=number * period_ms, uptime_ms=number * period_ms)
@@ -24,7 +24,7 @@ def told(kinds: list[Sighting], period_ms: int = 30_000) -> list[Sighting]:
     ]
 
 
-def watched(seen: list[Sighting], until_ms: int | None = None) -> list[Transition]:
+def watched(seen: list[SeenReport], until_ms: int | None = None) -> list[Transition]:
     watch, changes = RouterWatch(), []
     for each in seen:
         watch, found = watch.saw(each, RULES)
@@ -98,7 +98,7 @@ def test_a_restart_is_noticed_behind_reports_that_tell_no_uptime() -> None:
     assert [change.reason for change in watched(seen)] == ["first report", "router restarted"]
 
 
-def _frame(seen: list[Sighting]) -> pd.DataFrame:
+def _frame(seen: list[SeenReport]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "server_id": [7 for _ in seen],

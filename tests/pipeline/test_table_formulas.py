@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from pipeline import transforms
 from pipeline.envelope import SCHEMA
 from pipeline.schemas import DERIVED, EVENTS, HISTORY
-from pipeline.state import sightings
+from pipeline.state import seen_reports
 from pipeline.transforms.windows import first_of_each_request
 from tests.pipeline.farm_log_server import MadeUpLog, entries_of
 
@@ -201,6 +201,6 @@ def test_derived_tables_have_the_columns_that_their_schemas_tell(session: SparkS
 
 def test_a_filter_behind_the_parsing_of_entries_does_not_make_it_a_thousand_parsings(session: SparkSession) -> None:
     entries = session.createDataFrame([], SCHEMA)
-    plan = sightings(transforms.classified(entries.where(f.col("log_time").isNotNull())))
+    plan = seen_reports(transforms.classified(entries.where(f.col("log_time").isNotNull())))
     optimized = plan._jdf.queryExecution().optimizedPlan().toString()
     assert optimized.count("from_json") < 200, "each of them is one place; equal ones in a row are parsed once"

@@ -15,10 +15,10 @@ from pipeline.weighing import (
     PAUSE_PERIODS,
     SERVERS_MAX,
     ClockRow,
+    CurrentFactors,
     FactorsRow,
     Proposal,
     ReportRow,
-    Standing,
     Weighing,
     leaf_hash,
 )
@@ -54,13 +54,13 @@ class Story:
 
     def submit(self, proposal: Proposal) -> bool:
         """The proposal becomes the next entry; whether it counts."""
-        before = self.weighing.standing.through_index
+        before = self.weighing.current.through_index
         self._next(FactorsRow(self._count(), self.now_ms, proposal.through_index, proposal.factors))
-        return self.weighing.standing.through_index != before
+        return self.weighing.current.through_index != before
 
     def factor(self, server: int) -> float:
         """What counts now."""
-        return self.weighing.standing.at(name(server), self.now_ms)
+        return self.weighing.current.at(name(server), self.now_ms)
 
     def _count(self) -> int:
         self.index += 1
@@ -272,7 +272,7 @@ def test_of_thousands_of_leaves_as_many_are_proposed_as_the_farm_has_room_for_an
     assert min(proposal.factors.values()) > 1.25, "those that are off most"
     assert len(json.dumps(proposal.entry())) + REQUEST_BYTES <= ENTRY_LIMIT_BYTES
     # and when others are off most, those that the farm has keep their room until they are forgotten
-    assert weighing.standing.take(FactorsRow(log_index, weighing.log_time_ms, log_index - 1, proposal.factors))
+    assert weighing.current.take(FactorsRow(log_index, weighing.log_time_ms, log_index - 1, proposal.factors))
     weighing.observe(ClockRow(log_index + 50, BEGIN_MS + log_index + 400_000, PERIOD_MS))
     again = weighing.propose()
     assert again is not None
@@ -402,9 +402,9 @@ def test_no_figure_of_a_report_leads_out_of_bounds(lag_ms: float) -> None:
 
 
 def test_what_counts_is_reckoned_as_the_farm_reckons_it() -> None:
-    """`Standing` beside the state machine's own arithmetic, which is in whole thousandths."""
+    """`CurrentFactors` beside the state machine's own arithmetic, which is in whole thousandths."""
     random = Random(20261121)
-    ours, theirs = Standing(), farm.Weights()
+    ours, theirs = CurrentFactors(), farm.Weights()
     now_ms, leaves = BEGIN_MS, [f"leaf-{number}" for number in range(5)]
     for index in range(10, 2_000, 7):
         now_ms += random.choice((1_000, 30_000, 200_000, 700_000))

@@ -71,7 +71,7 @@ class Loop:
             self._publish(now_s)
             self._choose(now_s)
             self.share.append(self.chosen.count(SLOWED) / CLIENTS)
-            self.factor.append(self.weighing.standing.at(hash_of(NAMES[SLOWED]), BASE_MS + now_s * 1000))
+            self.factor.append(self.weighing.current.at(hash_of(NAMES[SLOWED]), BASE_MS + now_s * 1000))
         return self
 
     def _capacity(self, server: int, now_s: int) -> float:
