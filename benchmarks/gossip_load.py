@@ -21,13 +21,13 @@ from gossip.wire import (
     SECRETS_BYTES,
     AliveUpdate,
     Code,
-    Codec,
     JoinAck,
     JoinReq,
     Payload,
     PingRequest,
     PingResponse,
     RefusedError,
+    SecureCodec,
     Signer,
     sign,
 )
@@ -50,7 +50,7 @@ class Peer:
     """One asking peer with its socket."""
 
     identity: Identity
-    codec: Codec
+    codec: SecureCodec
     endpoint: socket.socket
     info: NodeInfo
     target: Address
@@ -123,7 +123,7 @@ def peers_of(
             identity = Identity.throwaway()
             here = Address(*endpoint.getsockname())
             info = NodeInfo(identity.node_id, here, Incarnation(1, 0), 2 * PEERS, metadata(number))
-            codec = Codec(Signer(identity.key), ring, os.urandom(SECRETS_BYTES))
+            codec = SecureCodec(Signer(identity.key), ring, os.urandom(SECRETS_BYTES))
             peers.append(Peer(identity, codec, endpoint, info, Address(host, port)))
         yield peers
     finally:

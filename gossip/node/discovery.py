@@ -24,7 +24,7 @@ from gossip.core.token_bucket import TokenBucket
 from gossip.node.endpoints import is_private, numeric, parse_endpoint
 from gossip.node.settings import SEEDS_LIMIT, ConfigError
 from gossip.node.udp import DatagramSocket, Network
-from gossip.wire.layout import Code
+from gossip.wire.codec import Code
 
 ANNOUNCEMENTS_PER_SECOND: Final = 2.0
 ANNOUNCEMENTS_BURST: Final = 4.0

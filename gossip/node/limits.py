@@ -30,10 +30,9 @@ from gossip.core.member import NodeId, NodeInfo
 from gossip.core.messages import JoinNak
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.token_bucket import TokenBucket
-from gossip.wire.decoding import decode
-from gossip.wire.encoding import encode
+from gossip.wire.codec import ETAG_LIMIT_BYTES, decode, encode
 from gossip.wire.identity import PUBLIC_KEY_BYTES
-from gossip.wire.layout import ETAG_LIMIT_BYTES, Refusal
+from gossip.wire.seal import Refusal
 
 SOURCES_LIMIT: Final = 1024
 NEWCOMERS_BURST: Final = 100.0

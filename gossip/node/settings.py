@@ -16,9 +16,9 @@ from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeId
 from gossip.core.options import Options
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
 from gossip.node.resumption import Clocks, system_clocks
-from gossip.wire.codec import DATAGRAM_LIMIT_BYTES
-from gossip.wire.layout import CAPACITY_LIMIT
+from gossip.wire.codec import CAPACITY_LIMIT
 from gossip.wire.seal import KeyRing
+from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES
 
 DEFAULT_CAPACITY: Final = 30
 SEEDS_LIMIT: Final = 256

@@ -49,7 +49,7 @@ from gossip.core.local_node import INCARNATION_LIMIT
 from gossip.core.member import Address, NodeId
 from gossip.core.messages import KeyringUpdate
 from gossip.node.endpoints import endpoint, numeric, parse_endpoint
-from gossip.wire.datagram import DatagramError, decode, encode
+from gossip.wire.codec import DatagramError, decode, encode
 from gossip.wire.identity import node_id_of
 from gossip.wire.seal import LABEL_BYTES, KeyRing
 

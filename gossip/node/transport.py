@@ -34,11 +34,10 @@ from gossip.node.limits import Counters, Loss, SourceLimits, offer_to
 from gossip.node.resumption import ResumptionWatch
 from gossip.node.settings import GroupSettings
 from gossip.node.udp import DatagramSocket
-from gossip.wire.codec import SECRETS_BYTES, Codec, RefusedError
-from gossip.wire.datagram import DatagramError
+from gossip.wire.codec import DatagramError
 from gossip.wire.identity import Signer
-from gossip.wire.layout import Refusal
-from gossip.wire.seal import KeyRing
+from gossip.wire.seal import KeyRing, Refusal
+from gossip.wire.secure_codec import SECRETS_BYTES, RefusedError, SecureCodec
 
 BATCH: Final = 64
 BROADCASTS_LIMIT: Final = 256
@@ -68,7 +67,7 @@ class Transport:
         self._publish = publish
         self._resumption = ResumptionWatch(settings.clocks)
         secrets = self._resumption.fresh_secrets(SECRETS_BYTES)
-        self._codec = Codec(signer, ring, secrets, settings.datagram_limit_bytes)
+        self._codec = SecureCodec(signer, ring, secrets, settings.datagram_limit_bytes)
         self._limits = SourceLimits()
         self._broadcasts: deque[Datagram] = deque()
         self._waiting = trio.CancelScope()

@@ -8,7 +8,7 @@ would be.
 from typing import Final
 
 from gossip.core.messages import AliveUpdate, Broadcast, JoinAck, JoinReq, Leave, Message, PingRequest, PingResponse
-from gossip.wire.encoding import encode
+from gossip.wire.codec import encode
 from gossip.wire.identity import CREDENTIAL_BYTES
 from gossip.wire.seal import OVERHEAD_BYTES
 

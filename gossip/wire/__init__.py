@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from gossip.core.messages import AliveUpdate, JoinAck, JoinReq, Payload, PingRequest, PingResponse
     from gossip.wire.box import x25519_private, x25519_public
-    from gossip.wire.codec import SECRETS_BYTES, Codec, RefusedError
-    from gossip.wire.decoding import decode_node_info
-    from gossip.wire.encoding import encode_node_info
+    from gossip.wire.codec import CAPACITY_LIMIT, Code, DatagramError, decode_node_info, encode_node_info
     from gossip.wire.identity import PUBLIC_KEY_BYTES, Purpose, Signer, Verifier, node_id_of, sign
-    from gossip.wire.layout import CAPACITY_LIMIT, Code, DatagramError
     from gossip.wire.seal import LABEL_BYTES, farm_label
+    from gossip.wire.secure_codec import SECRETS_BYTES, RefusedError, SecureCodec
 
 __all__ = [
     "CAPACITY_LIMIT",
@@ -23,7 +21,6 @@ __all__ = [
     "SECRETS_BYTES",
     "AliveUpdate",
     "Code",
-    "Codec",
     "DatagramError",
     "JoinAck",
     "JoinReq",
@@ -32,6 +29,7 @@ __all__ = [
     "PingResponse",
     "Purpose",
     "RefusedError",
+    "SecureCodec",
     "Signer",
     "Verifier",
     "decode_node_info",
@@ -46,12 +44,10 @@ __all__ = [
 _HOMES: Final = {
     "gossip.core.messages": ("AliveUpdate", "JoinAck", "JoinReq", "Payload", "PingRequest", "PingResponse"),
     "gossip.wire.box": ("x25519_private", "x25519_public"),
-    "gossip.wire.codec": ("Codec", "RefusedError", "SECRETS_BYTES"),
-    "gossip.wire.decoding": ("decode_node_info",),
-    "gossip.wire.encoding": ("encode_node_info",),
+    "gossip.wire.codec": ("CAPACITY_LIMIT", "Code", "DatagramError", "decode_node_info", "encode_node_info"),
     "gossip.wire.identity": ("PUBLIC_KEY_BYTES", "Purpose", "Signer", "Verifier", "node_id_of", "sign"),
-    "gossip.wire.layout": ("CAPACITY_LIMIT", "Code", "DatagramError"),
     "gossip.wire.seal": ("LABEL_BYTES", "farm_label"),
+    "gossip.wire.secure_codec": ("RefusedError", "SECRETS_BYTES", "SecureCodec"),
 }
 
 

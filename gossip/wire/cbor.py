@@ -1,210 +1,111 @@
-"""The slice of CBOR that datagrams use, read and written item by item.
-
-RFC 8949 lets a few bytes stand for very much: tags that become dates, fractions, regular expressions or shared
-references, declared lengths of 2^64, indefinite lengths, nesting without end, floats, many spellings of one number.
-cbor2 decodes all of it faithfully, each with its own exceptions, and which of its versions can be told to refuse what
-differs. So what comes from outside is not given to it: a `Reader` is told by its caller which item must come next, and
-takes that or raises. It knows only what our messages are made of:
+"""CBOR (RFC 8949) as datagrams use it: cbor2, told to refuse everything else.
 
     unsigned integers, byte strings, text, arrays, true, false, null
 
-in their shortest spelling and of definite length. Nothing is built that the caller did not ask for and bound (`loads`,
-which takes what comes, bounds the depth), and each value has exactly one spelling. It is also faster than to check the
-bytes, have a tree of lists made of them and check that: most datagrams are read once and answered.
+RFC 8949 lets a few bytes stand for very much: tags that become dates, regular expressions or shared references,
+indefinite lengths, nesting without end, maps. cbor2 decodes all of it. Here each tag and each map is an error before a
+value is made of it, so are indefinite lengths and bytes behind the value, and arrays lie in one another at most
+`DEPTH_LIMIT` deep. A declared length allocates nothing: cbor2 reads strings in pieces of at most 64 KiB and arrays item
+by item, and a datagram ends long before that. Floats, negative numbers and simple values pass here; the types of
+`gossip.wire.codec` refuse them.
+
+A number or length may come in a longer spelling than the shortest, which is the only one that is sent. So the same
+value can have several spellings. Signatures and MACs do not depend on that: they cover what the receiver encodes anew
+from the values.
 """
 
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from secrets import token_bytes
+from typing import Any, Final, NoReturn
 
 import cbor2
 
-_ONE_BYTE_ARGUMENT, _TWO_BYTE_ARGUMENT, _FOUR_BYTE_ARGUMENT, _EIGHT_BYTE_ARGUMENT = range(24, 28)
-_SHORTEST: Final = {24: 24, 25: 1 << 8, 26: 1 << 16, 27: 1 << 32}
-"""What an argument of each width must at least be: less has a shorter spelling."""
-
-_MAJOR_UNSIGNED, _MAJOR_OCTETS, _MAJOR_TEXT, _MAJOR_ARRAY = 0, 2, 3, 4
-_SHORT_HEADS: Final = tuple(tuple(bytes([major << 5 | short]) for short in range(24)) for major in range(8))
-FALSE, TRUE, NULL, EMPTY_ARRAY = b"\xf4", b"\xf5", b"\xf6", b"\x80"
-
-
 DEPTH_LIMIT: Final = 8
+FALSE, TRUE, NULL = b"\xf4", b"\xf5", b"\xf6"
+_MAJOR_UNSIGNED, _MAJOR_OCTETS, _MAJOR_ARRAY = 0, 2, 4
+_ONE_BYTE: Final = 24
+"""A number below this is written into the head itself; else the head says how many bytes follow it, from 1 to 8."""
+_SHORT_NUMBERS: Final = tuple(bytes((value,)) for value in range(_ONE_BYTE))
 
 
 class CborError(Exception):
-    """Not in the slice of CBOR that datagrams use, or not the item that must come."""
-
-
-def dumps(value: Any) -> bytes:
-    """Encode values of the slice (the shortest spelling is what cbor2 writes)."""
-    encoded: bytes = cbor2.dumps(value)
-    return encoded
+    """Not exactly one value of the CBOR that datagrams use."""
 
 
 def unsigned(value: int) -> bytes:
     """An unsigned integer of up to 64 bits."""
-    return _SHORT_HEADS[_MAJOR_UNSIGNED][value] if 0 <= value < _ONE_BYTE_ARGUMENT else _long_head(0, value)
+    return _SHORT_NUMBERS[value] if 0 <= value < _ONE_BYTE else _long_head(_MAJOR_UNSIGNED, value)
 
 
 def octets(value: bytes) -> bytes:
     """A byte string."""
-    length = len(value)
-    head = _SHORT_HEADS[_MAJOR_OCTETS][length] if length < _ONE_BYTE_ARGUMENT else _long_head(_MAJOR_OCTETS, length)
-    return head + value
+    return _head(_MAJOR_OCTETS, len(value)) + value
 
 
 def array_head(length: int) -> bytes:
     """What comes before so many elements."""
-    return _SHORT_HEADS[_MAJOR_ARRAY][length] if length < _ONE_BYTE_ARGUMENT else _long_head(_MAJOR_ARRAY, length)
+    return _head(_MAJOR_ARRAY, length)
+
+
+def _head(major: int, argument: int) -> bytes:
+    return bytes((major << 5 | argument,)) if argument < _ONE_BYTE else _long_head(major, argument)
 
 
 def _long_head(major: int, argument: int) -> bytes:
     if argument < 1 << 8:
-        return bytes((major << 5 | _ONE_BYTE_ARGUMENT, argument))
+        return bytes((major << 5 | _ONE_BYTE, argument))
     if argument < 1 << 16:
-        return bytes((major << 5 | _TWO_BYTE_ARGUMENT, argument >> 8, argument & 0xFF))
+        return bytes((major << 5 | _ONE_BYTE + 1, argument >> 8, argument & 0xFF))
     if argument < 1 << 32:
-        return bytes((major << 5 | _FOUR_BYTE_ARGUMENT,)) + argument.to_bytes(4, "big")
-    return bytes((major << 5 | _EIGHT_BYTE_ARGUMENT,)) + argument.to_bytes(8, "big")
+        return bytes((major << 5 | _ONE_BYTE + 2,)) + argument.to_bytes(4, "big")
+    return bytes((major << 5 | _ONE_BYTE + 3,)) + argument.to_bytes(8, "big")
+
+
+class _NoTags(Mapping[int, Any]):
+    """Decoders of tags, as cbor2 looks them up: each tag has one, and it refuses."""
+
+    def __getitem__(self, tag: int) -> Any:
+        return _refuse
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise CborError("a tag or a map")
+
+
+_NO_TAGS: Final = _NoTags()
+_PAIR: Final = array_head(2)
+_MARK: Final = token_bytes(8)
+_MARK_BYTES: Final = octets(_MARK)
+"""`cbor2.loads` ignores what follows a value. It is told to decode a pair, of the value and of these bytes, which no
+sender knows. Only if nothing follows the value are they the second of the pair. To ask a stream how far it was read
+takes twice as long."""
+
+
+def dumps(value: Any) -> bytes:
+    """Encode values of these types, each in its shortest spelling."""
+    encoded: bytes = cbor2.dumps(value)
+    return encoded
 
 
 def loads(data: bytes) -> Any:
-    """Decode exactly one value of the slice, for those who look at its shape themselves; or raise `CborError`."""
-    reader = Reader(data)
+    """Decode exactly one value, or raise `CborError`."""
     try:
-        value = reader.value()
-    except IndexError:
-        raise CborError("ends early") from None
-    reader.end()
+        decoded = cbor2.loads(
+            _PAIR + data + _MARK_BYTES,
+            max_depth=DEPTH_LIMIT + 1,
+            allow_indefinite=False,
+            semantic_decoders=_NO_TAGS,
+            object_hook=_refuse,
+        )
+    except cbor2.CBORError as error:
+        raise CborError(str(error)) from error
+    value, mark = decoded
+    if mark != _MARK:
+        raise CborError("trailing bytes")
     return value
-
-
-class Reader:
-    """Takes one value apart, from its first byte to its last.
-
-    Reading beyond the end of the bytes is `CborError`, or for the head of an item an `IndexError` of Python's own: a
-    check before each would cost more than the reading. Callers treat both as the same.
-    """
-
-    __slots__ = ("_data", "_position")
-
-    def __init__(self, data: bytes, position: int = 0) -> None:
-        self._data = data
-        self._position = position
-
-    def unsigned(self, limit: int) -> int:
-        """An unsigned integer up to `limit`."""
-        value = self._data[self._position]
-        if value < _ONE_BYTE_ARGUMENT:
-            self._position += 1
-        else:
-            value = self._argument(_MAJOR_UNSIGNED)
-        if value > limit:
-            raise CborError(f"an integer beyond {limit}")
-        return value
-
-    def octets(self, limit: int, least: int = 0) -> bytes:
-        """A byte string of `least` to `limit` bytes."""
-        return self._string(_MAJOR_OCTETS, limit, least)
-
-    def short_octets(self, length: int) -> bytes:
-        """A byte string of exactly so many bytes, fewer than 24."""
-        position = self._position
-        self._position = end = position + 1 + length
-        value = self._data[position + 1 : end]
-        if self._data[position] != _MAJOR_OCTETS << 5 | length or len(value) != length:
-            raise CborError(f"expected {length} bytes")
-        return value
-
-    def text(self, limit: int, least: int = 0) -> str:
-        """Text of `least` to `limit` characters."""
-        try:
-            value = self._string(_MAJOR_TEXT, 4 * limit, least).decode()
-        except UnicodeDecodeError as error:
-            raise CborError("text is not UTF-8") from error
-        if not least <= len(value) <= limit:
-            raise CborError(f"text of {len(value)} characters instead of {least} to {limit}")
-        return value
-
-    def _string(self, major: int, limit: int, least: int) -> bytes:
-        length = self._argument(major)
-        if not least <= length <= limit:
-            raise CborError(f"a string of {length} bytes instead of {least} to {limit}")
-        start = self._position
-        self._position = end = start + length
-        value = self._data[start:end]
-        if len(value) != length:
-            raise CborError("declares more than the datagram holds")
-        return value
-
-    def array(self, limit: int) -> int:
-        """The head of an array of up to `limit` elements, which are then the caller's to read; returns their number."""
-        length = self._argument(_MAJOR_ARRAY)
-        if length > limit:
-            raise CborError(f"an array of {length} instead of up to {limit}")
-        return length
-
-    def fields(self, count: int) -> None:
-        """The head of an array of exactly so many elements."""
-        if self._argument(_MAJOR_ARRAY) != count:
-            raise CborError(f"expected an array of {count}")
-
-    def boolean(self) -> bool:
-        """True or false."""
-        return self.takes(TRUE) or not self._require(FALSE)
-
-    def takes(self, spelling: bytes) -> bool:
-        """Whether the next byte is this one; if so it is taken."""
-        if self._data[self._position] != spelling[0]:
-            return False
-        self._position += 1
-        return True
-
-    def _require(self, spelling: bytes) -> bool:
-        if not self.takes(spelling):
-            raise CborError("expected true or false")
-        return True
-
-    def rest(self) -> bytes:
-        """All that is left, taken unread."""
-        rest = self._data[self._position :]
-        self._position = len(self._data)
-        return rest
-
-    def value(self, depth: int = DEPTH_LIMIT) -> Any:
-        """Whatever comes, of the types above; arrays lie in one another at most `depth` deep."""
-        first = self._data[self._position]
-        match first >> 5:
-            case 0:
-                return self._argument(_MAJOR_UNSIGNED)
-            case 2:
-                return self.octets(len(self._data))
-            case 3:
-                return self.text(len(self._data))
-            case 4 if depth > 0:
-                # Each element takes a byte at least: a length that is a lie ends with the bytes.
-                return [self.value(depth - 1) for _ in range(self.array(len(self._data)))]
-            case 7:
-                return None if self.takes(NULL) else self.boolean()
-            case _:
-                raise CborError("nested too deep, or a type that datagrams do not use")
-
-    def end(self) -> None:
-        """Nothing may follow."""
-        if self._position != len(self._data):
-            raise CborError("trailing bytes")
-
-    def _argument(self, major: int) -> int:
-        """The number in the head of an item that must be of this major type."""
-        position = self._position
-        short = self._data[position] - (major << 5)
-        if 0 <= short < _ONE_BYTE_ARGUMENT:
-            self._position = position + 1
-            return short
-        if not _ONE_BYTE_ARGUMENT <= short <= _EIGHT_BYTE_ARGUMENT:
-            raise CborError("another type, or an indefinite length")
-        self._position = end = position + 1 + (1 << (short - _ONE_BYTE_ARGUMENT))
-        value = int.from_bytes(self._data[position + 1 : end], "big")
-        if end > len(self._data):
-            raise CborError("ends early")
-        if value < _SHORTEST[short]:
-            raise CborError("not the shortest spelling")
-        return value

@@ -49,7 +49,7 @@ from gossip.core.messages import (
     Update,
     VerdictUpdate,
 )
-from gossip.wire.encoding import encode_chain, encode_node_info
+from gossip.wire.codec import encode_keyring, encode_node_info
 
 PUBLIC_KEY_BYTES: Final = 32
 CREDENTIAL_BYTES: Final = PUBLIC_KEY_BYTES + 64
@@ -143,7 +143,7 @@ def _holds_keys(news: KeyringUpdate) -> bool:
 
 
 def _keys_bytes(chain: Keyring) -> bytes:
-    return Purpose.KEYS.value + encode_chain(chain)
+    return Purpose.KEYS.value + encode_keyring(chain)
 
 
 def conflict_proof(key: Ed25519PrivateKey, life: bytes, nonce: int) -> bytes:

@@ -34,6 +34,7 @@ the answers are limited per source, and all that they do is to repeat that the k
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from enum import Enum
 from hashlib import sha256
 from typing import Final, NamedTuple, Protocol
 
@@ -44,7 +45,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gossip.core.keyring import KEY_BYTES, KEY_ID_BYTES, KEYS_LIMIT, Keyring, key_id
 from gossip.core.member import NODE_ID_BYTES, NodeId
-from gossip.wire.layout import Code, Refusal
+from gossip.wire.codec import Code
 
 LABEL_BYTES: Final = 8
 SALT_BYTES: Final = 16
@@ -65,6 +66,21 @@ _COUNTER: Final = slice(_ORIGIN.stop, HEADER_BYTES)
 _NONCE_PREFIX: Final = bytes(12 - COUNTER_BYTES)
 """A nonce has twelve bytes: the counter, and zeros before it."""
 _COUNTER_LIMIT: Final = (1 << 8 * COUNTER_BYTES) - 1
+
+
+class Refusal(Enum):
+    """Why a datagram was dropped before the core saw it; the values are the names that operators see."""
+
+    SHORT = "short"
+    OTHER_FARM = "other-farm"
+    UNKNOWN_KEY = "unknown-key"
+    RETIRED_KEY = "retired-key"
+    BAD_SEAL = "bad-seal"
+    REPLAY = "replay"
+    ECHO = "echo"
+    MISADDRESSED = "misaddressed"
+    MALFORMED = "malformed"
+    FORGED = "forged"
 
 
 class SealError(Exception):

@@ -20,8 +20,7 @@ from hashlib import sha256
 from typing import Final
 
 from gossip.core.member import NODE_ID_BYTES, Address, NodeId, NodeInfo
-from gossip.wire.encoding import encode_node_info, pack_address
-from gossip.wire.layout import DatagramError
+from gossip.wire.codec import DatagramError, encode_node_info, pack_address
 
 TOKEN_LIFETIME_MS: Final = 10_000
 TOKEN_SECRET_BYTES: Final = 32
@@ -56,7 +55,7 @@ class TokenMint:
 
     def _mac(self, head: bytes, address: Address, applicant: NodeId) -> bytes:
         try:
-            packed = pack_address(address)
+            packed = pack_address(address.host)
         except DatagramError as error:
             raise ValueError(str(error)) from error
         place = bytes([len(packed)]) + packed + address.port.to_bytes(2, "big")

@@ -30,8 +30,8 @@ from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo
 from gossip.core.messages import Broadcast, JoinReq, Leave, Message, PingRequest
 from gossip.node.state_files import Identity as NodeIdentity
-from gossip.wire.codec import SECRETS_BYTES, Codec
 from gossip.wire.identity import Signer
+from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, seeded
 from tests.end_to_end.settings import LOOPBACK, addresses
 
@@ -94,7 +94,7 @@ def real_datagrams(farm: Farm) -> list[bytes]:
     """Messages of a member that the farm would believe, did they arrive whole and from where they say."""
     ring = load_farm_key(farm.directory / "farm.key").key_ring
     identity = NodeIdentity.throwaway()
-    codec = Codec(Signer(identity.key), ring, os.urandom(SECRETS_BYTES))
+    codec = SecureCodec(Signer(identity.key), ring, os.urandom(SECRETS_BYTES))
     incarnation = Incarnation(1, 0)
     info = NodeInfo(identity.node_id, Address(LOOPBACK, 9), incarnation, 8, b"no metadata")
     target = NodeId(bytes.fromhex(farm.nodes[0].view().node.node_id))

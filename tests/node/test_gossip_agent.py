@@ -19,10 +19,10 @@ from gossip.node.limits import NEWCOMERS_BURST
 from gossip.node.settings import ConfigError, GroupSettings
 from gossip.node.state_files import GENERATION_FILE, StateError, keep_generation, load_identity, write_durably
 from gossip.node.transport import BATCH, BROADCASTS_LIMIT, Transport
-from gossip.wire.codec import Codec
-from gossip.wire.datagram import Code
+from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
 from gossip.wire.seal import KeyRing
+from gossip.wire.secure_codec import SecureCodec
 from tests.node.gossip_farm import (
     RING,
     in_simulated_time,
@@ -197,7 +197,7 @@ async def test_a_source_that_floods_with_joins_is_limited_and_another_is_not() -
     async with running_farm(network) as farm:
         seed = await farm.start()
         flood = await farm.start(bind=Address("127.0.0.2", 0))
-        codec = Codec(Signer(flood.identity.key), RING, bytes(range(48)))
+        codec = SecureCodec(Signer(flood.identity.key), RING, bytes(range(48)))
         for _ in range(int(NEWCOMERS_BURST) + 50):
             network.deliver(codec.outgoing(JoinReq(flood.info)), flood.info.address, seed.info.address)
         await until_counted(seed, "rate-limited", least=49)

@@ -18,10 +18,10 @@ from gossip.node.group import Group
 from gossip.node.key_manager import KeyManager
 from gossip.node.state_files import KEYS_FILE, StateError, known_chain
 from gossip.node.udp import DatagramSocket, UdpNetwork
-from gossip.wire.codec import SECRETS_BYTES, Codec
-from gossip.wire.datagram import Code
+from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
 from gossip.wire.seal import KeyRing
+from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec
 from tests.node.gossip_farm import (
     RING,
     in_simulated_time,
@@ -102,7 +102,7 @@ async def _refuses_the_old_key(network: LossyNetwork, agent: Group) -> None:
     before = agent.describe()
     stranger = MemorySocket(network, Address("127.0.0.1", 9))
     info = agent.info
-    codec = Codec(Signer(Ed25519PrivateKey.generate()), RING, b"s" * SECRETS_BYTES)
+    codec = SecureCodec(Signer(Ed25519PrivateKey.generate()), RING, b"s" * SECRETS_BYTES)
     ping = PingRequest(NodeId(b"stranger"), info.incarnation, info.node_id, info.incarnation, 1, 0)
     stranger.send(codec.outgoing(ping, info.node_id), info.address)
     await until_counted(agent, "retired-key")

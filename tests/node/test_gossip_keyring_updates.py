@@ -11,7 +11,7 @@ from gossip.core.member import Address, NodeId
 from gossip.core.messages import KeyringUpdate
 from gossip.node.group import Group
 from gossip.wire.box import MARK, BoxError, box, is_boxed, unbox
-from gossip.wire.datagram import Code, encode
+from gossip.wire.codec import Code, encode
 from gossip.wire.identity import Signer, sign_keys
 from gossip.wire.seal import ANYBODY, SALT_BYTES, Sealed
 from tests.node.gossip_farm import RING, in_simulated_time, new_events, running_farm, until_all_see_all, until_counted

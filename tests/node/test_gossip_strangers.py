@@ -12,9 +12,9 @@ from gossip.core.messages import JoinReq
 from gossip.node.group import Group
 from gossip.node.limits import ERRORS_BURST
 from gossip.node.state_files import PEERS_EVERY_S, PEERS_FILE, PEERS_REMEMBERED, keep_peers, known_peers
-from gossip.wire.codec import SECRETS_BYTES, Codec
-from gossip.wire.datagram import Code
+from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
+from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec
 from tests.node.gossip_farm import RING, in_simulated_time, new_events, running_farm, sees, until, until_all_see_all
 from tests.node.gossip_network import MemoryNetwork
 
@@ -25,7 +25,7 @@ def join_of_a_stranger() -> bytes:
     """A JoinReq with the farm's key, without a token."""
     signer = Signer(Ed25519PrivateKey.generate())
     info = NodeInfo(signer.node_id, VICTIM, Incarnation(1, 0), capacity=8)
-    return Codec(signer, RING, os.urandom(SECRETS_BYTES)).outgoing(JoinReq(info))
+    return SecureCodec(signer, RING, os.urandom(SECRETS_BYTES)).outgoing(JoinReq(info))
 
 
 def footprint(agent: Group) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from gossip.core.member import Address, NodeId
 from gossip.core.messages import KeyringUpdate
 from gossip.node.group import Group
 from gossip.node.state_files import load_identity
-from gossip.wire.datagram import encode
+from gossip.wire.codec import encode
 from gossip.wire.identity import sign_keys
 from gossip.wire.seal import ANYBODY, SALT_BYTES, Sealed
 from tests.authored import node_id

@@ -13,7 +13,7 @@ from bridge.node.raft.applied_state import _COUNTED
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from gossip.core.outbox import DropReason
 from gossip.node.limits import Loss
-from gossip.wire.layout import Refusal
+from gossip.wire.seal import Refusal
 from tests.operator_views import farm_view
 from tests.structure.raft_rules import ROOT
 

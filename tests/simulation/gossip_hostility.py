@@ -41,11 +41,10 @@ from gossip.core.messages import (
     VerdictUpdate,
 )
 from gossip.core.refusal import DOMAIN, RefusalCode
-from gossip.wire.codec import DATAGRAM_LIMIT_BYTES
-from gossip.wire.datagram import encode
+from gossip.wire.codec import Code, encode
 from gossip.wire.identity import Signer, departure_proof, sign, sign_keys
-from gossip.wire.layout import Code
 from gossip.wire.seal import ANYBODY, HEADER_BYTES, OVERHEAD_BYTES, SALT_BYTES, KeyRing, Sealed, SealError
+from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES
 from tests.simulation.gossip_wire_group import RING, WireGroup, WireNode, key_of
 
 FIRST_LIAR = 100

@@ -23,10 +23,9 @@ from gossip.core.options import Options
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.swim import Swim
 from gossip.node.limits import SourceLimit, SourceLimits
-from gossip.wire.codec import SECRETS_BYTES, Codec, RefusedError
 from gossip.wire.identity import Signer
-from gossip.wire.layout import Refusal
-from gossip.wire.seal import KeyRing
+from gossip.wire.seal import KeyRing, Refusal
+from gossip.wire.secure_codec import SECRETS_BYTES, RefusedError, SecureCodec
 
 RING = KeyRing(b"the key of the farm that is hit.")
 CAPACITY = 8
@@ -45,7 +44,7 @@ class WireNode:
 
     address: Address
     node_id: NodeId
-    codec: Codec
+    codec: SecureCodec
     core: Swim
     ring: KeyRing
     key_repairs: SourceLimit
@@ -81,7 +80,9 @@ class WireGroup:
         info = NodeInfo(signer.node_id, address, Incarnation(1, 0), CAPACITY, b"node %d" % number)
         secrets = sha512(f"{random_seed} {number}".encode()).digest()[:SECRETS_BYTES]
         core = Swim(info, options, Random(self.random.getrandbits(64)), 0, keys=RING.chain)
-        return WireNode(address, signer.node_id, Codec(signer, RING, secrets), core, RING, SourceLimits().key_repairs)
+        return WireNode(
+            address, signer.node_id, SecureCodec(signer, RING, secrets), core, RING, SourceLimits().key_repairs
+        )
 
     def offer(self, node: WireNode, datagram: bytes, source: Address) -> Refusal | None:
         """Any bytes from anywhere; why the wire refused them, or None if the core was told."""

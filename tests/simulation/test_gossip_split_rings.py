@@ -15,7 +15,7 @@ from gossip.core.clock_bound import ClockBound
 from gossip.core.keyring import DATED_LIMIT, DatedKey, Keyring
 from gossip.core.messages import KeyringUpdate
 from gossip.core.options import Options
-from gossip.wire.datagram import encode
+from gossip.wire.codec import encode
 from gossip.wire.identity import Signer, sign_keys
 from gossip.wire.seal import ANYBODY, SALT_BYTES, Sealed
 from tests.simulation.gossip_wire_group import WireGroup, WireNode, key_of

@@ -10,13 +10,13 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gossip.core.keyring import key_id
 from gossip.core.member import NodeId
-from gossip.wire.layout import Refusal
 from gossip.wire.seal import (
     HEADER_BYTES,
     OVERHEAD_BYTES,
     WINDOW,
     KeyRing,
     Opened,
+    Refusal,
     Sealed,
     SealError,
     Unsealed,

@@ -1,0 +1,193 @@
+"""One node's way from messages to datagrams and back: the wire floor's parts in their order.
+
+    out   message -> endorse (signatures, join auth) -> encode within the size -> seal for its receiver
+    in    datagram -> open the seal -> decode -> receiver -> authenticate -> token, auth, twin -> Received
+
+A datagram that names no receiver is taken only where its sender cannot know one: a JoinReq (it is for whoever lives at
+an address), a Broadcast, KeyringUpdate (the same for all, merged in any order), and a response on its way back through
+a helper, which the target was not told the id of and which takes it only for a request that it passed on.
+
+Whatever is wrong with what came in is one `RefusedError` with a reason to count. The codec does no I/O and is given the
+time, so simulations run it as it is.
+"""
+
+import hmac
+from collections import deque
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from gossip.core.events import Received
+from gossip.core.member import Address, NodeId, NodeInfo
+from gossip.core.messages import Broadcast, JoinReq, KeyringUpdate, Message, PingResponse
+from gossip.wire.box import BOX_OVERHEAD_BYTES, BoxError, box, is_boxed, unbox
+from gossip.wire.codec import DatagramError, decode, encode
+from gossip.wire.identity import PUBLIC_KEY_BYTES, ForgedError, Signer, Verifier, conflict_proof, proves_conflict
+from gossip.wire.seal import (
+    ANYBODY,
+    OWN_SALTS_REMEMBERED,
+    SALT_BYTES,
+    Envelope,
+    KeyRing,
+    Opened,
+    Refusal,
+    Sealed,
+    SealError,
+    Unsealed,
+    derive,
+)
+from gossip.wire.token import TOKEN_SECRET_BYTES, TokenMint, join_auth
+
+SECRETS_BYTES: Final = SALT_BYTES + TOKEN_SECRET_BYTES
+BOXES_REMEMBERED: Final = 64
+"""Only authentic boxes are remembered. An older one may be played again: its keys were merged, and change nothing."""
+DATAGRAM_LIMIT_BYTES: Final = 1400
+"""Fits an Ethernet frame through the usual tunnels: a fragmented datagram is lost when any part is."""
+
+
+class RefusedError(Exception):
+    """A datagram that is not for the core. `outdated`: an applicant that must be told so, and the id of its key."""
+
+    def __init__(self, reason: Refusal, outdated: tuple[NodeInfo, bytes] | None = None) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+        self.outdated = outdated
+
+
+class Incoming(NamedTuple):
+    """What the core is told, and how many unproved infos were left out of it."""
+
+    received: Received
+    piggyback_left_out: int = 0
+    outdated_key_id: bytes = b""
+    """The sender seals with a key that still opens but is no longer the primary: it has to hear of the new one."""
+
+
+class SecureCodec:
+    """Messages of one node's life as datagrams, under its farm's keys (or in clear, without a ring)."""
+
+    def __init__(
+        self, signer: Signer, ring: KeyRing | None, secrets: bytes, limit_bytes: int = DATAGRAM_LIMIT_BYTES
+    ) -> None:
+        """`secrets`: `SECRETS_BYTES` fresh from the system's random source, new for each start."""
+        if len(secrets) != SECRETS_BYTES:
+            raise ValueError(f"expected {SECRETS_BYTES} fresh random bytes, not {len(secrets)}")
+        self._life, token_secret = secrets[:SALT_BYTES], secrets[SALT_BYTES:]
+        self._lives: deque[bytes] = deque([self._life], OWN_SALTS_REMEMBERED)
+        self._signer = signer
+        self._verifier = Verifier()
+        self._sealed = None if ring is None else Sealed(ring, self._life, signer.node_id)
+        self._envelope: Envelope = self._sealed or Unsealed()
+        self._mint = TokenMint(signer.node_id, token_secret)
+        self._boxes: deque[bytes] = deque(maxlen=BOXES_REMEMBERED)
+        self._join_keys = _join_keys(ring)
+        self._limit_bytes = limit_bytes
+
+    def begin_life(self, secrets: bytes) -> None:
+        """Go on under fresh `secrets` (`SECRETS_BYTES`): this process may have been taken back to an earlier moment."""
+        self._life, token_secret = secrets[:SALT_BYTES], secrets[SALT_BYTES:SECRETS_BYTES]
+        self._lives.append(self._life)
+        self._mint = TokenMint(self._signer.node_id, token_secret)
+        if self._sealed is not None:
+            self._sealed.begin(self._life)
+
+    def use(self, ring: KeyRing) -> None:
+        """Seal, open and admit with another ring of the same farm."""
+        if self._sealed is None:
+            raise ValueError("datagrams that travel in clear have no keys to change")
+        self._sealed.use(ring)
+        self._join_keys = _join_keys(ring)
+
+    def outgoing(self, message: Message, receiver: NodeId | None = None, answered_key_id: bytes = b"") -> bytes:
+        """The datagram for a message of the core; `DatagramError` if it fits none.
+
+        `receiver`: none if it is not known, which is for the messages above only. `answered_key_id`: for somebody who
+        holds that key of the ring only.
+        """
+        message = self._signer.endorse(message)
+        if isinstance(message, JoinReq) and message.token and self._join_keys:
+            message = replace(message, auth=join_auth(self._join_keys[0], message.token, message.source))
+        elif isinstance(message, PingResponse) and self._is_about_conflict(message):
+            message = replace(message, proof=conflict_proof(self._signer.key, self._life, message.seq))
+        plain = encode(message, self._limit_bytes - self._envelope.overhead_bytes)
+        return self._envelope.seal(plain, receiver or ANYBODY, answered_key_id)
+
+    def boxed(self, message: KeyringUpdate, credential: bytes) -> bytes:
+        """Keyring updates for the identity of this credential only; `DatagramError` if no box can be made for it."""
+        if self._sealed is None:
+            raise DatagramError("datagrams that travel in clear have no keys to tell")
+        plain = encode(self._signer.endorse(message), self._limit_bytes - BOX_OVERHEAD_BYTES)
+        try:
+            return box(plain, credential[:PUBLIC_KEY_BYTES], self._sealed.label)
+        except BoxError as error:
+            raise DatagramError(str(error)) from error
+
+    def incoming(self, datagram: bytes, source: Address, now_ms: int) -> Incoming:
+        """What a datagram from `source` tells the core, or `RefusedError`."""
+        boxed = self.is_boxed(datagram)
+        opened = self._unboxed(datagram) if boxed else self._opened(datagram)
+        try:
+            decoded = decode(opened.plain)
+            if not (opened.names_receiver or self._may_be_for_anybody(decoded)):
+                raise RefusedError(Refusal.MISADDRESSED)
+            message, left_out = self._verifier.authenticate(decoded)
+        except DatagramError as error:
+            raise RefusedError(Refusal.MALFORMED) from error
+        except ForgedError as error:
+            raise RefusedError(Refusal.FORGED) from error
+        if opened.retired_key_id:
+            outdated = (message.source, opened.retired_key_id) if isinstance(message, JoinReq) else None
+            raise RefusedError(Refusal.RETIRED_KEY, outdated)
+        if isinstance(message, PingResponse) and self._is_about_conflict(message):
+            if not proves_conflict(message.proof, self._signer.node_id, self._lives, message.seq):
+                raise RefusedError(Refusal.FORGED)
+            message = replace(message, proof=b"")
+        admitted = isinstance(message, JoinReq) and self._admits(message, source, now_ms)
+        received = Received(source, message, token_valid=admitted, boxed=boxed)
+        return Incoming(received, left_out, opened.outdated_key_id)
+
+    def is_boxed(self, datagram: bytes) -> bool:
+        """Whether it is to be opened with an identity's key, which costs 20 times as much as a seal."""
+        return self._sealed is not None and is_boxed(datagram, self._sealed.label)
+
+    def _opened(self, datagram: bytes) -> Opened:
+        try:
+            return self._envelope.open(datagram)
+        except SealError as error:
+            raise RefusedError(error.reason) from error
+
+    def _unboxed(self, datagram: bytes) -> Opened:
+        if datagram in self._boxes:
+            raise RefusedError(Refusal.REPLAY)
+        try:
+            plain = unbox(datagram, self._signer.key)
+        except BoxError as error:
+            raise RefusedError(Refusal.BAD_SEAL) from error
+        self._boxes.append(datagram)
+        return Opened(plain, names_receiver=True)
+
+    def mint_token(self, address: Address, applicant: NodeId, now_ms: int) -> bytes:
+        """The token that lets `applicant` at `address` join within the next seconds."""
+        return self._mint.mint(address, applicant, now_ms)
+
+    def _is_about_conflict(self, response: PingResponse) -> bool:
+        """Whether it is the answer to a node's question who else uses its id, which is ours."""
+        return response.source_id == response.target_id == self._signer.node_id
+
+    def _may_be_for_anybody(self, message: Message) -> bool:
+        if isinstance(message, PingResponse):
+            return message.source_id != self._signer.node_id
+        return isinstance(message, JoinReq | Broadcast | KeyringUpdate)
+
+    def _admits(self, request: JoinReq, source: Address, now_ms: int) -> bool:
+        if not self._mint.recognises(request.token, source, request.source.node_id, now_ms):
+            return False
+        if not self._join_keys:
+            return True
+        return any(
+            hmac.compare_digest(request.auth, join_auth(key, request.token, request.source)) for key in self._join_keys
+        )
+
+
+def _join_keys(ring: KeyRing | None) -> tuple[bytes, ...]:
+    usable = () if ring is None else (ring.primary, *ring.others)
+    return tuple(derive(key, b"", b"join auth") for key in usable)

@@ -1,0 +1,224 @@
+"""From message to datagram and back at another node; tokens and auths; what is refused and why."""
+
+import random
+from dataclasses import replace
+from hashlib import sha512
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gossip.core.events import Received
+from gossip.core.member import Address, Incarnation, NodeInfo
+from gossip.core.messages import (
+    Broadcast,
+    JoinAck,
+    JoinNak,
+    JoinRedirect,
+    JoinReq,
+    Leave,
+    Message,
+    Payload,
+    PingRequest,
+    PingResponse,
+)
+from gossip.wire.codec import DatagramError, decode, encode
+from gossip.wire.identity import Signer, conflict_proof, departure_proof, sign
+from gossip.wire.seal import KeyRing, Refusal, Sealed
+from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES, SECRETS_BYTES, RefusedError, SecureCodec
+from gossip.wire.token import TOKEN_BYTES, TOKEN_LIFETIME_MS
+
+HOME, ELSEWHERE = Address("10.0.0.1", 7946), Address("10.0.0.9", 7946)
+RING = KeyRing(b"k" * 32)
+NOW = 5_000
+
+
+class Node:
+    """A codec with the info of its node."""
+
+    def __init__(self, name: str, ring: KeyRing | None = RING) -> None:
+        self.key = Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32))
+        signer = Signer(self.key)
+        self.info = NodeInfo(signer.node_id, HOME, Incarnation(1, 0), capacity=8)
+        self.codec = SecureCodec(signer, ring, sha512(name.encode()).digest()[:SECRETS_BYTES])
+
+    def join(self, token: bytes = b"") -> bytes:
+        """The datagram of its JoinReq."""
+        return self.codec.outgoing(JoinReq(self.info, token))
+
+    def take(self, datagram: bytes, source: Address = HOME, now_ms: int = NOW) -> Received:
+        """What it takes from a datagram."""
+        return self.codec.incoming(datagram, source, now_ms).received
+
+    def refuses(self, datagram: bytes) -> RefusedError:
+        """Why it refuses a datagram."""
+        with pytest.raises(RefusedError) as caught:
+            self.codec.incoming(datagram, HOME, NOW)
+        return caught.value
+
+
+def test_a_message_arrives_signed_and_from_where_it_came() -> None:
+    alice, boris = Node("alice"), Node("boris")
+    received = boris.take(alice.codec.outgoing(Broadcast(alice.info)), ELSEWHERE)
+    assert received == Received(ELSEWHERE, Broadcast(sign(alice.info, alice.key)))
+
+
+@pytest.mark.parametrize("ring", [RING, None], ids=["sealed", "unsealed"])
+def test_a_join_counts_as_admitted_only_with_a_token_for_this_applicant_at_this_address_in_time(
+    ring: KeyRing | None,
+) -> None:
+    seed, other_seed, alice, boris = (Node(name, ring) for name in ("seed", "other seed", "alice", "boris"))
+    token = seed.codec.mint_token(HOME, alice.info.node_id, NOW)
+    assert len(token) == TOKEN_BYTES
+    assert seed.take(alice.join(token)).token_valid
+    assert seed.take(alice.join(token), now_ms=NOW + TOKEN_LIFETIME_MS).token_valid
+
+    assert not seed.take(alice.join()).token_valid
+    assert not seed.take(alice.join(token), ELSEWHERE).token_valid
+    assert not seed.take(alice.join(token), Address(HOME.host, 1)).token_valid
+    assert not seed.take(alice.join(token), now_ms=NOW + TOKEN_LIFETIME_MS + 1).token_valid
+    assert not seed.take(boris.join(token)).token_valid
+    assert not other_seed.take(alice.join(token)).token_valid
+    for position in range(TOKEN_BYTES):
+        changed = bytearray(token)
+        changed[position] ^= 1
+        assert not seed.take(alice.join(bytes(changed))).token_valid
+
+
+def test_an_auth_is_bound_to_the_token_the_applicant_and_the_key() -> None:
+    seed, alice = Node("seed"), Node("alice")
+    token = seed.codec.mint_token(HOME, alice.info.node_id, NOW)
+    envelope = Sealed(RING, b"a third salt....", seed.info.node_id)
+    plain = Sealed(RING, b"a fourth salt...", seed.info.node_id).open(alice.join(token)).plain
+    honest = decode(plain)
+    assert isinstance(honest, JoinReq)
+    assert seed.take(envelope.seal(encode(honest))).token_valid
+    moved = replace(honest, source=sign(replace(alice.info, capacity=9), alice.key))
+    for forged in (replace(honest, auth=b""), replace(honest, auth=b"\x00" * 32), moved):
+        assert not seed.take(envelope.seal(encode(forged))).token_valid
+    another_key = SecureCodec(Signer(alice.key), KeyRing(b"x" * 32), bytes(SECRETS_BYTES))
+    foreign = Sealed(KeyRing(b"x" * 32), b"a fifth salt....", seed.info.node_id).open(
+        another_key.outgoing(JoinReq(alice.info, token))
+    )
+    assert not seed.take(envelope.seal(foreign.plain)).token_valid
+
+
+def test_a_join_under_the_key_that_is_being_rotated_out_is_still_admitted() -> None:
+    seed, alice = Node("seed", KeyRing(b"n" * 32, others=(RING.primary,), label=RING.label)), Node("alice")
+    token = seed.codec.mint_token(HOME, alice.info.node_id, NOW)
+    assert seed.take(alice.join(token)).token_valid
+
+
+def test_the_holder_of_a_retired_key_is_named_and_can_read_its_refusal() -> None:
+    seed, latecomer = Node("seed", KeyRing(b"n" * 32, retired=(RING.primary,), label=RING.label)), Node("late")
+    error = seed.refuses(latecomer.join())
+    assert error.reason is Refusal.RETIRED_KEY
+    assert error.outdated is not None
+    applicant, used = error.outdated
+    assert applicant.node_id == latecomer.info.node_id
+    nak = JoinNak("swimjoin", 7119)
+    assert latecomer.take(seed.codec.outgoing(nak, applicant.node_id, used)).message == nak
+
+
+def test_each_refusal_has_its_reason() -> None:
+    seed, alice, stranger = Node("seed"), Node("alice"), Node("stranger", KeyRing(b"s" * 32))
+    envelope = Sealed(RING, b"a third salt....", seed.info.node_id)
+    datagram = alice.join()
+    seed.take(datagram)
+    assert seed.refuses(datagram).reason is Refusal.REPLAY
+    assert seed.refuses(seed.join()).reason is Refusal.ECHO
+    assert seed.refuses(stranger.join()).reason is Refusal.OTHER_FARM
+    assert seed.refuses(alice.join()[:-1]).reason is Refusal.BAD_SEAL
+    assert seed.refuses(b"").reason is Refusal.SHORT
+    assert seed.refuses(envelope.seal(b"\x3frubbish")).reason is Refusal.MALFORMED
+    assert seed.refuses(envelope.seal(encode(JoinReq(alice.info)))).reason is Refusal.FORGED
+    assert (
+        seed.refuses(envelope.seal(encode(Leave(sign(alice.info, alice.key))), seed.info.node_id)).reason
+        is Refusal.FORGED
+    )
+    left = seed.take(alice.codec.outgoing(Leave(alice.info), seed.info.node_id)).message
+    proof = departure_proof(alice.key, alice.info.node_id, alice.info.incarnation)
+    assert left == Leave(replace(alice.info, credential=proof))
+
+
+@pytest.mark.parametrize("ring", [RING, None], ids=["sealed", "unsealed"])
+def test_rubbish_truncations_and_mutations_are_refused_by_the_one_error(ring: KeyRing | None) -> None:
+    seed_figure = random.randrange(2**32)
+    dice = random.Random(seed_figure)
+    seed, alice = Node("seed", ring), Node("alice", ring)
+    for _ in range(400):
+        datagram = bytearray(alice.join(dice.randbytes(32)))
+        match dice.randrange(3):
+            case 0:
+                datagram = bytearray(dice.randbytes(dice.randrange(300)))
+            case 1:
+                del datagram[dice.randrange(len(datagram)) :]
+            case _:
+                datagram[dice.randrange(len(datagram))] ^= dice.randrange(1, 256)
+        try:
+            taken = seed.take(bytes(datagram))
+        except RefusedError:
+            continue
+        assert ring is None, f"random seed {seed_figure}: a sealed datagram was changed and taken"
+        assert not taken.token_valid
+
+
+def test_a_datagram_keeps_to_the_size_that_a_frame_carries() -> None:
+    alice = Node("alice")
+    large = replace(alice.info, metadata=b"m" * 512)
+    ping: Message = PingRequest(
+        alice.info.node_id,
+        Incarnation(1, 0),
+        alice.info.node_id,
+        Incarnation(1, 0),
+        1,
+        0,
+        payload=Payload(sample=(large,) * 9),
+    )
+    assert 1000 < len(alice.codec.outgoing(ping)) <= DATAGRAM_LIMIT_BYTES
+
+
+def test_a_message_beyond_the_limits_of_the_wire_is_an_error_of_the_codec() -> None:
+    alice = Node("alice")
+    with pytest.raises(DatagramError):
+        alice.codec.outgoing(Broadcast(replace(alice.info, incarnation=Incarnation(2**63, 0))))
+
+
+def test_what_is_sealed_for_one_node_is_refused_by_every_other_and_stays_fresh_for_its_receiver() -> None:
+    alice, boris, clara = Node("alice"), Node("boris"), Node("clara")
+    incarnation = Incarnation(1, 0)
+    for message in (
+        JoinNak("swimjoin", 7117),
+        JoinRedirect((ELSEWHERE,), "swimjoin", 7118),
+        JoinAck(alice.info),
+        Leave(alice.info),
+        PingRequest(alice.info.node_id, incarnation, boris.info.node_id, incarnation, 1, 0),
+        PingResponse(boris.info.node_id, alice.info.node_id, incarnation, 1, 0),
+    ):
+        datagram = alice.codec.outgoing(message, boris.info.node_id)
+        assert clara.refuses(datagram).reason is Refusal.MISADDRESSED
+        boris.take(datagram)
+        assert boris.refuses(alice.codec.outgoing(message)).reason is Refusal.MISADDRESSED, "names no receiver"
+
+
+def test_a_response_on_its_way_through_a_helper_names_no_receiver_and_is_not_for_the_requester() -> None:
+    target, helper, requester = Node("target"), Node("helper"), Node("requester")
+    answer = PingResponse(requester.info.node_id, target.info.node_id, Incarnation(1, 0), 1, 0)
+    assert helper.take(target.codec.outgoing(answer)).message == answer
+    assert requester.refuses(target.codec.outgoing(answer)).reason is Refusal.MISADDRESSED
+
+
+def test_only_another_holder_of_the_identity_s_key_can_answer_as_a_twin() -> None:
+    boris, liar = Node("boris"), Node("liar")
+    twin = Node("boris")
+    twin.codec = SecureCodec(Signer(twin.key), RING, b"t" * SECRETS_BYTES)
+    name = boris.info.node_id
+    answer = PingResponse(name, name, Incarnation(1, 0), 1 << 63, 0)
+    assert boris.take(twin.codec.outgoing(answer, name)).message == answer
+
+    proof = conflict_proof(twin.key, b"t" * 16, 1 << 63)
+    own_proof = conflict_proof(boris.key, sha512(b"boris").digest()[:16], 1 << 63)
+    for forged in (b"", bytes(112), proof[:-1], conflict_proof(liar.key, b"l" * 16, 1 << 63), own_proof):
+        claimed = liar.codec.outgoing(replace(answer, proof=forged), name)
+        assert boris.refuses(claimed).reason is Refusal.FORGED
+    for_another_question = replace(answer, seq=7, proof=proof)
+    assert boris.refuses(liar.codec.outgoing(for_another_question, name)).reason is Refusal.FORGED
