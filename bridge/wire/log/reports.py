@@ -8,10 +8,10 @@ that knows the proposal alone reads everything of a server with one master, and 
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from dataclasses import asdict
+from typing import Annotated, Any, Final
 
-import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
 from bridge.core.log.records import LeafStatus, Measurement, MetaStatus, PublishConfig, Report, RouterStatus
 from bridge.core.state.farm_state import MASTERS_MAX
@@ -35,45 +35,48 @@ DESTINATIONS_LIMIT: Final = 64
 MEASUREMENTS_LIMIT: Final = 16
 
 
+# The structs' attributes have the names of the records', so that one is made out of the other without a list of them.
+
+
 class _Meta(Struct, rename="camel", omit_defaults=True):
     destination: DestinationText
-    publish_config: Literal["off", "auto", "on"]
+    publish_config: PublishConfig
     publishing: bool | UnsetType = UNSET
-    last_published_time: Milliseconds | UnsetType = UNSET
-    last_published_lease_set: StructureText | None = msgspec.field(name="lastPublishedLS", default=None)
-    can_sign_until: Seconds | None = None
+    last_published_time_ms: Milliseconds | UnsetType = field(name="lastPublishedTime", default=UNSET)
+    last_published_lease_set: StructureText | None = field(name="lastPublishedLS", default=None)
+    can_sign_until_s: Seconds | None = field(name="canSignUntil", default=None)
 
 
 class _Router(Struct, rename="camel", omit_defaults=True):
     attached: bool | UnsetType = UNSET
-    uptime: Milliseconds | None = None
-    job_lag: Lag | None = None
+    uptime_ms: Milliseconds | None = field(name="uptime", default=None)
+    job_lag_ms: Lag | None = field(name="jobLag", default=None)
     exploratory_tunnels: Count | None = None
     participating_tunnels: Count | None = None
-    configured_bandwidth: Count | None = None
-    current_bandwidth: Count | None = None
+    configured_bandwidth_bytes_per_s: Count | None = field(name="configuredBandwidth", default=None)
+    current_bandwidth_bytes_per_s: Count | None = field(name="currentBandwidth", default=None)
     cpu_percent: Percent | None = None
     memory_percent: Percent | None = None
-    last_published_router_info: StructureText | None = msgspec.field(name="lastPublishedRI", default=None)
+    last_published_router_info: StructureText | None = field(name="lastPublishedRI", default=None)
 
 
 class _Leaf(Struct, rename="camel", omit_defaults=True):
     destination: DestinationText
     healthy: bool | UnsetType = UNSET
-    master: HashText | None = None
-    uptime: Milliseconds | None = None
+    master_hash: HashText | None = field(name="master", default=None)
+    uptime_ms: Milliseconds | None = field(name="uptime", default=None)
     configured_tunnels: Count | None = None
     current_tunnels: Count | None = None
-    configured_bandwidth: Count | None = None
-    current_bandwidth: Count | None = None
+    configured_bandwidth_bytes_per_s: Count | None = field(name="configuredBandwidth", default=None)
+    current_bandwidth_bytes_per_s: Count | None = field(name="currentBandwidth", default=None)
     configured_connections: Count | None = None
     current_connections: Count | None = None
 
 
 class _Measurement(Struct, rename="camel", omit_defaults=True):
-    hash: HashText
+    destination_hash: HashText = field(name="hash")
     reachable: bool
-    fetch_time: Milliseconds | None = None
+    fetch_ms: Milliseconds | None = field(name="fetchTime", default=None)
 
 
 _Measurements = Annotated[list[_Measurement], Meta(max_length=MEASUREMENTS_LIMIT)]
@@ -101,7 +104,7 @@ def to_report(entry: ReportEntry) -> Report:
         cluster=entry.cluster,
         date_ms=entry.date,
         server_id=entry.id,
-        router=_to_router(entry.router),
+        router=RouterStatus(**{**structs.asdict(entry.router), "attached": entry.router.attached is not False}),
         masters=_to_masters(entry.meta),
         destinations=_to_leaves(entry.destinations),
         remote_destinations=_to_measurements(entry.remote_destinations),
@@ -118,29 +121,13 @@ def _to_masters(meta: _Meta | list[_Meta] | None) -> tuple[MetaStatus, ...]:
 
 
 def _to_meta(meta: _Meta) -> MetaStatus:
-    return MetaStatus(
-        destination=checked_destination(meta.destination),
-        publish_config=PublishConfig(meta.publish_config),
-        publishing=meta.publishing is True,
-        last_published_time_ms=0 if meta.last_published_time is UNSET else meta.last_published_time,
-        last_published_lease_set=meta.last_published_lease_set,
-        can_sign_until_s=meta.can_sign_until,
-    )
-
-
-def _to_router(router: _Router) -> RouterStatus:
-    return RouterStatus(
-        attached=router.attached is not False,
-        uptime_ms=router.uptime,
-        job_lag_ms=router.job_lag,
-        exploratory_tunnels=router.exploratory_tunnels,
-        participating_tunnels=router.participating_tunnels,
-        configured_bandwidth_bytes_per_s=router.configured_bandwidth,
-        current_bandwidth_bytes_per_s=router.current_bandwidth,
-        cpu_percent=router.cpu_percent,
-        memory_percent=router.memory_percent,
-        last_published_router_info=router.last_published_router_info,
-    )
+    told = {
+        **structs.asdict(meta),
+        "publishing": meta.publishing is True,
+        "last_published_time_ms": 0 if meta.last_published_time_ms is UNSET else meta.last_published_time_ms,
+    }
+    checked_destination(meta.destination)
+    return MetaStatus(**told)
 
 
 def _to_leaves(leaves: list[_Leaf]) -> tuple[LeafStatus, ...]:
@@ -150,85 +137,26 @@ def _to_leaves(leaves: list[_Leaf]) -> tuple[LeafStatus, ...]:
 
 
 def _to_leaf(leaf: _Leaf) -> LeafStatus:
-    return LeafStatus(
-        destination=checked_destination(leaf.destination),
-        healthy=leaf.healthy is True,
-        master_hash=leaf.master,
-        uptime_ms=leaf.uptime,
-        configured_tunnels=leaf.configured_tunnels,
-        current_tunnels=leaf.current_tunnels,
-        configured_bandwidth_bytes_per_s=leaf.configured_bandwidth,
-        current_bandwidth_bytes_per_s=leaf.current_bandwidth,
-        configured_connections=leaf.configured_connections,
-        current_connections=leaf.current_connections,
-    )
+    checked_destination(leaf.destination)
+    return LeafStatus(**{**structs.asdict(leaf), "healthy": leaf.healthy is True})
 
 
 def _to_measurements(measured: list[_Measurement]) -> tuple[Measurement, ...]:
-    return tuple(Measurement(each.hash, each.reachable, each.fetch_time) for each in measured)
-
-
-def _from_measurements(measured: tuple[Measurement, ...]) -> list[_Measurement]:
-    return [_Measurement(each.destination_hash, each.reachable, each.fetch_ms) for each in measured]
+    return tuple(Measurement(**structs.asdict(each)) for each in measured)
 
 
 def from_report(report: Report, config: Mapping[str, Any] | None) -> ReportEntry:
     """How it is written."""
+    masters = [_Meta(**asdict(each)) for each in report.masters]
     return ReportEntry(
         cluster=report.cluster,
         date=report.date_ms,
         id=report.server_id,
-        router=_from_router(report.router),
-        meta=_from_masters(report.masters),
-        destinations=[_from_leaf(leaf) for leaf in report.destinations],
-        remote_destinations=_from_measurements(report.remote_destinations),
-        remote_metas=_from_measurements(report.remote_metas),
+        router=_Router(**asdict(report.router)),
+        meta=masters if len(masters) > 1 else masters[0] if masters else None,
+        destinations=[_Leaf(**asdict(each)) for each in report.destinations],
+        remote_destinations=[_Measurement(**asdict(each)) for each in report.remote_destinations],
+        remote_metas=[_Measurement(**asdict(each)) for each in report.remote_metas],
         request=report.request,
         config=None if config is None else dict(config),
-    )
-
-
-def _from_masters(masters: tuple[MetaStatus, ...]) -> _Meta | list[_Meta] | None:
-    parts = [_from_meta(part) for part in masters]
-    return parts if len(parts) > 1 else parts[0] if parts else None
-
-
-def _from_meta(meta: MetaStatus) -> _Meta:
-    return _Meta(
-        destination=meta.destination,
-        publish_config=meta.publish_config.value,
-        publishing=meta.publishing,
-        last_published_time=meta.last_published_time_ms,
-        last_published_lease_set=meta.last_published_lease_set,
-        can_sign_until=meta.can_sign_until_s,
-    )
-
-
-def _from_router(router: RouterStatus) -> _Router:
-    return _Router(
-        attached=router.attached,
-        uptime=router.uptime_ms,
-        job_lag=router.job_lag_ms,
-        exploratory_tunnels=router.exploratory_tunnels,
-        participating_tunnels=router.participating_tunnels,
-        configured_bandwidth=router.configured_bandwidth_bytes_per_s,
-        current_bandwidth=router.current_bandwidth_bytes_per_s,
-        cpu_percent=router.cpu_percent,
-        memory_percent=router.memory_percent,
-        last_published_router_info=router.last_published_router_info,
-    )
-
-
-def _from_leaf(leaf: LeafStatus) -> _Leaf:
-    return _Leaf(
-        destination=leaf.destination,
-        healthy=leaf.healthy,
-        master=leaf.master_hash,
-        uptime=leaf.uptime_ms,
-        configured_tunnels=leaf.configured_tunnels,
-        current_tunnels=leaf.current_tunnels,
-        configured_bandwidth=leaf.configured_bandwidth_bytes_per_s,
-        current_bandwidth=leaf.current_bandwidth_bytes_per_s,
-        configured_connections=leaf.configured_connections,
-        current_connections=leaf.current_connections,
     )
