@@ -1,1 +1,1 @@
-"""Benchmarks that anyone can run (`make bench`): each figure beside a physical limit measured in the same run."""
+"""Benchmarks (`make bench`): each figure stands beside a physical limit that is measured in the same run."""

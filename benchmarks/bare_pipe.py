@@ -5,10 +5,10 @@
 
     python -m benchmarks.bare_pipe SPECIFICATION      (JSON; its role: follower, leader or client)
 
-There is no term, no log, no checksum, no index, and no failure is handled: what a replicated log in trio over TLS could
-reach at best on this machine, with the same bytes, the same number of syncs, and as many processes. A frame is a length
-of four bytes and that many bytes of entries. As with ours, one round is under way at a time and the next gathers. It
-imports nothing of `consensus`, so that it stays as it is whatever changes there.
+There is no term, no log, no checksum, no index, and no failure is handled. So this is the best that a replicated log in
+trio over TLS could reach on this machine, with the same bytes, the same number of syncs, and as many processes. A frame
+is a length of four bytes and that many bytes of entries. As in our servers, one round is under way at a time, and what
+arrives meanwhile forms the next. The module imports nothing of `consensus`, so that a change there does not change it.
 """
 
 import json

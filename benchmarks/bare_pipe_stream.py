@@ -3,7 +3,7 @@
     send_now(data)  ─▶ encrypt ─▶ the kernel takes it at once, or it waits in `unsent` ─▶ send_all carries it on
     receive_some()  ─▶ wait until the socket is readable ─▶ all that was decrypted, however many records
 
-It is what servers used when shares of the pipe were first taken, less what the pipe does not need. A pipe over
+The servers used this stream when the pipe was first measured; what the pipe does not need is left out. A pipe over
 the servers' own stream would become quicker with each improvement of that stream, and a share of it would then not be
 comparable with an earlier one. So this module imports nothing of `consensus` and does not change with it.
 """
@@ -79,7 +79,7 @@ class PipeStream(trio.abc.Stream):
                 self._incoming.write_eof()
 
     async def aclose(self) -> None:
-        """Say goodbye, if the kernel takes it soon, and close. Waits for no answer."""
+        """Send close_notify, if the kernel takes it soon, and close. Does not wait for an answer."""
         try:
             if not self._closed and not self._sending:
                 with suppress(ssl.SSLError, trio.BrokenResourceError, trio.ClosedResourceError):

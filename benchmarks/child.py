@@ -1,10 +1,10 @@
-"""A process of a benchmark: started, spoken to by lines, watched, and ended, whatever happens.
+"""A process of a benchmark: started, asked by lines of text, watched, and ended, whatever happens.
 
     start ─▶ say / hear, one line each, within a time ─▶ processor time, memory ─▶ end (or kill, to be started again)
 
-Every process of ours ends when its standard input closes, so none outlives the benchmark. Programs of others do not
-watch theirs: a shell that does stands before them (`start_foreign`). What a process says on its standard error goes to
-a file, whose last lines stand in the error when it ends early.
+Every process of ours ends when its standard input closes, so none outlives the benchmark. Other programs do not watch
+theirs, so a shell that does is started before them (`start_foreign`). The standard error of a process goes to a file;
+if the process ends early, the error shows its last lines.
 """
 
 import json
@@ -24,11 +24,11 @@ HEAR_TIMEOUT_S = 60.0
 STOP_GRACE_S = 5.0
 _LINE_LIMIT_BYTES = 256 * 1024 * 1024
 _TAIL_CHARACTERS = 600
-_LEASH = '"$@" >&2 & echo $!; cat >/dev/null; kill -9 $! 2>/dev/null'
+_ENDS_WITH_ITS_INPUT = '"$@" >&2 & echo $!; cat >/dev/null; kill -9 $! 2>/dev/null'
 
 
 class ChildError(Exception):
-    """A process of the benchmark ended early or stayed silent; the text shows the last it said."""
+    """A process of the benchmark ended early or stayed silent; the text shows its last output."""
 
 
 class Child:
@@ -58,8 +58,8 @@ class Child:
 
     @classmethod
     async def start_foreign(cls, name: str, command: Sequence[str], log: Path) -> "Child":
-        """Start a program that knows nothing of us; all its output goes to the file."""
-        child = await cls.start(name, ["sh", "-c", _LEASH, "sh", *command], log)
+        """Start a program of another project; all its output goes to the file."""
+        child = await cls.start(name, ["sh", "-c", _ENDS_WITH_ITS_INPUT, "sh", *command], log)
         child.pid = int(await child.hear())
         return child
 
@@ -110,7 +110,7 @@ class Child:
                 os.kill(self.pid, signal.SIGKILL)
 
     async def end(self) -> None:
-        """Close its standard input, be patient for a while, then insist."""
+        """Close its standard input, wait for a while, then kill it."""
         with trio.CancelScope(shield=True):
             if self.process.stdin is not None:
                 await self.process.stdin.aclose()

@@ -1,7 +1,7 @@
 """One client process: so many concurrent clients, each of which submits an entry, waits until it is committed, again.
 
 It speaks the Garlic Farm protocol through `GarlicFarmClient`, like any client: TLS with pinned certificates, Digest
-upgrade, redirects to the leader. What its parent tells it and hears from it is in `load`.
+upgrade, redirects to the leader. `load` defines what its parent and it tell each other.
 """
 
 import json

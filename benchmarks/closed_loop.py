@@ -1,7 +1,7 @@
-"""The measured part of a client process on trio: warm up, say so, wait for the word, load, report.
+"""The measured part of a client process on trio: warm up, say "ready", wait for "go", load, report.
 
-Both client processes of ours run it, the one that speaks the Garlic Farm protocol and the one of the bare pipe, so what
-is compared is measured by the same lines. etcd's client does the same on asyncio, where its library lives.
+Both client processes of ours run it, the one that speaks the Garlic Farm protocol and the one of the bare pipe, so the
+same code measures what is compared. etcd's client does the same on asyncio, which its library needs.
 """
 
 import sys

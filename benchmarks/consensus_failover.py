@@ -58,7 +58,7 @@ class OurGroup:
         return seconds
 
 
-class OfEtcd:
+class EtcdKilled:
     """etcd."""
 
     name = "etcd"
@@ -99,7 +99,7 @@ async def measure(directory: Path, repetitions: int = REPETITIONS) -> tuple[list
         if program is None:
             missing.append(f"etcd: skipped: {reason}")
         else:
-            groups.append(OfEtcd(await stack.enter_async_context(running_etcd_group(directory / "etcd", program))))
+            groups.append(EtcdKilled(await stack.enter_async_context(running_etcd_group(directory / "etcd", program))))
         found: dict[str, list[float]] = {group.name: [] for group in groups}
         for _ in range(repetitions):
             for group in groups:

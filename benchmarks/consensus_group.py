@@ -49,7 +49,7 @@ class ConsensusGroup:
         await self.servers.pop(number).end()
 
     async def statuses(self) -> dict[int, dict[str, object]]:
-        """What each running server says of itself."""
+        """The status that each running server reports."""
         return {number: await child.ask("status") for number, child in self.servers.items()}
 
     async def settle(self) -> int:

@@ -2,10 +2,10 @@
 
     python -m benchmarks.consensus_node SPECIFICATION      (JSON: server_id, directory, port, cluster, password, peers)
 
-The farm's own node also gossips, reports and publishes; this one does nothing but agree, so that what it costs is what
-consensus costs. It prints one line with its port, its certificate's fingerprint and what opening the storage took,
-reads one line that names its peers, prints "ready", answers each further line with its status, and runs until its
-standard input closes, so it cannot outlive the benchmark.
+The farm's own node also gossips, reports and publishes; this one does nothing but replicate, so its cost is the cost of
+consensus. It prints one line with its port, its certificate's fingerprint and what opening the storage took, reads one
+line that names its peers, prints "ready", answers each further line with its status, and runs until its standard input
+closes, so it cannot outlive the benchmark.
 """
 
 import json
@@ -88,7 +88,7 @@ class Specification:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What one server tells at its start, and hears of the others."""
+    """What one server announces at its start, and learns of the others."""
 
     server_id: int
     port: int
@@ -147,7 +147,7 @@ class Gateway:
         return ask_server(self.server, sender, request, answered)
 
     def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
-        """A client's entries; without any, only who leads."""
+        """A client's entries; without any, only which server leads."""
         return self._clients().client_request(commands, answered)
 
     def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
@@ -240,7 +240,7 @@ def _status(server: ConsensusServer) -> Status:
 
 
 def _observe(_notice: Notice) -> None:
-    """Nobody watches."""
+    """Ignore notices."""
 
 
 def _generation(path: Path) -> int:

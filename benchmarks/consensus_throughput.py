@@ -33,11 +33,11 @@ class Goals:
     """What one scenario should reach, in pure Python and with compiled modules. None: no goal."""
 
     share_of_pipe: tuple[float, float] | None = None
-    """Our entries in the bare pipe's, at least."""
+    """Our entries divided by the bare pipe's, at least."""
     pipe_p50s: tuple[float, float] | None = None
-    """Our p50 in the bare pipe's, at most."""
+    """Our p50 divided by the bare pipe's, at most."""
     times_etcd: tuple[float, float] | None = None
-    """Our entries in etcd's, whose client is in Go, at least."""
+    """Our entries divided by etcd's, whose client is in Go, at least."""
 
 
 GOALS = dict(
@@ -92,7 +92,7 @@ def figures(scenario: Scenario, found: Found, machine: Machine) -> list[Figure]:
 
 
 def _costs(turns: list[Turn]) -> tuple[float, ...]:
-    """Depends less than a rate does on what else the machine runs."""
+    """The processor time of an entry, which depends less than a rate on what else the machine runs."""
     return tuple(turn.servers_share / turn.rate.entries_per_s * 1e6 for turn in turns)
 
 

@@ -2,7 +2,7 @@
 
     each contender: processes that serve, and a way to drive a load against them ─▶ Rate, processor time of its servers
 
-A contender that cannot be had is left out with a reason. Those that run and are not under load send heartbeats only.
+A contender that is not available is left out with a reason. Those that run and are not under load send heartbeats only.
 """
 
 import json
@@ -60,7 +60,7 @@ class Contender(Protocol):
     name: str
 
     def fits(self, scenario: Scenario) -> bool:
-        """Whether the scenario means something to it."""
+        """Whether it can run the scenario."""
         ...
 
     async def turn(self, scenario: Scenario, load: Load) -> Turn:
@@ -69,7 +69,7 @@ class Contender(Protocol):
 
 
 async def drive(clients: Sequence[Child], servers: Sequence[Child], load: Load) -> Turn:
-    """Have client processes that were told their load begin at one word."""
+    """Have client processes that know their load begin together."""
     try:
         patience_s = 30 + 3 * load.seconds
         for child in clients:
@@ -246,7 +246,7 @@ async def pysyncobj(directory: Path, name: str, *, synced: bool, at_once: bool) 
 
 @asynccontextmanager
 async def all_contenders(directory: Path) -> AsyncIterator[tuple[list[Contender], list[str]]]:
-    """Everything that can be had; remarks say what cannot, and which client drives etcd."""
+    """All contenders that are available; remarks say which are not, and which client drives etcd."""
     contenders: list[Contender] = []
     remarks: list[str] = []
     async with AsyncExitStack() as stack:

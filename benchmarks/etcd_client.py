@@ -20,7 +20,7 @@ from benchmarks import etcd_messages
 from benchmarks.load import GO, READY, WARM_UP_S, Load, Loop, Result
 from benchmarks.steady import ATTEMPT_S, PERIOD_S, UNDER_WAY_MAX, Acknowledged
 
-# A dead member is tried again at once; the default waits up to two minutes, which is no matter of etcd's.
+# A dead member is tried again at once; the default of gRPC waits up to two minutes, which is not etcd's doing.
 _CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 50),

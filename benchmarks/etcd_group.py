@@ -45,7 +45,7 @@ CLIENT_MODULE = "benchmarks.etcd_client"
 GO_SOURCE = Path(__file__).with_name("etcd_client_go")
 GO_PROGRAM = Path(__file__).parents[1] / "build" / "etcd-client"
 GO_PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/go/bin"])
-"""Go's own installer puts it where PATH does not look by itself."""
+"""Go's own installer puts it outside the usual PATH."""
 BUILD_TIMEOUT_S = 600.0
 REASON_CHARACTERS = 200
 
@@ -84,7 +84,7 @@ async def build_client() -> tuple[Path | None, str]:
         return None, "Go is not installed"
     command = [go, "build", "-trimpath", "-buildvcs=false", "-o", str(GO_PROGRAM), "."]
     with trio.move_on_after(BUILD_TIMEOUT_S):
-        # The toolchain that is there builds it or nothing does: another is not fetched for a benchmark.
+        # Only the installed toolchain builds it: no other is fetched for a benchmark.
         built = await trio.run_process(
             command,
             cwd=GO_SOURCE,
@@ -194,7 +194,7 @@ async def running_etcd_group(directory: Path, program: str, go_client: Path | No
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on at the moment."""
+    """Ports of loopback that no process listens on at the moment."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(count)]
         return [each.getsockname()[1] for each in sockets]

@@ -1,11 +1,11 @@
-"""How long the farm is without a leader, and how long a dead publisher stays unreplaced.
+"""How long the farm is without a leader, and how long until a dead publisher is replaced.
 
     leader:     SIGKILL ─▶ another server is leader (its own trace) ─▶ a client's next submission is acknowledged
     publisher:  SIGKILL ─▶ a structure of another server, newer than the kill, is on disk and verifies
 
 The killed process is started again and caught up before the next repetition, so each one begins with a whole farm. The
 client of the leader's case submits one entry at a time, all the time, and learns of the death like any client: by its
-connection. Its patience per server is what a client pays for not being told.
+connection. The figure includes the time for which the client waits for each server.
 """
 
 import time
@@ -115,7 +115,7 @@ async def _kill_publisher(farm: Farm, victim: Server) -> float:
     killed = time.perf_counter()
     victim.kill()
     with trio.fail_after(TIMEOUT_S):
-        while not _has_published(survivors, killed_ns):  # noqa: ASYNC110 - another process's file tells nobody
+        while not _has_published(survivors, killed_ns):  # noqa: ASYNC110 - another process's file wakes no task
             await trio.sleep(POLL_S)
     return time.perf_counter() - killed
 

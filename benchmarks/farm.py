@@ -39,7 +39,7 @@ _GOSSIP_TIMING = re.compile(r'(?s)(\[gossip\].*?)timing = "[a-z]+"')
 
 
 class BenchmarkError(Exception):
-    """The farm did not do what is to be measured; the text says what was waited for."""
+    """The farm did not do what is to be measured; the text says what was expected."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class Server:
         return list((self.node.directory / "published").glob("*.meta-ls2"))
 
     async def view(self) -> FarmView | None:
-        """Its own picture; None while it does not answer."""
+        """Its own view; None while it does not answer."""
         if not self.running:
             return None
         try:
@@ -124,7 +124,7 @@ class Farm:
     started: float = field(default_factory=time.perf_counter)
 
     async def views(self) -> list[tuple[Server, FarmView]]:
-        """The pictures of the servers that answer."""
+        """The views of the servers that answer."""
         found = []
         for server in self.servers:
             view = await server.view()
@@ -134,7 +134,7 @@ class Farm:
         return found
 
     async def until(self, what: str, holds: Callable[[list[tuple[Server, FarmView]]], bool]) -> None:
-        """Wait until the running servers' pictures fulfil something."""
+        """Wait until a condition holds for the running servers' views."""
         with trio.move_on_after(START_TIMEOUT_S):
             while not holds(await self.views()):  # noqa: ASYNC110 - the servers are other processes: they are asked
                 await trio.sleep(POLL_S)
@@ -172,9 +172,9 @@ class Farm:
             lambda view: next((each.publisher_id for each in view.publishing), None), "the publisher"
         )
 
-    async def _named(self, who: Callable[[FarmView], int | None], name: str) -> Server:
+    async def _named(self, named_in: Callable[[FarmView], int | None], name: str) -> Server:
         for _, view in await self.views():
-            server_id = who(view)
+            server_id = named_in(view)
             for server in self.servers:
                 if server_id is not None and server.server_id == server_id:
                     return server

@@ -133,8 +133,8 @@ async def beside_serf(directory: Path, kills: int) -> list[Figure]:
     theirs: list[Figure] = []
     program, reason = await serf.find(directory)
 
-    async def run(start: Start, replace: Start, into: list[Figure], who: str) -> None:
-        into.extend(await _killed(start, replace, kills, who))
+    async def run(start: Start, replace: Start, into: list[Figure], group_name: str) -> None:
+        into.extend(await _killed(start, replace, kills, group_name))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run, lambda group: group.start_many(SIZE), _one_more, ours, "garlicfarm")
@@ -155,7 +155,7 @@ async def _one_more(group: Group) -> Member:
     return await group.start(group.members[0])
 
 
-async def _killed(start: Start, replace: Start, kills: int, who: str) -> list[Figure]:
+async def _killed(start: Start, replace: Start, kills: int, group_name: str) -> list[Figure]:
     suspected, first, everywhere = [], [], []
     async with processes() as group:
         await start(group)
@@ -177,14 +177,14 @@ async def _killed(start: Start, replace: Start, kills: int, who: str) -> list[Fi
             group.members.remove(victim)
             await replace(group)
             await group.converge()
-    name = f"gossip, SIGKILL of one of {SIZE} processes, LAN timing: {who}"
+    name = f"gossip, SIGKILL of one of {SIZE} processes, LAN timing: {group_name}"
     within = sum(each <= SUSPECT_GOAL_S for each in suspected)
-    goal = f"goal {SUSPECT_GOAL_S:g} s at the median: {within} of {kills} within" if who == "garlicfarm" else ""
+    goal = f"goal {SUSPECT_GOAL_S:g} s at the median: {within} of {kills} within" if group_name == "garlicfarm" else ""
     return [
         Figure(name, "all started until all see all", "s", (converged_s,)),
-        Figure(name, "until somebody suspects it", "s", tuple(suspected), goal),
-        Figure(name, "until somebody declares it dead", "s", tuple(first)),
-        Figure(name, "until it is dead to everybody", "s", tuple(everywhere)),
+        Figure(name, "until a member suspects it", "s", tuple(suspected), goal),
+        Figure(name, "until a member declares it dead", "s", tuple(first)),
+        Figure(name, "until all members declare it dead", "s", tuple(everywhere)),
     ]
 
 

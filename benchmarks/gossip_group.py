@@ -1,7 +1,7 @@
 """Groups of real processes on loopback, ours or serf's, that can be killed, stopped and watched.
 
-Each process says on its standard output what it sees of the others; a task for each keeps the last status and the whole
-story. Processes are ended by the handles that started them, and those of ours end by themselves when this one dies.
+Each process writes what it sees of the others to its standard output; a task for each keeps the last status and all
+changes. Processes are ended by the handles that started them, and those of ours end by themselves when this one dies.
 """
 
 import json
@@ -143,7 +143,7 @@ class Group:
             self._heard = trio.Event()
 
     async def until(self, what: str, holds: Callable[[], bool], timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until something holds, looked at whenever a process says something."""
+        """Wait until a condition holds; it is checked after each line of a process."""
         with trio.move_on_after(timeout_s):
             while not holds():
                 await self._heard.wait()
@@ -216,7 +216,7 @@ def _hear_ours(member: Member, line: str) -> None:
 def hear_serf(observer: Observer, line: str) -> None:
     """Keep what a line of serf's log says of another agent.
 
-    A suspicion goes into the story only, never into the status. The probe that logs it and the timer that declares the
+    A suspicion is kept as a change only, never as the status. The probe that logs it and the timer that declares the
     failure are separate goroutines, so the line may follow the failure; and serf logs no line when a suspicion is
     refuted. As a status, either would stay for ever.
     """

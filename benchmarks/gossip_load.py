@@ -132,7 +132,7 @@ def peers_of(
 
 
 def strangers(count: int, metadata: Callable[[int], bytes] = _metadata) -> list[NodeInfo]:
-    """Signed infos of members that nobody ever meets; their addresses are on loopback, and nobody is there."""
+    """Signed infos of made-up members; their addresses are on loopback, and no process listens there."""
     infos = []
     for number in range(count):
         identity = Identity.throwaway()
@@ -206,7 +206,7 @@ def ask(askers: Sequence[Asker], patience_s: float = _PATIENCE_S, *, one_in_flig
     return answers, last - started
 
 
-def tend(peers: Sequence[Peer], seconds: float) -> None:
+def answer_pings(peers: Sequence[Peer], seconds: float) -> None:
     """Answer the node's pings for a while and ask nothing."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -228,7 +228,7 @@ def _drain(asker: Asker) -> int:
             return answers
 
 
-def acquaint(peers: list[Peer], node: NodeInfo, infos: list[NodeInfo]) -> None:
+def introduce(peers: list[Peer], node: NodeInfo, infos: list[NodeInfo]) -> None:
     """Tell the node of many members, by the samples of pings."""
     for index, peer in enumerate(peers):
         share = infos[index :: len(peers)]

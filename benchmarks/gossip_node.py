@@ -1,7 +1,7 @@
 """One process with nothing but a gossip node in it: `python -m benchmarks.gossip_node`.
 
 What the node sees goes to standard output, one JSON object a line; a line on standard input is answered by a summary,
-and the end of standard input is the node's end, so that no process outlives the one that started it.
+and the node ends when its standard input closes, so that no process outlives the one that started it.
 
     {"address": "127.0.0.1:40001", "node": "5f0c…"}            once, when it is ready
     {"at": 1234.5, "node": "91ab…", "status": "suspect"}       for each change; seconds of the system's monotonic clock

@@ -2,7 +2,7 @@
 
     30 peers in this process ══ datagrams over loopback ══▶ one node (or the echo) in another process
 
-A datagram of a node is the whole journey: receive, open, decode, step, encode, seal, answer. The rates share the
+A datagram of a node is the whole way: receive, open, decode, step, encode, seal, answer. The rates share the
 machine with the askers and with whatever else runs; the processor time that the answering process spends on each
 datagram does not, so the comparison with the echo is made by that time.
 
@@ -18,7 +18,7 @@ import trio
 
 from benchmarks.figures import Figure
 from benchmarks.gossip_group import GroupError, Member, processes
-from benchmarks.gossip_load import OUTSTANDING, PEERS, Asker, acquaint, ask, echo_askers, peers_of, strangers
+from benchmarks.gossip_load import OUTSTANDING, PEERS, Asker, ask, echo_askers, introduce, peers_of, strangers
 from benchmarks.gossip_node import BENCHMARK_KEY
 from gossip import KeyRing
 
@@ -26,7 +26,7 @@ QUESTIONS = 30_000
 NEWS = 3
 DIRECTORY = 10_000
 PATIENCE_S = 1.0
-"""Without an answer for so long a run is over; a busy machine may keep a process waiting for half of that."""
+"""A run ends after so long without an answer; a busy machine may keep a process waiting for half of that."""
 PING_BYTES = 85
 """A sealed ping without news; the echo gets datagrams of that size."""
 
@@ -62,7 +62,7 @@ class Speed:
 
 
 async def speed(runs: int, questions: int = QUESTIONS) -> list[Figure]:
-    """The echoes and each kind of node in turn, so that all of them see the same moods of the machine."""
+    """The echoes and each kind of node in turn, so that all of them see the same load of the machine."""
     found: dict[str, list[Speed]] = {name: [] for name in (*ECHOES.values(), *NODES)}
     for _ in range(runs):
         for in_flight, name in ECHOES.items():
@@ -119,7 +119,7 @@ async def memory() -> list[Figure]:
             node = [peer.join() for peer in peers][-1]
             resident.append(server.resident_bytes() / MIB)
             infos = await trio.to_thread.run_sync(strangers, DIRECTORY)
-            await trio.to_thread.run_sync(acquaint, peers, node, infos)
+            await trio.to_thread.run_sync(introduce, peers, node, infos)
             (summary,) = await group.summaries()
             resident.append(server.resident_bytes() / MIB)
     known = f"{summary['members']} members known, {summary['peers']} of them peers; goal: a whole node below 80 MB"

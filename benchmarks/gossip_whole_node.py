@@ -1,13 +1,13 @@
 """The memory of a whole farm node whose gossip has thirty peers and a directory of ten thousand.
 
-    garlicfarm run  ══ gossip of the farm, sealed with its key ══  30 peers in this process, who name 10,000 others
+    garlicfarm run  ══ gossip of the farm, sealed with its key ══  30 peers in this process, which name 10,000 others
        └─ TLS, Raft, log, farm's state, publisher, control socket: all at work in a founded farm of three servers
 
 The node is the process that an operator runs, with one setting of its file changed: `capacity` in `[gossip]` is half of
 the directory wanted, since a directory holds at least twice as many members as the node may have peers (the rest of the
 capacity stays free). The peers are genuine: they join with tokens, answer the node's pings, and name members in samples
 as every member does. The others are signed descriptions with metadata as routers of a farm have it, so the farm's own
-roster holds them as well; their addresses are on loopback, where nobody answers.
+member directory holds them as well; their addresses are on loopback, where no process answers.
 
 Resident memory counts what processes share, such as the interpreter's code; the memory of its own does not.
 """
@@ -21,7 +21,7 @@ import trio
 
 from benchmarks.farm import BenchmarkError, Server, running_farm
 from benchmarks.figures import Figure
-from benchmarks.gossip_load import PEERS, acquaint, peers_of, strangers, tend
+from benchmarks.gossip_load import PEERS, answer_pings, introduce, peers_of, strangers
 from bridge.node.control.client import ControlClient
 from bridge.node.local.farm_files import LOOPBACK
 from bridge.node.security.control_socket import SOCKET_NAME
@@ -45,7 +45,7 @@ _KINDS = {
 
 
 async def memory(directory: Path) -> list[Figure]:
-    """Founded and idle; with 30 peers; with the directory; and after its whole picture was asked for."""
+    """Founded and idle; with 30 peers; with the directory; and after its whole view was asked for."""
     moments: dict[str, dict[str, float]] = {}
     async with running_farm(directory / "whole-node", Timing.LAN, gossip_capacity=CAPACITY) as farm:
         await trio.sleep(SETTLED_S)
@@ -54,17 +54,17 @@ async def memory(directory: Path) -> list[Figure]:
         key = load_farm_key(farm.files.directory / "farm.key")
         with peers_of(f"{LOOPBACK}:{server.node.gossip_port}", key.key_ring, metadata=_router(key.cluster)) as peers:
             node = [peer.join() for peer in peers][-1]
-            await trio.to_thread.run_sync(tend, peers, SETTLED_S)
+            await trio.to_thread.run_sync(answer_pings, peers, SETTLED_S)
             moments[f"{PEERS} peers"] = _sizes(server)
             infos = await trio.to_thread.run_sync(strangers, DIRECTORY, _router(key.cluster))
             for _ in range(TOLD_TIMES):
-                await trio.to_thread.run_sync(acquaint, peers, node, infos)
-            await trio.to_thread.run_sync(tend, peers, SETTLED_S)
+                await trio.to_thread.run_sync(introduce, peers, node, infos)
+            await trio.to_thread.run_sync(answer_pings, peers, SETTLED_S)
             moments[f"{PEERS} peers, directory of {DIRECTORY:,}"] = _sizes(server)
-            # Only now: the picture of ten thousand members takes memory itself.
+            # Only now: the view of ten thousand members takes memory itself.
             known = await _known(server)
-            await trio.to_thread.run_sync(tend, peers, SETTLED_S)
-            moments["after its picture was asked for"] = _sizes(server)
+            await trio.to_thread.run_sync(answer_pings, peers, SETTLED_S)
+            moments["after its view was asked for"] = _sizes(server)
     if known < DIRECTORY:
         raise BenchmarkError(f"the node lists {known} members of {DIRECTORY}, so the figures would be of another node")
     note = f"{known} members known; goal below {GOAL_MB} MB"
@@ -92,7 +92,7 @@ async def _known(server: Server) -> int:
 
 
 def _router(cluster: str) -> Callable[[int], bytes]:
-    """Metadata as a router has it that is not among the farm's servers."""
+    """Metadata of a router that is not among the farm's servers."""
 
     def metadata(number: int) -> bytes:
         name = f"router-{number}"

@@ -1,8 +1,9 @@
 """Processor time of what a proof adds: to one handshake, and to one report.
 
 The handshakes pass no socket: request, challenge, request, answer, client and server in one thread. *Without proofs* is
-the same code with a directory that signs and judges nothing, and a client that checks nothing. A TLS 1.3 handshake in
-memory stands beside them, since every connection has one. A report is what a node with one leaf writes each period.
+the same code with a directory that signs nothing and accepts everything, and a client that checks nothing. A TLS 1.3
+handshake in memory stands beside them, since every connection has one. A report is what a node with one leaf writes
+each period.
 """
 
 import ssl
@@ -44,7 +45,7 @@ HANDSHAKES = 200
 ENTRIES = 2_000
 CLIENT, SERVER = 1, 2
 _NOW_MS = 1_000
-"""No challenge grows old here."""
+"""A constant time, so that no challenge expires."""
 _CREDENTIALS = Credentials("router", "not a secret: both ends are in this process")
 
 
@@ -96,7 +97,7 @@ def report(server: int = 1) -> bytes:
 
 
 def _destination(fill: int) -> str:
-    """Ed25519, 391 bytes, in I2P's base64; nobody has its key."""
+    """Ed25519, 391 bytes, in I2P's base64, without a private key."""
     return b64encode(bytes([fill]) * 384 + bytes.fromhex("05000400070000"), altchars=b"-~").decode()
 
 
@@ -161,7 +162,7 @@ class _Believing:
         return ()
 
     def judge(self, _claim: Claim) -> None:
-        """Nothing is against it."""
+        """Accept every claim."""
 
 
 def _tls_handshake(directory: Path) -> Callable[[], None]:

@@ -1,9 +1,9 @@
 """Opaque entries per second before and after: a farm of another checkout and one of this tree, by the same clients.
 
 Both farms run all the time, three processes each; one is loaded at a time, in short rounds whose order changes, so that
-a busy moment of the machine hits both. The clients are this tree's. They show no identity, as whoever only submits, so
-a server of before understands them. Each round gives a ratio; the figure is the median of these. Beside the rate stands
-the leader's processor time for one entry, which other programs disturb less.
+a busy moment of the machine hits both. The clients are this tree's. They show no identity, like any client that only
+submits, so a server of an earlier tree understands them. Each round gives a ratio; the figure is the median of these.
+Beside the rate stands the leader's processor time for one entry, which other programs disturb less.
 """
 
 import json

@@ -42,7 +42,7 @@ class Result:
 
 @dataclass(slots=True)
 class Loop:
-    """The closed loops of one process: `submit` sends a client's number of a submission and says what went wrong."""
+    """The closed loops of one process: `submit` sends a client's submission by number and says what went wrong."""
 
     submit: Callable[[int, int], Awaitable[str]]
     """(client, number of the submission) → "" when acknowledged, else a reason."""

@@ -39,6 +39,6 @@ async def find(directory: Path) -> tuple[str | None, str]:
 
 
 async def start(group: Group, count: int, program: str) -> None:
-    """So many more agents with serf's timing for a LAN; the first of the group is everybody's seed."""
+    """So many more agents with serf's timing for a LAN; the first of the group is the seed of all others."""
     for _ in range(count):
         await group.start_serf(program, KEY)

@@ -1,13 +1,13 @@
-"""A client that begins a write every 20 ms, whatever became of the others: what the time without a leader is seen by.
+"""A client that begins a write every 20 ms, whatever became of the others: it measures the time without a leader.
 
     python -m benchmarks.steady SPECIFICATION     (JSON: target)
 
     stdin: a moment of the monotonic clock ─▶ stdout: seconds from it until a write begun after it is acknowledged
 
-A client that waits for its own write before the next one measures its own patience with the dead server as well. Writes
-that began before the moment do not count: the dead server may have acknowledged them. etcd's client in `etcd_client`
-does the same at the same pace. That one is connected to all members; so are ours together, of which each begins with a
-server of its own choice and keeps its connections.
+A client that waits for its own write before the next one would also measure how long it waits for the dead server.
+Writes that began before the moment do not count: the dead server may have acknowledged them. etcd's client in
+`etcd_client` does the same at the same pace. That one is connected to all members; so are ours together, of which each
+begins with a server of its own choice and keeps its connections.
 """
 
 import json

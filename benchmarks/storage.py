@@ -1,4 +1,4 @@
-"""Why the journal is what it is: durable commits per second, ours beside the designs that were not taken.
+"""Durable commits per second of the journal, beside the designs that were not taken.
 
     log       16 MiB segments of ours (records, checksums, plan, writes, one fdatasync), as the server drives them
               zeros overwritten: the bare writes of that, no records, no checksums

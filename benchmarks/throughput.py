@@ -1,8 +1,8 @@
 """Committed entries per second and their latency, by client processes beside the servers on the same machine.
 
 An entry counts when its client holds the acknowledgement, so the rate is that of commitment by a majority with fsync,
-not of acceptance. Client processes are started, connected and warmed up before the clock runs; they all begin at one
-word. Processor time of every server and of the clients is reported too: on a small machine it is what ends first.
+not of acceptance. Client processes are started, connected and warmed up before the clock runs; they all begin together.
+Processor time of every server and of the clients is reported too: on a small machine it runs out first.
 """
 
 import json

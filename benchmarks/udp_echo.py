@@ -1,4 +1,4 @@
-"""The bare trio UDP echo, as anybody would write it, in a process of its own: `python -m benchmarks.udp_echo`.
+"""A bare trio UDP echo, written in the obvious way, in a process of its own: `python -m benchmarks.udp_echo`.
 
 It is the yardstick for everything that a gossip node does with a datagram besides receiving and answering it.
 """
