@@ -3,12 +3,12 @@
     master key file (offline)                    signing key file (one per router)
     destination, private key   ── sign_transient ──▶   destination, transient private key, offline block, expiry
 
-Whoever has the master's private key *is* the farm, for good. So it stays off the routers: each router holds a
-transient key of its own that the master signed for 30 days. A stolen router then costs at most that long. A farm that
-is too small for an offline machine may put the master key file on its routers; it parses as a signing key as well.
+A holder of the master's private key can publish as the farm for ever. So this key stays off the routers: each router
+has a transient key of its own, which the master signed for 30 days. A thief of a router can use its key only until
+then. A farm without an offline machine may put the master key file on its routers; it is accepted as a signing key.
 
-A demonstration's keys carry a mark that every structure signed with them repeats as an option, so that a router which
-reaches the network can refuse it.
+The keys of a demonstration carry a mark, which every structure signed with them repeats as an option, so that a router
+on the real network can refuse it.
 """
 
 import os
@@ -48,7 +48,7 @@ _SIGNATURE_BYTES: Final = 64
 
 
 class DestinationKeyError(ValueError):
-    """The text is no key file of a destination. Its message never holds key material."""
+    """The text is no key file of a destination. The message never contains key material."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -64,7 +64,7 @@ class MasterKey:
         return f"MasterKey({self.destination.address}, demo={self.demo})"
 
     def sign_transient(self, now_s: int, life_s: int = TRANSIENT_LIFE_S) -> "SigningKey":
-        """Make a transient key and sign it; done where the master key is, for each router."""
+        """Make a transient key for one router and sign it; runs where the master key is."""
         expires_s = now_s + life_s
         if life_s <= 0 or not 0 <= expires_s < 1 << 32:
             raise DestinationKeyError(f"a transient key cannot end at second {expires_s}, {life_s} s from now")
@@ -74,13 +74,13 @@ class MasterKey:
         return SigningKey(self.destination, transient, offline, self.demo)
 
     def as_signing_key(self) -> "SigningKey":
-        """The master key itself in a router's hands: for farms too small to keep it elsewhere."""
+        """The master key used as a router's signing key, for farms that cannot keep it elsewhere."""
         return SigningKey(self.destination, self.private_key, None, self.demo)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SigningKey:
-    """What a router signs with: a transient key and the master's word for it, or (`offline` None) the master key."""
+    """A router's signing key: a transient key with the master's signature of it, or (`offline` None) the master key."""
 
     destination: Destination
     private_key: Ed25519PrivateKey
@@ -98,11 +98,11 @@ class SigningKey:
 
     @property
     def can_sign_until_s(self) -> int:
-        """When it ends, as `MetaStatus` reports it: the last second that the structure can write if it never does."""
+        """When it ends, as `MetaStatus` reports it; the greatest possible second if never."""
         return (1 << 32) - 1 if self.offline is None else self.offline.expires_s
 
     def publication(self, published_s: int, entries: Sequence[LeafEntry]) -> bytes:
-        """The bytes to hand to the router for an accepted publication: signed with the entries that it planned."""
+        """The signed structure of an accepted publication, for the router."""
         leases = tuple(
             MetaLease(destination_from_base64(entry.destination).hash, entry.cost, entry.end_s) for entry in entries
         )
@@ -117,13 +117,13 @@ class SigningKey:
 
 
 def new_master_key(*, demo: bool = False) -> MasterKey:
-    """Make a destination that has never been."""
+    """Make a new destination at random."""
     private_key = Ed25519PrivateKey.generate()
     return MasterKey(_destination_of(private_key), private_key, demo)
 
 
 def new_demo_leaf() -> Destination:
-    """Make a destination whose private key is thrown away at once: a demonstration's leaf serves nobody."""
+    """Make a destination without keeping its private key: a demonstration's leaf serves no client."""
     return _destination_of(Ed25519PrivateKey.generate())
 
 
@@ -145,7 +145,7 @@ class _File(Struct, forbid_unknown_fields=True):
     offline: _Offline | None = None
 
     def __repr__(self) -> str:
-        """Names the kind only: a Struct's own would show the key wherever one is printed."""
+        """Names the kind only: the repr of a Struct would show the key."""
         return f"_File({self.kind})"
 
 
@@ -163,7 +163,7 @@ def parse_master_key(text: str) -> MasterKey:
 
 
 def parse_signing_key(text: str) -> SigningKey:
-    """Read a signing key file, or a master key file as one. The master's word for the key is checked."""
+    """Read a signing key file, or a master key file as one. The master's signature of the key is verified."""
     try:
         file = _parse(text)
         if file.kind == "master":

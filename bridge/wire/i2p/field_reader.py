@@ -1,7 +1,7 @@
 """Takes the fields of an I2P structure off the front of untrusted bytes.
 
-Every field says what it is, so that running out of bytes says where. Nothing is copied before it is known to be there,
-and the only error is `I2pError`: a decoder turns it into its own.
+Each field has a name, so that the error for missing bytes says where. Nothing is copied before it is known to be there.
+The only error is `I2pError`, which a decoder turns into its own.
 """
 
 from bridge.wire.i2p.structures import Destination, I2pError, read_destination, read_mapping

@@ -3,12 +3,12 @@
     stream:  2a, once, from the client │ frame │ frame │ …
     frame:   body's length 4 │ type 1 │ body
 
-`FrameReader` is fed with whatever arrives and gives whole frames back. A length is judged before anything is kept for
-it, so a peer can make this side hold one frame of at most 128 KiB, and no more. `decode` turns a frame into a message;
-`I2cpError` is the only error of both, and after it the stream is of no use any more.
+`FrameReader` takes the bytes that arrive and returns whole frames. It checks a length before it stores anything, so a
+peer can make it hold one frame of at most 128 KiB. `decode` turns a frame into a message. `I2cpError` is the only error
+of both; after it the stream cannot be used any more.
 
-Bytes behind the last field of a router's message are passed over: the protocol grows by appending fields, and a router
-that was updated must not cut a farm off.
+Bytes after the last field of a router's message are ignored: the protocol is extended by appending fields, and an
+updated router must remain usable.
 """
 
 from dataclasses import dataclass
@@ -37,12 +37,12 @@ from bridge.wire.i2p.structures import I2pError, encode_mapping
 
 PROTOCOL_BYTE: Final = b"\x2a"
 FRAME_LIMIT_BYTES: Final = 131_072
-"""What a Java router sends at most; i2pd keeps to half of it."""
+"""The most that a Java router sends; i2pd sends at most half of it."""
 HEADER_BYTES: Final = 5
 
 
 class Kind(IntEnum):
-    """The types of the messages that a farm has a use for."""
+    """The types of the messages that a farm uses."""
 
     CREATE_SESSION = 1
     DESTROY_SESSION = 3
@@ -77,7 +77,7 @@ class FrameReader:
         self._held = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Take what arrived. Frames must be taken out until there is none before more is fed."""
+        """Take the bytes that arrived. All whole frames must be taken out before more bytes are fed."""
         self._held += data
 
     def next_frame(self) -> Frame | None:

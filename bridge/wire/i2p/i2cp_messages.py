@@ -3,11 +3,11 @@
     client ─▶ router                                  router ─▶ client
     GetDate 32            version, credentials        SetDate 33               the router's clock and version
     CreateSession 1       a signed SessionConfig      SessionStatus 20         created, refused, …
-    CreateLeaseSet2 41    the signed structure        RequestVariableLeaseSet 37   "your lease set, please"
+    CreateLeaseSet2 41    the signed structure        RequestVariableLeaseSet 37   asks for a lease set
     HostLookup 38         a hash, and how long        HostReply 39             its destination, or why not
     DestroySession 3                                  Disconnect 30            the end, and why (either side's)
 
-A node sends no payload and receives none, so all other types are `Unhandled`: known to have come, and nothing more.
+A node sends and receives no payload. Messages of all other types become `Unhandled`, which names only the type.
 """
 
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ NO_SESSION: Final = 0xFFFF
 
 
 class I2cpError(ValueError):
-    """The bytes are not what a router says in I2CP, or a message cannot be written."""
+    """The bytes are no I2CP message of a router, or a message cannot be written."""
 
 
 class Status(IntEnum):
-    """What became of a session."""
+    """The status of a session."""
 
     DESTROYED = 0
     CREATED = 1
@@ -60,7 +60,7 @@ class CreateSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionStatus:
-    """What became of a session; `status` is a `Status` where it is a known one."""
+    """The status of a session; `status` is a `Status` if it is a known one."""
 
     session_id: int
     status: int
@@ -88,7 +88,7 @@ class CreateLeaseSet2:
 
 @dataclass(frozen=True, slots=True)
 class RequestVariableLeaseSet:
-    """The router has tunnels for the session and wants a lease set; it ends sessions that do not answer."""
+    """The router has tunnels for the session and asks for a lease set; it ends sessions that do not answer."""
 
     session_id: int
     tunnels: int
@@ -96,7 +96,7 @@ class RequestVariableLeaseSet:
 
 @dataclass(frozen=True, slots=True)
 class HostLookup:
-    """Which destination has this hash? The router looks in the network for as long as `timeout_ms`."""
+    """Ask for the destination with this hash. The router searches the network for at most `timeout_ms`."""
 
     session_id: int
     request_id: int
@@ -106,7 +106,7 @@ class HostLookup:
 
 @dataclass(frozen=True, slots=True)
 class HostReply:
-    """The answer; `destination` is there if and only if `result` is 0. It is a stranger's bytes, not parsed here."""
+    """The answer; `destination` is present exactly if `result` is 0. These are untrusted bytes, not parsed here."""
 
     session_id: int
     request_id: int
@@ -123,7 +123,7 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class Unhandled:
-    """A message of a type that a farm has no use for."""
+    """A message of a type that a farm does not use."""
 
     kind: int
     body: bytes = field(repr=False)

@@ -1,16 +1,16 @@
-"""SessionConfig: by which a client proves to a router that a destination is its own (I2CP, Create Session).
+"""SessionConfig: proves to a router that the client owns a destination (I2CP, Create Session).
 
     destination │ Mapping of options, sorted │ creation date 8 (ms) │ signature over all before it
 
-The signature is the destination's, or, where its key is offline, the transient key's; then three options carry what an
-offline block carries in a lease set, and the router checks the destination's signature in them first:
+The destination's key signs, or its transient key if the destination's key is offline. Then three options carry the
+contents of an offline block, and the router verifies the destination's signature in them first:
 
     i2cp.leaseSetOfflineExpiration   seconds, as a decimal number
     i2cp.leaseSetTransientPublicKey  signature type, colon, base64
     i2cp.leaseSetOfflineSignature    base64
 
-The date keeps a recorded session from being replayed: a router takes one within 30 s of its own clock (newer Java
-routers within 3 min). So it is made from the router's clock, which its first answer tells.
+The date prevents replays: a router accepts one within 30 s of its own clock (newer Java routers within 3 min). So it is
+made from the router's clock, which its first answer contains.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ META_SESSION_OPTIONS: Final[Mapping[str, str]] = {
     "outbound.nickname": "Garlic Farm",
     "outbound.quantity": "2",
 }
-"""The tunnels carry the structure to the floodfills; nobody sends anything through them to a destination of leaves."""
+"""Options of the tunnels, which carry only the structure to the floodfills: no client sends to a Meta destination."""
 
 
 @dataclass(frozen=True, slots=True)

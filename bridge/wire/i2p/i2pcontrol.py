@@ -1,11 +1,11 @@
-"""I2PControl ⇄ values: JSON-RPC 2.0 by which a router tells about itself (I2PControl, API 1).
+"""I2PControl ⇄ values: the JSON-RPC 2.0 interface for a router's status (I2PControl, API 1).
 
     Authenticate {API, Password} ─▶ Token            RouterInfo {Token, keys} ─▶ figures
     GetRate {Token, Stat, Period} ─▶ Result          NetworkSetting {Token, keys: null} ─▶ settings
 
-A router answers the keys that it knows and passes over the others, so all are asked for at once, and what is missing in
-the answer is None: unknown. Numbers come as numbers or, from older routers, as texts. What a key means and which kind
-of router tells it is in docs/reference/application-json.md.
+A router answers the keys that it knows and ignores the others. So one request asks for all of them, and a key that is
+missing in the answer becomes None. Older routers send numbers as texts. docs/reference/application-json.md says what a
+key means and which kind of router has it.
 
 `I2PControlError` is the only error of the decoder.
 """

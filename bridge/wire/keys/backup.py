@@ -1,4 +1,4 @@
-"""The backup file: what a farm agreed on, as one of its servers knew it.
+"""The backup file: a farm's agreed state, from one of its servers.
 
     garlicfarm backup 2 ⏎
     SHA-256 of everything behind this line, in hexadecimal ⏎
@@ -6,13 +6,14 @@
      "epoch": …} ⏎
     the state machine's documents (`bridge.wire.log.snapshot`)
 
-Not in it: hard state and identity key, since with either a second server could speak as the first; the farm's keys and
-any signing key, since a backup lies where backups lie. `label` and `epoch` say which farm key file belongs to it.
+A backup contains no hard state and no identity key, because a second server could then act as the first. It contains no
+farm key and no signing key, because backups are stored in less protected places. `label` and `epoch` name the farm key
+file that belongs to it.
 
 F is as in a node's formation state, with the promises that certify it. Version 1 named cluster id and founders without
-the promises. Such a backup is read, but nobody can join that farm any more: its state becomes that of a new cluster.
+the promises. Such a backup can be read, but no server can join that farm: its state becomes that of a new cluster.
 
-The head is JSON on a line of its own, so that an operator who finds such a file can see what it is.
+The head is JSON on a line of its own, so that an operator can see what the file is.
 """
 
 import base64
@@ -35,7 +36,7 @@ _HEAD_LIMIT_BYTES: Final = 2 * 1024 * 1024
 
 _NodeId = Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * NODE_ID_BYTES}}}\\Z")]
 _Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-"""As far as Raft counts: what a server can have, its backup can."""
+"""The greatest term and index of Raft: any server's state can be backed up."""
 
 
 class BackupError(ValueError):
@@ -44,7 +45,7 @@ class BackupError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupHead:
-    """What it is a backup of. `cluster`, `label` and `epoch` name the farm key file, if that was known."""
+    """The origin of the backup. `cluster`, `label` and `epoch` name the farm key file, if it was known."""
 
     node_id: bytes
     cluster_id: bytes
@@ -86,7 +87,7 @@ class _Head1(_AnyHead, kw_only=True):
 
 
 def encode_backup(backup: Backup) -> bytes:
-    """The bytes of the file; raises `BackupError` for what was read from one of version 1."""
+    """The bytes of the file; raises `BackupError` for a backup that was read from version 1."""
     head = backup.head
     if head.founding is None:
         raise BackupError("its farm was made before farms could be verified: keep the backup as it is")
@@ -106,7 +107,7 @@ def encode_backup(backup: Backup) -> bytes:
 
 
 def decode_backup(data: bytes) -> Backup:
-    """Read it again; raises `BackupError` only."""
+    """Parse the bytes of a file; raises `BackupError` only."""
     if len(data) > BACKUP_LIMIT_BYTES:
         raise BackupError(f"it is larger than {BACKUP_LIMIT_BYTES} bytes")
     if not data.startswith((_MAGIC, _MAGIC_1)):

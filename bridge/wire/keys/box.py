@@ -1,14 +1,14 @@
-"""A gossip key for one router only: sealed so that it alone can open it, whoever carries or keeps the box.
+"""A gossip key sealed for one router, so that no other holder of the box can open it.
 
     key box    ephemeral X25519 public key 32 | ChaCha20-Poly1305(era 4, used at 8, gossip key 32) | tag 16
     key        HKDF-SHA256(X25519(ephemeral, recipient), salt = both public keys, info = purpose and farm label)
     nonce      zeros: each box has a key of its own
 
-The recipient's X25519 key is its identity key seen on the other curve (`gossip.wire.box`). A second key pair for each
-router would have to be made, kept and told, and would be bound to the first one by nothing but a signature of it.
+The recipient's X25519 key is its identity key, converted to the other curve (`gossip.wire.box`). A second key pair
+would have to be generated, stored, distributed, and bound to the first by a signature.
 
-A box says nothing about who sealed it: everybody has everybody's public key. In the log its place vouches for it; for
-a router that has no log yet, an `Offer` carries it with the signature of a router that vouches for it.
+A box does not authenticate its author, since all members know all public keys. In the log the entry does; for a router
+that has no log yet, an `Offer` carries the box with the signature of a member.
 """
 
 import os
@@ -37,7 +37,7 @@ OFFER_BYTES: Final = BOX_BYTES + PUBLIC_KEY_BYTES + _SIGNATURE_BYTES
 
 
 class KeyBoxError(ValueError):
-    """A box or an offer that is not for this router, or damaged, or that nobody vouches for."""
+    """A box or an offer that is for another router, damaged, or not signed by a member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class EraKey:
 
     era: int
     used_at: int
-    """By the clock of the key chain."""
+    """Its time of use, by the clock of the keyring."""
     key: bytes
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ def seal_key(content: EraKey, recipient: bytes, label: bytes) -> bytes:
 
 
 def open_key(box: bytes, identity: Ed25519PrivateKey, label: bytes) -> EraKey:
-    """What a box holds for this router; raises KeyBoxError only."""
+    """Open a box for this router; raises KeyBoxError only."""
     if len(box) != BOX_BYTES:
         raise KeyBoxError(f"a key box has {BOX_BYTES} bytes, not {len(box)}")
     public, sealed = box[:32], box[32:]
@@ -85,7 +85,7 @@ def open_key(box: bytes, identity: Ed25519PrivateKey, label: bytes) -> EraKey:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A box, and who vouches for it."""
+    """A box and the NodeId of the member that signed it."""
 
     box: bytes
     sponsor: bytes
@@ -93,7 +93,7 @@ class Offer:
 
 
 def sign_offer(box: bytes, recipient: bytes, label: bytes, sponsor: Ed25519PrivateKey) -> bytes:
-    """The box with this router's word that the farm's key of now is in it, for the router of NodeId `recipient`."""
+    """The box with this router's signature that it holds the farm's present key, for the NodeId `recipient`."""
     return box + sponsor.public_key().public_bytes_raw() + sponsor.sign(_OFFER + label + recipient + box)
 
 

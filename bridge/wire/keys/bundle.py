@@ -2,10 +2,10 @@
 
     {"kind": "garlicfarm-bundle", "version": 1, "farmKey": TEXT OF THE KEY FILE, "settings": {…}}
 
-`settings` is a node's configuration without all that is one node's own: an allow-list (`SHARED`), so that a setting
-that comes later stays at home until somebody decides otherwise. Names, addresses, paths, signing keys, passwords and
-leaves are not in it. Masters are named by their destinations; what a router signs with is made for it alone
-(`garlicfarm keys offline`). The farm's key is in it, so it is as secret as that one.
+`settings` is a node's configuration without the settings of that node alone. `SHARED` is an allow-list, so a new
+setting is not exported until it is added there. Names, addresses, paths, signing keys, passwords and leaves are not in
+it. Masters are named by their destinations; each router gets a signing key of its own (`garlicfarm keys offline`). The
+bundle contains the farm's key and is as secret as that key.
 """
 
 import json
@@ -25,11 +25,11 @@ SHARED: Final[Mapping[str, tuple[str, ...]]] = {
     "publishing": ("publish", "pace", "reporting_period_ms"),
     "router": ("kind",),
 }
-"""What is exported of each table of a configuration."""
+"""The exported settings of each table of a configuration."""
 
 
 class BundleError(ValueError):
-    """This is no bundle; the text says why."""
+    """The text is no bundle; the message says why."""
 
 
 class _Bundle(Struct, rename="camel", forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ class _Bundle(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 def shared_settings(table: Mapping[str, Any], masters: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """Of a node's configuration as it stands in its file, what all routers may have; `masters` with `publish`."""
+    """The shared part of a node's configuration file; `masters` with `publish`."""
     found: dict[str, Any] = {}
     for section, keys in SHARED.items():
         source = table if not section else table.get(section, {})
@@ -62,7 +62,7 @@ def bundle_text(farm_key: FarmKey, settings: Mapping[str, Any]) -> str:
 
 
 def parse_bundle(text: str) -> tuple[FarmKey, dict[str, Any]]:
-    """The farm's key and the settings; `BundleError` if it is no bundle. The settings are judged by who reads them."""
+    """The farm's key and the settings; `BundleError` if it is no bundle. The settings are validated later."""
     try:
         found = msgspec.json.decode(text.encode(), type=_Bundle)
         if found.kind != KIND or found.version != 1:
@@ -78,7 +78,7 @@ def parse_bundle(text: str) -> tuple[FarmKey, dict[str, Any]]:
 
 
 def _check_shared(settings: Mapping[str, Any]) -> None:
-    """What a router has for itself alone no bundle sets: where it keeps its state, who may ask it, by what it signs."""
+    """Refuse a bundle that sets what belongs to one router: state directory, control access, signing keys."""
     for name, value in settings.items():
         if name == "master" and isinstance(value, list):
             if not all(isinstance(each, Mapping) for each in value):
@@ -116,7 +116,7 @@ def _value(value: Any) -> str:
         case int() | float():
             return repr(value)
         case str():
-            # JSON's escapes are TOML's, but for the one control character that JSON leaves as it is.
+            # JSON's escapes are also TOML's; JSON leaves one control character unescaped.
             return json.dumps(value).replace("\x7f", "\\u007f")
         case list():
             return f"[{', '.join(map(_value, value))}]"

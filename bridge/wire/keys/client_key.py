@@ -1,12 +1,12 @@
-"""The file of a client key: with it a program signs entries that act on the farm, and is no server of it.
+"""The file of a client key, with which a program that is no server signs entries for the farm.
 
     version = 1
-    name = "pipeline"           what the farm calls it
+    name = "pipeline"           its name in the farm
     public_key = "…"            base64; this is what a server admits (`garlicfarm node admit-client`)
     private_key = "…"           base64 of the Ed25519 seed
 
-It is worth what its scopes allow (`bridge.core.membership.client_keys`), and nothing at all until a server has admitted
-it.
+Its scopes say which entries it may write (`bridge.core.membership.client_keys`). It may write none until a server has
+admitted it.
 """
 
 import re
@@ -24,7 +24,7 @@ _WHAT: Final = "client key file"
 
 
 class ClientKeyError(ValueError):
-    """The text is no client key file, or no client key can be made so. Its message never holds key material."""
+    """The text is no client key file, or no such key can be made. The message never contains key material."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

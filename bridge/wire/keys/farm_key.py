@@ -10,18 +10,18 @@
     retired_keys = []           open a JoinReq only, so that a joiner hears that its key is out of date
     cluster_id = "0011…"        which founded farm it is (16 bytes); missing until it is founded
 
-Whoever holds the keys can say that it founded a farm. So a router that comes later needs the cluster id to tell its
-farm from others: `garlicfarm keys export` writes it on a router of the farm. A node that has it never founds.
+A holder of the keys can announce a founding of its own. So a router that comes later needs the cluster id to recognise
+its farm: `garlicfarm keys export` writes it on a router of the farm. A node that has it never founds.
 
-Credentials of the Garlic Farm protocol's Digest authentication are not stored but derived from a key and the cluster:
-whoever has a key has its credentials, two files cannot disagree about them, and a rotation brings new ones. The epoch
-is no part of them, since it is not of the key but of the choice: members that hear of a choice at different times must
-still know each other.
+Credentials for the Digest authentication of the Garlic Farm protocol are not stored. They are derived from a key and
+the cluster name, so two files cannot disagree about them, and a rotation changes them. The epoch is not part of them:
+the same key can be chosen again in a later epoch, and members that learn of it at different times must still accept
+each other.
 
-The file is how a node comes into the farm. A running farm changes its keys by gossip; what it has by then is the file
-that a member exports.
+A node joins the farm with this file. A running farm changes its keys by gossip; a member exports the current ones as a
+new file.
 
-The text is TOML because people carry it from router to router and should be able to see which farm it is for.
+The text is TOML, so that an operator can see which farm a file is for.
 """
 
 import os
@@ -46,12 +46,12 @@ _WHAT: Final = "farm key file"
 
 
 class FarmKeyError(ValueError):
-    """The text is no farm key file, or no farm key can be made so. Its message never holds key material."""
+    """The text is no farm key file, or no such key can be made. The message never contains key material."""
 
 
 @dataclass(frozen=True, slots=True)
 class DigestCredentials:
-    """What servers of the farm show one another in the HTTP upgrade."""
+    """The credentials that servers of the farm present in the HTTP upgrade."""
 
     username: str
     password: str
@@ -73,7 +73,7 @@ class FarmKey:
     retired_keys: tuple[bytes, ...] = ()
     era: int = 0
     cluster_id: bytes | None = None
-    """Of the founded farm, in an exported file."""
+    """The cluster id of the founded farm, in an exported file."""
 
     def __repr__(self) -> str:
         """Names the farm without its keys."""
@@ -90,12 +90,12 @@ class FarmKey:
 
     @property
     def digest_credentials(self) -> tuple[DigestCredentials, ...]:
-        """The credentials of each open key, those of the sealing one first: it is what to show, all are accepted."""
+        """The credentials of each open key. The first, of the sealing key, are presented; all are accepted."""
         return tuple(self._credentials_of(key) for key in self.gossip_keys)
 
     @property
     def earlier_credentials(self) -> tuple[DigestCredentials, ...]:
-        """Those of the retired keys, newest first: nobody is let in with them."""
+        """Credentials of the retired keys, newest first: they are recognised and refused."""
         return tuple(self._credentials_of(key) for key in self.retired_keys)
 
     def _credentials_of(self, key: bytes) -> DigestCredentials:
@@ -104,7 +104,7 @@ class FarmKey:
         return DigestCredentials(username=f"farm-{derived[:4].hex()}", password=derived[4:].hex())
 
     def following(self, chain: Keyring) -> "FarmKey":
-        """The same farm's key file with the keys that gossip has by now."""
+        """This farm's key file with the present keys of gossip."""
         return replace(
             self,
             epoch=chain.used_at,

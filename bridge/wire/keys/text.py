@@ -1,8 +1,8 @@
-"""What all key files share: TOML that a person may read, typed, bounded, and errors that never quote a value.
+"""The common part of all key files: typed and bounded TOML, and errors that never quote a value.
 
-A key file is read by an operator's program and printed in an operator's error. Of the parser's own messages only lines
-and columns are passed on. msgspec's quote unknown fields and values, and in a damaged file a piece of a key can stand
-in the place of either: so only the place and the names that belong there are passed on.
+Errors about a key file appear on an operator's screen. Of the TOML parser's message only line and column are used.
+msgspec's messages quote unknown fields and values, and in a damaged file either may be a piece of a key, so only the
+place and the expected names are used.
 """
 
 import base64
@@ -21,7 +21,7 @@ Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
 class KeyTextError(ValueError):
-    """The text is not the key file that it should be. Its message never holds key material."""
+    """The text is not the expected key file. The message never contains key material."""
 
 
 def parse(text: str, shape: type[Shape], what: str) -> Shape:
@@ -42,7 +42,7 @@ def parse(text: str, shape: type[Shape], what: str) -> Shape:
 
 
 def _unquoted(reason: str, shape: type[msgspec.Struct]) -> str:
-    """A reason of msgspec without what it quotes of the file. Its places (`$.offline`) name our own fields only."""
+    """The reason of msgspec without quotations from the file. Its places (`$.offline`) name our own fields only."""
     said, at, place = reason.rpartition(" - at ")
     if not at:
         said, place = reason, ""

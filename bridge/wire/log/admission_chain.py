@@ -1,13 +1,13 @@
-"""The way from an identity to a founder by the signed entries that admitted each: proof of a Raft id without the log.
+"""A chain of signed admissions from an identity to a founder: proves a Raft id without the log.
 
-    server 7 ──admitted by──▶ identity of server 5 ──admitted by──▶ identity of founder 2, whom the promises name
+    server 7 ──admitted by──▶ identity of server 5 ──admitted by──▶ identity of founder 2, named in the promises
 
-Each link is an admission or an approval as it stands in the log (`identity_entries`, `entry_proof`), the nearest first.
-A server shows its chain in the handshake, for a side whose log does not tell of it yet. Whoever is checked against a
-chain is bound by it to one Raft id and one identity; a chain says nothing of what the log has decided since.
+Each link is an admission or an approval as in the log (`identity_entries`, `proof`), the nearest first. A server
+presents its chain in the handshake, for a peer whose log does not contain its admission yet. A chain binds one Raft id
+to one identity; it says nothing about later decisions of the log.
 
-What is known to have been thrown out is no link. That refuses nothing that is true: who has heard of an eviction
-has all that was in the log before it, and needs no chain.
+An identity that is known to be evicted cannot be a link. This refuses no valid chain: a server that knows of an
+eviction has the whole log before it, and needs no chain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,8 @@ from bridge.wire.log.proof import proven
 from consensus.protocols.garlic_farm import ADMISSIONS_MAX
 
 LINKS_MAX = ADMISSIONS_MAX
-"""What a handshake carries. A longer chain is cut, and then shows nothing; it grows by a link where a server leads that
-was itself admitted by such a one, and so on. Who has the log needs no chain."""
+"""Limit of links in a handshake. A longer chain is cut and then proves nothing. It grows by a link each time that the
+admitting leader was itself admitted by a server that is no founder. A peer that has the log needs no chain."""
 
 _WAY_OUT = (
     f", and a handshake carries {LINKS_MAX} at most: who has the log needs none, so let a founder lead, or a server"
@@ -30,7 +30,7 @@ _WAY_OUT = (
 
 
 def chain_of(admitted: Mapping[int, Admitted], server_id: int, cluster_id: bytes) -> tuple[bytes, ...]:
-    """The chain of a server by the log, nearest first; empty for a founder, and where the log does not tell."""
+    """The chain of a server, from the log, nearest first; empty for a founder, or if the log has no admission of it."""
     chain: list[bytes] = []
     at: int | None = server_id
     while at is not None and at in admitted and len(chain) < LINKS_MAX:
@@ -50,10 +50,10 @@ def flaw_of(
     believed: Callable[[bytes], bool],
     is_out: Callable[[bytes], bool],
 ) -> str | None:
-    """Why a chain does not show that the Raft id and NodeId of `claimed` belong together; None: it does.
+    """The reason why a chain does not prove that Raft id and NodeId of `claimed` belong together; None if it proves it.
 
-    `believed` tells whose signature ends a chain (a founder, or who is known otherwise), by NodeId; `is_out` whose does
-    not count.
+    `believed` names the identities whose signature ends a chain (founders, or others that are known); signatures of
+    identities for which `is_out` holds do not count.
     """
     if not chain:
         return "it shows no admission"

@@ -4,9 +4,9 @@
                         │                          │                   │
                         └──────────────────────────┴───────────────────┴──▶ Foreign(reason)
 
-`decode` never raises. Committed bytes come from any client that can reach a server, and every replica must apply them:
-a decoder that raised would stop the whole farm on one bad entry. For the same reason the outcome depends on the bytes
-alone, so that all replicas agree on it.
+`decode` never raises. Any client that can reach a server can have bytes committed, and every replica must apply them:
+an exception would stop the whole farm. For the same reason the result depends on the bytes alone, so that all replicas
+agree.
 
 An entry that the farm acts on also carries a proof (`bridge.wire.log.proof`). `EntryReader` gives the record together
 with its verified author; `decode` alone says only what an entry would mean.
@@ -73,10 +73,10 @@ from bridge.wire.log.proof import Proof, ends_like_proof, proven
 from bridge.wire.log.reports import ReportEntry, from_report, to_report
 
 VERIFIED_LIMIT: Final = 1024
-"""Proofs that a reader remembers, some 200 bytes each: more than are under way between submission and application."""
+"""Proofs that a reader caches, some 200 bytes each: more than are in flight between submission and application."""
 SUBMITTED_LIMIT: Final = 1024
 SUBMITTED_LIMIT_BYTES: Final = 4096
-"""Submitted entries that a reader keeps read, and how large one may be: about 4 MiB of them in all."""
+"""How many decoded submissions a reader keeps, and how large one may be: about 4 MiB in all."""
 _REASON_LIMIT: Final = 200
 _WISHES: Final[dict[str, msgspec.json.Decoder[CommandEntry]]] = {
     "exclusion": msgspec.json.Decoder(ExclusionEntry),
@@ -122,7 +122,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode(data: bytes) -> Record:
-    """The record in a committed application entry; `Foreign` with the reason for whatever is none."""
+    """The record in a committed application entry; `Foreign` with the reason for anything else."""
     if len(data) > ENTRY_LIMIT_BYTES:
         return Foreign(f"{len(data)} bytes, the limit is {ENTRY_LIMIT_BYTES}")
     if data.count(b"[") + data.count(b"{") > BRACKETS_LIMIT:
@@ -143,11 +143,11 @@ def decode(data: bytes) -> Record:
 class EntryReader:
     """Reads the entries of one farm's log, with their authors.
 
-    A verification takes about 0.1 ms, and an entry is read when it is submitted and again when it is applied, so what
-    was found true is remembered, within a bound. What was found false is not: its forms are endless.
+    A verification takes about 0.1 ms, and an entry is read when it is submitted and again when it is applied. So valid
+    proofs are cached, up to a limit. Invalid ones are not: there is no end of them.
 
-    An entry that was submitted here is asked for three times: when it is committed, when it is applied, and when its
-    client is answered. `read_submitted` keeps what it found for the other two, so that its JSON is parsed once.
+    An entry that was submitted here is read three times: when it is committed, when it is applied, and when its client
+    is answered. `read_submitted` keeps the result for the other two, so that the JSON is parsed once.
     """
 
     def __init__(self, cluster_id: bytes) -> None:
@@ -163,7 +163,7 @@ class EntryReader:
         return self._submitted.get(data) or self._read(data)
 
     def read_submitted(self, data: bytes) -> ProvenRecord:
-        """The same of an entry that a client of this server waits for; the newest small ones are kept."""
+        """Like `read`, for an entry that a client of this server waits for; the newest small ones are kept."""
         found = self.read(data)
         if len(data) <= SUBMITTED_LIMIT_BYTES:
             self._submitted[data] = found

@@ -1,7 +1,7 @@
-"""What the members of application entries may hold: the ranges that every server checks alike.
+"""The ranges of the members of application entries, which all servers check alike.
 
 A value outside of its range makes the whole entry foreign, on all servers, because the check is a function of the
-bytes. So these ranges are wide: they say what a figure can be at all, not what is sensible.
+bytes. So the ranges are wide: they include all possible values, not only sensible ones.
 """
 
 from typing import Annotated, Final
@@ -13,7 +13,7 @@ from bridge.wire.i2p.structures import I2pError, destination_from_base64
 
 ENTRY_LIMIT_BYTES: Final = 65_536
 BRACKETS_LIMIT: Final = 256
-"""Bounds nesting by the bytes alone: how deep a parser gets before it gives up depends on its caller's stack."""
+"""Limits nesting by the bytes alone: the depth at which a parser gives up depends on its caller's stack."""
 
 Milliseconds = Annotated[int, Meta(ge=0, lt=2**53)]
 Seconds = Annotated[int, Meta(ge=0, lt=2**32)]
@@ -26,13 +26,13 @@ Request = Annotated[str, Meta(max_length=128)]
 DestinationText = Annotated[str, Meta(max_length=2048)]
 StructureText = Annotated[str, Meta(max_length=32_768)]
 HashText = Annotated[str, Meta(pattern=f"^[a-z2-7]{{{HASH_CHARACTERS}}}\\Z")]
-"""Base32 of a hash of 32 bytes: what stands before `.b32.i2p` in an address."""
+"""Base32 of a hash of 32 bytes: the part before `.b32.i2p` of an address."""
 NodeName = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,31}\\Z")]
 Factor = Annotated[float, Meta(ge=-1e9, le=1e9)]
 
 
 class ApplicationError(ValueError):
-    """The record cannot be an entry: it would be over the limits that every server keeps."""
+    """The record cannot be an entry: it exceeds the limits that every server checks."""
 
 
 def checked_destination(destination: str) -> str:

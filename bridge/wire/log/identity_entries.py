@@ -1,9 +1,9 @@
 """The JSON of entries about identities ⇄ `bridge.core.log.records`: admissions, approvals, evictions, level.
 
     {"admission": {"server": N, "node": ID, "name": NAME, "key": KEY}}       the leader's, KEY may be missing
-    {"approval": {"server": N, "node": ID, "name": NAME, "replaces": ID, "key": KEY}}     a person's, by the leader
-    {"eviction": {"node": ID, "era": N, "boxes": {ID: BOX, …}}}              a person's, by the leader
-    {"rekeying": {"era": N, "boxes": {ID: BOX, …}}}                          a person's, by the leader
+    {"approval": {"server": N, "node": ID, "name": NAME, "replaces": ID, "key": KEY}}     an operator's, by the leader
+    {"eviction": {"node": ID, "era": N, "boxes": {ID: BOX, …}}}              an operator's, by the leader
+    {"rekeying": {"era": N, "boxes": {ID: BOX, …}}}                          an operator's, by the leader
     {"level": {"number": N, "version": TEXT}}                                the leader's
 
 ID is a NodeId in hexadecimal, KEY the Ed25519 public key that it is a hash of, base64; another key is refused. BOX is
@@ -23,7 +23,7 @@ from bridge.wire.keys.box import BOX_BYTES
 
 KINDS: Final = ("admission", "approval", "eviction", "rekeying", "level")
 BOXES_LIMIT: Final = 256
-"""Boxes of one entry, so that its entry stays below the size that any entry may have."""
+"""The most boxes of one entry, so that it stays below the limit of all entries."""
 _KEY_BYTES: Final = 32
 
 _NodeId = Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * NODE_ID_BYTES}}}\\Z")]
@@ -117,7 +117,7 @@ def decode_identity(kind: str, data: bytes) -> IdentityRecord:
 
 
 def encode_identity(record: IdentityRecord) -> Struct:
-    """What is to be written as JSON."""
+    """The Struct that is encoded as JSON."""
     match record:
         case Admission(node_id, name, key, server_id):
             return _AdmissionEntry(_Admission(server_id, node_id.hex(), name, _text(key)))

@@ -1,4 +1,4 @@
-"""The JSON of what operators and the pipeline ask for ⇄ the commands of `bridge.core.log.records`.
+"""The JSON of the commands of operators and the pipeline ⇄ the commands of `bridge.core.log.records`.
 
     {"exclusion": {"hash": b32, "excluded": true}}
     {"cost": {"hash": b32, "factor": 1.5}}
@@ -10,8 +10,8 @@
 
 KEY is an Ed25519 public key in base64.
 
-Whether a command is granted is the state machine's business, which says why not: a factor out of bounds is decoded like
-any other. Each may carry the member `request`.
+The state machine decides whether a command is carried out and gives the reason if not: a factor out of bounds is
+decoded like any other. Each command may carry the member `request`.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""The proof of an entry: who wrote it, for which farm, and as which of its entries.
+"""The proof of an entry: its author, its farm, and the author's number of it.
 
 An entry that the farm acts on is a JSON object whose last member is
 
@@ -9,15 +9,14 @@ without padding, NUMBER is decimal. The signed bytes are
 
     "garlic farm entry 1" NUL │ cluster id, 16 bytes │ every byte of the entry before SIGNATURE
 
-so they include the key and the number. The author is the NodeId of the key. The number rises per author; the state
-machine gives each number effect once (`bridge.core.membership.authors`), so that a copied entry is worth nothing a
-second time.
+so they include the key and the number. The author is the NodeId of the key. Each author numbers its entries upwards,
+and the state machine lets each number have effect once (`bridge.core.membership.authors`), so a copied entry has none.
 
-There is one spelling of a proof. Base64url whose unused bits are not zero, a number with a leading zero, a space before
-the brace, a second member of that name (also an escaped one) each mean that there is no proof. Two spellings of one
-proven entry would be two entries of the log, and what a reader takes for the signed text must not depend on its parser.
+A proof has exactly one spelling. Base64url with unused bits that are not zero, a number with a leading zero, a space
+before the brace, a second member of that name (also an escaped one): each means that there is no proof. Otherwise one
+signed entry could enter the log in two spellings, and the signed text would depend on a reader's parser.
 
-A key of small order is no identity: with it, one signature holds for every text, so everybody could write in its name.
+A key of small order is refused: with it one signature verifies for every text, so any client could write in its name.
 
 `proven` is a function of the bytes alone, so all servers agree on it, and it never raises. Sources: RFC 8032 (Ed25519),
 RFC 4648 section 5 (base64url).
@@ -39,7 +38,7 @@ from gossip import NodeId
 from gossip.wire import node_id_of
 
 PURPOSE: Final = b"garlic farm entry 1\x00"
-"""Begins the signed bytes, so that no other signature of an identity serves as a proof, and no proof as another."""
+"""Prefix of the signed bytes, so that no other signature of an identity can serve as a proof, nor the reverse."""
 NUMBER_LIMIT: Final = 2**53
 """Numbers lie below this: JSON readers elsewhere hold integers exactly only up to here."""
 MEMBER: Final = "proof"
@@ -47,15 +46,15 @@ SIGNATURE_CHARACTERS: Final = 86
 _TAIL_BEGIN: Final = b',"proof":"'
 _TAIL = re.compile(rb',"proof":"([A-Za-z0-9_-]{43})\.([1-9][0-9]{0,15})\.([A-Za-z0-9_-]{86})"\}\Z')
 _TAIL_LIMIT_BYTES: Final = 159
-"""The longest text that `_TAIL` matches: the search begins there and never walks through an entry."""
+"""The longest text that `_TAIL` matches: the search is limited to the end of an entry."""
 _POINT: Final = -SIGNATURE_CHARACTERS - 3
-"""Where the point before the signature stands, counted from the end."""
+"""Position of the point before the signature, counted from the end."""
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A verified proof: `author` wrote this entry, and calls it its entry `number`."""
+    """A verified proof: `author` wrote this entry, with its own number `number`."""
 
     author: NodeId
     public_key: bytes
@@ -63,12 +62,12 @@ class Proof:
 
 
 def ends_like_proof(data: bytes) -> bool:
-    """Whether the last member looks like a proof: what does not is never worth a verification."""
+    """Whether the last member looks like a proof; otherwise no verification is needed."""
     return _tail(data) is not None
 
 
 def proven(data: bytes, cluster_id: bytes) -> Proof | None:
-    """The proof that an entry ends in; None if it ends in none that holds for this farm."""
+    """The proof at the end of an entry; None if there is none that verifies for this farm."""
     tail = _tail(data)
     if tail is None or not _is_object_without_proof(data[: tail[0]] + b"}"):
         return None
@@ -86,10 +85,10 @@ def proven(data: bytes, cluster_id: bytes) -> Proof | None:
 
 
 def sign_entry(entry: bytes, key: Ed25519PrivateKey, cluster_id: bytes, number: int) -> bytes:
-    """The entry with the proof of `key` behind its last member, every other byte as it was.
+    """The entry with a proof by `key` after its last member; no other byte changes.
 
-    Raises ValueError for an entry that no farm would read, that has no member or a proof already, and for a number
-    that is out of range.
+    Raises ValueError for an entry that no farm would read, that has no member or a proof already, and for a number out
+    of range.
     """
     if len(cluster_id) != CLUSTER_ID_BYTES:
         raise ValueError(f"a cluster id has {CLUSTER_ID_BYTES} bytes, not {len(cluster_id)}")
@@ -110,13 +109,13 @@ def _signed_bytes(unsigned: bytes, cluster_id: bytes) -> bytes:
 
 
 def _tail(data: bytes) -> tuple[int, bytes, bytes, bytes] | None:
-    """Where the member begins, and its three texts."""
-    # Nearly all that is no proof is told by these few bytes; only the rest is worth a search.
+    """The position of the member, and its three texts."""
+    # These few bytes exclude nearly all entries without a proof; only the rest is searched.
     if not data.endswith(b'"}') or data[_POINT : _POINT + 1] != b"." or len(data) > ENTRY_LIMIT_BYTES:
         return None
     start = max(0, len(data) - _TAIL_LIMIT_BYTES)
     if data.find(_TAIL_BEGIN, start) < 0:
-        return None  # most entries are users' and opaque, and this is a fraction of the search below
+        return None  # most entries are opaque ones of users, and this costs a fraction of the search below
     found = _TAIL.search(data, start)
     return None if found is None else (found.start(), found[1], found[2], found[3])
 

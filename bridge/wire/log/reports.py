@@ -2,9 +2,9 @@
 
 docs/reference/application-json.md has its keys.
 
-`meta` is the proposal's one object where a server serves one master destination, or a list of such objects where it
-serves several; then an element of `destinations` may say by `master` (a hash) behind which of them it stands. A reader
-that knows the proposal alone reads everything of a server with one master, and of one with several all but their parts.
+`meta` is one object, as in the proposal, if the server serves one master destination, or a list of such objects if it
+serves several. With several, an element of `destinations` may name its master by hash. A reader that knows only the
+proposal understands all reports of servers with one master.
 """
 
 from collections.abc import Mapping
@@ -99,7 +99,7 @@ class ReportEntry(Struct, rename="camel", omit_defaults=True):
 
 
 def to_report(entry: ReportEntry) -> Report:
-    """What it means; `ApplicationError` if a destination is none, or there twice."""
+    """The report as a record; `ApplicationError` if a destination is invalid or occurs twice."""
     return Report(
         cluster=entry.cluster,
         date_ms=entry.date,

@@ -1,9 +1,8 @@
 """The farm's state machine as bytes, for a Raft snapshot, and back.
 
-A row of MessagePack documents, each behind its length (4 bytes, big-endian): first what the state machine holds, then,
-a few thousand at a time, the moments of log time and the indexes of configurations. Making the bytes of one document
-takes a moment, not more, however long the farm has been running. Raft's snapshot has checksums of its own; what does
-not decode was written by another version.
+A sequence of MessagePack documents, each after its length (4 bytes, big-endian): first the state, then, a few thousand
+at a time, the changes of log time and the indexes of configurations. So encoding one document is always quick, however
+old the farm is. Raft's snapshot has checksums of its own; bytes that do not decode were written by another version.
 """
 
 import struct
@@ -17,13 +16,13 @@ from bridge.core.state.farm_state import FarmState
 _LENGTH = struct.Struct(">I")
 _VERSION = 3
 _WITHOUT_AUTHORS = 2
-"""Of a farm whose entries carried no proofs: a backup of it can be restored, and then begins without client keys."""
+"""The version of farms whose entries had no proofs: a backup of one can be restored, without client keys."""
 _SLICE = 4096
 _DOCUMENT_LIMIT_BYTES = 256 * 1024 * 1024
 
 
 class FarmSnapshotError(Exception):
-    """These bytes are no snapshot that this version can read; the text says why."""
+    """The bytes are no snapshot that this version can read; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class FarmHead:
 
 @dataclass(frozen=True, slots=True)
 class FarmHistory:
-    """Any further document: where log time moved, and where configurations are."""
+    """Each further document: changes of log time, and indexes of configurations."""
 
     moment_indexes: list[int]
     moment_times_ms: list[int]
@@ -47,7 +46,7 @@ class FarmHistory:
 
 @dataclass(slots=True)
 class FarmSnapshot:
-    """What a snapshot of a farm holds."""
+    """The content of a farm's snapshot."""
 
     farm: FarmState
     period_ms: int
@@ -109,14 +108,14 @@ def _document(content: FarmHead | FarmHistory) -> bytes:
 
 
 class _Documents:
-    """Chunks of any size put together to documents."""
+    """Assembles chunks of any size into documents."""
 
     def __init__(self) -> None:
         self._buffer = b""
         self._documents: list[bytes] = []
 
     def feed(self, chunk: bytes) -> None:
-        """Some more bytes; raises `FarmSnapshotError`."""
+        """Take more bytes; raises `FarmSnapshotError`."""
         self._buffer += chunk
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
@@ -129,7 +128,7 @@ class _Documents:
             self._buffer = self._buffer[end:]
 
     def finish(self) -> FarmSnapshot:
-        """No more bytes come; raises `FarmSnapshotError`."""
+        """Note the end of the bytes; raises `FarmSnapshotError` if a document is incomplete."""
         if self._buffer:
             raise FarmSnapshotError("the farm's snapshot ends within a document")
         if not self._documents:

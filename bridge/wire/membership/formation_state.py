@@ -1,16 +1,16 @@
-"""What a node remembers of formation, as the JSON of its state directory.
+"""A node's durable state of formation, as JSON in its state directory.
 
     {"version": 2, "promise": P | null, "founding": F | null, "known": F | null, "withdrawn": [P, …],
      "confirmed": cluster id | null}
     P = {"founders": [id, …], "clock_ms": n, "nonce": hex}
     F = {"cluster_id": hex, "promised": [{"node": id, "clock_ms": n, "nonce": hex}, …]}
 
-A founding's cluster id follows from its promises; it is written for people, and checked. Version 1 had no promises in
-a founding, so nobody could verify it: a farm of that version is made anew (`docs/how-to/upgrade.md`).
+A founding's cluster id follows from its promises; it is written for people, and checked. In version 1 a founding had no
+promises and could not be verified: a farm of that version is made anew (`docs/how-to/upgrade.md`).
 
-JSON and not CBOR, because an operator who is told that a node promised something wants to look. The file decides
-whether a node may vote, so it is read strictly: an unknown member, a set out of order, a founding that contradicts the
-promise are refused with `FormationStateError`, and the node does not start on a guess.
+The file is JSON, so that an operator can read which promise a node made. It decides whether a node may vote, so it is
+read strictly: an unknown member, a set out of order, or a founding that contradicts the promise is refused with
+`FormationStateError`, and the node does not start.
 """
 
 from typing import Annotated, Final
@@ -49,7 +49,7 @@ class FormationStateError(ValueError):
 
 
 class MadeBeforeError(FormationStateError):
-    """A garlicfarm of before wrote them; the text says which way leads over."""
+    """An earlier version of garlicfarm wrote them; the text says how to upgrade."""
 
 
 class _Promise(msgspec.Struct, forbid_unknown_fields=True):
@@ -85,7 +85,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode_formation_state(state: FormationState) -> bytes:
-    """The content of the file, with a line for each member."""
+    """The content of the file, one member on each line."""
     written = _State(
         version=VERSION,
         promise=None if state.promise is None else _written_promise(state.promise),
@@ -98,7 +98,7 @@ def encode_formation_state(state: FormationState) -> bytes:
 
 
 def decode_formation_state(data: bytes) -> FormationState:
-    """Read the file again; raises `FormationStateError` only."""
+    """Parse the content of the file; raises `FormationStateError` only."""
     if len(data) > FORMATION_STATE_LIMIT_BYTES:
         raise FormationStateError(f"the file has {len(data)} bytes, at most {FORMATION_STATE_LIMIT_BYTES} are expected")
     try:
@@ -132,7 +132,7 @@ def _written_promise(promise: Promise) -> _Promise:
 
 
 def written_founding(founding: Founding) -> FoundingJson:
-    """The founding as it is written."""
+    """The founding as a Struct for JSON."""
     promised = [_Founder(each.node_id.hex(), each.clock_ms, each.nonce.hex()) for each in founding.promised]
     return FoundingJson(founding.cluster_id.hex(), promised)
 
@@ -142,7 +142,7 @@ def _promise(read: _Promise) -> Promise:
 
 
 def read_founding(read: FoundingJson) -> Founding:
-    """The founding of what was written; raises `FormationStateError` if its cluster id is another one's."""
+    """The founding from its JSON; raises `FormationStateError` if the cluster id does not match the promises."""
     try:
         founding = Founding(
             tuple(

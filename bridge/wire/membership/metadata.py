@@ -1,4 +1,4 @@
-"""What a node says about itself in its signed gossip metadata: at most 512 bytes, opaque to gossip.
+"""A node's description of itself in its signed gossip metadata: at most 512 bytes, opaque to gossip.
 
     [version, cluster, name, role, raft id | null, endpoint | null, fingerprint | null, feature level, notice,
      admissions]
@@ -6,22 +6,21 @@
     notice    null | [0, founders] a proposal | [1, founders, clock, nonce] a promise
                    | [2, packed promises of all founders] a founding (30 bytes each: NodeId, clock, nonce)
 
-A founding's cluster id and log time are no part of it: the receiver derives them from the promises, so nobody can tell
-of a founding that contradicts its cluster id.
+A founding's cluster id and log time are not included: the receiver derives them from the promises, so they cannot
+contradict each other.
 
-An array, not a map: the 512 bytes are shared with everything else that a farm wants to gossip, and keys would eat a
-fifth of them. Elements behind the tenth are ignored, so a later version can add some without silencing this one; the
-tenth may be missing.
+It is an array, not a map: keys would take a fifth of the 512 bytes. Elements after the tenth are ignored, so that a
+later version can add some; the tenth may be missing.
 
-    admissions    NodeId and Raft id (four bytes, big-endian) of those who were admitted and have not started yet, 12
-                  bytes each, in one byte string: told by the leader
+    admissions    NodeId and Raft id (four bytes, big-endian) of servers that were admitted and have not started yet, 12
+                  bytes each, in one byte string; sent by the leader
 
-In a farm of nine founders with the longest names the 512 bytes have room for two admissions besides all else; in others
-for four. What does not fit is told as soon as the first ones have started (`fitting_admissions`).
+In a farm of nine founders with the longest names the 512 bytes have room for two admissions, in others for four. The
+rest follows when the first ones have started (`fitting_admissions`).
 
-The bytes come from a member of the farm (only the farm's key opens the datagram, and the node signed them), which may
-still be broken or hostile: the slice of CBOR is checked before it is decoded, every field is typed and bounded, and
-`MetadataError` is the only way out.
+The bytes come from a member (only the farm's key opens the datagram, and the node signed them), which may be broken or
+hostile. So the CBOR is checked before it is decoded, every field is typed and bounded, and `MetadataError` is the only
+error.
 """
 
 import re
@@ -63,11 +62,11 @@ Number = TypeVar("Number", bound=IntEnum)
 
 
 class MetadataError(ValueError):
-    """The bytes are no metadata of a node, or the values fit into none."""
+    """The bytes are no metadata of a node, or the values do not fit."""
 
 
 class RoleHint(IntEnum):
-    """What a node is to Raft, by its own word; the configuration in the log is what counts."""
+    """A node's role in Raft as it declares it; the configuration in the log decides."""
 
     OBSERVER = 0
     """Neither founds nor votes."""
@@ -88,11 +87,11 @@ class NodeMetadata:
 
     cluster: str
     name: str
-    """What operators call the node."""
+    """The node's name."""
     role: RoleHint
     raft_id: int | None = None
     endpoint: str | None = None
-    """Where its Raft server listens: `tcp://host:port`."""
+    """The address of its Raft server: `tcp://host:port`."""
     fingerprint: bytes | None = None
     """SHA-256 of its TLS certificate; peers pin it."""
     feature_level: int = 1
@@ -116,7 +115,7 @@ def encode_metadata(metadata: NodeMetadata) -> bytes:
     ]
     if metadata.admissions:
         fields.append(b"".join(each + raft_id.to_bytes(_RAFT_ID_BYTES, "big") for each, raft_id in metadata.admissions))
-    # What we would not accept from others we do not send: the checks live in one place.
+    # The encoder uses the decoder's checks: nothing is sent that other nodes would refuse.
     _from_fields(fields)
     data = dumps(fields)
     if len(data) > METADATA_LIMIT_BYTES:
@@ -125,7 +124,7 @@ def encode_metadata(metadata: NodeMetadata) -> bytes:
 
 
 def fitting_admissions(metadata: NodeMetadata) -> NodeMetadata:
-    """The same with as many admissions as fit; all else of a node's metadata always fits."""
+    """This metadata with as many admissions as fit; everything else always fits."""
     fitting = replace(metadata, admissions=metadata.admissions[:ADMISSIONS_LIMIT])
     while fitting.admissions:
         try:
@@ -155,7 +154,7 @@ def _from_fields(fields: Any) -> NodeMetadata:
     if version != VERSION or isinstance(version, bool):
         raise MetadataError(f"this version reads metadata version {VERSION} only")
     return NodeMetadata(
-        # All members of a farm say the same word here: one object serves ten thousand.
+        # All members of a farm send the same text: one object serves ten thousand.
         cluster=intern(_name(cluster, "cluster")),
         name=_name(name, "name"),
         role=_member(role, RoleHint, "role"),
@@ -256,7 +255,7 @@ def _founding(value: Any) -> Founding:
         raise MetadataError(str(error)) from None
 
 
-# All members of a farm tell of the same founding: it is hashed once, and one object serves them all.
+# All members of a farm send the same founding: it is hashed once, and one object serves all.
 _unpacked = lru_cache(maxsize=64)(unpacked)
 
 
