@@ -27,7 +27,7 @@ from bridge.node.local.farm_files import LOOPBACK
 from bridge.node.security.control_socket import SOCKET_NAME
 from bridge.node.security.key_files import load_farm_key
 from bridge.node.settings.choices import Timing
-from bridge.wire.membership.metadata import FINGERPRINT_BYTES, NodeMetadata, RoleHint, encode_metadata
+from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
 
 DIRECTORY = 10_000
 CAPACITY = (DIRECTORY + 10 * PEERS) // 2
@@ -97,7 +97,7 @@ def _router(cluster: str) -> Callable[[int], bytes]:
     def metadata(number: int) -> bytes:
         name = f"router-{number}"
         endpoint = f"tcp://{LOOPBACK}:{1 + number % 65_000}"
-        fingerprint = os.urandom(FINGERPRINT_BYTES)
+        fingerprint = os.urandom(32)
         return encode_metadata(NodeMetadata(cluster, name, RoleHint.OBSERVER, None, endpoint, fingerprint))
 
     return metadata

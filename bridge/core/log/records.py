@@ -27,6 +27,10 @@ is a figure that this kind of router cannot tell.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
+
+NAME: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,31}"
+"""What nodes, clusters and client keys are called, as a regular expression."""
 
 
 class PublishConfig(Enum):

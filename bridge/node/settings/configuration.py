@@ -28,6 +28,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bridge.core.log.records import NAME
 from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAULT
 from bridge.core.state.farm_state import MASTERS_MAX
 from bridge.node.router.router import Leaf, RouterError, leaf_from_settings
@@ -51,7 +52,7 @@ from gossip.node import DEFAULT_CAPACITY, endpoint, is_private, numeric, parse_e
 LEAVES_LIMIT = 16
 FILE_LIMIT_BYTES = 1024 * 1024
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 -- compared, not bound
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+_NAME = re.compile(NAME)
 
 
 class ConfigurationError(ValueError):

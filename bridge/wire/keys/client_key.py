@@ -16,10 +16,10 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Struct
 
+from bridge.core.log.records import NAME
 from bridge.wire.keys.text import KeyTextError, decode_key, encode_key, parse
 
 VERSION: Final = 1
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _WHAT: Final = "client key file"
 
 
@@ -53,7 +53,7 @@ class _File(Struct, forbid_unknown_fields=True):
 
 def new_client_key(name: str) -> ClientKeyFile:
     """Make a key; raises `ClientKeyError` for a name that the farm does not take."""
-    if NAME.fullmatch(name) is None:
+    if re.fullmatch(NAME, name) is None:
         raise ClientKeyError(f"name {name[:40]!r}: 1 to 32 of letters, digits, `.`, `_`, `-`, no mark first")
     return ClientKeyFile(name, Ed25519PrivateKey.generate())
 
@@ -68,7 +68,7 @@ def parse_client_key(text: str) -> ClientKeyFile:
     except KeyTextError as error:
         raise ClientKeyError(f"{error}. Make one with `garlicfarm keys new-client FILE --name N`") from None
     found = ClientKeyFile(file.name, key)
-    if found.public_key != file.public_key or NAME.fullmatch(file.name) is None:
+    if found.public_key != file.public_key or re.fullmatch(NAME, file.name) is None:
         raise ClientKeyError(f"this {_WHAT} was changed: its name or public key is not what was written; copy it again")
     return found
 

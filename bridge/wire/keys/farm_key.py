@@ -34,6 +34,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Meta, Struct
 
 from bridge.core.formation.founding import CLUSTER_ID_BYTES
+from bridge.core.log.records import NAME
 from bridge.wire.keys.text import KEY_BYTES, KeyTextError, decode_key, encode_key, parse
 from gossip import CLOCK_LIMIT, ERA_LIMIT, KEYS_LIMIT, KeyRing, Keyring
 from gossip.wire import LABEL_BYTES, farm_label
@@ -41,7 +42,6 @@ from gossip.wire import LABEL_BYTES, farm_label
 VERSION: Final = 1
 EXPECT_LIMIT: Final = 9
 DEFAULT_CLUSTER: Final = "farm"
-_CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _WHAT: Final = "farm key file"
 
 
@@ -202,7 +202,7 @@ def _hexadecimal(text: str, size: int, what: str) -> bytes:
 
 
 def _checked(farm_key: FarmKey) -> FarmKey:
-    if _CLUSTER.fullmatch(farm_key.cluster) is None:
+    if re.fullmatch(NAME, farm_key.cluster) is None:
         raise FarmKeyError(
             f"cluster name {farm_key.cluster[:40]!r}: 1 to 32 of letters, digits, `.`, `_`, `-`, no mark first"
         )

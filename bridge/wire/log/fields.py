@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from bridge.core.log.hashes import HASH_CHARACTERS
+from bridge.core.log.records import NAME
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 
 ENTRY_LIMIT_BYTES: Final = 65_536
@@ -27,7 +28,7 @@ DestinationText = Annotated[str, Meta(max_length=2048)]
 StructureText = Annotated[str, Meta(max_length=32_768)]
 HashText = Annotated[str, Meta(pattern=f"^[a-z2-7]{{{HASH_CHARACTERS}}}\\Z")]
 """Base32 of a hash of 32 bytes: the part before `.b32.i2p` of an address."""
-NodeName = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,31}\\Z")]
+NodeName = Annotated[str, Meta(pattern=f"^{NAME}\\Z")]
 Factor = Annotated[float, Meta(ge=-1e9, le=1e9)]
 
 

@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 from bridge.core.formation.founding import NODE_ID_BYTES
 from bridge.core.log.records import Admission, Approval, Eviction, KeyReplacement, Level
 from bridge.wire.keys.box import BOX_BYTES
+from bridge.wire.log.fields import NodeName
 
 KINDS: Final = ("admission", "approval", "eviction", "rekeying", "level")
 BOXES_LIMIT: Final = 256
@@ -27,7 +28,6 @@ BOXES_LIMIT: Final = 256
 _KEY_BYTES: Final = 32
 
 _NodeId = Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * NODE_ID_BYTES}}}\\Z")]
-_Name = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,31}\\Z")]
 _RaftId = Annotated[int, Meta(ge=1, lt=2**31)]
 _KeyText = Annotated[str, Meta(min_length=44, max_length=44)]
 _BoxText = Annotated[str, Meta(max_length=4 * -(-BOX_BYTES // 3))]
@@ -38,14 +38,14 @@ IdentityRecord = Admission | Approval | Eviction | KeyReplacement | Level
 class _Admission(Struct, omit_defaults=True):
     server: _RaftId
     node: _NodeId
-    name: _Name
+    name: NodeName
     key: _KeyText | None = None
 
 
 class _Approval(Struct, omit_defaults=True):
     server: _RaftId
     node: _NodeId
-    name: _Name
+    name: NodeName
     replaces: _NodeId
     key: _KeyText | None = None
 

@@ -23,12 +23,13 @@ hostile. So the CBOR is checked before it is decoded, every field is typed and b
 error.
 """
 
-import re
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
 from sys import intern
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from bridge.core.formation.founding import (
     CLOCK_LIMIT_MS,
@@ -42,23 +43,18 @@ from bridge.core.formation.founding import (
     is_set_of_founders,
     unpacked,
 )
+from bridge.core.log.records import NAME
 from gossip import METADATA_LIMIT_BYTES
 from gossip.wire.cbor import CborError, dumps, loads
 
 VERSION: Final = 2
-FINGERPRINT_BYTES: Final = 32
-NAME_LIMIT: Final = 32
-ENDPOINT_LIMIT: Final = 96
-_ELEMENTS: Final = 9
 ADMISSIONS_LIMIT: Final = 4
 _RAFT_ID_BYTES: Final = 4
 _ADMISSION_BYTES: Final = NODE_ID_BYTES + _RAFT_ID_BYTES
 _RAFT_ID_LIMIT: Final = 2**31
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
-_ENDPOINT = re.compile(r"tcp://(?:[A-Za-z0-9._-]{1,80}|\[[0-9A-Fa-f:.]{2,45}\]):([1-9][0-9]{0,4})")
 _PORT_LIMIT: Final = 65_535
-
-Number = TypeVar("Number", bound=IntEnum)
+_BYTES: Final = (bytes,)
+"""Keeps `convert` from reading text as base64 where bytes belong."""
 
 
 class MetadataError(ValueError):
@@ -75,10 +71,45 @@ class RoleHint(IntEnum):
     VOTER = 2
 
 
-class _Notice(IntEnum):
-    PROPOSAL = 0
-    PROMISE = 1
-    FOUNDING = 2
+_Name = Annotated[str, Meta(pattern=f"^{NAME}\\Z")]
+_Endpoint = Annotated[
+    str,
+    Meta(max_length=96, pattern=r"^tcp://(?:[A-Za-z0-9._-]{1,80}|\[[0-9A-Fa-f:.]{2,45}\]):[1-9][0-9]{0,4}\Z"),
+]
+_Fingerprint = Annotated[bytes, Meta(min_length=32, max_length=32)]
+_RaftId = Annotated[int, Meta(ge=0, lt=_RAFT_ID_LIMIT)]
+_NodeId = Annotated[bytes, Meta(min_length=NODE_ID_BYTES, max_length=NODE_ID_BYTES)]
+_Founders = Annotated[tuple[_NodeId, ...], Meta(min_length=1, max_length=EXPECT_MAX)]
+
+
+class _Proposal(Struct, array_like=True, tag=0, forbid_unknown_fields=True):
+    founders: _Founders
+
+
+class _Promise(Struct, array_like=True, tag=1, forbid_unknown_fields=True):
+    founders: _Founders
+    clock_ms: Annotated[int, Meta(ge=0, lt=CLOCK_LIMIT_MS)]
+    nonce: Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+
+
+class _Founding(Struct, array_like=True, tag=2, forbid_unknown_fields=True):
+    packed: bytes
+
+
+_Notice = _Proposal | _Promise | _Founding | None
+
+
+class _Elements(Struct, array_like=True):
+    version: Literal[2]
+    cluster: _Name
+    name: _Name
+    role: RoleHint
+    raft_id: _RaftId | None
+    endpoint: _Endpoint | None
+    fingerprint: _Fingerprint | None
+    feature_level: Annotated[int, Meta(ge=0, lt=2**16)]
+    notice: _Notice
+    admissions: Annotated[bytes, Meta(max_length=ADMISSIONS_LIMIT * _ADMISSION_BYTES)] = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +133,22 @@ class NodeMetadata:
 
 def encode_metadata(metadata: NodeMetadata) -> bytes:
     """The bytes that gossip carries."""
-    fields = [
+    elements = _Elements(
         VERSION,
         metadata.cluster,
         metadata.name,
-        int(metadata.role),
+        metadata.role,
         metadata.raft_id,
         metadata.endpoint,
         metadata.fingerprint,
         metadata.feature_level,
-        _notice_fields(metadata.notice),
-    ]
-    if metadata.admissions:
-        fields.append(b"".join(each + raft_id.to_bytes(_RAFT_ID_BYTES, "big") for each, raft_id in metadata.admissions))
+        _written(metadata.notice),
+        b"".join(each + raft_id.to_bytes(_RAFT_ID_BYTES, "big") for each, raft_id in metadata.admissions),
+    )
+    array = to_builtins(elements, builtin_types=_BYTES)
     # The encoder uses the decoder's checks: nothing is sent that other nodes would refuse.
-    _from_fields(fields)
-    data = dumps(fields)
+    _read(array)
+    data = dumps(array if metadata.admissions else array[:-1])
     if len(data) > METADATA_LIMIT_BYTES:
         raise MetadataError(f"the node's metadata has {len(data)} bytes, gossip carries {METADATA_LIMIT_BYTES}")
     return data
@@ -141,128 +172,73 @@ def decode_metadata(data: bytes) -> NodeMetadata:
     if len(data) > METADATA_LIMIT_BYTES:
         raise MetadataError(f"metadata has at most {METADATA_LIMIT_BYTES} bytes, not {len(data)}")
     try:
-        fields = loads(data)
+        array = loads(data)
     except CborError as error:
         raise MetadataError(f"not the CBOR of metadata: {error}") from None
-    return _from_fields(fields)
+    return _read(array)
 
 
-def _from_fields(fields: Any) -> NodeMetadata:
-    if not isinstance(fields, list) or len(fields) < _ELEMENTS:
-        raise MetadataError(f"metadata is an array of at least {_ELEMENTS} elements")
-    version, cluster, name, role, raft_id, endpoint, fingerprint, feature_level, notice = fields[:_ELEMENTS]
-    if version != VERSION or isinstance(version, bool):
-        raise MetadataError(f"this version reads metadata version {VERSION} only")
+def _read(array: Any) -> NodeMetadata:
+    try:
+        found = convert(array, _Elements, builtin_types=_BYTES)
+    except ValidationError as error:
+        raise MetadataError(f"not as expected: {error}") from None
+    if found.endpoint is not None and int(found.endpoint.rpartition(":")[2]) > _PORT_LIMIT:
+        raise MetadataError(f"no port is above {_PORT_LIMIT}")
     return NodeMetadata(
         # All members of a farm send the same text: one object serves ten thousand.
-        cluster=intern(_name(cluster, "cluster")),
-        name=_name(name, "name"),
-        role=_member(role, RoleHint, "role"),
-        raft_id=None if raft_id is None else _number(raft_id, "Raft id", _RAFT_ID_LIMIT),
-        endpoint=None if endpoint is None else _endpoint(endpoint),
-        fingerprint=None if fingerprint is None else _bytes(fingerprint, FINGERPRINT_BYTES, "fingerprint"),
-        feature_level=_number(feature_level, "feature level", 2**16),
-        notice=_notice(notice),
-        admissions=_admissions(fields[_ELEMENTS]) if len(fields) > _ELEMENTS else (),
+        cluster=intern(found.cluster),
+        name=found.name,
+        role=found.role,
+        raft_id=found.raft_id,
+        endpoint=found.endpoint,
+        fingerprint=found.fingerprint,
+        feature_level=found.feature_level,
+        notice=_notice(found.notice),
+        admissions=_admissions(found.admissions),
     )
 
 
-def _name(value: Any, what: str) -> str:
-    if not isinstance(value, str) or _NAME.fullmatch(value) is None:
-        raise MetadataError(f"the {what} is not 1 to {NAME_LIMIT} of letters, digits, `.`, `_`, `-`, no mark first")
-    return value
-
-
-def _endpoint(value: Any) -> str:
-    found = _ENDPOINT.fullmatch(value) if isinstance(value, str) and len(value) <= ENDPOINT_LIMIT else None
-    if found is None or int(found[1]) > _PORT_LIMIT:
-        raise MetadataError("the endpoint is not tcp://host:port")
-    return str(value)
-
-
-def _number(value: Any, what: str, limit: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < limit:
-        raise MetadataError(f"the {what} is not a number from 0 to {limit - 1}")
-    return value
-
-
-def _member(value: Any, kinds: type[Number], what: str) -> Number:
-    number = _number(value, what, 2**8)
-    try:
-        return kinds(number)
-    except ValueError:
-        raise MetadataError(f"{what} {number} is unknown") from None
-
-
-def _bytes(value: Any, size: int, what: str) -> bytes:
-    if not isinstance(value, bytes) or len(value) != size:
-        raise MetadataError(f"the {what} is not {size} bytes")
-    return value
-
-
-def _notice_fields(notice: FormationNotice) -> list[Any] | None:
+def _written(notice: FormationNotice) -> _Notice:
     if notice.founding is not None:
-        return [int(_Notice.FOUNDING), notice.founding.packed]
+        return _Founding(notice.founding.packed)
     if notice.promise is not None:
-        promise = notice.promise
-        return [int(_Notice.PROMISE), list(promise.founders), promise.clock_ms, promise.nonce]
-    return [int(_Notice.PROPOSAL), list(notice.proposal)] if notice.proposal else None
+        return _Promise(notice.promise.founders, notice.promise.clock_ms, notice.promise.nonce)
+    return _Proposal(notice.proposal) if notice.proposal else None
 
 
-def _notice(fields: Any) -> FormationNotice:
-    match fields:
+def _notice(found: _Notice) -> FormationNotice:
+    match found:
         case None:
             return FormationNotice()
-        case [kind, founders]:
-            if _member(kind, _Notice, "kind of notice") is _Notice.FOUNDING:
-                return FormationNotice(founding=_founding(founders))
-            _expect(kind, _Notice.PROPOSAL)
-            return FormationNotice(proposal=_founders(founders))
-        case [kind, founders, clock_ms, nonce]:
-            _expect(kind, _Notice.PROMISE)
-            nonce = _bytes(nonce, NONCE_BYTES, "nonce")
-            clock_ms = _number(clock_ms, "promise's clock", CLOCK_LIMIT_MS)
-            return FormationNotice(promise=Promise(_founders(founders), clock_ms, nonce))
-        case _:
-            raise MetadataError("the formation notice is of no kind that is known")
+        case _Proposal(founders):
+            return FormationNotice(proposal=_checked(founders))
+        case _Promise(founders, clock_ms, nonce):
+            return FormationNotice(promise=Promise(_checked(founders), clock_ms, nonce))
+        case _Founding(packed):
+            return FormationNotice(founding=_founding(packed))
 
 
-def _expect(kind: Any, expected: _Notice) -> None:
-    if _member(kind, _Notice, "kind of notice") is not expected:
-        raise MetadataError(f"a formation notice of kind {kind} has another number of elements")
+def _checked(founders: Founders) -> Founders:
+    if not is_set_of_founders(founders, len(founders)):
+        raise MetadataError("founders are not in ascending order, each once")
+    return founders
 
 
-def _admissions(value: Any) -> tuple[tuple[bytes, int], ...]:
-    limit = ADMISSIONS_LIMIT * _ADMISSION_BYTES
-    if not isinstance(value, bytes) or len(value) > limit or len(value) % _ADMISSION_BYTES:
-        raise MetadataError(f"admissions are at most {ADMISSIONS_LIMIT} times {_ADMISSION_BYTES} bytes")
-    parts = (value[start : start + _ADMISSION_BYTES] for start in range(0, len(value), _ADMISSION_BYTES))
-    return tuple(
-        (
-            each[:NODE_ID_BYTES],
-            _number(int.from_bytes(each[NODE_ID_BYTES:], "big"), "Raft id", _RAFT_ID_LIMIT),
-        )
-        for each in parts
-    )
-
-
-def _founding(value: Any) -> Founding:
-    if not isinstance(value, bytes):
-        raise MetadataError("a founding is the packed promises of its founders")
+@lru_cache(maxsize=64)
+def _founding(packed: bytes) -> Founding:
+    """All members of a farm send the same founding: it is hashed once, and one object serves all."""
     try:
-        return _unpacked(value)
+        return unpacked(packed)
     except ValueError as error:
         raise MetadataError(str(error)) from None
 
 
-# All members of a farm send the same founding: it is hashed once, and one object serves all.
-_unpacked = lru_cache(maxsize=64)(unpacked)
-
-
-def _founders(value: Any) -> Founders:
-    if not isinstance(value, list) or not 1 <= len(value) <= EXPECT_MAX:
-        raise MetadataError(f"founders are 1 to {EXPECT_MAX} node ids")
-    founders = tuple(_bytes(founder, NODE_ID_BYTES, "founder's id") for founder in value)
-    if not is_set_of_founders(founders, len(founders)):
-        raise MetadataError("founders are not in ascending order, each once")
-    return founders
+def _admissions(packed: bytes) -> tuple[tuple[bytes, int], ...]:
+    if len(packed) % _ADMISSION_BYTES:
+        raise MetadataError(f"admissions have {_ADMISSION_BYTES} bytes each")
+    parts = (packed[start : start + _ADMISSION_BYTES] for start in range(0, len(packed), _ADMISSION_BYTES))
+    found = tuple((each[:NODE_ID_BYTES], int.from_bytes(each[NODE_ID_BYTES:], "big")) for each in parts)
+    if any(raft_id >= _RAFT_ID_LIMIT for _, raft_id in found):
+        raise MetadataError(f"an admission's Raft id is not below {_RAFT_ID_LIMIT}")
+    return found
