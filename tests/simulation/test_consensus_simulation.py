@@ -36,6 +36,7 @@ CHEAP_MUTANTS = (
     "leader-of-a-term-not-reached",
     "heartbeat-behind-the-disk",
     "hung-disk-keeps-its-leader",
+    "new-proposals-keep-a-stalled-leader",
     "append-not-sent-counts",
     "refusal-of-a-stranger-counts",
 )

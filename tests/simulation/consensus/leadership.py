@@ -5,8 +5,9 @@
                    else for the minimum election timeout, unless that leader resigns or hands its leadership over
     check-quorum   a leader that no majority has sent a word within two minimum election timeouts has resigned
     slow disks     a leader stays leader while nothing is wrong but the disks of its followers, which are slow
-    hung disks     a leader has resigned that has proposals waiting, and for long has neither committed anything nor got
-                   a follower any further, as far as entries go: so that others may try
+    stuck          a leader has resigned that has proposals waiting, and for long has neither committed anything nor got
+                   a voter any nearer to what had to be committed then: so that others may try. What comes after that
+                   counts for nothing, or a leader whose disk hangs would stay for as long as clients ask
 
 Times are those of the leader's own clock. What counts as a word is whatever was delivered, so the demand is weaker than
 the rule of the core: the core counts fewer words and takes a shorter time.
@@ -31,6 +32,8 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.model import Configuration, Index, ServerId, Term
+from consensus.core.replication.progress import ProgressState
+from consensus.core.status import Description
 from tests.simulation.consensus.checker import ViolationError
 from tests.simulation.consensus.machine import Life, Machine
 from tests.simulation.consensus.profile import Profile
@@ -49,10 +52,13 @@ class _Office:
     heard_ms: dict[ServerId, int] = field(default_factory=dict)
     configuration: Configuration | None = None
     configured_ms: int = 0
-    moved: int = 0
-    """The commit index and what the followers hold, added up: neither goes back in a term."""
+    commit: Index = 0
+    wanted: Index | None = None
+    """Where the log ended when something was last committed, or proposals began to wait; None: none waits."""
+    held: int = 0
+    """How much of the log up to there the voters hold, added up."""
     moved_ms: int = 0
-    """When that last rose, or nothing waited."""
+    """When the commit index or that last rose, or nothing waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,6 @@ class Leadership:
     def __init__(self, profile: Profile, machines: Mapping[ServerId, Machine]) -> None:
         self._options = profile.options
         self._machines = machines
-        self._has_bad_disks = profile.steady_disk_ms > 0
         self._offices: dict[ServerId, _Office] = {}
         self._promises: dict[ServerId, _Promise] = {}
         self._undisturbed: ServerId | None = None
@@ -171,11 +176,22 @@ class Leadership:
         )
         if now > heard_ms + _QUORUM_TIMEOUTS * options.election_timeout_min_ms:
             raise ViolationError(f"check-quorum: server {server} leads, and no majority spoke to it since {heard_ms}")
-        moved = about.commit_index + sum(follower.match for follower in about.followers)
-        if moved > office.moved or not about.pending_proposals:
-            office.moved, office.moved_ms = moved, now
-        if self._has_bad_disks and now > office.moved_ms + _STUCK_TIMEOUTS * options.election_timeout_max_ms:
-            raise ViolationError(f"hung disks: server {server} leads, and nothing has moved since {office.moved_ms}")
+        self._check_stuck(server, office, about, now)
+
+    def _check_stuck(self, server: ServerId, office: _Office, about: Description, now: int) -> None:
+        if not about.pending_proposals:
+            office.wanted, office.moved_ms = None, now
+            return
+        if office.wanted is None or about.commit_index > office.commit:
+            office.wanted, office.commit, office.moved_ms = about.last.index, about.commit_index, now
+        voters = [follower for follower in about.followers if follower.server_id in about.configuration.voter_ids]
+        held = sum(min(follower.match, office.wanted) for follower in voters)
+        # How much of a snapshot a voter holds is not told, only that it is sent one.
+        if held > office.held or any(follower.state is ProgressState.SNAPSHOT for follower in voters):
+            office.moved_ms = now
+        office.held = held
+        if voters and now > office.moved_ms + _STUCK_TIMEOUTS * self._options.election_timeout_max_ms:
+            raise ViolationError(f"stuck: server {server} leads, and nothing has moved since {office.moved_ms}")
 
     def _heard_by_majority_ms(self, server: ServerId, office: _Office, voters: Iterable[ServerId], now: int) -> int:
         """Since when a majority of these has spoken, each at least once."""

@@ -28,6 +28,15 @@ def _never(_self: Leader) -> bool:
     return False
 
 
+def _is_stalled_unless_somebody_gets_further(self: Leader) -> bool:
+    """As the core's, but for a voter that holds the oldest proposal already."""
+    replica, due = self._replica, self._stall_deadline
+    if due is None or replica.now < due:
+        return False
+    advanced = [self.followers[peer].advanced_ms for peer in replica.others if peer in self.followers]
+    return replica.now >= max([self.tracker.committed_ms, *advanced]) + self._stall_patience_ms
+
+
 def _count_what_was_not_sent(self: AppendLeader, peer: ServerId, correlation: int, next_index: Index) -> None:
     progress = self._followers.get(peer)
     request = None if progress is None else progress.in_flight.get(correlation)
@@ -76,6 +85,12 @@ TRANSPORT_MUTANTS = (
         "hung-disk-keeps-its-leader",
         "a leader that cannot commit anything stays for as long as it is answered",
         ((Leader, "_is_stalled", _never),),
+        kind=Kind.HUNG_DISKS,
+    ),
+    Mutant(
+        "new-proposals-keep-a-stalled-leader",
+        "a leader that cannot commit anything stays for as long as one voter takes what clients ask of it meanwhile",
+        ((Leader, "_is_stalled", _is_stalled_unless_somebody_gets_further),),
         kind=Kind.HUNG_DISKS,
     ),
     Mutant(
