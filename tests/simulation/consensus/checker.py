@@ -275,13 +275,21 @@ class Checker:
         for _, target in self._requested.values():
             yield target
 
-    def may_elect(self, left: Collection[ServerId]) -> bool:
-        """Whether one of the servers that are left could win an election among them, by what their disks hold.
+    def took_the_election(self, gone: Collection[ServerId]) -> bool:
+        """Whether the other servers can elect nobody, by what the disks hold, and could if these were there.
 
-        A server asks the voters that its own log names, and they refuse a log that is not as up to date as theirs. Who
-        was made a voter and has not heard of it does not campaign, however long its log is.
+        Else the logs themselves stand in each other's way, and what is gone is no excuse.
         """
-        logs = {server: self.shadows[server].durable for server in left}
+        left = self.shadows.keys() - gone
+        return not self._may_elect(left) and self._may_elect(self.shadows)
+
+    def _may_elect(self, present: Collection[ServerId]) -> bool:
+        """Whether one of these could win an election among them.
+
+        A server asks the voters that its own log names, and they refuse a log that is not as up to date as theirs. A
+        server that was made a voter and has not heard of it does not campaign, however long its log is.
+        """
+        logs = {server: self.shadows[server].durable for server in present}
         return any(self._may_win(server, logs) for server in logs)
 
     def _may_win(self, server: ServerId, logs: Mapping[ServerId, list[Entry]]) -> bool:

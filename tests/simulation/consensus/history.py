@@ -3,8 +3,8 @@
     trouble     servers crash between effects and start again, disks fill and rot, links are cut, clocks jump and run
                 apart, operators change the configuration and hand leadership over, clients read and write
     healing     everybody runs, everything arrives; within a bound a leader must exist, clients must be answered, who is
-                gone must be replaced, and every member must have applied the same entries; unless a server that is gone
-                took with it what the others would need to elect anybody
+                gone must be replaced, and every member must have applied the same entries; unless no server leads, and
+                those that are gone took with them what the others would need to elect one
     judgement   what the clients saw of each key must be explained by one order of their calls
 
 One random source decides everything, so a seed and a length name a history exactly.
@@ -29,6 +29,7 @@ from tests.simulation.consensus.clients import Clients
 from tests.simulation.consensus.forger import Forger
 from tests.simulation.consensus.leadership import Leadership
 from tests.simulation.consensus.machine import Machine
+from tests.simulation.consensus.marks import NO_ELECTION_LEFT
 from tests.simulation.consensus.nemesis import Nemesis, named
 from tests.simulation.consensus.network import Network
 from tests.simulation.consensus.profile import Kind, Profile, draw_ids, draw_profile
@@ -253,13 +254,14 @@ class World:
         self._start_all()
 
     def _gets_on(self) -> bool:
-        """Heal until there is progress, or raise; False if rot has left nobody that could ever be elected."""
+        """Heal until there is progress, or raise; False if rot has left no server that could ever be elected."""
         deadline = self.now + _SETTLING_MS
         while not self._settled():
             if self.now > deadline:
-                left = [server for server, machine in self.machines.items() if not machine.gone]
-                if len(left) < len(self.machines) and not self.checker.may_elect(left):
-                    self.checker.marks.see("nobody left that could be elected")
+                gone = [server for server, machine in self.machines.items() if machine.gone]
+                leads = any(machine.leads for machine in self.machines.values())
+                if gone and not leads and self.checker.took_the_election(gone):
+                    self.checker.marks.see(NO_ELECTION_LEFT)
                     return False
                 raise StandstillError(f"liveness: no progress within {_SETTLING_MS} ms of healing; {self._state()}")
             self._turn()

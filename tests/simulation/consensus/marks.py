@@ -101,6 +101,8 @@ FETCH = (
 )
 DEMANDED = {"append": (*COMMON, *APPEND), "fetch": (*COMMON, *FETCH)}
 """What must have run, for each strategy."""
+NO_ELECTION_LEFT = "rot has left no server that could be elected"
+"""The one excuse of a history that makes no progress; a long run has it in one history of 200 at most."""
 
 _REFUSALS = {
     ChangeRefusal.CHANGE_UNDER_WAY: "change refused: another under way",
