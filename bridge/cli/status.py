@@ -8,6 +8,7 @@ from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, Ra
 from bridge.api.view_json import document, view_document
 from bridge.cli.options import ask_node, json_option, node_option
 from bridge.cli.printing import print_facts, print_json, print_table
+from bridge.core.membership.reconcile import MemberStatus
 from bridge.node.control.client import ControlClient
 from bridge.tui.sections import by_name
 from bridge.tui.words import clock_text, duration, known, milliseconds_text
@@ -38,14 +39,14 @@ def status(node: str | None, *, as_json: bool) -> None:
 def _node_facts(view: FarmView) -> list[tuple[str, str]]:
     node, farm = view.node, view.farm
     demo = ", a demonstration that never leaves this machine" if farm.demo else ""
-    counts = Counter(member.status.value for member in view.members)
+    counts = Counter(member.status for member in view.members)
     return [
         ("node", f"{node.name}, Raft id {known(node.raft_id)}, {node.phase.value}, up {duration(node.uptime_ms)}"),
         ("", f"id {node.node_id}, generation {node.generation}, pid {node.pid}, version {node.version}"),
         ("", f"state in {node.state_directory}"),
         ("farm", f"{farm.cluster}, label {farm.label}, {farm.expect} founders{demo}"),
         ("", f"cluster id {known(farm.cluster_id)}, feature level {known(farm.level)}"),
-        ("members", ", ".join(f"{count} {status}" for status, count in counts.items()) or "none"),
+        ("members", ", ".join(f"{counts[each]} {each.value}" for each in MemberStatus if counts[each]) or "none"),
     ]
 
 

@@ -134,3 +134,9 @@ def test_a_page_of_the_site_links_pages_of_the_site_alone() -> None:
 def test_the_site_shows_every_page_once() -> None:
     shown = re.findall(r"'([\w/-]+\.md)'", repr(site.navigation()))
     assert sorted(map(Path, shown)) == sorted(site.place_of(path) for path in DOCS.rglob("*.md"))
+
+
+def test_the_glossary_defines_each_word_once_and_in_order() -> None:
+    words = re.findall(r"^\| \*\*(.+?)\*\* \|", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert words == sorted(set(words), key=str.lower)
+    assert len(words) > 80
