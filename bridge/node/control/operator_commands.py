@@ -42,8 +42,8 @@ from bridge.node.raft.applied_state import AppliedState
 from bridge.node.settings.masters import ADDRESS
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 from bridge.wire.log.entries import ApplicationError, encode
-from bridge.wire.log.operator_commands import public_key_of
-from gossip.wire import node_id_of
+from bridge.wire.log.fields import octets
+from gossip.wire import PUBLIC_KEY_BYTES, node_id_of
 
 FORMS = (
     'one of {"exclusion": {"hash": ADDRESS, "excluded": true}}, {"cost": {"hash": ADDRESS, "factor": 1.5}},'
@@ -220,7 +220,7 @@ class OperatorCommands:
         return entry, f"the client key {entry.name} ({entry.node_id.hex()}) {done}"
 
     def _admitted_client(self, asked: _Client) -> ClientKey:
-        key = public_key_of(asked.key or "")
+        key = octets(asked.key or "", PUBLIC_KEY_BYTES)
         return ClientKey(node_id_of(key), asked.name, key, tuple(dict.fromkeys(asked.scopes)), admitted=True)
 
     def _removed_client(self, name: str) -> ClientKey:

@@ -4,7 +4,6 @@ Metadata is decoded once for each incarnation of a member. A member whose metada
 not to the farm: it is counted, and left out here.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -15,9 +14,8 @@ from bridge.core.formation.messages import Member as FormationMember
 from bridge.wire.membership.metadata import MetadataError, NodeMetadata, RoleHint, decode_metadata
 from consensus.protocols.garlic_farm import PeerAddress
 from gossip import Member, NodeId, NodeInfo, Status
+from gossip.node import parse_endpoint
 from gossip.wire import PUBLIC_KEY_BYTES
-
-_ENDPOINT = re.compile(r"tcp://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +134,8 @@ class MemberDirectory:
         known = self._listed.get(NodeId(node_id))
         if known is None or known.metadata.endpoint is None:
             return None
-        found = _ENDPOINT.fullmatch(known.metadata.endpoint)
-        if found is None:
-            return None
-        return PeerAddress(found[1] or found[2], int(found[3]), known.metadata.fingerprint)
+        host, port = parse_endpoint(known.metadata.endpoint.removeprefix("tcp://"))
+        return PeerAddress(host, port, known.metadata.fingerprint)
 
     def _tell(self) -> None:
         self._news.set()

@@ -4,6 +4,7 @@ A value outside of its range makes the whole entry foreign, on all servers, beca
 bytes. So the ranges are wide: they include all possible values, not only sensible ones.
 """
 
+import base64
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -34,6 +35,17 @@ Factor = Annotated[float, Meta(ge=-1e9, le=1e9)]
 
 class ApplicationError(ValueError):
     """The record cannot be an entry: it exceeds the limits that every server checks."""
+
+
+def octets(text: str, size: int) -> bytes:
+    """The bytes in a canonical base64 text; `ApplicationError` if they are not `size`."""
+    try:
+        value = base64.b64decode(text, validate=True)
+    except ValueError:
+        value = b""
+    if len(value) != size or base64.b64encode(value).decode("ascii") != text:
+        raise ApplicationError(f"{text[:44]!r} is not {size} bytes in base64")
+    return value
 
 
 def checked_destination(destination: str) -> str:

@@ -11,7 +11,6 @@ base64 (`bridge.wire.keys.box`).
 """
 
 import base64
-import hashlib
 from typing import Annotated, Final
 
 import msgspec
@@ -20,12 +19,12 @@ from msgspec import Meta, Struct
 from bridge.core.formation.founding import NODE_ID_BYTES
 from bridge.core.log.records import Admission, Approval, Eviction, KeyReplacement, Level
 from bridge.wire.keys.box import BOX_BYTES
-from bridge.wire.log.fields import NodeName
+from bridge.wire.log.fields import NodeName, octets
+from gossip.wire import PUBLIC_KEY_BYTES, node_id_of
 
 KINDS: Final = ("admission", "approval", "eviction", "rekeying", "level")
 BOXES_LIMIT: Final = 256
 """The most boxes of one entry, so that it stays below the limit of all entries."""
-_KEY_BYTES: Final = 32
 
 _NodeId = Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * NODE_ID_BYTES}}}\\Z")]
 _RaftId = Annotated[int, Meta(ge=1, lt=2**31)]
@@ -132,7 +131,7 @@ def encode_identity(record: IdentityRecord) -> Struct:
 
 
 def _boxes(told: dict[str, str]) -> tuple[tuple[bytes, bytes], ...]:
-    return tuple((bytes.fromhex(each), _octets(box, BOX_BYTES)) for each, box in told.items())
+    return tuple((bytes.fromhex(each), octets(box, BOX_BYTES)) for each, box in told.items())
 
 
 def _box_texts(boxes: tuple[tuple[bytes, bytes], ...]) -> dict[str, str]:
@@ -142,17 +141,10 @@ def _box_texts(boxes: tuple[tuple[bytes, bytes], ...]) -> dict[str, str]:
 def _key(node_id: bytes, text: str | None) -> bytes | None:
     if text is None:
         return None
-    key = _octets(text, _KEY_BYTES)
-    if hashlib.sha256(key).digest()[:NODE_ID_BYTES] != node_id:
+    key = octets(text, PUBLIC_KEY_BYTES)
+    if node_id_of(key) != node_id:
         raise ValueError(f"this public key is not the one of node {node_id.hex()}")
     return key
-
-
-def _octets(text: str, size: int) -> bytes:
-    value = base64.b64decode(text, validate=True)
-    if len(value) != size or base64.b64encode(value).decode() != text:
-        raise ValueError(f"expected {size} bytes in base64")
-    return value
 
 
 def _text(key: bytes | None) -> str | None:

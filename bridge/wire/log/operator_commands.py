@@ -32,7 +32,6 @@ from bridge.core.log.records import (
 )
 from bridge.core.log.weights import FACTORS_MAX
 from bridge.wire.log.fields import (
-    ApplicationError,
     Count,
     DestinationText,
     Factor,
@@ -42,6 +41,7 @@ from bridge.wire.log.fields import (
     Request,
     ServerId,
     checked_destination,
+    octets,
 )
 from gossip.wire import PUBLIC_KEY_BYTES, node_id_of
 
@@ -152,7 +152,7 @@ def to_command(entry: CommandEntry) -> OperatorCommand:  # noqa: PLR0911 - one c
         case CorrectionEntry(correction, request):
             return Correction(correction.clock, request)
         case ClientEntry(client, request):
-            key = public_key_of(client.key)
+            key = octets(client.key, PUBLIC_KEY_BYTES)
             scopes = tuple(each for each in Scope if each in client.scopes)
             return ClientKey(node_id_of(key), client.name, key, scopes, client.admitted, request)
         case _:
@@ -179,14 +179,3 @@ def from_command(command: OperatorCommand) -> CommandEntry:  # noqa: PLR0911 - o
             return ClientEntry(_Client(name, text, list(scopes), admitted), request)
         case _:
             assert_never(command)
-
-
-def public_key_of(text: str) -> bytes:
-    """The public key in a canonical base64 text; `ApplicationError` if it is none."""
-    try:
-        key = base64.b64decode(text, validate=True)
-    except ValueError:
-        key = b""
-    if len(key) != PUBLIC_KEY_BYTES or base64.b64encode(key).decode("ascii") != text:
-        raise ApplicationError(f"{text[:44]!r} is no public key: {PUBLIC_KEY_BYTES} bytes in base64")
-    return key
