@@ -28,7 +28,7 @@ def found(view: FarmView) -> dict[str, Check]:
 
 def test_a_node_in_good_company_is_all_right() -> None:
     checks = found(healthy())
-    assert checks.keys() == {"node", "quorum", "log time", "company"}
+    assert checks.keys() == {"node", "quorum", "log time", "members"}
     assert {check.result for check in checks.values()} == {Result.OK}
 
 
@@ -57,7 +57,7 @@ def test_a_server_that_is_not_reached_is_named_with_its_address() -> None:
     view = healthy()
     gone = next(member for member in view.members if not member.is_self)
     members = tuple(replace(member, status=MemberStatus.DEAD) if member is gone else member for member in view.members)
-    check = found(replace(view, members=members))["company"]
+    check = found(replace(view, members=members))["members"]
     assert check.result is Result.WARNING
     assert gone.name in check.text
     assert str(gone.endpoint or gone.address) in check.text

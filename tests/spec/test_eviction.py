@@ -85,14 +85,14 @@ def test_of_two_decisions_about_one_name_the_second_changes_nothing() -> None:
     before = story.state.admitted
     [refused] = story.apply(4, 1, Approval(D, "b", B))
     assert isinstance(refused, AdmissionRefused)
-    assert "somebody else has decided about it" in refused.reason
+    assert "another operator has decided about it" in refused.reason
     assert story.state.admitted == before
 
 
 def test_a_name_that_nobody_has_needs_no_approval() -> None:
     [refused] = farm().apply(3, 1, Approval(C, "new", B))
     assert isinstance(refused, AdmissionRefused)
-    assert "nobody has the name new" in refused.reason
+    assert "no member has the name new" in refused.reason
 
 
 def test_a_public_key_is_recorded_with_the_first_admission_that_has_it_and_stays() -> None:
@@ -127,7 +127,7 @@ def test_of_two_evictions_that_begin_one_era_the_second_changes_nothing() -> Non
     before = story.state
     [refused] = story.apply(4, 1, Eviction(A, 1, ()))
     assert isinstance(refused, EvictionRefused)
-    assert "somebody else replaced them at the same time" in refused.reason
+    assert "another operator replaced them at the same time" in refused.reason
     assert replace(story.state, applied_index=3, numbers=before.numbers) == before
 
 
@@ -146,7 +146,7 @@ def test_of_two_entries_that_begin_one_era_the_second_changes_no_keys(first: Evi
     before = story.state.rekeying
     [refused] = story.apply(4, 1, KeyReplacement(1, ((A, b"another"),)))
     assert isinstance(refused, KeysNotReplaced)
-    assert "somebody else replaced them at the same time" in refused.reason
+    assert "another operator replaced them at the same time" in refused.reason
     assert story.state.rekeying == before
 
 

@@ -176,7 +176,7 @@ def test_an_unpublished_structure_says_so_in_its_flags_and_no_floodfill_would_an
     assert decode(made).is_unpublished
     assert not decode(made).is_blinded
     assert check_acceptable_to_java_router(structure, PUBLISHED_S) == [
-        "it is marked unpublished: a floodfill answers nobody with it"
+        "it is marked unpublished: a floodfill does not hand it out"
     ]
     both = build(DESTINATION, PUBLISHED_S, (lease(1),), offline=offline_signature(), unpublished=True)
     assert encode(sign(both, TRANSIENT))[397:399] == b"\x00\x03"

@@ -36,5 +36,5 @@ class BroadcastTime:
             return None
         return (
             f"a majority takes {usual_ms:.0f} ms to store an entry, more than a fifth of the shortest election timeout"
-            f" ({self._election_timeout_ms} ms): leaders will be unseated by pauses that are none"
+            f" ({self._election_timeout_ms} ms): ordinary delays may cause needless elections"
         )

@@ -69,7 +69,7 @@ def _two_clusters(situation: Situation, own: Founding) -> str:
         f"Two clusters live under one farm key: this node belongs to {own.cluster_id.hex()}; it ignores "
         f"{_told(situation)}. They are never merged. If those are nodes of this farm, keep one cluster; on each node "
         "of the others stop garlicfarm, move its state directory away, give it a key file that `garlicfarm keys export "
-        "FILE` wrote in the kept one, and start it again: it rejoins with a new identity. If not, somebody else has "
+        "FILE` wrote in the kept one, and start it again: it rejoins with a new identity. If not, a stranger has "
         "the farm key."
     )
 
@@ -81,11 +81,11 @@ def _not_believed(situation: Situation) -> str:
         return (
             f"This node ignores {told}: {situation.source} cluster {situation.trusted.hex()}, and it joins no other. "
             "If the farm was made anew since (`garlicfarm recover`), run `garlicfarm keys export FILE` on a router of "
-            "the farm, bring that file here, and start this node again. If not, somebody else has the farm key."
+            "the farm, bring that file here, and start this node again. If not, a stranger has the farm key."
         )
     commands = " or ".join(f"`{CONFIRM_COMMAND} {each}`" for each in _clusters(situation)[:CLUSTERS_SHOWN])
     return (
-        f"This node hears of {told} and cannot know whether that is its farm: whoever holds the farm key can say so. "
+        f"This node hears of {told} and cannot know whether that is its farm: any holder of the farm key can say so. "
         "It waits, and neither founds nor joins. Compare the id with the one that `garlicfarm status` shows on a "
         f"router of the farm; then run here: {commands}. Or give this node a key file that `garlicfarm keys export "
         "FILE` wrote on a router of the farm."

@@ -257,7 +257,7 @@ def approve(
     reason = _too_long(entry) or approval_refusal(admitted, approval)
     holder = holder_of(admitted, name)
     if reason is not None or holder is None:
-        return admitted, (AdmissionRefused(node_id, name, reason or f"nobody has the name {name}"),)
+        return admitted, (AdmissionRefused(node_id, name, reason or f"no member has the name {name}"),)
     retired = admitted[holder]
     table = {**admitted, holder: replace(retired, standing=Standing.RETIRED)}
     after, change = _recorded(table, approval, entry, log_time_ms)
@@ -272,11 +272,11 @@ def approval_refusal(admitted: Mapping[int, Admitted], approval: Approval) -> st
         return out
     holder = holder_of(admitted, name)
     if holder is None:
-        return f"nobody has the name {name}, so whoever comes under it is admitted without approval"
+        return f"no member has the name {name}, so an identity under it is admitted without approval"
     if admitted[holder].node_id != approval.replaces or node_id == approval.replaces:
         return (
             f"the name {name} belongs to the identity {admitted[holder].node_id.hex()} by now, not to"
-            f" {approval.replaces.hex()}: somebody else has decided about it; look at `garlicfarm node list`"
+            f" {approval.replaces.hex()}: another operator has decided about it; look at `garlicfarm node list`"
         )
     return _full(admitted, node_id) or _other_id(admitted, approval)
 
@@ -292,7 +292,7 @@ def _other_id(admitted: Mapping[int, Admitted], entry: Admission | Approval) -> 
     if entry.server_id == expected:
         return None
     return (
-        f"it gives the Raft id {entry.server_id} to {entry.node_id.hex()}, which has or gets {expected}: somebody was"
+        f"it gives the Raft id {entry.server_id} to {entry.node_id.hex()}, which gets {expected}: another one was"
         " admitted meanwhile; the leader tries again"
     )
 

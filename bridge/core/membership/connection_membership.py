@@ -33,7 +33,7 @@ from gossip import (
     rolled_back,
 )
 
-ACQUAINTANCES_MAX = 64
+SERVERS_MAX = 64
 Consequence = MembershipChanged | Alarm | AdoptGeneration
 
 
@@ -49,7 +49,7 @@ class _ConnectedMember:
 class ConnectionMembership:
     """The others, and this node's own description. Pure: `now` is monotonic milliseconds."""
 
-    def __init__(self, own: NodeInfo, silent_after_ms: int, *, most: int = ACQUAINTANCES_MAX) -> None:
+    def __init__(self, own: NodeInfo, silent_after_ms: int, *, most: int = SERVERS_MAX) -> None:
         self.own = own
         self.leaving = False
         self._silent_after_ms = silent_after_ms

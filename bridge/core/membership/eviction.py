@@ -54,7 +54,7 @@ class EvictionRefused:
 
 @dataclass(frozen=True, slots=True)
 class KeysReplaced:
-    """An era has begun, of which everybody keeps its standing."""
+    """An era has begun without an eviction."""
 
     era: int
     sealed_for: int
@@ -74,7 +74,7 @@ SPONSORS_LEAST = 2
 def sponsors_needed(voters: int) -> int:
     """How many of the `voters` other voters must vouch for a key, before a router that was away believes them.
 
-    Whoever was evicted meanwhile was a member when that router went: one word alone could be his.
+    An identity that was evicted meanwhile was a member when that router left: a single signature could be its own.
     """
     return max(SPONSORS_LEAST, voters // 2 + 1)
 
@@ -127,4 +127,4 @@ def replace_keys(rekeying: Rekeying, replacement: KeyReplacement) -> tuple[Rekey
 
 
 def _begun_already(era: int) -> str:
-    return f"era {era} of the keys has begun already: somebody else replaced them at the same time; ask again"
+    return f"era {era} of the keys has begun already: another operator replaced them at the same time; try again"

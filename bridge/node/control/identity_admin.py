@@ -358,7 +358,7 @@ class IdentityAdmin:
             raise Refused(409, "left-out", text)
         await self._commit(farm, KeyReplacement(sealed.era, sealed.boxes))
         if farm.applied_state.state.rekeying.era != sealed.era:
-            text = "somebody else replaced the keys at the same time, and that came first: `garlicfarm keys list`"
+            text = "another operator replaced the keys at the same time, and that came first: `garlicfarm keys list`"
             raise Refused(409, "not-replaced", text)
         names = {each.node_id: each.name or each.node_id.hex() for each in state.admitted.values()}
         away = [names[node_id] for node_id, _ in sealed.boxes if not self._runs(node_id)]

@@ -1,7 +1,7 @@
-"""What `garlicfarm doctor` learns from the node itself, if it runs: time, quorum, company, and what alarms stand.
+"""What `garlicfarm doctor` learns from the node itself, if it runs: time, quorum, reachable members, alarms.
 
-The node is asked by its control socket for the picture that `status` shows. Its clock is compared with log time, which
-is the clocks of all servers: no server of time has to be asked, and a node whose clock is off is told by its own farm.
+It asks the node's control socket for the view that `status` shows. It compares the clock with log time, which follows
+the clocks of all servers, so no time server is needed.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ CLOCK_PROBLEM_MS = 30_000
 GRAVE = frozenset(
     {"no-quorum", "disk-full", "formation", "isolated", "key-retired", "generation-not-stored", "router-unreachable"}
 )
-"""With these alarms the node cannot do its work; the others wait for somebody to look."""
+"""With these alarms the node cannot do its work; the others are warnings."""
 NTP = "switch on NTP here (for instance: timedatectl set-ntp true), and look at the clocks of the other routers"
 
 
@@ -50,7 +50,7 @@ def _quorum_check(view: FarmView) -> Check:
     raft = view.raft
     if raft.leader_id is None:
         action = "start the others or mend the network; docs/how-to/recover.md"
-        return Check("quorum", Result.PROBLEM, "nobody leads: nothing can be committed", action)
+        return Check("quorum", Result.PROBLEM, "there is no leader: nothing can be committed", action)
     leader = raft.leader_name or f"server {raft.leader_id}"
     return Check("quorum", Result.OK, f"{leader} leads {len(raft.voters)} voters in term {raft.term}")
 
@@ -77,9 +77,9 @@ def _company_check(view: FarmView) -> Check:
     ]
     if lost:
         action = "look whether it runs, and whether UDP (gossip) and TCP (consensus) get through to it"
-        return Check("company", Result.WARNING, f"not reached: {', '.join(lost)}", action)
+        return Check("members", Result.WARNING, f"not reached: {', '.join(lost)}", action)
     alive = sum(member.status is MemberStatus.ALIVE for member in others)
-    return Check("company", Result.OK, f"{alive} other members are reached")
+    return Check("members", Result.OK, f"{alive} other members are reached")
 
 
 def _alarm_checks(view: FarmView) -> list[Check]:

@@ -1,7 +1,7 @@
 """Watches the nodes of a local farm through their control sockets: their pictures, their events, what they published.
 
 Each node has two tasks of its own here, one that asks for its picture twice a second and one that waits for its events;
-a node that is stopped, killed or not up yet delays nobody else. Events go to one bounded channel in the order of their
+a node that is stopped, killed or not up yet delays no other one. Events go to one bounded channel in order of their
 arrival. A node that was started again begins a new trace, and is read from its start.
 
 Whether something is published is judged by the file alone: it is read, decoded and verified here, not believed.
@@ -71,7 +71,7 @@ class LocalWatch:
         view = self._views.get(child.command.name)
         by_hand = view is not None and view.node.pid != child.pid
         if view is not None and by_hand and not child.running:
-            # Somebody followed the advice on the screen: the node is back, as a process of its own.
+            # An operator followed the advice on the screen: the node runs again, as a process of its own.
             return ProcessView(child.command.name, view.node.pid, running=True, detail="started by hand", view=view)
         return ProcessView(child.command.name, child.pid, running=child.running, detail=child.exit_text, view=view)
 
@@ -94,7 +94,7 @@ class LocalWatch:
         return max(complete, key=lambda each: each.published_s, default=None)
 
     def progress(self) -> str:
-        """How far the farm has come, in words: for whoever waited in vain."""
+        """How far the farm has come, in words, for the error after a wait that was too long."""
         parts = []
         for process in self.picture().processes:
             if not process.running:

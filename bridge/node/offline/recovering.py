@@ -12,7 +12,7 @@ Or out of a backup, if no state directory is left at all: then its server is a n
 
     BACKUP ──▶ FarmOnDisk ──▶ `recovered` ──▶ NEW/raft.recovering ──▶ …, where there was nothing before
 
-The new storage begins with a snapshot at the place where the old log ended, so whoever joins gets the state, and
+The new storage begins with a snapshot at the place where the old log ended, so servers that join get the state, and
 indexes go on. The node keeps its identity: it has voted in the old cluster only, and no server of that takes its word
 any more, nor does it take theirs, because every connection names the cluster.
 
@@ -25,9 +25,9 @@ be the old cluster's or the new one's. `recover` may be called again at any poin
 is the old one, so it finds the old log, in `raft.of-…` if that has been moved, and makes everything anew. If the new
 founding were written earlier, the second call would read the old log by it, and take one server for another.
 
-The farm key's `expect` is left alone. It says how many routers found a farm, and nobody who knows a cluster founds; and
-below how many voters the leader removes nobody, which a cluster of one cannot get into the way of. So the farm grows
-back to its size under the same key file.
+The farm key's `expect` is not changed. It says how many routers found a farm, and below how many voters the leader
+removes none. A node that knows a cluster never founds, and a cluster of one voter is below that number anyway. So the
+farm grows back to its size under the same key file.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -176,7 +176,7 @@ async def plan_recovery_of_backup(backup: Path, state_dir: Path, reset: Reset | 
 
 
 def _check_term(survivor: FarmOnDisk, reset: Reset) -> None:
-    """A cluster near the last term would soon elect nobody any more."""
+    """Refuse a term near the last one: the cluster could soon elect no leader."""
     if not reset.term and survivor.last.term > MAX_NUMBER - TERM_STEP_MAX:
         raise RecoveryError(
             f"the log of {survivor.source} ends at entry {survivor.last.index} of term {survivor.last.term}, and there"
@@ -214,7 +214,7 @@ async def _first_state(plan: RecoveryPlan) -> bytes:
 
 
 def _make(plan: RecoveryPlan, state: bytes) -> None:
-    """The state directory of a new router. Its identity comes last: without one it is nobody's, and made again."""
+    """The state directory of a new router. Its identity is written last: a directory without one is made again."""
     state_dir, identity = plan.state_dir, plan.identity
     try:
         state_dir.mkdir(mode=0o700, parents=True)

@@ -4,12 +4,12 @@
     DIR/raft/            hard state (to whom it belongs), snapshot, log           ─┼──▶ FarmOnDisk
     FILE                 a backup: the same, written down by a node that ran  ─┘
 
-For whoever makes something new out of an old farm: `backup` of a stopped node, `restore`, and `recover`, which makes a
+Used by the commands that start from an old farm: `backup` of a stopped node, `restore`, and `recover`, which makes a
 new cluster of it. `read_state(path)` takes either kind; `trio.run(read_state, path)` where nothing else is async.
 
-*The whole log counts.* Which of its last entries were committed a server learns from the leader, and the disk does not
-say it. What this server holds and the farm had not committed yet is taken for committed: of a farm that has lost the
-others nobody can tell any more, and to leave out what may have been acknowledged would be the worse mistake.
+*The whole log counts.* A server learns from the leader which of its last entries are committed; its disk does not say
+so. All entries of this server are taken as committed: after the loss of the other servers this cannot be decided, and
+dropping an entry that was acknowledged would be worse.
 
 *The hard state stays behind.* A `FarmOnDisk` holds what the farm agreed on and nothing of what its server voted, so it
 can never be used to vote again. For that reason there is no way from here to a Raft storage of the same server.
@@ -83,7 +83,7 @@ class FarmOnDisk:
     """Whose state it was."""
     cluster_id: bytes
     founding: Founding | None
-    """None if it was made before farms could be verified: nobody can join it, only a new cluster be made of it."""
+    """None if it comes from a version without verifiable foundings: it can only become a new cluster."""
     configuration: Configuration
     """The last one in the log, committed or not; of the founders if the log has none."""
     last: LogId

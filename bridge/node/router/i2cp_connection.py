@@ -2,8 +2,8 @@
 
     open_i2cp ─▶ 2a, GetDate ─▶ SetDate ─▶ I2cpConnection ─▶ the end, told in words by `RouterLost`
 
-A task of the connection reads; whoever asks waits for its own answer. Dates and statuses answer in the order of their
-questions, look-ups by their number. When the connection ends, everybody who waits hears why.
+A task of the connection reads; each caller waits for its own answer. Dates and statuses arrive in the order of their
+questions, look-ups carry a number. When the connection ends, all waiting callers get the reason.
 
 **A structure has no acknowledgement in I2CP**: a router that refuses one disconnects, one that takes it says nothing.
 But it handles messages in their order, so the structure is followed by a GetDate, and its answer means that the router
@@ -60,7 +60,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True, eq=False)
 class _Waiter(Generic[Answer]):
-    """Somebody who waits for an answer."""
+    """A caller that waits for an answer."""
 
     answer: Answer | None = None
     event: trio.Event = field(default_factory=trio.Event)
@@ -101,7 +101,7 @@ class I2cpConnection:
         self.ended: str | None = None
         """Why the connection is over; None while it is not."""
         self.lease_set_requested = False
-        """The router wants a lease set; whoever sends one resets it."""
+        """The router asks for a lease set; the method that sends one resets this."""
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class I2cpConnection:
             case Disconnect(reason):
                 self._end(f"{self._link} disconnected: {shown(reason)}")
             case _:
-                pass  # payload of others, statuses of messages, answers that nobody waits for any more
+                pass  # payload of others, statuses of messages, answers without a waiting caller
 
     def _end(self, reason: str) -> None:
         if self.ended is not None:

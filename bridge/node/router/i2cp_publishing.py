@@ -6,7 +6,7 @@
 
 A router publishes for a session only while it lasts, so the connection stays open, and what was accepted last is handed
 over again after each reconnection and whenever the router asks: it ends sessions that do not answer. What was refused
-is forgotten: the farm plans anew, and a structure that nobody stands behind must not come up later. What is as old as
+is forgotten: the farm makes a new plan, and a refused structure must not appear later. What is as old as
 a router refuses is not handed over again either.
 
 The session is signed by the key that signs the structures. i2pd knows no offline keys in sessions, so it can publish
@@ -44,7 +44,7 @@ class I2cpAccess:
 
 @dataclass(slots=True, eq=False)
 class _Offer:
-    """A structure that the router has not accepted yet, and somebody who waits for the outcome."""
+    """A structure that the router has not accepted yet, and the event of its outcome."""
 
     structure: bytes
     settled: trio.Event = field(default_factory=trio.Event)

@@ -94,7 +94,7 @@ class RouterAsker:
         return await (await self._open()).get_date()
 
     async def _open(self) -> I2cpConnection:
-        # Only the first attempt is waited for: whoever reports once a period must not be late because of a router.
+        # Only the first attempt is waited for: a report once a period must not be late because of a router.
         with trio.move_on_after(CONNECT_PATIENCE_S):
             await self._tried.wait()
         if self._connection is None:

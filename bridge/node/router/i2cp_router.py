@@ -185,7 +185,7 @@ class I2cpRouter:
             await trio.sleep(LEAVES_MEASURED_EVERY_S)
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:
-        """What a look-up through this router says of somebody else's destination."""
+        """The result of looking up another router's destination through this router."""
         found = await self._asker.measure(master_or_leaf_hash)
         if found is not None and not found.reachable and self._access.i2cp.software is Software.I2PD:
             return None  # its "no" may be about a Meta LeaseSet2, a kind that it does not look for

@@ -2,7 +2,7 @@
 
 I2CP and I2PControl carry passwords and say which destinations belong to whom. So plain TCP goes to loopback and private
 addresses only, and a plain I2PControl (its password opens the whole router) to loopback only. A router's certificate is
-signed by itself: it is pinned by a file, or, on this very machine, where nobody can stand in between, not checked.
+signed by itself: it is pinned by a file, or, on this machine, where no attacker can stand between, not checked.
 """
 
 import os
@@ -100,7 +100,7 @@ def tls_context(link: Link) -> ssl.SSLContext | None:
     if link.certificate is None and not link.unchecked_tls:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # The name in a router's own certificate is nobody's address; that it is this very certificate is what counts.
+    # The name in a router's own certificate is no address; the certificate itself is compared.
     context.check_hostname = False
     if link.certificate is None:
         context.verify_mode = ssl.CERT_NONE
@@ -111,7 +111,7 @@ def tls_context(link: Link) -> ssl.SSLContext | None:
         raise RouterLost(
             f"{link.certificate} cannot be used: a certificate in PEM is needed: {_reason(error)}"
         ) from error
-    # The certificate itself is what is trusted, whoever signed it.
+    # The certificate itself is trusted, whatever its issuer.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 

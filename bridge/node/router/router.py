@@ -49,7 +49,7 @@ class RouterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStatus:
-    """What a router measured of somebody else's destination: whether its lease set is found, and how fast."""
+    """What a router measured of another router's destination: whether its lease set is found, and how fast."""
 
     reachable: bool
     fetch_ms: int | None = None
@@ -81,7 +81,7 @@ class Router(Protocol):
         ...
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:
-        """What the router measured of somebody else's; None where it cannot tell."""
+        """What the router measured of another router's leaf; None if it cannot tell."""
         ...
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
@@ -199,7 +199,7 @@ class FileRouter:
         return self._leaves.status(leaf_hash, healthy=self._demo and served)
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:  # noqa: ARG002 - see doc
-        """Nothing: a file measures nobody."""
+        """None: a file cannot measure anything."""
         await trio.lowlevel.checkpoint()
         return None
 

@@ -176,7 +176,7 @@ def parse_signing_key(text: str) -> SigningKey:
 def master_key_text(key: MasterKey) -> str:
     """The text of a master key file."""
     return (
-        f"# The master key of {key.destination.address}. Whoever holds this file is that destination, for good.\n"
+        f"# The master key of {key.destination.address}. A holder of this file can act as that destination for ever.\n"
         "# Keep it off the routers and back it up: nothing can replace it.\n"
         + _text("master", key.destination, key.private_key, demo=key.demo)
     )

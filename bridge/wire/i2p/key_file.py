@@ -4,7 +4,7 @@
 
 The encryption key belongs to no protocol that a farm speaks and is passed over; its length follows from the type in the
 destination's certificate. A signing key of zeros means that the file holds a transient key and an offline section in
-its place (I2P proposal 123): whoever has only that cannot sign further transient keys, so it is refused by name.
+its place (I2P proposal 123): it cannot sign further transient keys, so such a file is refused by name.
 
 A service that is multihomed already has an address which people know. With its key here the farm takes it over.
 """

@@ -120,7 +120,7 @@ class MetaLeaseSet:
 
     @property
     def is_unpublished(self) -> bool:
-        """Whether it says of itself that it is not for publishing: a floodfill keeps it and answers nobody."""
+        """Whether it is marked as not for publishing: a floodfill keeps it and does not hand it out."""
         return bool(self.flags & UNPUBLISHED_FLAG)
 
     @property
@@ -252,7 +252,7 @@ def check_acceptable_to_java_router(
     if previous is not None and structure.published_s <= previous.published_s:
         reasons.append("it is not published in a later second than the one it replaces")
     if structure.is_unpublished:
-        reasons.append("it is marked unpublished: a floodfill answers nobody with it")
+        reasons.append("it is marked unpublished: a floodfill does not hand it out")
     reasons.extend(_rewritten_by_java(structure))
     if structure.offline is not None and structure.offline.expires_s <= now_s:
         reasons.append("the transient key that signed it has expired")

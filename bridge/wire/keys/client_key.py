@@ -77,7 +77,7 @@ def client_key_text(client: ClientKeyFile) -> str:
     """The text of the file."""
     private_key = encode_key(client.key.private_bytes_raw())
     return (
-        f"# The client key {client.name!r} of a Garlic Farm. Whoever holds this file may submit what its scopes\n"
+        f"# The client key {client.name!r} of a Garlic Farm. A holder of this file may submit what its scopes\n"
         "# allow: keep it secret (mode 0600). A server admits it:  garlicfarm node admit-client FILE --scope weights\n"
         f"version = {VERSION}\n"
         f'name = "{client.name}"\n'

@@ -174,7 +174,7 @@ def farm_key_text(farm_key: FarmKey) -> str:
         else ""
     )
     return (
-        f"# The key of the Garlic Farm {farm_key.cluster!r}. Whoever holds this file can join it: keep it secret\n"
+        f"# The key of the Garlic Farm {farm_key.cluster!r}. A holder of this file can join it: keep it secret\n"
         "# (mode 0600), and copy it to each router of the farm and nowhere else.\n"
         f"version = {VERSION}\n"
         f'cluster = "{farm_key.cluster}"\n'

@@ -63,7 +63,7 @@ def flaw_of(
         if proof is None or not isinstance(record, Admission | Approval):
             return "it shows an admission that no identity has signed for this farm"
         if record.node_id != node_id or (number == 0 and record.server_id != server_id):
-            return "it shows an admission of somebody else"
+            return "it shows an admission of another identity"
         if is_out(proof.author):
             return f"it shows an admission signed by the identity {proof.author.hex()}, which was thrown out"
         if believed(proof.author):
