@@ -125,6 +125,8 @@ class AlarmKind(Enum):
     """This node must begin a later life and cannot store its number: it is mute until it can."""
     ADMIT_FAILED = "admit-failed"
     """The application's `admit` raised, or returned what is no answer: the joiner was refused."""
+    FOREIGN_VERSION = "foreign-version"
+    """Another node of the group speaks another version of the protocol: neither hears the other."""
 
 
 def rolled_back(node_id: NodeId, heard: int, own: int) -> "Alarm":

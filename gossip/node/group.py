@@ -279,6 +279,7 @@ class Group:
     async def _run_once(self) -> None:
         deadline_ms = self._core.deadline
         if deadline_ms is not None and deadline_ms <= self.now_ms():
+            self._transport.foreign_versions.expire(self.now_ms())
             await self._step(DeadlineReached())
             deadline_ms = self._core.deadline
         await self._transport.wait(float("inf") if deadline_ms is None else self._started_at + deadline_ms / 1000)

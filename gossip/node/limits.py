@@ -2,6 +2,7 @@
 
     SourceLimit      so many per second from one host, and so many from all hosts together, in bounded memory
     AdmissionCheck   the application's own `admit`, called so that its mistakes stay its own
+    ForeignVersions  the alarm about senders of another version of the protocol
     Counters         datagrams in and out, and each drop by its reason
 
 *Sources.* The table of hosts is bounded. When it is full, a new host replaces the one that was silent longest and
@@ -12,6 +13,9 @@ bucket stops it.
 joiner is refused (POLICY_FAILED), the refusal is counted, and an alarm stands until `admit` decides again. The function
 runs inside a step of the core: an exception would end the member, and a joiner can often choose what makes the function
 raise (its metadata). Admitting everything instead would turn a mistake in the check into no check.
+
+*Versions.* A datagram of another version is not opened, so nothing proves who sent it. The alarm names the latest
+senders, at most `FOREIGN_SENDERS_LIMIT` hosts, and ends when none of them was heard for `FOREIGN_VERSION_STANDS_MS`.
 
 *Counters.* A datagram that is dropped silently looks like one that was never sent, so each way to drop one has a name.
 """
@@ -26,17 +30,22 @@ from typing import Final
 from gossip.core.admission import AdmissionPolicy
 from gossip.core.description import Description
 from gossip.core.effects import Alarm, AlarmKind
-from gossip.core.member import NodeId, NodeInfo
+from gossip.core.member import Address, NodeId, NodeInfo
 from gossip.core.messages import JoinNak
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.token_bucket import TokenBucket
+from gossip.node.endpoints import endpoint
 from gossip.wire.codec import ETAG_LIMIT_BYTES, decode, encode
 from gossip.wire.identity import PUBLIC_KEY_BYTES
-from gossip.wire.seal import Refusal
+from gossip.wire.seal import VERSION, Refusal
 
 SOURCES_LIMIT: Final = 1024
 NEWCOMERS_BURST: Final = 100.0
 ERRORS_BURST: Final = 100.0
+FOREIGN_SENDERS_LIMIT: Final = 8
+FOREIGN_VERSION_STANDS_MS: Final = 60_000
+FOREIGN_VERSION_ALARMS_PER_SECOND: Final = 1 / 5
+"""Anybody can forge senders, and each new one changes the alarm's text."""
 
 
 class SourceLimit:
@@ -154,6 +163,46 @@ class Counters:
             events_lost=events_lost,
             resumptions=self.resumptions,
         )
+
+
+class ForeignVersions:
+    """Says who speaks another version of the protocol, by an alarm that is replaced when the senders change."""
+
+    def __init__(self, publish: Callable[[Alarm], None]) -> None:
+        self._publish = publish
+        self._heard: OrderedDict[str, tuple[Address, int, int]] = OrderedDict()
+        """By host: address, version and when."""
+        self._told = ""
+        self._pace = TokenBucket(FOREIGN_VERSION_ALARMS_PER_SECOND, 1.0)
+
+    def heard(self, source: Address, version: int, now_ms: int) -> None:
+        """A datagram of another version came."""
+        self._heard[source.host] = source, version, now_ms
+        self._heard.move_to_end(source.host)
+        if len(self._heard) > FOREIGN_SENDERS_LIMIT:
+            self._heard.popitem(last=False)
+        self.expire(now_ms)
+
+    def expire(self, now_ms: int) -> None:
+        """Forget who was silent long enough, and bring the alarm up to date."""
+        if not self._heard:
+            return
+        for host, (_, _, heard_ms) in list(self._heard.items()):
+            if now_ms - heard_ms >= FOREIGN_VERSION_STANDS_MS:
+                del self._heard[host]
+        if not self._heard:
+            if self._told:
+                self._publish(Alarm(AlarmKind.FOREIGN_VERSION, "no gossip of another version is received", over=True))
+            self._told = ""
+            return
+        senders = sorted(f"{endpoint(source)} (version {version})" for source, version, _ in self._heard.values())
+        text = (
+            f"gossip of another version is received from {', '.join(senders)}; this node reads version {VERSION} only, "
+            "and neither side hears the other"
+        )
+        if text != self._told and self._pace.take(now_ms):
+            self._told = text
+            self._publish(Alarm(AlarmKind.FOREIGN_VERSION, text))
 
 
 class AdmissionCheck:

@@ -30,7 +30,7 @@ from gossip.core.messages import Broadcast, JoinNak, JoinReq, KeyringUpdate, Mes
 from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.node.discovery import Discovery
 from gossip.node.endpoints import is_private
-from gossip.node.limits import Counters, Loss, SourceLimits, offer_to
+from gossip.node.limits import Counters, ForeignVersions, Loss, SourceLimits, offer_to
 from gossip.node.resumption import ResumptionWatch
 from gossip.node.settings import GroupSettings
 from gossip.node.udp import DatagramSocket
@@ -74,6 +74,7 @@ class Transport:
         self._is_more = False
         self.keyring: Keyring | None = None if ring is None else ring.chain
         self.counters = Counters()
+        self.foreign_versions = ForeignVersions(publish)
         self.is_rung = False
         """Whether the doorbell rang; the owner resets it."""
 
@@ -165,7 +166,9 @@ class Transport:
             incoming = self._codec.incoming(datagram, source, now_ms)
         except RefusedError as error:
             self.counters.drop(error.reason)
-            if error.outdated is not None:
+            if error.reason is Refusal.FOREIGN_VERSION:
+                self.foreign_versions.heard(source, error.version, now_ms)
+            elif error.outdated is not None:
                 applicant, key_id = error.outdated
                 offer = offer_to(applicant, self._settings.offer_keys)
                 nak = JoinNak(DOMAIN, RefusalCode.KEY_RETIRED, offer, applicant.incarnation.generation)

@@ -1,7 +1,7 @@
 """Keyring updates for one identity only: sealed so that its identity key opens it, whatever gossip keys it has.
 
-    code 71 | farm label 8 | zeros 4 | ephemeral X25519 public key 32 | ChaCha20-Poly1305(body) | tag 16
-    `------------------ clear, and authenticated as associated data -----------------'
+    code 71 | version 1 | label 8 | zeros 4 | ephemeral X25519 public key 32 | ChaCha20-Poly1305(body) | tag 16
+    `------------ clear, and authenticated as associated data ------------'
     key     HKDF-SHA256(X25519(ephemeral, recipient), salt = both public keys, info = purpose)
     nonce   zeros: each box has a key of its own
 
@@ -30,12 +30,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gossip.core.keyring import KEY_ID_BYTES
 from gossip.wire.codec import Code
-from gossip.wire.seal import LABEL_BYTES, TAG_BYTES
+from gossip.wire.seal import PREFIX_BYTES, TAG_BYTES, prefix
 
 MARK: Final = bytes(KEY_ID_BYTES)
 """Stands where sealed datagrams name their key."""
 _PUBLIC_BYTES: Final = 32
-_HEADER_BYTES: Final = 1 + LABEL_BYTES + KEY_ID_BYTES + _PUBLIC_BYTES
+_HEADER_BYTES: Final = PREFIX_BYTES + KEY_ID_BYTES + _PUBLIC_BYTES
 BOX_OVERHEAD_BYTES: Final = _HEADER_BYTES - 1 + TAG_BYTES
 _PRIME: Final = 2**255 - 19
 _SIGN_BIT: Final = 1 << 255
@@ -49,7 +49,7 @@ class BoxError(ValueError):
 
 def is_boxed(datagram: bytes, label: bytes) -> bool:
     """Whether this is a box of the farm of this label. Says nothing about whom it is for."""
-    return datagram[: 1 + LABEL_BYTES + KEY_ID_BYTES] == bytes([Code.KEYRING_UPDATE]) + label + MARK
+    return datagram[: PREFIX_BYTES + KEY_ID_BYTES] == prefix(Code.KEYRING_UPDATE, label) + MARK
 
 
 def box(plain: bytes, recipient: bytes, label: bytes) -> bytes:
@@ -60,7 +60,7 @@ def box(plain: bytes, recipient: bytes, label: bytes) -> bytes:
         shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(x25519_public(recipient)))
     except ValueError as error:
         raise BoxError("no box can be made for this public key") from error
-    header = plain[:1] + label + MARK + public
+    header = prefix(plain[0], label) + MARK + public
     return header + _cipher(shared, public, recipient).encrypt(_NONCE, plain[1:], header)
 
 

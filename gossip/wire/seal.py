@@ -1,15 +1,20 @@
 """Sealed datagrams: only holders of the farm's key can read or write them, and each is taken once.
 
-    code 1 | farm label 8 | key id 4 | boot salt 16 | counter 8 | ChaCha20-Poly1305(receiver 8, body) | tag 16
-    `-------- clear, and authenticated as associated data -----'
+    code 1 | version 1 | label 8 | key id 4 | boot salt 16 | counter 8 | ChaCha20-Poly1305(receiver 8, body) | tag 16
+    `----------- clear, and authenticated as associated data ---------'
 
 The key of a datagram is HKDF(farm key, boot salt) and its nonce the counter. The salt is drawn at random at every
 start, so a counter that starts again at 1 never meets the same key; a stored counter would have to be fsynced, and a
 copied disk image would repeat it. A process that is taken back to an earlier moment (a virtual machine resumed from a
 snapshot) draws a new salt before its next datagram (`begin`, `gossip.node.resumption`).
 
-*Other farms.* The label is a hash of the farm's founding key. Two farms on one LAN see each other's datagrams; those of
-the other label are counted as such and nothing more.
+*Other farms.* The label is a hash of the farm's founding key. Two farms on one LAN receive each other's datagrams;
+those of another label are counted as such and nothing more.
+
+*Other versions.* Code, version and label stand where they are in every version, so a datagram of another version is
+known before it is opened, presence on the LAN included. If it has this farm's label, operators are told the version and
+the sender's address. The version is not proved then: a stranger can send any. In clear, where there is no label, it is
+code, version and body.
 
 *Receiver.* The sealed part begins with the node id of the receiver, and whoever else gets the datagram drops it before
 it remembers anything: an address says nothing, since strangers choose both addresses of what they replay. It is zeros
@@ -51,7 +56,11 @@ LABEL_BYTES: Final = 8
 SALT_BYTES: Final = 16
 COUNTER_BYTES: Final = 8
 TAG_BYTES: Final = 16
-HEADER_BYTES: Final = 1 + LABEL_BYTES + KEY_ID_BYTES + SALT_BYTES + COUNTER_BYTES
+VERSION: Final = 1
+"""Of everything behind the label: the rest of the header, the seal and the bodies."""
+PREFIX_BYTES: Final = 2 + LABEL_BYTES
+"""Code, version and label."""
+HEADER_BYTES: Final = PREFIX_BYTES + KEY_ID_BYTES + SALT_BYTES + COUNTER_BYTES
 OVERHEAD_BYTES: Final = HEADER_BYTES - 1 + NODE_ID_BYTES + TAG_BYTES
 ANYBODY: Final = NodeId(bytes(NODE_ID_BYTES))
 """The receiver, where the sender cannot know it."""
@@ -59,8 +68,11 @@ SALT_LIMIT: Final = 4096
 OWN_SALTS_REMEMBERED: Final = 8
 """Salts of this node whose echoes are still known for its own: a time service steps a clock rarely."""
 WINDOW: Final = 1024
-_LABEL: Final = slice(1, 1 + LABEL_BYTES)
-_KEY_ID: Final = slice(_LABEL.stop, _LABEL.stop + KEY_ID_BYTES)
+_VERSION_BYTE: Final = bytes([VERSION])
+_FARM: Final = slice(1, PREFIX_BYTES)
+"""Version and label."""
+_LABEL: Final = slice(2, PREFIX_BYTES)
+_KEY_ID: Final = slice(PREFIX_BYTES, PREFIX_BYTES + KEY_ID_BYTES)
 _ORIGIN: Final = slice(_KEY_ID.start, _KEY_ID.stop + SALT_BYTES)
 _COUNTER: Final = slice(_ORIGIN.stop, HEADER_BYTES)
 _NONCE_PREFIX: Final = bytes(12 - COUNTER_BYTES)
@@ -73,6 +85,7 @@ class Refusal(Enum):
 
     SHORT = "short"
     OTHER_FARM = "other-farm"
+    FOREIGN_VERSION = "foreign-version"
     UNKNOWN_KEY = "unknown-key"
     RETIRED_KEY = "retired-key"
     BAD_SEAL = "bad-seal"
@@ -84,11 +97,17 @@ class Refusal(Enum):
 
 
 class SealError(Exception):
-    """A datagram that this farm's keys do not open, or opened before."""
+    """A datagram that this farm's keys do not open, or opened before. `version`: the sender's, if it is another."""
 
-    def __init__(self, reason: Refusal) -> None:
+    def __init__(self, reason: Refusal, version: int = VERSION) -> None:
         super().__init__(reason.value)
         self.reason = reason
+        self.version = version
+
+
+def prefix(code: int, label: bytes) -> bytes:
+    """What every sealed or boxed datagram begins with."""
+    return bytes((code, VERSION)) + label
 
 
 def derive(key: bytes, salt: bytes, purpose: bytes) -> bytes:
@@ -197,9 +216,9 @@ class Envelope(Protocol):
 
 
 class Unsealed:
-    """No envelope: code and CBOR in clear, for tests and for `--insecure`. Nothing is bound to its receiver."""
+    """Code, version and body in clear, for tests and for `--insecure`. Nothing is bound to its receiver."""
 
-    overhead_bytes = 0
+    overhead_bytes = 1
 
     def seal(
         self,
@@ -207,12 +226,16 @@ class Unsealed:
         receiver: NodeId = ANYBODY,  # noqa: ARG002 - the protocol of envelopes
         answered_key_id: bytes = b"",  # noqa: ARG002 - the protocol of envelopes
     ) -> bytes:
-        """The same bytes."""
-        return plain
+        """The same bytes with the version."""
+        return plain[:1] + _VERSION_BYTE + plain[1:]
 
     def open(self, datagram: bytes) -> Opened:
-        """The same bytes."""
-        return Opened(datagram, names_receiver=True)
+        """The same bytes without the version."""
+        if len(datagram) <= 1:
+            raise SealError(Refusal.SHORT)
+        if datagram[1] != VERSION:
+            raise SealError(Refusal.FOREIGN_VERSION, datagram[1])
+        return Opened(datagram[:1] + datagram[2:], names_receiver=True)
 
 
 class Sealed:
@@ -224,6 +247,7 @@ class Sealed:
         if len(salt) != SALT_BYTES:
             raise ValueError(f"a boot salt has {SALT_BYTES} bytes, not {len(salt)}")
         self.label = ring.label
+        self._farm = _VERSION_BYTE + ring.label
         self._salt = salt
         self._own_salts: deque[bytes] = deque([salt], OWN_SALTS_REMEMBERED)
         self._receivers = frozenset({node_id, ANYBODY})
@@ -249,7 +273,7 @@ class Sealed:
 
     def _name_keys(self) -> None:
         self._own = {
-            each: (self.label + each + self._salt, _cipher(key, self._salt).encrypt) for each, key in self._keys.items()
+            each: (self._farm + each + self._salt, _cipher(key, self._salt).encrypt) for each, key in self._keys.items()
         }
 
     @property
@@ -269,10 +293,10 @@ class Sealed:
 
     def open(self, datagram: bytes) -> Opened:
         """Check label, key, window, tag and receiver, in the order of their cost; only then is anything remembered."""
+        if datagram[_FARM] != self._farm:
+            raise self._of_others(datagram)
         if len(datagram) < 1 + OVERHEAD_BYTES:
             raise SealError(Refusal.SHORT)
-        if datagram[_LABEL] != self.label:
-            raise SealError(Refusal.OTHER_FARM)
         used = datagram[_KEY_ID]
         if used not in self._keys:
             raise SealError(Refusal.UNKNOWN_KEY)
@@ -297,6 +321,13 @@ class Sealed:
         self._remember(origin, entry)
         outdated = b"" if used == self._primary_id else used
         return Opened(plain, outdated_key_id=outdated, names_receiver=names_receiver)
+
+    def _of_others(self, datagram: bytes) -> SealError:
+        if len(datagram) < PREFIX_BYTES:
+            return SealError(Refusal.SHORT)
+        if datagram[_LABEL] != self.label:
+            return SealError(Refusal.OTHER_FARM)
+        return SealError(Refusal.FOREIGN_VERSION, datagram[1])
 
     def _decrypted(self, cipher: ChaCha20Poly1305, header: bytes, sealed: bytes) -> tuple[bytes, bool]:
         try:

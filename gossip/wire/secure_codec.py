@@ -26,6 +26,7 @@ from gossip.wire.seal import (
     ANYBODY,
     OWN_SALTS_REMEMBERED,
     SALT_BYTES,
+    VERSION,
     Envelope,
     KeyRing,
     Opened,
@@ -45,12 +46,16 @@ DATAGRAM_LIMIT_BYTES: Final = 1400
 
 
 class RefusedError(Exception):
-    """A datagram that is not for the core. `outdated`: an applicant that must be told so, and the id of its key."""
+    """A datagram that is not for the core.
 
-    def __init__(self, reason: Refusal, outdated: tuple[NodeInfo, bytes] | None = None) -> None:
+    `outdated`: an applicant that must be told so, and the id of its key. `version`: the sender's.
+    """
+
+    def __init__(self, reason: Refusal, outdated: tuple[NodeInfo, bytes] | None = None, version: int = VERSION) -> None:
         super().__init__(reason.value)
         self.reason = reason
         self.outdated = outdated
+        self.version = version
 
 
 class Incoming(NamedTuple):
@@ -153,7 +158,7 @@ class SecureCodec:
         try:
             return self._envelope.open(datagram)
         except SealError as error:
-            raise RefusedError(error.reason) from error
+            raise RefusedError(error.reason, version=error.version) from error
 
     def _unboxed(self, datagram: bytes) -> Opened:
         if datagram in self._boxes:

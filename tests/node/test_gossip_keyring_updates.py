@@ -13,7 +13,7 @@ from gossip.node.group import Group
 from gossip.wire.box import MARK, BoxError, box, is_boxed, unbox
 from gossip.wire.codec import Code, encode
 from gossip.wire.identity import Signer, sign_keys
-from gossip.wire.seal import ANYBODY, SALT_BYTES, Sealed
+from gossip.wire.seal import ANYBODY, SALT_BYTES, Sealed, prefix
 from tests.node.gossip_farm import RING, in_simulated_time, new_events, running_farm, until_all_see_all, until_counted
 from tests.node.gossip_network import MemoryNetwork
 
@@ -112,7 +112,7 @@ async def test_a_member_that_was_deaf_for_a_whole_rotation_gets_the_ring_in_a_bo
         assert {primary(agent) for agent in agents} == {b"n" * 32}
         boxes = [each for _, target, each in network.sent if is_boxed(each, LABEL) and target == deaf.info.address]
         assert boxes
-        assert all(each.startswith(bytes([Code.KEYRING_UPDATE]) + LABEL + MARK) for each in boxes)
+        assert all(each.startswith(prefix(Code.KEYRING_UPDATE, LABEL) + MARK) for each in boxes)
 
 
 @in_simulated_time

@@ -6,18 +6,20 @@ from pathlib import Path
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gossip.core.effects import UserEventReceived
+from gossip.core.effects import Alarm, AlarmKind, UserEventReceived
 from gossip.core.member import Address, Incarnation, NodeInfo
 from gossip.core.messages import JoinReq
 from gossip.node.group import Group
-from gossip.node.limits import ERRORS_BURST
+from gossip.node.limits import ERRORS_BURST, FOREIGN_SENDERS_LIMIT, FOREIGN_VERSION_STANDS_MS
 from gossip.node.state_files import PEERS_EVERY_S, PEERS_FILE, PEERS_REMEMBERED, keep_peers, known_peers
 from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
+from gossip.wire.seal import VERSION
 from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec
 from tests.node.gossip_farm import RING, in_simulated_time, new_events, running_farm, sees, until, until_all_see_all
 from tests.node.gossip_network import MemoryNetwork
 
+BROADCAST = Address("127.255.255.255", 7946)
 VICTIM = Address("127.0.0.99", 53)
 
 
@@ -118,3 +120,46 @@ def test_the_list_of_peers_is_bounded_and_lines_that_make_no_sense_are_passed_ov
     (tmp_path / PEERS_FILE).unlink()
     assert known_peers(tmp_path) == ()
     keep_peers(tmp_path / "nowhere", peers)
+
+
+def of_another_version(source: Address, farm: MemoryNetwork, target: Address, code: Code = Code.PING_REQUEST) -> None:
+    """Deliver a datagram of this farm as a later version may send it."""
+    farm.deliver(bytes([code, VERSION + 1]) + RING.label + b"whatever that version has here", source, target)
+
+
+def foreign_version_alarms(agent: Group) -> list[Alarm]:
+    """Those among the events since the last call."""
+    return [each for each in new_events(agent) if isinstance(each, Alarm) and each.kind is AlarmKind.FOREIGN_VERSION]
+
+
+@in_simulated_time
+async def test_another_version_is_counted_and_told_with_its_senders_until_it_is_silent() -> None:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        agent = await farm.start(broadcast=BROADCAST)
+        for _ in range(3):
+            of_another_version(Address("127.0.0.9", 7946), network, agent.info.address)
+            await trio.sleep(1)
+        (alarm,) = foreign_version_alarms(agent)
+        assert "127.0.0.9:7946 (version 2)" in alarm.text
+        of_another_version(Address("127.0.0.8", 7946), network, BROADCAST, Code.BROADCAST)
+        await trio.sleep(5)
+        of_another_version(Address("127.0.0.8", 7946), network, BROADCAST, Code.BROADCAST)
+        await trio.sleep(5)
+        (alarm,) = foreign_version_alarms(agent)
+        assert "127.0.0.8:7946 (version 2), 127.0.0.9:7946 (version 2)" in alarm.text
+        assert agent.describe().wire.dropped["foreign-version"] == 5
+        await trio.sleep(FOREIGN_VERSION_STANDS_MS / 1000 + 10)
+        assert [alarm.over for alarm in foreign_version_alarms(agent)][-1]
+
+
+@in_simulated_time
+async def test_a_flood_of_forged_senders_of_another_version_is_few_alarms_and_little_memory() -> None:
+    network = MemoryNetwork()
+    async with running_farm(network) as farm:
+        agent = await farm.start()
+        for number in range(2_000):
+            of_another_version(Address(f"127.1.{number >> 8}.{number & 255}", 7946), network, agent.info.address)
+            await trio.sleep(0.005)
+        assert 1 <= len(foreign_version_alarms(agent)) <= 4
+        assert len(agent._transport.foreign_versions._heard) == FOREIGN_SENDERS_LIMIT

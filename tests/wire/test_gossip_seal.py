@@ -4,16 +4,20 @@ import random
 import tracemalloc
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gossip.core.keyring import key_id
 from gossip.core.member import NodeId
+from gossip.wire.box import box
 from gossip.wire.seal import (
     HEADER_BYTES,
     OVERHEAD_BYTES,
+    VERSION,
     WINDOW,
+    Envelope,
     KeyRing,
     Opened,
     Refusal,
@@ -26,13 +30,14 @@ from gossip.wire.seal import (
 KEY, NEXT_KEY, FOREIGN_KEY = b"1" * 32, b"2" * 32, b"3" * 32
 RING = KeyRing(KEY)
 PING = b"\x43" + b"a body of some length"
+BORIS_KEY = Ed25519PrivateKey.from_private_bytes(b"boris".ljust(32)).public_key().public_bytes_raw()
 
 
 def node(name: str, ring: KeyRing = RING, salt_limit: int = 64) -> Sealed:
     return Sealed(ring, name.encode().ljust(16), NodeId(name.encode()[:8].ljust(8)), salt_limit)
 
 
-def refusal(receiver: Sealed, datagram: bytes) -> Refusal:
+def refusal(receiver: Envelope, datagram: bytes) -> Refusal:
     with pytest.raises(SealError) as caught:
         receiver.open(datagram)
     return caught.value.reason
@@ -47,9 +52,9 @@ def test_a_sealed_datagram_opens_at_another_node_of_the_farm() -> None:
 
 def test_the_layout_is_that_of_the_documentation_recomputed_by_hand() -> None:
     datagram = node("alice").seal(PING)
-    header, sealed = datagram[:37], datagram[37:]
+    header, sealed = datagram[:38], datagram[38:]
     salt = b"alice".ljust(16)
-    assert header == b"\x43" + farm_label(KEY) + key_id(KEY) + salt + (1).to_bytes(8, "big")
+    assert header == b"\x43\x01" + farm_label(KEY) + key_id(KEY) + salt + (1).to_bytes(8, "big")
     key = HKDF(SHA256(), 32, salt, b"garlic farm, gossip 1: datagram").derive(KEY)
     assert ChaCha20Poly1305(key).decrypt(bytes(4) + (1).to_bytes(8, "big"), sealed, header) == bytes(8) + PING[1:]
 
@@ -57,7 +62,7 @@ def test_the_layout_is_that_of_the_documentation_recomputed_by_hand() -> None:
 def test_two_datagrams_and_two_starts_never_share_key_and_nonce() -> None:
     alice = node("alice")
     sealed = [alice.seal(PING), alice.seal(PING), node("alice again").seal(PING)]
-    assert len({datagram[17:HEADER_BYTES] for datagram in sealed}) == 3
+    assert len({datagram[14:HEADER_BYTES] for datagram in sealed}) == 3
     assert len({datagram[HEADER_BYTES:] for datagram in sealed}) == 3
 
 
@@ -74,7 +79,8 @@ def test_every_changed_bit_of_a_datagram_is_refused() -> None:
         for bit in range(8):
             changed = bytearray(datagram)
             changed[position] ^= 1 << bit
-            assert refusal(boris, bytes(changed)) in {Refusal.OTHER_FARM, Refusal.UNKNOWN_KEY, Refusal.BAD_SEAL}
+            expected = {Refusal.OTHER_FARM, Refusal.UNKNOWN_KEY, Refusal.BAD_SEAL}
+            assert refusal(boris, bytes(changed)) in ({Refusal.FOREIGN_VERSION} if position == 1 else expected)
     assert boris.open(datagram) == Opened(PING)
 
 
@@ -173,9 +179,24 @@ def test_a_ring_says_what_is_wrong_with_its_keys_and_prints_none() -> None:
     assert repr(KEY) not in repr(RING)
 
 
-def test_unsealed_datagrams_are_code_and_body() -> None:
-    assert Unsealed().seal(PING) == PING
-    assert Unsealed().open(PING) == Opened(PING, names_receiver=True)
+def test_unsealed_datagrams_are_code_version_and_body() -> None:
+    assert Unsealed().seal(PING) == PING[:1] + bytes([VERSION]) + PING[1:]
+    assert Unsealed().open(Unsealed().seal(PING)) == Opened(PING, names_receiver=True)
+    assert refusal(Unsealed(), b"") is refusal(Unsealed(), PING[:1]) is Refusal.SHORT
+
+
+@pytest.mark.parametrize("version", [0, VERSION + 1, 255])
+def test_another_version_is_told_from_another_farm_before_anything_is_opened(version: int) -> None:
+    sealed, boxed, clear = node("alice").seal(PING), box(PING, BORIS_KEY, farm_label(KEY)), Unsealed().seal(PING)
+    pairs: list[tuple[Envelope, bytes]] = [(node("boris"), sealed), (node("boris"), boxed), (Unsealed(), clear)]
+    for envelope, datagram in pairs:
+        foreign = datagram[:1] + bytes([version]) + datagram[2:]
+        for each in (foreign, foreign[:12]):  # how long the rest of it is, only that version knows
+            with pytest.raises(SealError) as caught:
+                envelope.open(each)
+            assert (caught.value.reason, caught.value.version) == (Refusal.FOREIGN_VERSION, version)
+    of_strangers = node("stranger", KeyRing(FOREIGN_KEY)).seal(PING)
+    assert refusal(node("boris"), of_strangers[:1] + bytes([version]) + of_strangers[2:]) is Refusal.OTHER_FARM
 
 
 def test_joins_under_a_retired_key_push_no_window_out() -> None:

@@ -96,5 +96,7 @@ class GossipEvents:
                 self.alarms.clear(kind.value)
             case Alarm(AlarmKind.KEY_RETIRED, text):
                 self.alarms.set(AlarmKind.KEY_RETIRED.value, text, self.farm_keys.way_back)
+            case Alarm(AlarmKind.FOREIGN_VERSION, text):
+                self.alarms.set(AlarmKind.FOREIGN_VERSION.value, text, "install the same release on every node")
             case Alarm(kind, text):
                 self.alarms.set(kind.value, text, "see docs/reference/alarms.md")
