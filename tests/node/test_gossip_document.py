@@ -1,4 +1,4 @@
-"""The examples in docs/explanation/gossip.md run as they stand there, are short, and print what stands below them."""
+"""The examples in docs/reference/gossip-library.md run as they stand, are short, and print what stands below them."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "gossip.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "gossip-library.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```\s+```text\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
 
 
