@@ -16,7 +16,7 @@ import trio
 from benchmarks.client import connect, entry
 from benchmarks.farm import BenchmarkError, Farm, Server
 from benchmarks.figures import Figure
-from bridge.api.view_json import ViewError
+from bridge.api.json import DocumentError
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.local.farm_files import REPORTING_PERIOD_MS
 from bridge.node.security.control_socket import SOCKET_NAME
@@ -86,7 +86,7 @@ async def _elections(servers: list[Server]) -> list[int]:
                 while (page := await client.events(cursor, EVENTS_PAGE)).events:
                     moments += [event.time_ms for event in page.events if event.kind == "leader-elected"]
                     cursor = page.next_cursor
-            except (ControlError, ViewError) as error:
+            except (ControlError, DocumentError) as error:
                 raise BenchmarkError(f"{server.node.name} does not tell its trace: {error}") from error
     return moments
 

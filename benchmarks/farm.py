@@ -21,8 +21,8 @@ from typing import Self
 import trio
 
 from benchmarks.client import ClusterTarget, ServerTarget
+from bridge.api.json import DocumentError
 from bridge.api.view import FarmView, Phase
-from bridge.api.view_json import ViewError
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.local.farm_files import LOOPBACK, LocalFarm, LocalNode, prepare
 from bridge.node.security.control_socket import SOCKET_NAME
@@ -110,7 +110,7 @@ class Server:
         try:
             async with ControlClient(self.node.directory / SOCKET_NAME, timeout_s=2.0) as client:
                 return await client.view()
-        except (ControlError, ViewError):
+        except (ControlError, DocumentError):
             return None
 
 

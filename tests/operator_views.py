@@ -1,6 +1,6 @@
 """A fabricated picture of a farm of five routers, with every kind of thing that the operator's surfaces must show."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from bridge.api.view import (
     AlarmView,
@@ -28,7 +28,6 @@ from bridge.api.view import (
     StandingView,
     VoterView,
     WeightsView,
-    counters,
 )
 from bridge.core.membership.reconcile import MemberStatus
 
@@ -60,7 +59,7 @@ def farm_view(number: int = 1, *, leader: int = 1, servers: int = 5) -> FarmView
             state_directory=f"farm-state/node-{number}",
         ),
         farm=FarmIdentity("1f8a0c5e", "demo", "c0ffee00c0ffee00", servers, demo=True),
-        gossip=GossipView(servers - 1, 30, servers, counters({"pings_sent": 812, "datagrams_dropped": 3})),
+        gossip=GossipView(servers - 1, 30, servers, {"datagrams_dropped": 3, "pings_sent": 812}),
         raft=RaftView(
             role=RaftRole.LEADER if leads else RaftRole.FOLLOWER,
             term=3,
@@ -78,7 +77,7 @@ def farm_view(number: int = 1, *, leader: int = 1, servers: int = 5) -> FarmView
             learners=(VoterView(servers + 1, f"tcp://127.0.0.1:{7701 + servers}", f"node-{servers + 1}"),),
             followers=followers(leader, servers) if leads else (),
             waits=("node-5 is dead for 3 min; removed after 10 min",) if leads else (),
-            counters=counters({"elections_started": 2}),
+            counters={"elections_started": 2},
             links=tuple(
                 LinkView(each, f"node-{each}", each != servers, ("pre-vote", "transfer") if each != servers else ())
                 for each in servers_of(servers)
@@ -106,7 +105,7 @@ def farm_view(number: int = 1, *, leader: int = 1, servers: int = 5) -> FarmView
             EventView(NOW_MS - 1000 * (12 - each), "member-suspect", f"node-4 is suspected, confirmation {each}")
             for each in range(12)
         ),
-        counters=counters({"control_requests": 9}),
+        counters={"control_requests": 9},
     )
 
 

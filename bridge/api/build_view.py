@@ -13,15 +13,19 @@ from dataclasses import dataclass, field
 
 from bridge.api.view import (
     AlarmView,
+    CostFactorView,
     EventView,
+    ExclusionView,
     FarmIdentity,
     FarmView,
     FollowerView,
     GossipView,
+    LeafView,
     LinkView,
     MemberView,
     MetaEntryView,
     NodeView,
+    PipelineFactorView,
     PublishingView,
     RaftRole,
     RaftView,
@@ -30,13 +34,13 @@ from bridge.api.view import (
     StandingView,
     VoterView,
     WeightsView,
-    counters,
 )
-from bridge.api.weights import leaf_views, weights_view
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.weights import THOUSANDTHS
 from bridge.core.membership.admission import raft_id_of
 from bridge.core.membership.reconcile import MemberStatus
 from bridge.core.publishing.candidates import Candidate, candidates_of
-from bridge.core.publishing.lease_set import is_healthy
+from bridge.core.publishing.lease_set import is_healthy, leaf_load
 from bridge.core.publishing.publication import Pace, lease_set_entries
 from bridge.core.state.farm_state import FarmState, FarmTuning, MasterState, ServerState
 from consensus import Configuration, ServerId, integer_id
@@ -123,17 +127,17 @@ def picture(sources: Sources) -> FarmView:
             peer_count=sources.gossip.peer_count,
             capacity=sources.gossip.self_info.capacity,
             known_count=len(sources.gossip.members) + 1,
-            counters=counters(dict(sources.gossip_counters)),
+            counters=_ordered(sources.gossip_counters),
         ),
         raft=_no_raft() if farm is None else _raft(farm, names),
         members=_members(sources),
         publishing=() if farm is None else _publishing(farm, names, sources.address_of),
         reports=() if farm is None else _reports(farm, names, sources.address_of),
-        weights=WeightsView() if farm is None else weights_view(farm.state, farm.log_time_ms, names),
+        weights=WeightsView() if farm is None else _weights(farm.state, farm.log_time_ms, names),
         removed=() if farm is None else farm.state.removed,
         alarms=sources.alarms,
         events=sources.events,
-        counters=counters(dict(sources.counters)),
+        counters=_ordered(sources.counters),
     )
 
 
@@ -239,7 +243,7 @@ def _raft(farm: FarmSources, names: Mapping[int | None, str]) -> RaftView:
             for each in raft.followers
         ),
         waits=farm.waits,
-        counters=counters(dict(farm.counters)),
+        counters=_ordered(farm.counters),
         transfer_target=None if raft.transfer_target is None else integer_id(raft.transfer_target),
         links=tuple(LinkView(each.peer, names.get(each.peer), each.connected, each.extensions) for each in farm.links),
     )
@@ -372,5 +376,57 @@ def _report(
         cpu_percent=report.router.cpu_percent,
         memory_percent=report.router.memory_percent,
         masters=tuple(address_of(part.destination) for part in report.masters),
-        leaves=leaf_views(farm.state, server, address_of),
+        leaves=_leaves(farm.state, server, address_of),
     )
+
+
+def _weights(state: FarmState, log_time_ms: int, names: Mapping[int | None, str]) -> WeightsView:
+    """What operators and the pipeline said, as it counts at this log time."""
+    weights = state.weights
+    owners = {
+        hash_of(leaf.destination): names.get(server_id, f"server {server_id}")
+        for server_id, server in sorted(state.servers.items())
+        for leaf in server.report.destinations
+    }
+    return WeightsView(
+        excluded=tuple(ExclusionView(address_of_hash(each), owners.get(each)) for each in weights.excluded),
+        costs=tuple(
+            CostFactorView(address_of_hash(each), owners.get(each), thousandths / THOUSANDTHS)
+            for each, thousandths in sorted(weights.costs.items())
+        ),
+        factors=tuple(
+            PipelineFactorView(
+                address_of_hash(each),
+                owners.get(each),
+                factor=factor.at(log_time_ms) / THOUSANDTHS,
+                said=factor.thousandths / THOUSANDTHS,
+                age_ms=max(0, log_time_ms - factor.said_ms),
+            )
+            for each, factor in sorted(weights.factors.items())
+        ),
+        through_index=weights.through_index,
+        formula=weights.formula,
+    )
+
+
+def _leaves(state: FarmState, server: ServerState, address_of: Callable[[str], str]) -> tuple[LeafView, ...]:
+    """The leaves of one server's latest report."""
+    return tuple(
+        LeafView(
+            destination=address_of(leaf.destination),
+            master=None if leaf.master_hash is None else address_of_hash(leaf.master_hash),
+            healthy=leaf.healthy,
+            load=leaf_load(server.report.router, leaf),
+            excluded=hash_of(leaf.destination) in state.weights.excluded,
+        )
+        for leaf in server.report.destinations
+    )
+
+
+def address_of_hash(destination_hash: str) -> str:
+    """The address of what has this hash in base32."""
+    return f"{destination_hash}.b32.i2p"
+
+
+def _ordered(counters: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counters.items()))

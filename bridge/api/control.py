@@ -1,149 +1,131 @@
-"""What the control endpoint answers, as values: pages of log and trace, who leads, how a submission ended.
+"""What the control endpoint answers: who leads, the keys, the identities, how a submission ended.
 
-The node's composition root produces these values, the wire floor turns them into JSON and back, and the command line
-and the terminal view consume them, so that both ends of the control socket speak about the same things.
-
-Reading is by position, never by session: a reader says from where it wants to go on, and a page says where the next one
-begins. A slow reader therefore costs the node nothing; what it misses of the bounded trace is counted in `lost`.
+The node makes these documents, `bridge.api.json` turns them into bytes and back, and the command line and the terminal
+view use them, so that both ends of the control socket speak about the same things. What is read page by page has
+modules of its own (`bridge.api.log`, `bridge.api.trace`), and so has the view.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 
+from msgspec.structs import force_setattr
+
+from bridge.api.json import Document, Record
 from bridge.api.view import VoterView
 
 WAIT_LIMIT_MS = 30_000
 """How long an answer that would be empty may be held back."""
 
-Scalar = str | int | float | bool | None
-"""What a trace event may carry: facts, not structures, so that its data are columns of a table."""
+# -- the farm ----------------------------------------------------------------------------------------------------------
 
 
-class EntryKind(Enum):
-    """What a log entry is to its reader."""
-
-    APPLICATION = "application"
-    CONFIGURATION = "configuration"
-    NO_OP = "no-op"
-
-
-@dataclass(frozen=True, slots=True)
-class LogEntryView:
-    """One committed entry. `log_time_ms` is the farm's log time after it was applied."""
-
-    index: int
-    term: int
-    kind: EntryKind
-    log_time_ms: int | None
-    value: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class LogPage:
-    """Committed entries in order, and where the log begins and ends on this node."""
-
-    first_index: int
-    last_index: int
-    commit_index: int
-    next_index: int
-    entries: tuple[LogEntryView, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TraceEvent:
-    """Something that happened on a node, for people and for the pipeline."""
-
-    cursor: int
-    time_ms: int
-    log_time_ms: int | None
-    kind: str
-    node: str
-    data: Mapping[str, Scalar] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class EventPage:
-    """Events in order. `lost` were overwritten before this reader came for them."""
-
-    next_cursor: int
-    lost: int
-    events: tuple[TraceEvent, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterAnswer:
+class ClusterAnswer(Document, frozen=True):
     """Who leads, where, and who votes: what a client of the farm needs to find its way."""
 
     cluster: str
+    """The name of the cluster."""
     cluster_id: str | None
+    """The id of the cluster, in hexadecimal; null before the farm is founded."""
     raft_id: int | None
+    """The Raft id of the asked node; null before the log has admitted it."""
     term: int
+    """The term that the asked node knows."""
     commit_index: int
+    """The last entry that the asked node knows to be committed."""
     leader_id: int | None
+    """The Raft id of the leader; null while none is known."""
     leader_name: str | None
+    """What operators call the leader; null if it is not known."""
     leader_endpoint: str | None
+    """Where the leader's Raft server listens; null if it is not known."""
     voters: tuple[VoterView, ...] = ()
+    """The servers that vote."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerClock:
-    """A server's clock beside the majority time; None: it did not report lately, or nobody can say."""
+class ServerClock(Record, frozen=True):
+    """A server's clock beside the majority time."""
 
     raft_id: int
+    """The Raft id of the server."""
     name: str
+    """What operators call it."""
     voter: bool
+    """Its clock counts for the majority time."""
     offset_ms: int | None
+    """Milliseconds by which its clock is ahead; null if it has not reported lately, or the asked node cannot tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogTimeAnswer:
-    """The farm's time as one node knows it. `majority_ms`: what the clocks of a majority of the voters have reached."""
+class LogTimeAnswer(Document, frozen=True):
+    """The farm's time as one node knows it."""
 
     log_time_ms: int
+    """Log time, milliseconds since the epoch."""
     majority_ms: int | None
+    """What the clocks of a majority of the voters have reached; null if too few have reported lately."""
     latest_ms: int | None
     """Where a clock entry of the present leader could bring log time at most."""
     agreed: bool
     """A majority of the voters' clocks agrees with the majority time."""
     clocks: tuple[ServerClock, ...] = ()
+    """Each server's clock."""
+
+
+class HealthAnswer(Document, frozen=True):
+    """Whether the node can do its work."""
+
+    healthy: bool
+    """It is a server of a farm, and a leader is known."""
+    reasons: tuple[str, ...]
+    """Why it is not healthy, in words."""
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
 
 
 class FarmKeyState(Enum):
-    """What the asked node does with a gossip key: seals with it, opens with it, or refuses it."""
+    """What the asked node does with a gossip key."""
 
     PRIMARY = "primary"
+    """It seals with it."""
     INSTALLED = "installed"
+    """It opens with it."""
     REMOVED = "removed"
+    """It refuses it."""
 
 
-@dataclass(frozen=True, slots=True)
-class FarmKeyView:
-    """One gossip key by its id; never the key itself. `since` is by the ring's own clock."""
+class FarmKeyView(Record, frozen=True):
+    """One gossip key by its id; never the key itself."""
 
     key_id: str
+    """The id of the key, in hexadecimal."""
     state: FarmKeyState
+    """What the asked node does with it."""
     since: int
+    """The change of the ring that installed it, by the ring's own clock."""
     opened_by: int
-    """How many members open datagrams with it; none, once a removal has reached everybody."""
+    """How many members open datagrams with it; none, once a removal has reached every member."""
     sealed_by: int
+    """How many members seal with it."""
     missing: tuple[str, ...] = ()
     """Members that run and did not confirm that they open with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeysAnswer:
+class KeysAnswer(Document, frozen=True):
     """The farm's key ring as one node has it, and how far the others agree."""
 
     farm: str
+    """The label of the farm, in hexadecimal."""
     epoch: int
+    """The change of the ring that chose the sealing key, by the ring's own clock."""
     primary: str
+    """The id of the key that the asked node seals with."""
     members: int
-    """Members that run, as far as gossip knows; the asked one among them."""
+    """How many members run, as far as gossip knows; the asked one among them."""
     file: str
+    """The path of the farm key file that the node's configuration names."""
     file_epoch: int | None
-    """The epoch of the farm key file that this node's configuration names; none if it cannot be read."""
+    """The epoch of that file; null if it cannot be read, or is another farm's."""
     keys: tuple[FarmKeyView, ...] = ()
+    """The keys."""
     behind: tuple[str, ...] = ()
     """Members that have another ring, for a moment or because something is wrong."""
     silent: tuple[str, ...] = ()
@@ -154,45 +136,228 @@ class KeysAnswer:
     """The group has removed the keys of this node: what it shows is not the farm's ring any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandAnswer:
-    """What an operator asked for is in the log and granted; `text` says it in words."""
+class KeyAnswer(Document, frozen=True):
+    """A step of a rotation was taken."""
+
+    key: str
+    """The id of the key."""
+
+
+class FarmKeyAnswer(Document, frozen=True):
+    """The current farm key file. Secret."""
+
+    farm_key: str
+    """The text of the file."""
+
+
+class KeysReplaced(Document, frozen=True):
+    """All gossip keys were replaced."""
+
+    era: int
+    """The number of the replacement."""
+    sealed_for: int
+    """For how many members the new key is sealed."""
+    away: tuple[str, ...]
+    """Those of them that do not run; they get it when they are back."""
+    left_out: tuple[str, ...]
+    """Routers that need the new key file."""
+
+
+# -- identities --------------------------------------------------------------------------------------------------------
+
+
+class IdentityView(Record, frozen=True):
+    """One identity that the log or gossip knows."""
+
+    id: str
+    """Its NodeId, in hexadecimal."""
+    name: str | None
+    """What operators call it."""
+    raft_id: int | None
+    """Its Raft id; null if the log has not admitted it."""
+    standing: str
+    """What it is to the farm, in words."""
+    status: str
+    """What gossip knows of its process; `unknown` if nothing."""
+    server_role: str
+    """What it is in the Raft group: `voter`, `learner` or `none`."""
+    reason: str | None = None
+    """Why it is not admitted, in words; null if it is."""
+
+
+class ClientKeyView(Record, frozen=True):
+    """A client key that was ever admitted."""
+
+    id: str
+    """Its id, in hexadecimal."""
+    name: str
+    """What the farm calls it."""
+    scopes: tuple[str, ...]
+    """What it may do: `weights`, `operator`."""
+    admitted: bool
+    """It may do so now."""
+
+
+class NodesAnswer(Document, frozen=True):
+    """Who belongs to the farm."""
+
+    level: int
+    """The feature level that all servers have agreed on."""
+    supported_level: int
+    """The feature level that the asked node supports."""
+    nodes: tuple[IdentityView, ...]
+    """The identities."""
+    not_listed: int
+    """How many more wait for approval."""
+    clients: tuple[ClientKeyView, ...]
+    """The client keys."""
+
+
+class RetiredIdentity(Record, frozen=True):
+    """An identity whose name another one has taken."""
+
+    id: str
+    """Its NodeId, in hexadecimal."""
+    raft_id: int
+    """Its Raft id."""
+
+
+class NodeApproved(Document, frozen=True):
+    """An identity was admitted, or has taken a name."""
+
+    name: str
+    """What operators call it."""
+    id: str
+    """Its NodeId, in hexadecimal."""
+    raft_id: int
+    """Its Raft id."""
+    retired: RetiredIdentity | None
+    """The identity that had the name before; null if the name is new."""
+
+
+class NodeEvicted(Document, frozen=True):
+    """An identity is out of the farm for ever."""
+
+    id: str
+    """Its NodeId, in hexadecimal."""
+    era: int
+    """The number of the replacement of keys."""
+    sealed_for: int
+    """For how many members the new key is sealed."""
+    name: str | None
+    """What operators called it."""
+    raft_id: int | None
+    """Its Raft id."""
+    keys_replaced: bool
+    """Gossip carries the new key; otherwise operators replace the key files."""
+    left_out: tuple[str, ...]
+    """Routers that need the new key file."""
+    votes_still: bool
+    """Its server still votes, until the rest of the group allows its removal."""
+
+
+# -- what operators order ----------------------------------------------------------------------------------------------
+
+
+class CommandAnswer(Document, frozen=True):
+    """What an operator has ordered is in the log, and the state machine has carried it out."""
 
     kind: str
+    """Which command it was."""
     index: int
+    """Its place in the log."""
     text: str
+    """What it does, in words."""
 
 
 class SubmitOutcome(Enum):
-    """How a submission ended. Only `committed` is an acknowledgement; after `unknown` it may still be committed.
-
-    `expired`: the farm has forgotten the request. Whether it was applied before is not known; now it was not.
-    """
+    """How a submission ended. Only `committed` is an acknowledgement."""
 
     COMMITTED = "committed"
+    """It is in the log for good."""
     REFUSED = "refused"
+    """It is not in the log."""
     BUSY = "busy"
+    """It is not in the log; the farm is busy."""
     UNKNOWN = "unknown"
+    """It may be committed, now or later, or not."""
     EXPIRED = "expired"
+    """The farm has forgotten the request. Whether it was applied before is not known; now it was not."""
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitAnswer:
+class SubmitAnswer(Document, frozen=True, kw_only=True):
     """The answer to one submission."""
 
+    accepted: bool = False
+    """Whether it is an acknowledgement; follows from `outcome`."""
     outcome: SubmitOutcome
+    """How it ended."""
     index: int | None = None
+    """Its place in the log; null if it is not known to be there."""
     term: int | None = None
+    """The term of its entry; null if it is not known to be in the log."""
     reason: str = ""
-    """Why it is not committed; of a command that is, why the state machine refused it (empty: it did not)."""
+    """Why it is not committed; if it is, why the state machine refused it (empty: it did not)."""
     leader_id: int | None = None
+    """The Raft id of the leader; null if it is not known."""
     leader_endpoint: str | None = None
+    """Where the leader's Raft server listens; null if it is not known."""
     request: str | None = None
-    """The request id under which it may be repeated without being applied twice; None if it had none."""
+    """The request id under which it may be repeated without being applied twice; null if it had none."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "accepted", self.outcome is SubmitOutcome.COMMITTED)
+
+
+class LeavingAnswer(Document, frozen=True):
+    """The node leaves the farm and stops."""
+
+    leaving: bool
+    """It does."""
+
+
+class WithdrawnAnswer(Document, frozen=True):
+    """The node has taken back its promise to found the farm."""
+
+    withdrawn: bool
+    """It has."""
+
+
+class ConfirmedAnswer(Document, frozen=True):
+    """The node takes a cluster for its farm."""
+
+    confirmed: str
+    """The id of the cluster, in hexadecimal."""
+
+
+class LeaderAnswer(Document, frozen=True):
+    """Leadership was handed over."""
+
+    leader: str
+    """The name of the node that leads now."""
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+class RefusalView(Record, frozen=True):
+    """Why a request was refused."""
+
+    code: str
+    """For programs (`docs/reference/refusals.md`)."""
+    text: str
+    """For people: what was wrong, and what would be right."""
+
+
+class RefusalAnswer(Record, frozen=True):
+    """The answer to every request that was refused."""
+
+    error: RefusalView
+    """Why."""
 
 
 class Refused(Exception):  # noqa: N818 -- a refusal is an answer, not a fault
-    """The request is not one that can be carried out; `status` and `code` are for programs, the text for people."""
+    """The request cannot be carried out; `status` and `code` are for programs, the text is for people."""
 
     def __init__(self, status: int, code: str, text: str) -> None:
         super().__init__(text)

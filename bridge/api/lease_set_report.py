@@ -1,30 +1,16 @@
-"""What `garlicfarm lease-set show` tells about a Meta LeaseSet2, as plain data with stable keys.
+"""What `garlicfarm lease-set show` tells about a Meta LeaseSet2.
 
-    file ──▶ read_structure ──▶ bytes ──▶ meta_lease_set.decode ──▶ describe ──▶ dict
+    file ──▶ read_structure ──▶ bytes ──▶ meta_lease_set.decode ──▶ describe ──▶ LeaseSetReport
 
-Keys (times in seconds since the epoch unless the name says otherwise; additions are possible, removals are not):
-
-    destination          {address, hash, base64, signatureType, signatureTypeName}
-    published            second of publication
-    expires              last second that the structure claims
-    flags                the 16 bits of its header
-    unpublished, blinded flags bits 1 and 2
-    demo                 made by a demonstration
-    offline              null, or {expires, signatureType, signatureTypeName, transientKey, expired}
-    options              the mapping
-    entries              [{address, hash, flags, type, typeName, cost, end, remaining}]
-    revocations          [hash]
-    signature            {verified, verdict, reason, signedBy}
-    acceptable           {javaRouter, reasons}
-    sizeBytes            length of the structure
-
-`remaining`, `expired` and `acceptable` are as of `now_s`. Hashes and keys are hexadecimal. `verified` alone decides the
-command's exit code.
+Times are seconds since the epoch unless the name says otherwise. `remaining`, `expired` and `acceptable` are as of
+`now_s`. Hashes and keys are hexadecimal. `signature.verified` alone decides the command's exit code.
 """
 
 import re
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
+from bridge.api.json import Document, Record
 from bridge.wire.i2p.meta_lease_set import (
     STRUCTURE_LIMIT_BYTES,
     LeaseSetError,
@@ -42,6 +28,112 @@ INPUT_LIMIT_BYTES: Final = 4 * STRUCTURE_LIMIT_BYTES
 """A file of hexadecimal text with blanks between the bytes is three times as long as what it stands for."""
 
 _HEX = re.compile(rb"(?:0[xX])?[0-9A-Fa-f\s:]+")
+
+
+class DestinationReport(Record, frozen=True):
+    """The destination whose structure it is."""
+
+    address: str
+    """Its address."""
+    hash: str
+    """Its hash."""
+    base64: str
+    """The destination in base64."""
+    signature_type: int
+    """The number of its signature type."""
+    signature_type_name: str
+    """The name of its signature type."""
+
+
+class OfflineReport(Record, frozen=True):
+    """The transient key that signs for the destination."""
+
+    expires: int
+    """When it ends."""
+    signature_type: int
+    """The number of its signature type."""
+    signature_type_name: str
+    """The name of its signature type."""
+    transient_key: str
+    """Its public half."""
+    expired: bool
+    """It has ended."""
+
+
+class EntryReport(Record, frozen=True):
+    """One entry of the structure."""
+
+    address: str
+    """The address of the leaf."""
+    hash: str
+    """The hash of the leaf."""
+    flags: int
+    """The 24 bits of the entry's flags."""
+    type: int
+    """The number of the kind of structure that is found under the hash."""
+    type_name: str
+    """The name of that kind."""
+    cost: int
+    """0 to 255; a lower cost is preferred."""
+    end: int
+    """When the entry ends."""
+    remaining: int
+    """Seconds until it ends; negative when it has ended."""
+
+
+class SignatureReport(Record, frozen=True):
+    """What the verification of the signature found."""
+
+    verified: bool
+    """The signature holds."""
+    verdict: str
+    """The outcome in one word."""
+    reason: str
+    """The outcome in a sentence."""
+    signed_by: str
+    """Which key has signed."""
+
+
+class AcceptableReport(Record, frozen=True):
+    """Whether a router would take the structure."""
+
+    java_router: bool
+    """A Java router accepts it now."""
+    reasons: list[str]
+    """Why it does not, in words."""
+
+
+class LeaseSetReport(Document, frozen=True):
+    """A decoded structure."""
+
+    destination: DestinationReport
+    """The destination whose structure it is."""
+    published: int
+    """The second of publication."""
+    expires: int
+    """The last second that the structure claims."""
+    flags: int
+    """The 16 bits of its header."""
+    unpublished: bool
+    """Bit 1 of the flags."""
+    blinded: bool
+    """Bit 2 of the flags."""
+    demo: bool
+    """A demonstration made it."""
+    offline: OfflineReport | None
+    """The transient key that signed it; null if the destination's own key did."""
+    options: Mapping[str, str]
+    """The mapping in it."""
+    entries: list[EntryReport]
+    """What it lists."""
+    revocations: list[str]
+    """The hashes of revoked entries."""
+    signature: SignatureReport
+    """Whether its signature holds."""
+    acceptable: AcceptableReport
+    """Whether a router would take it."""
+    size_bytes: int
+    """The length of the structure."""
 
 
 def read_structure(content: bytes) -> bytes:
@@ -63,60 +155,58 @@ def read_structure(content: bytes) -> bytes:
         raise LeaseSetError("the hexadecimal text has an odd number of digits: it was cut") from None
 
 
-def describe(structure: MetaLeaseSet, now_s: int) -> dict[str, Any]:
-    """Describe a decoded structure; see the module for the keys."""
+def describe(structure: MetaLeaseSet, now_s: int) -> LeaseSetReport:
+    """Describe a decoded structure."""
     verification = verify(structure)
     reasons = check_acceptable_to_java_router(structure, now_s)
-    return {
-        "destination": {
-            "address": structure.destination.address,
-            "hash": structure.destination.hash.hex(),
-            "base64": structure.destination.base64,
-            "signatureType": structure.destination.signature_type,
-            "signatureTypeName": _signature_type_name(structure.destination.signature_type),
-        },
-        "published": structure.published_s,
-        "expires": structure.published_s + structure.expires_after_s,
-        "flags": structure.flags,
-        "unpublished": structure.is_unpublished,
-        "blinded": structure.is_blinded,
-        "demo": structure.is_demo,
-        "offline": None if structure.offline is None else _offline(structure.offline, now_s),
-        "options": dict(structure.options),
-        "entries": [_entry(lease, now_s) for lease in structure.leases],
-        "revocations": [revocation.hex() for revocation in structure.revocations],
-        "signature": {
-            "verified": verification.holds,
-            "verdict": verification.verdict.value,
-            "reason": verification.reason,
-            "signedBy": verification.signed_by,
-        },
-        "acceptable": {"javaRouter": not reasons, "reasons": reasons},
-        "sizeBytes": len(encode(structure)),
-    }
+    destination = structure.destination
+    return LeaseSetReport(
+        destination=DestinationReport(
+            address=destination.address,
+            hash=destination.hash.hex(),
+            base64=destination.base64,
+            signature_type=destination.signature_type,
+            signature_type_name=_signature_type_name(destination.signature_type),
+        ),
+        published=structure.published_s,
+        expires=structure.published_s + structure.expires_after_s,
+        flags=structure.flags,
+        unpublished=structure.is_unpublished,
+        blinded=structure.is_blinded,
+        demo=structure.is_demo,
+        offline=None if structure.offline is None else _offline(structure.offline, now_s),
+        options=dict(structure.options),
+        entries=[_entry(lease, now_s) for lease in structure.leases],
+        revocations=[revocation.hex() for revocation in structure.revocations],
+        signature=SignatureReport(
+            verification.holds, verification.verdict.value, verification.reason, verification.signed_by
+        ),
+        acceptable=AcceptableReport(not reasons, reasons),
+        size_bytes=len(encode(structure)),
+    )
 
 
-def _offline(offline: OfflineSignature, now_s: int) -> dict[str, Any]:
-    return {
-        "expires": offline.expires_s,
-        "signatureType": offline.signature_type,
-        "signatureTypeName": _signature_type_name(offline.signature_type),
-        "transientKey": offline.transient_key.hex(),
-        "expired": offline.expires_s <= now_s,
-    }
+def _offline(offline: OfflineSignature, now_s: int) -> OfflineReport:
+    return OfflineReport(
+        expires=offline.expires_s,
+        signature_type=offline.signature_type,
+        signature_type_name=_signature_type_name(offline.signature_type),
+        transient_key=offline.transient_key.hex(),
+        expired=offline.expires_s <= now_s,
+    )
 
 
-def _entry(lease: MetaLease, now_s: int) -> dict[str, Any]:
-    return {
-        "address": address_of(lease.destination_hash),
-        "hash": lease.destination_hash.hex(),
-        "flags": lease.flags,
-        "type": lease.store_type,
-        "typeName": STORE_TYPE_NAMES.get(lease.store_type, f"type {lease.store_type}"),
-        "cost": lease.cost,
-        "end": lease.ends_s,
-        "remaining": lease.ends_s - now_s,
-    }
+def _entry(lease: MetaLease, now_s: int) -> EntryReport:
+    return EntryReport(
+        address=address_of(lease.destination_hash),
+        hash=lease.destination_hash.hex(),
+        flags=lease.flags,
+        type=lease.store_type,
+        type_name=STORE_TYPE_NAMES.get(lease.store_type, f"type {lease.store_type}"),
+        cost=lease.cost,
+        end=lease.ends_s,
+        remaining=lease.ends_s - now_s,
+    )
 
 
 def _signature_type_name(signature_type: int) -> str:

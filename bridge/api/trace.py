@@ -1,61 +1,53 @@
-"""The trace's schema: one event as a JSON object, the same at `/v1/events` and in a line of a file.
+"""The trace of a node: what happened, the same at `/v1/events` and in a line of a file.
 
     {"cursor": 17, "timeMs": …, "logTimeMs": … or null, "kind": "leader-elected", "node": "node-2", "data": {…}}
 
 `kind` is a lower-case word joined by `-`; `data` holds facts only (text, numbers, booleans, null), so that each is a
-column for the pipeline. Its keys are chosen by whoever records the event and are not renamed here.
+column for the pipeline. The part of the node that records an event chooses its keys; they are not renamed here.
+
+A reader asks by position, never by session: it says from where it wants to go on, and a page says where the next one
+begins. A slow reader therefore costs the node nothing; what it misses of the bounded trace is counted in `lost`.
 """
 
-import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, TypeAlias
 
-from bridge.api.control import Scalar, TraceEvent
-from bridge.api.view_json import ViewError
+from msgspec import Meta, field
+
+from bridge.api.json import Document, Record
 
 DATA_LIMIT_KEYS = 32
 
-
-def event_document(event: TraceEvent) -> dict[str, Any]:
-    """One event as what JSON consists of."""
-    return {
-        "cursor": event.cursor,
-        "timeMs": event.time_ms,
-        "logTimeMs": event.log_time_ms,
-        "kind": event.kind,
-        "node": event.node,
-        "data": dict(event.data),
-    }
+Scalar: TypeAlias = str | int | float | bool | None
+"""What a trace event may carry: facts, not structures, so that its data are columns of a table."""
 
 
-def event_from(found: object) -> TraceEvent:
-    """One event out of its document; `ViewError` if it is none."""
-    match found:
-        case {
-            "cursor": int(cursor),
-            "timeMs": int(time_ms),
-            "logTimeMs": int() | None as log_time_ms,
-            "kind": str(kind),
-            "node": str(node),
-            "data": dict(data),
-        }:
-            return TraceEvent(cursor, time_ms, log_time_ms, kind, node, _facts(data))
-        case _:
-            raise ViewError("not a trace event")
+class TraceEvent(Record, frozen=True):
+    """Something that happened on a node, for people and for the pipeline."""
+
+    cursor: int
+    """The number of the event since the process started, from 1 on."""
+    time_ms: int
+    """By the node's own clock, milliseconds since the epoch."""
+    log_time_ms: int | None
+    """By log time, milliseconds since the epoch; null if the event does not come from the log."""
+    kind: str
+    """The name of the event."""
+    node: str
+    """The name of the node."""
+    data: Annotated[Mapping[str, Scalar], Meta(max_length=DATA_LIMIT_KEYS)] = {}
+    """The facts of the event; their keys depend on its kind."""
 
 
-def _facts(data: dict[object, object]) -> dict[str, Scalar]:
-    if len(data) > DATA_LIMIT_KEYS:
-        raise ViewError(f"a trace event with {len(data)} facts, at most {DATA_LIMIT_KEYS} are read")
-    facts: dict[str, Scalar] = {}
-    for name, value in data.items():
-        match name, value:
-            case str(), str() | bool() | int() | None:
-                facts[name] = value
-            case str(), float() if math.isfinite(value):
-                facts[name] = value
-            case _:
-                raise ViewError(f"a trace event's fact {name!r} is neither text nor a number")
-    return facts
+class EventPage(Document, frozen=True):
+    """Events in order of their cursors."""
+
+    next_cursor: int = field(name="next")
+    """Where to read on."""
+    lost: int
+    """How many events were overwritten before this reader came for them."""
+    events: tuple[TraceEvent, ...] = ()
+    """The events."""
 
 
 def event_text(event: TraceEvent) -> str:

@@ -1,23 +1,25 @@
-"""The view: one immutable picture of the farm as one node sees it at one moment.
+"""The view: what one node knows of the farm at one moment.
 
-    Swim.describe()  ─┐
-    Raft.describe()  ─┼─▶ FarmView ─▶ control endpoint ─▶ terminal view, `--json`, metrics
-    farm, publisher  ─┘
+    gossip's description ─┐
+    Raft's description   ─┼─▶ build_view ─▶ FarmView ─▶ control endpoint ─▶ terminal view, `--json`, metrics
+    the farm's state     ─┘
 
-Every operator surface shows a `FarmView` and nothing else, so that two surfaces can never disagree and nothing is
-computed twice. It is plain data: identifiers are already text (node ids in hexadecimal, destinations as `….b32.i2p`),
-times carry their unit in the name, and what is not known is None, never a made-up figure. Nothing in it is secret.
+Every operator surface shows a `FarmView` and nothing else, so that two surfaces cannot disagree and nothing is computed
+twice. It is plain data: identifiers are text (node ids in hexadecimal, destinations as `….b32.i2p`), times carry their
+unit in the name, and what is not known is null, never a made-up figure. Nothing in it is secret.
 
-Three clocks occur and are kept apart: `taken_at_ms` and event times are the node's own clock (milliseconds since the
-epoch), `log_time_ms` is the farm's agreed time, and ages and round-trip times are durations.
+Three clocks occur and are kept apart: `taken_at_ms` and the times of events are by the node's own clock (milliseconds
+since the epoch), `log_time_ms` is the farm's agreed time, and ages and round-trip times are durations.
 
-Counters are (name, value) pairs, ordered by name; a name is lower-case words joined by `_`, the same word that the
-metric of that counter has.
+Counters are objects of names and values, ordered by name; a name is lower-case words joined by `_`, the same word that
+the metric of that counter has.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from bridge.api.json import Document, Record
 from bridge.core.membership.reconcile import MemberStatus
 
 
@@ -42,6 +44,7 @@ class ServerRole(Enum):
     NONE = "none"
     """Not admitted, or no server yet."""
     VOTER = "voter"
+    """Votes, and counts for a majority."""
     LEARNER = "learner"
     """Gets the log and does not vote."""
     REMOVED = "removed"
@@ -57,299 +60,391 @@ class RaftRole(Enum):
     LEADER = "leader"
 
 
-@dataclass(frozen=True, slots=True)
-class CounterView:
-    """A number that only grows while the process lives."""
+class NodeView(Record, frozen=True):
+    """The node that was asked."""
 
     name: str
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """The node that took the picture."""
-
-    name: str
+    """What operators call the node."""
     node_id: str
+    """Its NodeId, in hexadecimal."""
     raft_id: int | None
+    """Its Raft id; null before the log has admitted it."""
     generation: int
+    """How often it was started with this state directory."""
     pid: int
+    """Its process."""
     version: str
+    """The version of garlicfarm that it runs."""
     uptime_ms: int
+    """Milliseconds since it started."""
     phase: Phase
+    """How far it has come on its way into a farm."""
     control_address: str
+    """The path of its control socket."""
     state_directory: str
+    """The path of its state directory."""
 
 
-@dataclass(frozen=True, slots=True)
-class FarmIdentity:
-    """Which farm this is. `label` is the public hash of the farm key; `cluster_id` exists once it is founded."""
+class FarmIdentity(Record, frozen=True):
+    """Which farm this is."""
 
     label: str
+    """The public hash of the farm key, in hexadecimal."""
     cluster: str
+    """The name of the cluster, as the farm key file says it."""
     cluster_id: str | None
+    """The id of the cluster, in hexadecimal; null before the farm is founded."""
     expect: int
+    """How many routers found the farm."""
     demo: bool
     """Throwaway master and leaves: a demonstration that never leaves the machine."""
     level: int | None = None
-    """The feature level that all servers have agreed on; None before this node has the log."""
+    """The feature level that all servers have agreed on; null before this node has the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberView:
+class MemberView(Record, frozen=True):
     """One member as gossip knows it. `name`, `raft_id` and `endpoint` come from its signed metadata."""
 
     node_id: str
+    """Its NodeId, in hexadecimal."""
     name: str
+    """What operators call it; its NodeId while its metadata is not known."""
     status: MemberStatus
+    """What gossip knows of its process."""
     generation: int
+    """The first part of its incarnation: how often it was started."""
     number: int
+    """The second part of its incarnation: how often it has contradicted a suspicion, or changed its metadata."""
     address: str | None
-    """Where it listens for gossip; None where there is none."""
+    """Where it listens for gossip; null where there is none."""
     is_self: bool
+    """It is the node that was asked."""
     is_peer: bool
-    """Probed by this node; others are only known by hearsay."""
+    """The asked node probes it; of the others it knows through its peers."""
     rtt_ms: float | None = None
+    """Round-trip time of the last probes, milliseconds; null without a measurement."""
     peer_count: int | None = None
+    """How many members it probes; null if it has not told."""
     capacity: int | None = None
+    """How many members it is willing to probe; null if it has not told."""
     raft_id: int | None = None
+    """Its Raft id, as it says itself; null if it has none."""
     endpoint: str | None = None
+    """Where its Raft server listens; null if its metadata is not known."""
     server_role: ServerRole = ServerRole.NONE
+    """What it is in the Raft group."""
 
 
-@dataclass(frozen=True, slots=True)
-class GossipView:
-    """This node's place in the overlay."""
+class GossipView(Record, frozen=True):
+    """The asked node's place in gossip."""
 
     peer_count: int
+    """How many members it probes."""
     capacity: int
+    """How many members it is willing to probe."""
     known_count: int
-    counters: tuple[CounterView, ...] = ()
+    """How many members it knows, itself included."""
+    counters: Mapping[str, int] = {}
+    """What gossip has counted since the process started."""
 
 
-@dataclass(frozen=True, slots=True)
-class VoterView:
+class VoterView(Record, frozen=True):
     """A member of Raft's configuration, voter or learner."""
 
     raft_id: int
+    """Its Raft id."""
     endpoint: str
+    """Where its Raft server listens."""
     name: str | None = None
+    """What operators call it; null if it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class FollowerView:
-    """A follower as its leader sees it; only the leader's view has any."""
+class FollowerView(Record, frozen=True):
+    """A follower as its leader knows it; only the leader's view has any."""
 
     raft_id: int
+    """Its Raft id."""
     name: str | None
+    """What operators call it; null if it is not known."""
     match_index: int | None
+    """The last entry that it is known to have; null before it has answered in this term."""
     lag_entries: int | None
+    """How many entries of the leader's log it lacks; null before it has answered in this term."""
     last_contact_ms: int | None
-    """How long ago it last answered; None, like all that is known by its answers, if it never did in this term."""
+    """Milliseconds since it last answered; null if it has not answered in this term."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkView:
-    """This node's own connection to another server, by which it asks; who asks us has another."""
+class LinkView(Record, frozen=True):
+    """The asked node's own connection to another server; requests of the other one come by a second connection."""
 
     raft_id: int
+    """The Raft id of the other server."""
     name: str | None
+    """What operators call it; null if it is not known."""
     connected: bool
+    """The connection is open now."""
     extensions: tuple[str, ...]
-    """What the last handshake agreed on beyond the protocol's own words; none of a server of another make."""
+    """What the last handshake agreed on beyond the protocol's own messages; none with a server of another make."""
 
 
-@dataclass(frozen=True, slots=True)
-class RaftView:
-    """This node's replica."""
+class RaftView(Record, frozen=True):
+    """The asked node's replica of the log."""
 
     role: RaftRole
+    """What it is in Raft."""
     term: int
+    """The term that it knows."""
     leader_id: int | None
+    """The Raft id of the leader; null while none is known."""
     leader_name: str | None
+    """What operators call the leader; null if it is not known."""
     leader_endpoint: str | None
+    """Where the leader's Raft server listens; null if it is not known."""
     first_index: int
+    """The first entry that its log still holds; a snapshot covers those before."""
     last_index: int
+    """The last entry of its log."""
     commit_index: int
+    """The last entry that it knows to be committed."""
     applied_index: int
+    """The last entry that its state machine has applied."""
     log_time_ms: int | None
+    """The farm's agreed time, milliseconds since the epoch; null before this node has the log."""
     voters: tuple[VoterView, ...] = ()
+    """The servers that vote."""
     learners: tuple[VoterView, ...] = ()
+    """The servers that get the log and do not vote."""
     followers: tuple[FollowerView, ...] = ()
+    """On the leader only: the other servers, as it knows them."""
     waits: tuple[str, ...] = ()
-    """What the leader waits for before it changes the group, in words; empty on other nodes."""
-    counters: tuple[CounterView, ...] = ()
+    """On the leader only: what it waits for before it changes the group, in words."""
+    counters: Mapping[str, int] = {}
+    """What the replica has counted since the process started."""
     transfer_target: int | None = None
-    """To whom this leader is handing leadership right now."""
+    """The Raft id of the server to which this leader is handing leadership now; null if it is not."""
     links: tuple[LinkView, ...] = ()
+    """This node's connections to the other servers, in order of their ids."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetaEntryView:
-    """One entry of the published Meta LS2. A lower cost is preferred by those who resolve it."""
+class MetaEntryView(Record, frozen=True):
+    """One entry of the published Meta LeaseSet2."""
 
     destination: str
+    """The address of the leaf."""
     name: str | None
+    """The server of the leaf; null if no server reports it now."""
     cost: int
+    """0 to 255; routers that resolve the structure prefer a lower cost."""
     end_s: int
+    """When the entry ends, seconds since the epoch."""
     healthy: bool
+    """The state machine judges the leaf to be healthy."""
 
 
-@dataclass(frozen=True, slots=True)
-class StandingView:
-    """How a server stands as a candidate to publish a master."""
+class StandingView(Record, frozen=True):
+    """A server as a candidate to publish a master."""
 
     raft_id: int
+    """Its Raft id."""
     name: str | None
+    """What operators call it; null if it is not known."""
     preferred: bool
     """Its operator set publish = "on"."""
     score: int
+    """What the election of the publisher compares; higher is healthier."""
     inability: str | None
-    """Why it cannot publish now, in words; None if it can."""
+    """Why it cannot publish now, in words; null if it can."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishingView:
-    """What is published for one master destination, and by whom."""
+class PublishingView(Record, frozen=True):
+    """What is published for one master destination, and by which server."""
 
     master: str
+    """The address of the master."""
     publisher_id: int | None
+    """The Raft id of the publisher; null while no server can publish."""
     publisher_name: str | None
+    """What operators call the publisher; null if it is not known."""
     reason: str
-    """Why that server was chosen, in words."""
+    """Why that server is the publisher, in words."""
     published_s: int | None = None
+    """The second of the last accepted publication, since the epoch; null before the first one."""
     expires_s: int | None = None
+    """When the first entry ends, seconds since the epoch."""
     seconds_to_expiry: int | None = None
-    """Until the earliest entry ends, by log time; negative when it has."""
+    """Seconds until the first entry ends, by log time; negative when it has ended."""
     lease_set_file: str | None = None
     """Where this node's router keeps the structure, if it is of the file kind and has one."""
     entries: tuple[MetaEntryView, ...] = ()
+    """What the structure lists."""
     published_by: int | None = None
-    """Who made the last accepted publication."""
+    """The Raft id of the server that made the last accepted publication."""
     content_hash: str | None = None
+    """The hash of the content of the last accepted publication, in hexadecimal."""
     forced: bool = False
-    """An operator wants it published anew, and that is still to come."""
+    """An operator has ordered a new publication, and it has not happened yet."""
     standings: tuple[StandingView, ...] = ()
+    """Every server as a candidate to publish this master."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeafView:
+class LeafView(Record, frozen=True):
     """One destination as its server reported it."""
 
     destination: str
+    """The address of the leaf."""
     master: str | None
-    """The master behind which it stands; None: every one of its server's."""
+    """The address of the master behind which it stands; null: behind each one that its server names."""
     healthy: bool
+    """Its server reports it as healthy."""
     load: int
-    """0 … 100; what operators and pipeline add makes it the cost."""
+    """0 to 100; what operators and the pipeline add makes it the cost."""
     excluded: bool
+    """An operator keeps it out of every structure."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportView:
+class ReportView(Record, frozen=True):
     """The latest application entry of one server, as the state machine judges it."""
 
     raft_id: int
+    """The Raft id of the server."""
     name: str | None
+    """What operators call it; null if it is not known."""
     age_ms: int
+    """Milliseconds of log time since the entry."""
     stale: bool
+    """It is too old to be relied on."""
     score: float | None
-    """What the publisher's choice compares; higher is healthier. None when the server cannot be chosen."""
+    """What the election of the publisher compares; higher is healthier. Null when the server cannot be elected."""
     can_publish: bool
+    """The server can publish now."""
     publishing: bool
+    """The server is the publisher of a master."""
     attached: bool
+    """The server has its router."""
     clock_off: bool
+    """The server's clock is too far from those of the others."""
     healthy_destinations: int
+    """How many of its leaves it reports as healthy."""
     destinations: int
+    """How many leaves it reports."""
     job_lag_ms: float | None = None
+    """The job lag of its router, milliseconds; null if it is not reported."""
     cpu_percent: float | None = None
+    """The processor load of its machine, 0 to 100; null if it is not reported."""
     memory_percent: float | None = None
+    """The memory in use on its machine, 0 to 100; null if it is not reported."""
     masters: tuple[str, ...] = ()
-    """Which master destinations it names; none: it serves all."""
+    """The addresses of the masters that it names; none: it serves all."""
     leaves: tuple[LeafView, ...] = ()
+    """Its leaves."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExclusionView:
+class ExclusionView(Record, frozen=True):
     """A leaf that an operator keeps out of every structure."""
 
     destination: str
+    """The address of the leaf."""
     name: str | None
+    """The server of the leaf; null if no server reports it now."""
 
 
-@dataclass(frozen=True, slots=True)
-class CostFactorView:
+class CostFactorView(Record, frozen=True):
     """An operator's factor on a leaf's cost."""
 
     destination: str
+    """The address of the leaf."""
     name: str | None
+    """The server of the leaf; null if no server reports it now."""
     factor: float
+    """0.1 to 10; by this the cost is multiplied."""
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineFactorView:
-    """The pipeline's factor on a leaf's cost: what was said, how long ago by log time, and what is left of it."""
+class PipelineFactorView(Record, frozen=True):
+    """The pipeline's factor on a leaf's cost, which fades with time."""
 
     destination: str
+    """The address of the leaf."""
     name: str | None
+    """The server of the leaf; null if no server reports it now."""
     factor: float
+    """The factor as it counts now."""
     said: float
+    """The factor as the pipeline has set it."""
     age_ms: int
+    """Milliseconds of log time since the pipeline has set it."""
 
 
-@dataclass(frozen=True, slots=True)
-class WeightsView:
+class WeightsView(Record, frozen=True):
     """What operators and the pipeline add to the reports."""
 
     excluded: tuple[ExclusionView, ...] = ()
+    """The leaves that no structure lists."""
     costs: tuple[CostFactorView, ...] = ()
+    """The factors of operators."""
     factors: tuple[PipelineFactorView, ...] = ()
+    """The factors of the pipeline."""
     through_index: int = 0
+    """The entry of the log up to which the pipeline's last factors were computed."""
     formula: str = ""
+    """The name of the formula by which the pipeline computes its factors."""
 
 
-@dataclass(frozen=True, slots=True)
-class AlarmView:
-    """Something that an operator must see: what it is, in words, and what to do."""
+class AlarmView(Record, frozen=True):
+    """Something that an operator must see."""
 
     kind: str
+    """The name of the alarm (`docs/reference/alarms.md`)."""
     text: str
+    """What happened, in words."""
     action: str
+    """What to do, in words."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventView:
+class EventView(Record, frozen=True):
     """One line of the recent past."""
 
     time_ms: int
+    """By the node's own clock, milliseconds since the epoch."""
     kind: str
+    """The name of the event."""
     text: str
+    """The event as one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class FarmView:
-    """The whole picture."""
+class FarmView(Document, frozen=True):
+    """All that one node knows of the farm at one moment."""
 
     taken_at_ms: int
+    """When the node was asked, by its own clock, milliseconds since the epoch."""
     node: NodeView
+    """The node that was asked."""
     farm: FarmIdentity
+    """Which farm this is."""
     gossip: GossipView
+    """The node's place in gossip."""
     raft: RaftView
+    """The node's replica of the log."""
     members: tuple[MemberView, ...] = ()
+    """The members that gossip knows, in order of their names."""
     publishing: tuple[PublishingView, ...] = ()
+    """What is published, for each master."""
     reports: tuple[ReportView, ...] = ()
+    """The latest application entry of each server."""
     weights: WeightsView = WeightsView()
+    """What operators and the pipeline add to the reports."""
     removed: tuple[int, ...] = ()
-    """Raft ids of servers that an operator took out of the farm."""
+    """The Raft ids of servers that an operator took out of the farm."""
     alarms: tuple[AlarmView, ...] = ()
+    """The alarms that stand now, in order of their kinds."""
     events: tuple[EventView, ...] = ()
-    """Oldest first."""
-    counters: tuple[CounterView, ...] = ()
+    """The recent past, oldest first."""
+    counters: Mapping[str, int] = {}
+    """What the node has counted since the process started."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """One process of a local farm, and the last picture that its node gave (None while it does not answer)."""
+    """One process of a local farm, and the last view that its node gave (None while it does not answer)."""
 
     name: str
     pid: int | None
@@ -372,7 +467,7 @@ class LocalFarmView:
 
 
 def best_view(farm: LocalFarmView) -> FarmView | None:
-    """The picture to show for a whole local farm: the leader's of the highest term, else that with the longest log."""
+    """The view to show for a whole local farm: the leader's of the highest term, else that with the longest log."""
     views = [process.view for process in farm.processes if process.running and process.view is not None]
     if not views:
         return None
@@ -381,8 +476,3 @@ def best_view(farm: LocalFarmView) -> FarmView | None:
         return (view.raft.role is RaftRole.LEADER, view.raft.term, view.raft.commit_index)
 
     return max(views, key=rank)
-
-
-def counters(values: dict[str, int]) -> tuple[CounterView, ...]:
-    """Counters in their one order."""
-    return tuple(CounterView(name, value) for name, value in sorted(values.items()))

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import trio
 
+from bridge.api.outputs import BackupOutput, RestoreOutput
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import ask_node, json_option, node_option
 from bridge.cli.printing import echo, print_json
@@ -53,16 +54,7 @@ def backup(target: Path, source: Path | None, node: str | None, *, as_json: bool
         fail(f"{path} cannot be written: {error.strerror or error}")
     head = made.head
     if as_json:
-        print_json(
-            {
-                "schema": 1,
-                "file": str(path),
-                "clusterId": head.cluster_id.hex(),
-                "index": head.last.index,
-                "term": head.last.term,
-                "bytes": len(content),
-            }
-        )
+        print_json(BackupOutput(str(path), head.cluster_id.hex(), head.last.index, head.last.term, len(content)))
         return
     echo(f"{path}: cluster {head.cluster_id.hex()} after entry {head.last.index}, {len(content)} bytes.")
     echo("It holds no keys: keep the farm key file, and the master key, by themselves.")
@@ -96,8 +88,7 @@ def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
         return
     _make(state_dir, farm.founding)
     if as_json:
-        cluster_id = farm.cluster_id.hex()
-        print_json({"schema": 1, "stateDirectory": str(state_dir), "clusterId": cluster_id, "index": farm.last.index})
+        print_json(RestoreOutput(str(state_dir), farm.cluster_id.hex(), farm.last.index))
         return
     echo(f"{state_dir} belongs to cluster {farm.cluster_id.hex()} and to no router yet.")
     echo("Start a node with it and with the current farm key file; it gets a new identity and a new Raft id.")
@@ -125,15 +116,7 @@ def _make_anew(source: Path, state_dir: Path, *, as_json: bool) -> None:
         trio.run(carry_out, plan)
     cluster_id, survivor = plan.new_cluster_id.hex(), plan.survivor
     if as_json:
-        print_json(
-            {
-                "schema": 1,
-                "stateDirectory": str(state_dir),
-                "clusterId": cluster_id,
-                "index": survivor.last.index,
-                "oldClusterId": survivor.cluster_id.hex(),
-            }
-        )
+        print_json(RestoreOutput(str(state_dir), cluster_id, survivor.last.index, survivor.cluster_id.hex()))
         return
     echo(f"{source} is of cluster {survivor.cluster_id.hex()}, which was made before farms could be verified.")
     echo(f"{state_dir} goes on with its state, in a new cluster: {cluster_id}. Do this on one router only.")

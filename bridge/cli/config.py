@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from bridge.api.view_json import camel
+from bridge.api.outputs import BundleOutput, ConfigurationOutput, ImportOutput
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_facts, print_json
@@ -50,7 +50,7 @@ def show(path: Path, *, as_json: bool) -> None:
     with failures(*WRONG):
         configuration = load_configuration(path)
     if as_json:
-        print_json({"schema": 1, "configuration": _plain(configuration)})
+        print_json(ConfigurationOutput(_plain(configuration)))
     else:
         print_facts(_flat(_plain(configuration)))
 
@@ -62,11 +62,16 @@ def _plain(value: Any) -> Any:
         case Destination() | Enum() | bytes() | Path():
             return _name_of(value)
         case _ if is_dataclass(value):
-            return {camel(each.name): _plain(getattr(value, each.name)) for each in fields(value)}
+            return {_camel(each.name): _plain(getattr(value, each.name)) for each in fields(value)}
         case None | bool() | int() | float() | str():
             return value
         case _:
             raise TypeError(f"a setting is a {type(value).__name__}")
+
+
+def _camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.capitalize() for part in tail)
 
 
 def _name_of(value: Destination | Enum | bytes | Path) -> Any:
@@ -109,7 +114,7 @@ def export(path: Path, bundle: Path, *, as_json: bool) -> None:
         settings = shared_settings(tomllib.loads(path.read_text(encoding="utf-8")), masters)
         write_private_file(bundle, bundle_text(farm_key, settings))
     if as_json:
-        print_json({"schema": 1, "file": str(bundle), "label": farm_key.label.hex(), "settings": settings})
+        print_json(BundleOutput(str(bundle), farm_key.label.hex(), settings))
     else:
         echo(f"{bundle} holds the farm's key and what routers share; whoever has it can join the farm.")
         echo(f"On each router: garlicfarm config import {bundle.name} DIRECTORY")
@@ -164,7 +169,7 @@ def import_bundle(
             save_farm_key(key_file, farm_key)
         replace_file(node, toml_text(made).encode())
     if as_json:
-        print_json({"schema": 1, "file": str(node), "farmKey": str(key_file), "label": farm_key.label.hex()})
+        print_json(ImportOutput(str(node), str(key_file), farm_key.label.hex()))
     else:
         echo(f"{node} is ready: garlicfarm doctor --config {node}, then garlicfarm run --config {node}")
 

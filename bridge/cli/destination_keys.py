@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 
+from bridge.api.outputs import DestinationOutput, SigningKeysOutput, SigningKeyView
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json
@@ -78,15 +79,7 @@ def import_destination(source: Path, file: Path, *, as_json: bool) -> None:
 def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
     destination = key.destination
     if as_json:
-        print_json(
-            {
-                "schema": 1,
-                "file": str(file),
-                "address": destination.address,
-                "hash": destination.hash.hex(),
-                "destination": destination.base64,
-            }
-        )
+        print_json(DestinationOutput(str(file), destination.address, destination.hash.hex(), destination.base64))
         return
     echo(f"{destination.address}  is the farm's address.")
     echo(f"{file}: its master key. Whoever holds this file is that address, for good, and nothing can replace it.")
@@ -138,16 +131,8 @@ def offline(master: Path, files: tuple[Path, ...], days: int, *, as_json: bool) 
     if days * DAY_S <= TRANSIENT_ALARM_S:
         echo("These keys end within a week: the alarm `signing-key` will stand from the start.", err=True)
     if as_json:
-        print_json(
-            {
-                "schema": 1,
-                "address": master_key.destination.address,
-                "keys": [
-                    {"file": str(file), "expires": key.can_sign_until_s, "transientKey": _public_key(key)}
-                    for file, key in made.items()
-                ],
-            }
-        )
+        keys = (SigningKeyView(str(file), key.can_sign_until_s, _public_key(key)) for file, key in made.items())
+        print_json(SigningKeysOutput(master_key.destination.address, tuple(keys)))
         return
     ends = _second(now_s + days * DAY_S)
     for file in made:

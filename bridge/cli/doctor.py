@@ -11,14 +11,18 @@ from pathlib import Path
 
 import click
 
+from bridge.api.outputs import Check, CheckResult, DoctorOutput
 from bridge.cli.failure import fail
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json
-from bridge.node.doctor.check import Check, Result
 from bridge.node.doctor.checks import check_machine
 from bridge.node.settings.configuration import Overrides
 
-MARKS = {Result.OK: ("ok", "green"), Result.WARNING: ("warning", "yellow"), Result.PROBLEM: ("problem", "red")}
+MARKS = {
+    CheckResult.OK: ("ok", "green"),
+    CheckResult.WARNING: ("warning", "yellow"),
+    CheckResult.PROBLEM: ("problem", "red"),
+}
 
 
 @click.command()
@@ -29,13 +33,9 @@ MARKS = {Result.OK: ("ok", "green"), Result.WARNING: ("warning", "yellow"), Resu
 def doctor(*, config: Path | None, farm_key: Path | None, state_dir: Path | None, as_json: bool) -> None:
     """Check clock, ports, keys, Java, disk: what is missing and what to do."""
     checks = check_machine(config, Overrides(farm_key=farm_key, state_dir=state_dir))
-    problems = [check.name for check in checks if check.result is Result.PROBLEM]
+    problems = [check.name for check in checks if check.result is CheckResult.PROBLEM]
     if as_json:
-        listed = [
-            {"name": each.name, "result": each.result.value, "text": each.text, "action": each.action}
-            for each in checks
-        ]
-        print_json({"schema": 1, "healthy": not problems, "checks": listed})
+        print_json(DoctorOutput(not problems, tuple(checks)))
     else:
         for check in checks:
             _print(check)

@@ -6,14 +6,12 @@ inability, every leaf with its load, what operators and the pipeline added, and 
 
 import click
 
+from bridge.api.outputs import FarmOutput
 from bridge.api.view import FarmView, PublishingView, WeightsView
-from bridge.api.view_json import view_document
 from bridge.cli.options import ask_node, json_option, node_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.node.control.client import ControlClient
 from bridge.tui.words import clock_text, duration, known
-
-SHARED = ("publishing", "reports", "weights", "removed")
 
 
 async def _view(client: ControlClient) -> FarmView:
@@ -27,9 +25,20 @@ def farm(node: str | None, *, as_json: bool) -> None:
     """Show all that the farm's servers agree on: reports, candidates, leaves, weights, publications."""
     view = ask_node(node, _view)
     if as_json:
-        found = view_document(view)
-        raft = {key: found["raft"][key] for key in ("logTimeMs", "appliedIndex", "leaderId", "voters", "learners")}
-        print_json({"schema": 1, "cluster": view.farm.cluster, **raft, **{key: found[key] for key in SHARED}})
+        print_json(
+            FarmOutput(
+                cluster=view.farm.cluster,
+                log_time_ms=view.raft.log_time_ms,
+                applied_index=view.raft.applied_index,
+                leader_id=view.raft.leader_id,
+                voters=view.raft.voters,
+                learners=view.raft.learners,
+                publishing=view.publishing,
+                reports=view.reports,
+                weights=view.weights,
+                removed=view.removed,
+            )
+        )
         return
     print_facts(_head(view))
     echo()

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer
-from bridge.api.control_json import keys_document
+from bridge.api.control import FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer
+from bridge.api.outputs import KeyExportOutput, NewClientOutput, NewFarmOutput, RotationOutput
 from bridge.cli.destination_keys import import_destination, new_destination, offline
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.options import ask_node, json_option, node_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
-from bridge.cli.rotate import Rotated, RotationError, rotate
+from bridge.cli.rotate import RotationError, rotate
 from bridge.node.control.client import ControlClient
 from bridge.node.security.key_files import KeyFileError, replace_farm_key, save_client_key, save_farm_key
 from bridge.wire.keys.client_key import ClientKeyError, new_client_key
@@ -68,7 +68,7 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
         save_farm_key(output, farm_key)
     label = farm_key.label.hex()
     if as_json:
-        print_json({"schema": 1, "file": str(output), "label": label, "cluster": cluster, "expect": expect})
+        print_json(NewFarmOutput(str(output), label, cluster, expect))
         return
     echo(f"{output}: the key of farm {label} ({cluster}), to be founded by {expect} routers.")
     echo("Whoever holds this file can join the farm. Copy it to each of its routers, mode 0600, nowhere else.")
@@ -88,7 +88,7 @@ def new_client(file: Path, *, name: str, as_json: bool) -> None:
         client = new_client_key(name)
         save_client_key(file, client)
     if as_json:
-        print_json({"schema": 1, "file": str(file), "name": name, "publicKey": client.public_key})
+        print_json(NewClientOutput(str(file), name, client.public_key))
         return
     echo(f"{file}: the client key {name}, public key {client.public_key}.")
     echo(f"At a router of the farm:  garlicfarm node admit-client {file} --scope weights  (or operator)")
@@ -107,7 +107,7 @@ def list_keys(node: str | None, *, as_json: bool) -> None:
     """Show the key ring by key ids, and who has it."""
     answer = ask_node(node, ControlClient.keys)
     if as_json:
-        print_json(keys_document(answer))
+        print_json(answer)
         return
     print_facts(_facts(answer))
     echo()
@@ -162,7 +162,7 @@ def install(node: str | None, *, as_json: bool) -> None:
     """
     key = ask_node(node, ControlClient.install_key)
     if as_json:
-        print_json({"schema": 1, "key": key})
+        print_json(KeyAnswer(key))
         return
     echo(f"Key {key} is made and installed, and spreads to all members.")
     echo(f"When `garlicfarm keys list` shows it at all of them:  garlicfarm keys use {key}")
@@ -180,7 +180,7 @@ def use(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
     """
     _step(node, lambda client: client.use_key(key, force=force))
     if as_json:
-        print_json({"schema": 1, "key": key})
+        print_json(KeyAnswer(key))
         return
     echo(f"Key {key} is in use; the one before still opens.")
     echo("When `garlicfarm keys list` shows it in use everywhere:  garlicfarm keys remove OLD_KEY")
@@ -200,7 +200,7 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
     confirm(f"Every member will refuse the key {key} for good. Go on?", yes=yes)
     _step(node, lambda client: client.remove_key(key, force=force))
     if as_json:
-        print_json({"schema": 1, "key": key})
+        print_json(KeyAnswer(key))
     else:
         echo(f"Key {key} is removed: whoever has only this one is refused, and told so.")
 
@@ -235,7 +235,7 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
         # With --json, standard output is the document and nothing else.
         echo(line, err=as_json)
 
-    async def all_steps(client: ControlClient) -> Rotated:
+    async def all_steps(client: ControlClient) -> RotationOutput:
         return await rotate(client, say, timeout_seconds, force=force)
 
     try:
@@ -243,17 +243,7 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
     except RotationError as error:
         fail(str(error))
     if as_json:
-        print_json(
-            {
-                "schema": 1,
-                "rotated": True,
-                "key": done.key,
-                "epoch": done.epoch,
-                "members": done.members,
-                "removed": list(done.removed),
-                "leftOut": list(done.left_out),
-            }
-        )
+        print_json(done)
         return
     echo(f"Done: {done.members} members seal with key {done.key}, epoch {done.epoch}.")
     echo("Whoever has a copy of the old key file could read all of this: then `garlicfarm keys replace`.")
@@ -279,11 +269,11 @@ def replace_keys(node: str | None, *, force: bool, yes: bool, as_json: bool) -> 
     if as_json:
         print_json(done)
         return
-    echo(f"The farm's keys are replaced (era {done['era']}); the new one is sealed for {done['sealedFor']} routers.")
-    if done["away"]:
-        echo(f"Down at the moment, and given it when they are back: {', '.join(done['away'])}")
-    if done["leftOut"]:
-        echo(f"These need the new key file: {', '.join(done['leftOut'])}")
+    echo(f"The farm's keys are replaced (era {done.era}); the new one is sealed for {done.sealed_for} routers.")
+    if done.away:
+        echo(f"Down at the moment, and given it when they are back: {', '.join(done.away)}")
+    if done.left_out:
+        echo(f"These need the new key file: {', '.join(done.left_out)}")
     echo("On each router, write the new key file over the old one:  garlicfarm keys export --replace FILE")
 
 
@@ -306,9 +296,8 @@ def export(file: Path, node: str | None, *, replace: bool, as_json: bool) -> Non
         else:
             save_farm_key(file, farm_key)
     if as_json:
-        label = farm_key.label.hex()
         cluster_id = None if farm_key.cluster_id is None else farm_key.cluster_id.hex()
-        print_json({"schema": 1, "file": str(file), "label": label, "epoch": farm_key.epoch, "clusterId": cluster_id})
+        print_json(KeyExportOutput(str(file), farm_key.label.hex(), farm_key.epoch, cluster_id))
         return
     echo(f"{file}: the key of farm {farm_key.label.hex()} ({farm_key.cluster}), epoch {farm_key.epoch}.")
     if farm_key.cluster_id is not None:

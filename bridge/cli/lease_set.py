@@ -6,11 +6,19 @@ structure stays on its disk, beside the one of its successor.
 
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
-from bridge.api.lease_set_report import INPUT_LIMIT_BYTES, describe, read_structure
+from bridge.api.lease_set_report import (
+    INPUT_LIMIT_BYTES,
+    DestinationReport,
+    EntryReport,
+    LeaseSetReport,
+    OfflineReport,
+    SignatureReport,
+    describe,
+    read_structure,
+)
 from bridge.cli.failure import fail
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
@@ -69,86 +77,82 @@ def _show(file: Path, *, as_json: bool) -> str | None:
     except LeaseSetError as error:
         return f"{file} is no Meta LeaseSet2: {error}"
     if as_json:
-        print_json({"schema": 1, **found})
+        print_json(found)
     else:
         _print(found)
-    signature = found["signature"]
-    if signature["verdict"] == Verdict.CANNOT_VERIFY.value:
-        return f"{file}: {signature['reason']}"
-    return None if signature["verified"] else f"{file}: the signature does not hold: {signature['reason']}"
+    signature = found.signature
+    if signature.verdict == Verdict.CANNOT_VERIFY.value:
+        return f"{file}: {signature.reason}"
+    return None if signature.verified else f"{file}: the signature does not hold: {signature.reason}"
 
 
-def _print(found: dict[str, Any]) -> None:
-    destination, acceptable = found["destination"], found["acceptable"]
+def _print(found: LeaseSetReport) -> None:
+    destination, acceptable = found.destination, found.acceptable
     facts = [
-        ("Meta LeaseSet2 of", destination["address"]),
-        ("destination", f"{_key_kind(destination)}, hash {destination['hash']}; {found['sizeBytes']} bytes in all"),
-        ("published", _second(found["published"])),
-        ("expires", _second(found["expires"])),
+        ("Meta LeaseSet2 of", destination.address),
+        ("destination", f"{_key_kind(destination)}, hash {destination.hash}; {found.size_bytes} bytes in all"),
+        ("published", _second(found.published)),
+        ("expires", _second(found.expires)),
         ("flags", _flags(found)),
     ]
-    if found["offline"] is not None:
-        facts.extend(_transient(found["offline"]))
-    if found["demo"]:
+    if found.offline is not None:
+        facts.extend(_transient(found.offline))
+    if found.demo:
         facts.append(("marked", "demo"))
-    facts.extend(("option", f"{name} = {value}") for name, value in found["options"].items())
-    facts.extend(("revoked", revoked) for revoked in found["revocations"])
-    facts.append(("signature", _verdict(found["signature"])))
-    routers = "accepts it now" if acceptable["javaRouter"] else f"refuses it now: {'; '.join(acceptable['reasons'])}"
+    facts.extend(("option", f"{name} = {value}") for name, value in found.options.items())
+    facts.extend(("revoked", revoked) for revoked in found.revocations)
+    facts.append(("signature", _verdict(found.signature)))
+    routers = "accepts it now" if acceptable.java_router else f"refuses it now: {'; '.join(acceptable.reasons)}"
     facts.append(("a Java router", routers))
     print_facts(facts)
     rows = [
         (
-            entry["address"],
+            entry.address,
             _entry_kind(entry),
-            str(entry["cost"]),
-            "over" if entry["remaining"] <= 0 else duration(entry["remaining"] * MILLISECONDS),
+            str(entry.cost),
+            "over" if entry.remaining <= 0 else duration(entry.remaining * MILLISECONDS),
         )
-        for entry in found["entries"]
+        for entry in found.entries
     ]
     print_table(("ENTRY", "TYPE", "COST", "ENDS IN"), rows)
 
 
-def _key_kind(key: dict[str, Any]) -> str:
-    name, number = key["signatureTypeName"], f"type {key['signatureType']}"
+def _key_kind(key: DestinationReport | OfflineReport) -> str:
+    name, number = key.signature_type_name, f"type {key.signature_type}"
     return f"{name} ({number})" if name != number else f"{number}, which is unknown"
 
 
-def _flags(found: dict[str, Any]) -> str:
-    flags = found["flags"]
-    names = [name for name, there in _flag_names(found) if there]
-    if unknown := flags & ~KNOWN_FLAGS:
-        names.append(f"0x{unknown:04x} without a meaning")
-    return f"0x{flags:04x}: {', '.join(names) or 'none'}"
-
-
-def _flag_names(found: dict[str, Any]) -> tuple[tuple[str, bool], ...]:
-    return (
-        ("offline signature", found["offline"] is not None),
-        ("unpublished", found["unpublished"]),
-        ("blinded", found["blinded"]),
+def _flags(found: LeaseSetReport) -> str:
+    flags = (
+        ("offline signature", found.offline is not None),
+        ("unpublished", found.unpublished),
+        ("blinded", found.blinded),
     )
+    names = [name for name, there in flags if there]
+    if unknown := found.flags & ~KNOWN_FLAGS:
+        names.append(f"0x{unknown:04x} without a meaning")
+    return f"0x{found.flags:04x}: {', '.join(names) or 'none'}"
 
 
-def _transient(offline: dict[str, Any]) -> list[tuple[str, str]]:
-    expired = ", EXPIRED" if offline["expired"] else ""
+def _transient(offline: OfflineReport) -> list[tuple[str, str]]:
+    expired = ", EXPIRED" if offline.expired else ""
     return [
-        ("signed by", f"a transient key, {_key_kind(offline)}, {offline['transientKey']}"),
-        ("", f"which ends {_second(offline['expires'])}{expired}"),
+        ("signed by", f"a transient key, {_key_kind(offline)}, {offline.transient_key}"),
+        ("", f"which ends {_second(offline.expires)}{expired}"),
     ]
 
 
-def _verdict(signature: dict[str, Any]) -> str:
-    if signature["verified"]:
-        return f"holds: {signature['reason']}"
-    if signature["verdict"] == Verdict.CANNOT_VERIFY.value:
-        return f"UNKNOWN: {signature['reason']}"
-    return f"DOES NOT HOLD: {signature['reason']}"
+def _verdict(signature: SignatureReport) -> str:
+    if signature.verified:
+        return f"holds: {signature.reason}"
+    if signature.verdict == Verdict.CANNOT_VERIFY.value:
+        return f"UNKNOWN: {signature.reason}"
+    return f"DOES NOT HOLD: {signature.reason}"
 
 
-def _entry_kind(entry: dict[str, Any]) -> str:
-    upper = entry["flags"] >> 8
-    return f"{entry['typeName']}, flags 0x{upper:04x}" if upper else f"{entry['typeName']}"
+def _entry_kind(entry: EntryReport) -> str:
+    upper = entry.flags >> 8
+    return f"{entry.type_name}, flags 0x{upper:04x}" if upper else entry.type_name
 
 
 def _second(second: int) -> str:

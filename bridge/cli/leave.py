@@ -12,6 +12,7 @@ import re
 
 import click
 
+from bridge.api.outputs import ConfirmClusterOutput, LeaveOutput, WithdrawOutput
 from bridge.cli.failure import confirm, fail
 from bridge.cli.options import ask_node, json_option, node_option, yes_option
 from bridge.cli.printing import echo, print_json
@@ -37,7 +38,7 @@ def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
     confirm(f"{name} leaves the farm and stops until somebody starts it again. Go on?", yes=yes)
     ask_node(node, _leave)
     if as_json:
-        print_json({"schema": 1, "leaving": True, "node": name})
+        print_json(LeaveOutput(leaving=True, node=name))
     else:
         echo(f"{name} leaves the farm and stops.")
 
@@ -56,7 +57,7 @@ def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
     confirm(f"{name} takes back what it promised to the other founders. Does an alarm advise it?", yes=yes)
     ask_node(node, _withdraw)
     if as_json:
-        print_json({"schema": 1, "withdrawn": True, "node": name})
+        print_json(WithdrawOutput(withdrawn=True, node=name))
     else:
         echo(f"{name} has promised nothing now and looks for founders again.")
 
@@ -80,6 +81,6 @@ def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None
 
     name = ask_node(node, confirm_it)
     if as_json:
-        print_json({"schema": 1, "confirmed": cluster_id, "node": name})
+        print_json(ConfirmClusterOutput(cluster_id, name))
     else:
         echo(f"{name} joins cluster {cluster_id}, and no other.")

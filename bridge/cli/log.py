@@ -4,14 +4,13 @@ import secrets
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.api.control import LogEntryView, LogPage, SubmitAnswer, SubmitOutcome
-from bridge.api.control_json import log_page_document, submit_document
+from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.api.log import LogEntryView
 from bridge.cli.failure import fail, failures
 from bridge.cli.log_verify import verify
 from bridge.cli.options import ask_node, json_option, node_option
@@ -57,7 +56,7 @@ def log(
         return
     page = ask_node(node, lambda client: client.log(first, limit, linearizable=linearizable))
     if as_json:
-        print_json(log_page_document(page))
+        print_json(page)
         return
     for entry in page.entries:
         echo(_line(entry))
@@ -73,21 +72,16 @@ async def _follow(client: ControlClient, first: int, limit: int, *, linearizable
         linearizable = False  # what is acknowledged later comes later
         for entry in page.entries:
             if as_json:
-                print_json_line(_entry_document(page, entry))
+                print_json_line(entry)
             else:
                 echo(_line(entry))
         sys.stdout.flush()
         first = page.next_index
 
 
-def _entry_document(page: LogPage, entry: LogEntryView) -> Any:
-    alone = LogPage(page.first_index, page.last_index, page.commit_index, page.next_index, (entry,))
-    return log_page_document(alone)["entries"][0]
-
-
 def _line(entry: LogEntryView) -> str:
     at = "-" if entry.log_time_ms is None else clock_text(entry.log_time_ms)
-    value = entry.value.decode(errors="backslashreplace")
+    value = entry.data.decode(errors="backslashreplace")
     return f"{entry.index:>8} term {entry.term:<4} {at:<8} {entry.kind.value:<13} {value}"
 
 
@@ -115,7 +109,7 @@ def submit(*, entry: str, request_id: str | None, client_key: Path | None, node:
         key = None if client_key is None else load_client_key(client_key).key
     answer = ask_node(node, lambda client: _submit(client, data, request_id, key))
     if as_json:
-        print_json(submit_document(answer))
+        print_json(answer)
     elif answer.outcome is SubmitOutcome.COMMITTED:
         refused = f" The farm refused what it asks for, nothing changed: {answer.reason}" if answer.reason else ""
         echo(f"Committed at index {answer.index}, term {answer.term}.{refused}")

@@ -9,7 +9,7 @@ Why log time can be wrong at all, and what `back` does to the rest of the state,
 import click
 
 from bridge.api.control import LogTimeAnswer, ServerClock
-from bridge.api.view_json import document
+from bridge.api.requests import CommandRequest, CorrectionOrder
 from bridge.cli.failure import confirm
 from bridge.cli.options import ask_node, json_option, node_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
@@ -35,7 +35,7 @@ def show(node: str | None, *, as_json: bool) -> None:
     """Show log time, and each server's clock beside those of a majority."""
     answer = ask_node(node, _ask)
     if as_json:
-        print_json({"schema": 1, **document(answer)})
+        print_json(answer)
         return
     print_facts(_facts(answer))
     echo()
@@ -67,4 +67,4 @@ def _offset(clock: ServerClock) -> str:
 def back(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Bring log time back to the clocks of a majority of the voters, for the whole farm."""
     confirm("Are the clocks of the voters right? Log time goes back to them, for the whole farm.", yes=yes)
-    tell(node, {"correction": {}}, as_json=as_json)
+    tell(node, CommandRequest(correction=CorrectionOrder()), as_json=as_json)

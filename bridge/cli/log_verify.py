@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from bridge.api.outputs import StorageOutput
 from bridge.cli.failure import fail
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json
@@ -46,7 +47,7 @@ def verify(*, directory: Path, as_json: bool) -> None:
         echo(f"{place} cannot be read: {error.strerror or error}. Give the directory of a server's log.", err=True)
         sys.exit(NOTHING_TO_CHECK)
     if as_json:
-        print_json(_document(place, result))
+        print_json(_output(place, result))
     else:
         _tell(place, result)
     sys.exit(
@@ -66,18 +67,18 @@ def _tell(place: Path, result: Verification) -> None:
         echo(f"  WRONG: {line}")
 
 
-def _document(place: Path, result: Verification) -> dict[str, object]:
-    return {
-        "directory": str(place),
-        "verdict": result.verdict.value,
-        "live": result.live,
-        "entries": result.entries,
-        "firstIndex": result.first_index,
-        "lastIndex": result.last_index,
-        "lastTerm": result.last_term,
-        "segments": result.segments,
-        "snapshotIndex": result.snapshot_index,
-        "found": result.found,
-        "repairs": result.repairs,
-        "faults": result.faults,
-    }
+def _output(place: Path, result: Verification) -> StorageOutput:
+    return StorageOutput(
+        directory=str(place),
+        verdict=result.verdict.value,
+        live=result.live,
+        entries=result.entries,
+        first_index=result.first_index,
+        last_index=result.last_index,
+        last_term=result.last_term,
+        segments=result.segments,
+        snapshot_index=result.snapshot_index,
+        found=tuple(result.found),
+        repairs=tuple(result.repairs),
+        faults=tuple(result.faults),
+    )

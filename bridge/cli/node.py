@@ -10,10 +10,11 @@ node remove-client  it may no longer
 """
 
 from pathlib import Path
-from typing import Any
 
 import click
 
+from bridge.api.outputs import ClientsOutput
+from bridge.api.requests import ClientOrder, CommandRequest
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.options import ask_node, json_option, node_option, yes_option
 from bridge.cli.printing import echo, print_json, print_table
@@ -39,21 +40,21 @@ def list_nodes(node: str | None, *, as_json: bool) -> None:
         return
     rows = [
         (
-            each["id"],
-            each["name"] or "-",
-            "-" if each["raftId"] is None else str(each["raftId"]),
-            each["standing"],
-            each["status"],
-            each["serverRole"],
+            each.id,
+            each.name or "-",
+            "-" if each.raft_id is None else str(each.raft_id),
+            each.standing,
+            each.status,
+            each.server_role,
         )
-        for each in found["nodes"]
+        for each in found.nodes
     ]
     print_table(("id", "name", "raft id", "standing", "gossip", "server"), rows)
-    for each in found["nodes"]:
-        if each["reason"]:
-            echo(f"{each['name']}: {each['reason']}")
-    if found["notListed"]:
-        echo(f"{found['notListed']} more wait that nobody has approved.")
+    for each in found.nodes:
+        if each.reason:
+            echo(f"{each.name}: {each.reason}")
+    if found.not_listed:
+        echo(f"{found.not_listed} more wait that nobody has approved.")
 
 
 @node.command()
@@ -77,11 +78,10 @@ def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
     if as_json:
         print_json(done)
         return
-    retired = done["retired"]
-    echo(f"{done['name']} is the identity {done['id']} from here on, server {done['raftId']}.")
-    if retired is None:
-        return
-    echo(f"The identity {retired['id']} (server {retired['raftId']}) is retired; the group replaces its server.")
+    echo(f"{done.name} is the identity {done.id} from here on, server {done.raft_id}.")
+    if done.retired is not None:
+        retired = f"{done.retired.id} (server {done.retired.raft_id})"
+        echo(f"The identity {retired} is retired; the group replaces its server.")
 
 
 @node.command()
@@ -101,21 +101,21 @@ def evict(which: str, node: str | None, *, force: bool, yes: bool, as_json: bool
     if as_json:
         print_json(done)
         return
-    who = done["name"] or done["id"]
-    if done["keysReplaced"]:
-        echo(f"{who} is evicted. The farm's keys are replaced (era {done['era']}),")
-        echo(f"and the new one is sealed for {done['sealedFor']} routers.")
+    who = done.name or done.id
+    if done.keys_replaced:
+        echo(f"{who} is evicted. The farm's keys are replaced (era {done.era}),")
+        echo(f"and the new one is sealed for {done.sealed_for} routers.")
     else:
         echo(f"{who} is evicted. No key was replaced, since without gossip nobody carries keys: until you do it,")
         echo("whoever holds that box still has the password of the Raft port.")
-    if done["votesStill"]:
+    if done.votes_still:
         echo("Its server leaves the group when the rest allows it: `garlicfarm status` says what is waited for.")
-    if done["leftOut"] and done["keysReplaced"]:
-        echo(f"These need the current key file (docs/how-to/stolen-router.md): {', '.join(done['leftOut'])}")
-    elif done["leftOut"]:
-        echo(f"Bring a new key into the key file of each of these, and restart it: {', '.join(done['leftOut'])}")
+    if done.left_out and done.keys_replaced:
+        echo(f"These need the current key file (docs/how-to/stolen-router.md): {', '.join(done.left_out)}")
+    elif done.left_out:
+        echo(f"Bring a new key into the key file of each of these, and restart it: {', '.join(done.left_out)}")
         echo("How that is done stands in docs/how-to/stolen-router.md.")
-    if done["keysReplaced"]:
+    if done.keys_replaced:
         echo("Whoever comes new needs the current key file as well:  garlicfarm keys export FILE")
 
 
@@ -126,11 +126,11 @@ def list_clients(node: str | None, *, as_json: bool) -> None:
     """Show the client keys that were ever admitted, and what each may do."""
     found = ask_node(node, ControlClient.nodes)
     if as_json:
-        print_json({"schema": 1, "clients": found["clients"]})
+        print_json(ClientsOutput(found.clients))
         return
     rows = [
-        (each["id"], each["name"], " ".join(each["scopes"]), "admitted" if each["admitted"] else "removed")
-        for each in found["clients"]
+        (each.id, each.name, " ".join(each.scopes), "admitted" if each.admitted else "removed")
+        for each in found.clients
     ]
     print_table(("id", "name", "scopes", "standing"), rows)
 
@@ -153,16 +153,14 @@ def admit_client(key: str, name: str | None, node: str | None, *, scopes: tuple[
 
     FILE-OR-KEY is a client key file, or its public key in base64 (then with --name).
     """
-    admitted: dict[str, Any] = {"admitted": True, "scopes": list(dict.fromkeys(scopes))}
     if Path(key).exists():
         with failures(KeyFileError):
             client = load_client_key(Path(key))
-        admitted |= {"name": name or client.name, "key": client.public_key}
-    elif name is None:
+        name, key = name or client.name, client.public_key
+    if name is None:
         fail(f"{key!r} is no file; with a public key in its place, say --name as well")
-    else:
-        admitted |= {"name": name, "key": key}
-    tell(node, {"client": admitted}, as_json=as_json)
+    order = ClientOrder(name, admitted=True, key=key, scopes=tuple(Scope(each) for each in dict.fromkeys(scopes)))
+    tell(node, CommandRequest(client=order), as_json=as_json)
 
 
 @node.command("remove-client")
@@ -173,4 +171,4 @@ def admit_client(key: str, name: str | None, node: str | None, *, scopes: tuple[
 def remove_client(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
     """Let a client key, by its name or id, have no effect any more."""
     confirm(f"What the client key {which} signs has no effect from here on. Go on?", yes=yes)
-    tell(node, {"client": {"name": which, "admitted": False}}, as_json=as_json)
+    tell(node, CommandRequest(client=ClientOrder(which, admitted=False)), as_json=as_json)

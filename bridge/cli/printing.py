@@ -16,11 +16,12 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
 
 import click
 import msgspec
+from msgspec import Struct
 
+from bridge.api.json import encode
 from bridge.api.printable import is_printable, printable
 
 GAP = "  "
@@ -52,14 +53,14 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
         echo(f"{GAP}{text}", mark=name.ljust(width))
 
 
-def print_json(document: Any) -> None:
+def print_json(document: Struct) -> None:
     """A document as indented JSON."""
-    click.echo(json_text(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()))
+    click.echo(json_text(msgspec.json.format(encode(document), indent=2).decode()))
 
 
-def print_json_line(document: Any) -> None:
+def print_json_line(document: Struct) -> None:
     """A document as one line of JSON."""
-    click.echo(json_text(msgspec.json.encode(document).decode()))
+    click.echo(json_text(encode(document).decode()))
 
 
 def json_text(text: str) -> str:

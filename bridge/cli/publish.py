@@ -8,12 +8,10 @@ Masters and leaves are named by their addresses, `….b32.i2p`. What that does t
 docs/explanation/publishing.md.
 """
 
-from typing import Any
-
 import click
 
 from bridge.api.control import CommandAnswer
-from bridge.api.view_json import document
+from bridge.api.requests import CommandRequest, CostOrder, ExclusionOrder, ForceOrder
 from bridge.cli.failure import confirm
 from bridge.cli.options import ask_node, json_option, node_option, yes_option
 from bridge.cli.printing import echo, print_json
@@ -31,7 +29,7 @@ def publish() -> None:
 @json_option
 def force(master: str, node: str | None, *, as_json: bool) -> None:
     """Have MASTER published anew, although nothing changed."""
-    tell(node, {"force": {"master": master}}, as_json=as_json)
+    tell(node, CommandRequest(force=ForceOrder(master)), as_json=as_json)
 
 
 @publish.command()
@@ -42,7 +40,7 @@ def force(master: str, node: str | None, *, as_json: bool) -> None:
 def exclude(leaf: str, node: str | None, *, yes: bool, as_json: bool) -> None:
     """Have LEAF listed nowhere until it is included again."""
     confirm(f"Take {leaf} out of what the whole farm publishes?", yes=yes)
-    tell(node, {"exclusion": {"hash": leaf, "excluded": True}}, as_json=as_json)
+    tell(node, CommandRequest(exclusion=ExclusionOrder(leaf, excluded=True)), as_json=as_json)
 
 
 @publish.command()
@@ -51,7 +49,7 @@ def exclude(leaf: str, node: str | None, *, yes: bool, as_json: bool) -> None:
 @json_option
 def include(leaf: str, node: str | None, *, as_json: bool) -> None:
     """Have an excluded LEAF listed again."""
-    tell(node, {"exclusion": {"hash": leaf, "excluded": False}}, as_json=as_json)
+    tell(node, CommandRequest(exclusion=ExclusionOrder(leaf, excluded=False)), as_json=as_json)
 
 
 @publish.command()
@@ -61,10 +59,10 @@ def include(leaf: str, node: str | None, *, as_json: bool) -> None:
 @json_option
 def cost(leaf: str, factor: float, node: str | None, *, as_json: bool) -> None:
     """Multiply the cost of LEAF by FACTOR, 0.1 to 10; 1 takes it back."""
-    tell(node, {"cost": {"hash": leaf, "factor": factor}}, as_json=as_json)
+    tell(node, CommandRequest(cost=CostOrder(leaf, factor)), as_json=as_json)
 
 
-def tell(node: str | None, command: dict[str, Any], *, as_json: bool) -> CommandAnswer:
+def tell(node: str | None, command: CommandRequest, *, as_json: bool) -> CommandAnswer:
     """Submit a command and print what came of it, or end with the reason."""
 
     async def ask(client: ControlClient) -> CommandAnswer:
@@ -72,7 +70,7 @@ def tell(node: str | None, command: dict[str, Any], *, as_json: bool) -> Command
 
     answer = ask_node(node, ask)
     if as_json:
-        print_json({"schema": 1, **document(answer)})
+        print_json(answer)
     else:
         echo(f"{answer.text}.")
     return answer

@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 import trio
 
+from bridge.api.outputs import CutView, RecoveryOutput
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_json
@@ -111,7 +112,7 @@ def recover(
         if key_file is not None and farm_key is not None:
             replace_farm_key(key_file, replace(farm_key, cluster_id=plan.new_cluster_id))
     if as_json:
-        print_json({"schema": 1, "recovered": True, **_facts(plan)})
+        print_json(_output(plan, recovered=True))
         return
     echo(f"A new cluster, {plan.new_cluster_id.hex()}; start the node of {plan.state_dir}, and it leads it alone.")
     if plan.aside is None:
@@ -125,7 +126,7 @@ def recover(
 
 def _show(plan: RecoveryPlan, *, as_json: bool) -> None:
     if as_json:
-        print_json({"schema": 1, "recovered": False, **_facts(plan)})
+        print_json(_output(plan, recovered=False))
     else:
         _explain(plan)
         echo("Nothing was changed.")
@@ -196,20 +197,20 @@ def _text(time_ms: int) -> str:
     return clock_text(time_ms, dated=True)
 
 
-def _facts(plan: RecoveryPlan) -> dict[str, object]:
+def _output(plan: RecoveryPlan, *, recovered: bool) -> RecoveryOutput:
     survivor, cut = plan.survivor, plan.survivor.cut
-    until_s = refused_until_s(survivor.farm, clock_ms() // 1000) if plan.reset.second else None
-    return {
-        "stateDirectory": str(plan.state_dir),
-        "oldClusterId": survivor.cluster_id.hex(),
-        "newClusterId": plan.new_cluster_id.hex(),
-        "nodeId": plan.node_id.hex(),
-        "lastIndex": survivor.last.index,
-        "lastTerm": plan.begins_at.term,
-        "cut": None if cut is None else {"first": cut.first, "last": cut.last, "kinds": dict(cut.kinds)},
-        "logTimeMs": survivor.farm.log_time_ms if plan.reset.log_time_ms is None else plan.reset.log_time_ms,
-        "routersRefuseUntil": until_s,
-        "leftBehind": list(plan.left_behind),
-        "oldStorage": None if plan.aside is None else str(plan.aside),
-        "rejoin": REJOIN,
-    }
+    return RecoveryOutput(
+        recovered=recovered,
+        state_directory=str(plan.state_dir),
+        old_cluster_id=survivor.cluster_id.hex(),
+        new_cluster_id=plan.new_cluster_id.hex(),
+        node_id=plan.node_id.hex(),
+        last_index=survivor.last.index,
+        last_term=plan.begins_at.term,
+        cut=None if cut is None else CutView(cut.first, cut.last, dict(cut.kinds)),
+        log_time_ms=survivor.farm.log_time_ms if plan.reset.log_time_ms is None else plan.reset.log_time_ms,
+        routers_refuse_until=refused_until_s(survivor.farm, clock_ms() // 1000) if plan.reset.second else None,
+        left_behind=tuple(plan.left_behind),
+        old_storage=None if plan.aside is None else str(plan.aside),
+        rejoin=REJOIN,
+    )

@@ -9,13 +9,13 @@ it is older than the sealing key was to be removed.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import trio
 
 from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer
+from bridge.api.outputs import RotationOutput
 from bridge.node.control.client import ControlError
 
 ASK_EVERY_S = 0.5
@@ -42,18 +42,6 @@ class RotationError(Exception):
     """The rotation stopped; the text says where, why, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rotated:
-    """A rotation that is done."""
-
-    key: str
-    epoch: int
-    members: int
-    removed: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
-    """Members that were down, or did not confirm, when it was forced."""
-
-
 class Rotation:
     """One rotation. `say` is given a line at each step, and while one waits."""
 
@@ -63,7 +51,7 @@ class Rotation:
         self._timeout_s = timeout_s
         self._force = force
 
-    async def run(self, before: KeysAnswer) -> Rotated:
+    async def run(self, before: KeysAnswer) -> RotationOutput:
         """All steps. RotationError or ControlError says where it stopped."""
         self._check_absent(before)
         key = await self._begun(before)
@@ -75,7 +63,7 @@ class Rotation:
         removed = await self._remove_older(used, key)
         done = await self._until("the old key is refused", _behind, "Who is behind has the new key in use already")
         left_out = (*done.absent, *_behind(done)) if self._force else ()
-        return Rotated(key, done.epoch, done.members, removed, left_out)
+        return RotationOutput(True, key, done.epoch, done.members, removed, left_out)  # noqa: FBT003 - the documented key
 
     def _check_absent(self, now: KeysAnswer) -> None:
         if now.absent and not self._force:
@@ -135,7 +123,7 @@ class Rotation:
         )
 
 
-async def rotate(client: KeyClient, say: Callable[[str], None], timeout_s: float, *, force: bool) -> Rotated:
+async def rotate(client: KeyClient, say: Callable[[str], None], timeout_s: float, *, force: bool) -> RotationOutput:
     """Rotate; an answer that did not come ends it like a refusal, with what to do next."""
     before = await client.keys()
     try:

@@ -8,8 +8,9 @@ over first. The command waits until the group is without the server, and says wh
 import click
 import trio
 
+from bridge.api.outputs import ServersOutput, ServerView
+from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.view import FarmView, RaftRole
-from bridge.api.view_json import document
 from bridge.cli.failure import confirm, fail
 from bridge.cli.options import ask_node, json_option, node_option, yes_option
 from bridge.cli.printing import echo, print_json, print_table
@@ -41,17 +42,19 @@ def show(view: FarmView, *, as_json: bool) -> None:
     lags = {each.raft_id: each.lag_entries for each in raft.followers}
     reports = {each.raft_id: each for each in view.reports}
     if as_json:
-        listed = [
-            {
-                **document(each),
-                "role": role,
-                "leads": each.raft_id == raft.leader_id,
-                "lagEntries": lags.get(each.raft_id),
-                "reportAgeMs": reports[each.raft_id].age_ms if each.raft_id in reports else None,
-            }
+        listed = tuple(
+            ServerView(
+                each.raft_id,
+                each.endpoint,
+                each.name,
+                role=role,
+                leads=each.raft_id == raft.leader_id,
+                lag_entries=lags.get(each.raft_id),
+                report_age_ms=reports[each.raft_id].age_ms if each.raft_id in reports else None,
+            )
             for each, role in roles
-        ]
-        print_json({"schema": 1, "servers": listed, "removed": list(view.removed), "waits": list(raft.waits)})
+        )
+        print_json(ServersOutput(listed, view.removed, raft.waits))
         return
     rows = [
         (
@@ -84,7 +87,7 @@ def show(view: FarmView, *, as_json: bool) -> None:
 def remove(server: str, node: str | None, wait_s: float, *, yes: bool, as_json: bool) -> None:
     """Take SERVER (name or Raft id) out of the farm, the leader too."""
     confirm(f"Take {server} out of the farm? Its leaves will be listed no more.", yes=yes)
-    tell(node, {"removal": {"server": server, "removed": True}}, as_json=as_json)
+    tell(node, CommandRequest(removal=RemovalOrder(server, removed=True)), as_json=as_json)
 
     async def until_out(client: ControlClient) -> FarmView:
         view = await client.view()
@@ -111,4 +114,4 @@ def _on_their_way(view: FarmView) -> list[int]:
 @json_option
 def restore(server: str, node: str | None, *, as_json: bool) -> None:
     """Let a removed SERVER come back."""
-    tell(node, {"removal": {"server": server, "removed": False}}, as_json=as_json)
+    tell(node, CommandRequest(removal=RemovalOrder(server, removed=False)), as_json=as_json)

@@ -4,8 +4,8 @@ from collections import Counter
 
 import click
 
+from bridge.api.outputs import MembersOutput
 from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView
-from bridge.api.view_json import document, view_document
 from bridge.cli.options import ask_node, json_option, node_option
 from bridge.cli.printing import print_facts, print_json, print_table
 from bridge.core.membership.reconcile import MemberStatus
@@ -25,7 +25,7 @@ def status(node: str | None, *, as_json: bool) -> None:
     """Show how the farm is, as one node sees it: Raft, what is published, alarms."""
     view = ask_node(node, _view)
     if as_json:
-        print_json(view_document(view))
+        print_json(view)
         return
     facts = [*_node_facts(view), *_raft_facts(view)]
     for each in view.publishing:
@@ -110,7 +110,7 @@ def members(node: str | None, *, as_json: bool) -> None:
     """List the members with status, incarnation, round-trip time and peers."""
     ordered = by_name(ask_node(node, _view).members)
     if as_json:
-        print_json({"schema": 1, "members": [document(member) for member in ordered]})
+        print_json(MembersOutput(tuple(ordered)))
         return
     print_table(
         ("NAME", "STATUS", "INCARNATION", "RTT", "PEERS", "RAFT ID", "SERVER", "GOSSIP AT", "RAFT AT"),

@@ -6,6 +6,7 @@ for an election timeout. A node that is stopped in the ordinary way does so by i
 
 import click
 
+from bridge.api.control import LeaderAnswer
 from bridge.cli.options import ask_node, json_option, node_option
 from bridge.cli.printing import echo, print_json
 from bridge.node.control.client import ControlClient
@@ -25,6 +26,6 @@ def transfer(node: str | None, to: str | None, *, as_json: bool) -> None:
 
     leader = ask_node(node, hand_over)
     if as_json:
-        print_json({"schema": 1, "leader": leader})
+        print_json(LeaderAnswer(leader))
     else:
         echo(f"{leader} leads now.")

@@ -22,16 +22,15 @@ import sys
 
 import trio
 
-from bridge.api.control import TraceEvent
-from bridge.api.trace import event_text
+from bridge.api.trace import TraceEvent, event_text
 from bridge.core.farm.state_machine import Change
 from bridge.core.formation.founding import FormationNotice, FormationState, Founding
 from bridge.core.publishing.publication import Pace
 from bridge.node.control.access import open_remote_access
 from bridge.node.control.identity_admin import IdentityAdmin
+from bridge.node.control.key_admin import key_port
 from bridge.node.control.node_port import NodePort
 from bridge.node.control.server import ControlLimits, ControlServer
-from bridge.node.control.static_key_admin import key_port
 from bridge.node.control.view_builder import ViewBuilder
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog, cause_of, clock_ms

@@ -10,8 +10,8 @@ from pathlib import Path
 import trio
 from rich.console import Console, RenderableType
 
+from bridge.api.json import DocumentError
 from bridge.api.view import FarmView, LocalFarmView
-from bridge.api.view_json import ViewError
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.tui.render import render, render_local_farm, render_message
 from bridge.tui.screen import show
@@ -42,7 +42,7 @@ async def _keep_asking(path: Path, latest: list[FarmView | str]) -> None:
         while True:
             try:
                 latest[0] = await client.view()
-            except (ControlError, ViewError) as error:
+            except (ControlError, DocumentError) as error:
                 latest[0] = str(error)
             await trio.sleep(ASK_EVERY_S)
 

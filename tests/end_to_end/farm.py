@@ -25,7 +25,8 @@ from typing import Self, TypeVar
 import msgspec
 import psutil
 
-from bridge.api.control import EntryKind, LogEntryView, SubmitAnswer
+from bridge.api.control import SubmitAnswer
+from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.view import FarmView, RaftRole
 from bridge.core.membership.reconcile import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError, ask
@@ -224,9 +225,9 @@ class Node:
         """Every counter of its picture, gossip's and Raft's with a prefix."""
         view = self.view()
         return {
-            **{each.name: each.value for each in view.counters},
-            **{f"gossip_{each.name}": each.value for each in view.gossip.counters},
-            **{f"raft_{each.name}": each.value for each in view.raft.counters},
+            **view.counters,
+            **{f"gossip_{name}": value for name, value in view.gossip.counters.items()},
+            **{f"raft_{name}": value for name, value in view.raft.counters.items()},
         }
 
     def structures(self) -> list[Path]:
@@ -376,7 +377,7 @@ def marks(entries: dict[int, LogEntryView]) -> dict[int, str]:
     found = {}
     for index, entry in entries.items():
         if entry.kind is EntryKind.APPLICATION:
-            mark = msgspec.json.decode(entry.value).get("mark")
+            mark = msgspec.json.decode(entry.data).get("mark")
             if mark is not None:
                 found[index] = str(mark)
     return found

@@ -30,7 +30,7 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
 def standing(farm: Farm, node: Node) -> object:
     """What the node is to the farm, by the founder's list."""
     listed = nodes(farm.nodes[0]).get(node.view().node.node_id)
-    return None if listed is None else listed["standing"]
+    return None if listed is None else listed.standing
 
 
 def test_a_newcomer_with_the_key_file_waits_for_an_operator_whom_both_screens_tell_what_to_type(asking: Farm) -> None:
@@ -47,7 +47,7 @@ def test_a_newcomer_with_the_key_file_waits_for_an_operator_whom_both_screens_te
     assert typed in alarms(came)["not-admitted"]
     assert "waiting for approval" in call("node", "list", "--node", founder.directory).stdout
     assert (came.view().node.phase, came.view().raft.role) == (Phase.OBSERVER, RaftRole.NONE)
-    assert nodes(founder)[node_id]["raftId"] is None
+    assert nodes(founder)[node_id].raft_id is None
     # When: the operator types it.
     done = call(*typed.split()[1:], "--yes", "--json", "--node", founder.directory)
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from bridge.api.control import SubmitAnswer, SubmitOutcome, TraceEvent
+from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.api.trace import TraceEvent
 from bridge.node.control.client import ControlClient
 from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, call
 
@@ -17,7 +18,7 @@ STREAM = 30
 
 def requests(node: Node) -> Counter[str]:
     """How many copies of each named request the node's log holds."""
-    values = [json.loads(entry.value) for entry in node.entries().values() if entry.value[:1] == b"{"]
+    values = [json.loads(entry.data) for entry in node.entries().values() if entry.data[:1] == b"{"]
     return Counter(value["request"] for value in values if "request" in value)
 
 

@@ -17,7 +17,7 @@ import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.api.control import EntryKind
+from bridge.api.log import EntryKind
 from bridge.node.raft.ineffective_entries import ALARM
 from bridge.node.security.key_files import load_farm_key
 from bridge.wire.i2p.destination_keys import new_demo_leaf
@@ -136,9 +136,9 @@ def test_nothing_that_a_copied_key_submits_changes_who_publishes_what(founded: F
     member = load_identity(farm.nodes[1].directory).key
     another = next(each.raft_id for each in node.view().raft.voters if each.name != farm.nodes[1].name)
     replayed = [
-        entry.value
+        entry.data
         for entry in node.entries().values()
-        if entry.kind is EntryKind.APPLICATION and b'"router"' in entry.value
+        if entry.kind is EntryKind.APPLICATION and b'"router"' in entry.data
     ][-1]
     leaf = new_demo_leaf().address.removesuffix(".b32.i2p")
     forged_weights = json.dumps({"factors": {"throughIndex": 1, "formula": "x", "factors": {leaf: 2.0}}}).encode()

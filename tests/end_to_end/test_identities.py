@@ -6,11 +6,10 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bridge.api.control import SubmitOutcome
+from bridge.api.control import IdentityView, SubmitOutcome
 from bridge.api.view import RaftRole
 from bridge.node.control.client import ControlClient
 from bridge.node.raft.replica import RAFT_DIRECTORY
@@ -47,13 +46,9 @@ def standing(own_farm: Farm) -> Farm:
     return own_farm
 
 
-def nodes(node: Node) -> dict[str, dict[str, object]]:
+def nodes(node: Node) -> dict[str, IdentityView]:
     """What `garlicfarm node list` shows, by id."""
-
-    async def listed(client: ControlClient) -> dict[str, Any]:
-        return await client.nodes()
-
-    return {each["id"]: each for each in node.ask(listed)["nodes"]}
+    return {each.id: each for each in node.ask(ControlClient.nodes).nodes}
 
 
 def voters(node: Node) -> set[int]:
@@ -72,7 +67,7 @@ def test_a_router_that_lost_its_state_comes_back_from_a_backup_once_it_is_approv
     follower, lost = (node for node in farm.nodes if node is not leader)
     old_id = lost.view().node.node_id
     farm.wait_until(
-        lambda: len([each for each in nodes(farm.nodes[0]).values() if each["name"]]) == 3, START_BOUND_S, "names"
+        lambda: len([each for each in nodes(farm.nodes[0]).values() if each.name]) == 3, START_BOUND_S, "names"
     )
     backup = tmp_path / "farm.backup"
     assert call("backup", backup, "--node", lost.directory).returncode == 0
@@ -87,7 +82,7 @@ def test_a_router_that_lost_its_state_comes_back_from_a_backup_once_it_is_approv
     lost.start()
 
     def waiting() -> bool:
-        return any(each["standing"] == "waiting for approval" for each in nodes(leader).values())
+        return any(each.standing == "waiting for approval" for each in nodes(leader).values())
 
     farm.wait_until(waiting, START_BOUND_S, "the new identity waits for a person")
     farm.wait_until(lambda: "admission" in alarms(leader), START_BOUND_S, "the leader says so")
@@ -117,7 +112,7 @@ def test_an_evicted_router_is_out_for_ever_and_one_that_was_away_meanwhile_comes
     leader = farm.led_by_another(stolen)
     stolen_id = stolen.view().node.node_id
     farm.wait_until(
-        lambda: all(each["name"] for each in nodes(leader).values()),
+        lambda: all(each.name for each in nodes(leader).values()),
         START_BOUND_S,
         "everybody's name and key is recorded",
     )
@@ -140,7 +135,7 @@ def test_an_evicted_router_is_out_for_ever_and_one_that_was_away_meanwhile_comes
     # With the log it has its box; to open that and to be heard with the new key takes a moment.
     farm.wait_until(lambda: "key-retired" not in alarms(away), START_BOUND_S, "it is heard with the new key")
     assert stolen.view().raft.role is not RaftRole.LEADER
-    assert nodes(leader)[stolen_id]["standing"] == "evicted"
+    assert nodes(leader)[stolen_id].standing == "evicted"
 
     def primaries() -> set[str]:
         return {node.ask(lambda client: client.keys()).primary for node in farm.nodes}

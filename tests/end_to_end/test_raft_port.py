@@ -69,7 +69,7 @@ def unharmed(before: FarmView, farm: Farm) -> None:
     for node in farm.running:
         view = node.view()
         assert (view.raft.term, view.raft.leader_id) == (before.raft.term, before.raft.leader_id), farm.logs()
-        assert not [entry for entry in node.entries().values() if entry.value == FORGED]
+        assert not [entry for entry in node.entries().values() if entry.data == FORGED]
 
 
 def refused(connection: Connection, why: str) -> None:

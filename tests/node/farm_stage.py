@@ -207,7 +207,7 @@ class StageReplica:
         answer = self.taken(command)
         if answer is None:
             await self.server.stage.append(command)
-            answer = SubmitAnswer(SubmitOutcome.COMMITTED, index=len(self.server.stage.log), term=1)
+            answer = SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=len(self.server.stage.log), term=1)
         return answer
 
 
@@ -281,7 +281,7 @@ class Stage:
         """Nobody leads from here on, and nothing is committed."""
         self.server.role = RoleChanged(Role.FOLLOWER, self.server.role.term + 1, None)
         self.server.outcome = Outcome.NOT_LEADER
-        self.replica.taken = lambda _: SubmitAnswer(SubmitOutcome.REFUSED, reason="no leader")
+        self.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason="no leader")
         self.background_tasks.leadership_changed()
 
     def regain_quorum(self, leader: ServerId) -> None:

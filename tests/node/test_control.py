@@ -16,19 +16,18 @@ import trio.testing
 from bridge.api.control import (
     ClusterAnswer,
     CommandAnswer,
-    EntryKind,
-    EventPage,
-    LogEntryView,
-    LogPage,
     LogTimeAnswer,
     Refused,
     ServerClock,
     SubmitAnswer,
     SubmitOutcome,
 )
+from bridge.api.json import DOCUMENT_LIMIT_BYTES
+from bridge.api.log import EntryKind, LogEntryView, LogPage
+from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
-from bridge.api.view_json import DOCUMENT_LIMIT_BYTES
 from bridge.node.control.client import ControlClient, ControlError, find_control_socket
+from bridge.node.control.node_port import NodePort
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.events.event_log import EventLog
 from bridge.node.security.control_socket import ControlSocketError, answers
@@ -37,14 +36,16 @@ from tests.node.fake_keys import FakeKeys
 from tests.operator_views import farm_view, forming_view
 
 
-class FakeNode:
-    """A `ControlPort` with a fabricated picture and a log of three entries."""
+class FakeNode(NodePort):
+    """A `NodePort` with a fabricated picture and a log of three entries."""
+
+    keys: FakeKeys
 
     def __init__(self) -> None:
         self.current = farm_view()
         self.submitted: list[bytes] = []
         self.leaving = False
-        self.outcome = SubmitAnswer(SubmitOutcome.COMMITTED, index=218, term=3)
+        self.outcome = SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=218, term=3)
         self.events = EventLog("node-1", lambda: 1000)
         self.asked: list[tuple[int, int, int]] = []
         self.broken = False
@@ -72,7 +73,7 @@ class FakeNode:
         self.asked.append((first, limit, wait_ms))
         self.linearizable.append(linearizable)
         last = min(3, first + limit - 1)
-        entries = (LogEntryView(each, 1, EntryKind.APPLICATION, 5, b"{}") for each in range(first, last + 1))
+        entries = (LogEntryView.of(each, 1, EntryKind.APPLICATION, 5, b"{}") for each in range(first, last + 1))
         return LogPage(1, 3, 3, last + 1, tuple(entries))
 
     async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
@@ -206,14 +207,14 @@ async def test_an_entry_is_submitted_as_it_was_given(tmp_path: Path) -> None:
     entry = b'{ "id":1,  "note": "spacing is kept" }'
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
         answer = await client.submit(entry)
-    assert answer == SubmitAnswer(SubmitOutcome.COMMITTED, index=218, term=3)
+    assert answer == SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=218, term=3)
     assert node.submitted == [entry]
 
 
 @pytest.mark.parametrize("outcome", [SubmitOutcome.REFUSED, SubmitOutcome.BUSY, SubmitOutcome.UNKNOWN])
 async def test_a_submission_that_is_not_committed_says_so(tmp_path: Path, outcome: SubmitOutcome) -> None:
     node = FakeNode()
-    node.outcome = SubmitAnswer(outcome, reason="because", leader_id=2, leader_endpoint="tcp://127.0.0.1:7702")
+    node.outcome = SubmitAnswer(outcome=outcome, reason="because", leader_id=2, leader_endpoint="tcp://127.0.0.1:7702")
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
         assert await client.submit(b"{}") == node.outcome
 

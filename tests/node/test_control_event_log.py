@@ -5,7 +5,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.api.control import EventPage, TraceEvent
+from bridge.api.trace import EventPage, TraceEvent
 from bridge.node.events.event_log import EventLog
 
 

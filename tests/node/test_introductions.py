@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import MockClock
 
 from bridge.api.control import FarmKeyState, Refused
-from bridge.node.control.static_key_admin import StaticKeyAdmin
+from bridge.node.control.key_admin import StaticKeyAdmin
 from bridge.node.membership.introductions import Introductions
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import save_farm_key

@@ -2,8 +2,10 @@
 
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from bridge.node.local.farm_files import LocalFarm, LocalNode
 from bridge.node.local.supervisor import Command

@@ -1,10 +1,11 @@
 """What operators ask through a node: resolved from names and addresses, granted by the state machine or refused."""
 
+import dataclasses
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.api.control import Refused, SubmitAnswer, SubmitOutcome
 from bridge.api.view import FarmView, PublishingView, VoterView
@@ -52,7 +53,7 @@ class Office:
         if self.outcome is not None:
             return self.outcome
         await self.stage.append(self.stage.signer.sign_for_operator(entry))
-        return SubmitAnswer(SubmitOutcome.COMMITTED, index=len(self.stage.log), term=1)
+        return SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=len(self.stage.log), term=1)
 
     async def ask(self, command: Any) -> str:
         """The text of what was granted."""
@@ -166,7 +167,7 @@ async def test_a_removal_that_was_carried_out_is_not_asked_for_twice_nor_one_tak
     ],
 )
 async def test_what_was_not_committed_is_not_granted(office: Office, outcome: SubmitOutcome, status: int) -> None:
-    office.outcome = SubmitAnswer(outcome, reason="no leader")
+    office.outcome = SubmitAnswer(outcome=outcome, reason="no leader")
     found = await office.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 2}})
     assert found == (status, outcome.value, "no leader")
 
@@ -221,11 +222,13 @@ async def test_log_time_far_ahead_of_the_clocks_is_brought_back_by_an_operator()
     await office.found()
     office.view = replace(office.view, node=replace(office.view.node, raft_id=1))
     stage = office.stage
-    own = replace(rival_report(), server_id=1, request=None)
+    own = dataclasses.replace(rival_report(), server_id=1, request=None)
     await stage.append_record(own)
     with pytest.raises(Refused, match="up to 55 s ahead it waits for them by itself"):
         await office.ask({"correction": {}})
-    stage.applied_state.farm.state = replace(stage.applied_state.state, log_time_ms=clock_now_ms() + 1_000_000)
+    stage.applied_state.farm.state = dataclasses.replace(
+        stage.applied_state.state, log_time_ms=clock_now_ms() + 1_000_000
+    )
     told = await office.ask({"correction": {}})
     assert told.startswith("log time goes back by ")
     assert told.endswith(" s, to the clocks of a majority of the voters")

@@ -10,7 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.api.control import LogPage, Refused, SubmitOutcome
+from bridge.api.control import Refused, SubmitOutcome
+from bridge.api.log import LogPage
 from bridge.core.log.records import Clock, Publication
 from bridge.node.control.node_port import NodePort
 from bridge.node.raft.replica import Replica

@@ -8,7 +8,6 @@ import io
 import json
 import logging
 import unicodedata
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,13 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from bridge.api.control import EntryKind, LogEntryView, TraceEvent
+from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.printable import printable
-from bridge.api.trace import event_text
+from bridge.api.trace import TraceEvent, event_text
 from bridge.cli import failure, printing
 from bridge.cli.log import _line
 from bridge.cli.main import main
@@ -138,7 +138,7 @@ def test_json_is_exact_and_harmless(text: str) -> None:
 
 @given(TEXTS)
 def test_an_entry_and_an_event_are_one_harmless_line(text: str) -> None:
-    entry = LogEntryView(1, 1, EntryKind.APPLICATION, None, text.encode(errors="surrogatepass"))
+    entry = LogEntryView.of(1, 1, EntryKind.APPLICATION, None, text.encode(errors="surrogatepass"))
     harmless(printed(printing.echo, _line(entry)), 1)
     event = TraceEvent(1, 0, None, "member-joined", text, {"name": text, "reason": text})
     harmless(printed(printing.echo, f"{event.node} {event_text(event)}"), 1)

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.api.control import TraceEvent
+from bridge.api.trace import TraceEvent
 from bridge.api.view import AlarmView
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog

@@ -129,7 +129,7 @@ async def test_a_report_that_was_refused_leaves_its_news_for_the_next_one(
     def refuse(command: bytes) -> SubmitAnswer | None:
         if b"lastPublishedLS" in command and len(refused) < 2:
             refused.append(command)
-            return SubmitAnswer(SubmitOutcome.REFUSED, reason="no leader")
+            return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason="no leader")
         return None
 
     stage.replica.taken = refuse

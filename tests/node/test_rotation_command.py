@@ -3,7 +3,8 @@
 import pytest
 
 from bridge.api.control import KeysAnswer, Refused
-from bridge.cli.rotate import Rotated, RotationError, rotate
+from bridge.api.outputs import RotationOutput
+from bridge.cli.rotate import RotationError, rotate
 from bridge.node.control.client import ControlError
 from gossip.core.keyring import key_id
 from tests.node.fake_keys import FakeKeys
@@ -39,7 +40,7 @@ class Client:
         except Refused as error:
             raise ControlError(f"the node refused: {error}") from error
 
-    async def rotate(self, *, force: bool = False) -> Rotated:
+    async def rotate(self, *, force: bool = False) -> RotationOutput:
         """The command."""
         return await rotate(self, self.said.append, 10.0, force=force)
 

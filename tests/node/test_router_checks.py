@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.node.doctor.check import Check, Result
+from bridge.api.outputs import Check, CheckResult
 from bridge.node.doctor.router_checks import router_checks
 from bridge.node.router.link import Link, Software
 from bridge.node.security.key_files import save_signing_key, write_private_file
@@ -78,43 +78,46 @@ def same_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_router_that_answers_and_tells_about_itself_is_well(tmp_path: Path) -> None:
     found = checks(tmp_path, FakeRouter(), FakeControl())
-    assert {name: check.result for name, check in found.items()} == {"router": Result.OK, "router status": Result.OK}
+    assert {name: check.result for name, check in found.items()} == {
+        "router": CheckResult.OK,
+        "router status": CheckResult.OK,
+    }
     assert "answers, I2CP 0.9.64; its clock differs by" in found["router"].text
     assert "version 2.10.0, up for 60 min, status OK" in found["router status"].text
 
 
 def test_without_i2pcontrol_the_rest_is_looked_at(tmp_path: Path) -> None:
     found = checks(tmp_path, FakeRouter())
-    assert found["router"].result is Result.OK
-    assert found["router status"].result is Result.WARNING
+    assert found["router"].result is CheckResult.OK
+    assert found["router status"].result is CheckResult.WARNING
 
 
 def test_a_clock_that_is_off_is_a_problem(tmp_path: Path) -> None:
     found = checks(tmp_path, FakeRouter(clock_offset_ms=90_000))
-    assert found["router"].result is Result.PROBLEM
+    assert found["router"].result is CheckResult.PROBLEM
     assert "differs by +90.0 s" in found["router"].text
 
 
 def test_what_does_not_speak_i2cp_is_a_problem(tmp_path: Path) -> None:
     found = checks(tmp_path, FakeRouter(garbage=b"220 mail.example ESMTP\r\n"))
-    assert found["router"].result is Result.PROBLEM
+    assert found["router"].result is CheckResult.PROBLEM
     assert "does not speak I2CP" in found["router"].text
 
 
 def test_a_wrong_password_is_a_problem_and_is_not_shown(tmp_path: Path) -> None:
     write_private_file(tmp_path / "word", "guess\n")
     found = checks(tmp_path, FakeRouter(), FakeControl())
-    assert found["router status"].result is Result.PROBLEM
+    assert found["router status"].result is CheckResult.PROBLEM
     assert "refuses the password" in found["router status"].text
     assert "guess" not in found["router status"].text
 
 
 def test_a_transient_key_with_i2pd_is_a_problem(tmp_path: Path) -> None:
     save_signing_key(tmp_path / "signing.key", new_master_key().sign_transient(NOW_S))
-    assert checks(tmp_path, FakeRouter(), software=Software.I2PD)["router key"].result is Result.PROBLEM
+    assert checks(tmp_path, FakeRouter(), software=Software.I2PD)["router key"].result is CheckResult.PROBLEM
     assert "router key" not in checks(tmp_path, FakeRouter())
 
 
 def test_no_router_at_all_is_a_warning(tmp_path: Path) -> None:
     [check] = router_checks(RouterSettings(directory=tmp_path), [])
-    assert check.result is Result.WARNING
+    assert check.result is CheckResult.WARNING

@@ -1,12 +1,11 @@
 """What `doctor` says about a node that runs."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
+from bridge.api.outputs import Check, CheckResult
 from bridge.api.view import AlarmView, FarmView, Phase
 from bridge.core.membership.reconcile import MemberStatus
-from bridge.node.doctor.check import Check, Result
 from bridge.node.doctor.running_checks import checks_of
 from tests.operator_views import farm_view
 
@@ -22,25 +21,25 @@ def healthy(number: int = 2) -> FarmView:
 def found(view: FarmView) -> dict[str, Check]:
     """The checks by name; whoever is not well is told what to do."""
     checks = {check.name: check for check in checks_of(view)}
-    assert all(check.action for check in checks.values() if check.result is not Result.OK)
+    assert all(check.action for check in checks.values() if check.result is not CheckResult.OK)
     return checks
 
 
 def test_a_node_in_good_company_is_all_right() -> None:
     checks = found(healthy())
     assert checks.keys() == {"node", "quorum", "log time", "members"}
-    assert {check.result for check in checks.values()} == {Result.OK}
+    assert {check.result for check in checks.values()} == {CheckResult.OK}
 
 
 @pytest.mark.parametrize(
     ("ahead_ms", "result", "words"),
     [
-        (4_900, Result.OK, "4.9 s ahead of"),
-        (-5_100, Result.WARNING, "5.1 s behind"),
-        (30_100, Result.PROBLEM, "cannot publish"),
+        (4_900, CheckResult.OK, "4.9 s ahead of"),
+        (-5_100, CheckResult.WARNING, "5.1 s behind"),
+        (30_100, CheckResult.PROBLEM, "cannot publish"),
     ],
 )
-def test_the_clock_is_compared_with_log_time(ahead_ms: int, result: Result, words: str) -> None:
+def test_the_clock_is_compared_with_log_time(ahead_ms: int, result: CheckResult, words: str) -> None:
     view = healthy()
     check = found(replace(view, raft=replace(view.raft, log_time_ms=view.taken_at_ms - ahead_ms)))["log time"]
     assert check.result is result
@@ -50,7 +49,7 @@ def test_the_clock_is_compared_with_log_time(ahead_ms: int, result: Result, word
 def test_a_farm_without_a_leader_is_a_problem() -> None:
     view = healthy()
     check = found(replace(view, raft=replace(view.raft, leader_id=None, leader_name=None)))["quorum"]
-    assert check.result is Result.PROBLEM
+    assert check.result is CheckResult.PROBLEM
 
 
 def test_a_server_that_is_not_reached_is_named_with_its_address() -> None:
@@ -58,7 +57,7 @@ def test_a_server_that_is_not_reached_is_named_with_its_address() -> None:
     gone = next(member for member in view.members if not member.is_self)
     members = tuple(replace(member, status=MemberStatus.DEAD) if member is gone else member for member in view.members)
     check = found(replace(view, members=members))["members"]
-    assert check.result is Result.WARNING
+    assert check.result is CheckResult.WARNING
     assert gone.name in check.text
     assert str(gone.endpoint or gone.address) in check.text
 
@@ -66,7 +65,10 @@ def test_a_server_that_is_not_reached_is_named_with_its_address() -> None:
 def test_each_alarm_is_told_with_what_to_do_and_one_that_stops_the_work_is_a_problem() -> None:
     alarms = (AlarmView("no-quorum", "nothing is committed", "start them"), AlarmView("clock", "off", "NTP"))
     checks = found(replace(healthy(), alarms=alarms))
-    assert (checks["alarm no-quorum"].result, checks["alarm clock"].result) == (Result.PROBLEM, Result.WARNING)
+    assert (checks["alarm no-quorum"].result, checks["alarm clock"].result) == (
+        CheckResult.PROBLEM,
+        CheckResult.WARNING,
+    )
     assert checks["alarm no-quorum"].action == "start them"
 
 

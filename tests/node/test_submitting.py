@@ -86,7 +86,7 @@ async def test_what_the_leader_alone_writes_is_refused_also_at_the_leader_itself
     for entry in (encode(record), signed(record), encode(record).replace(b'{"', b'{"request":"x-0-1","', 1)):
         for named in (None, NAMED):
             answer = await submitting(stage).submit(entry, named)
-            assert answer == SubmitAnswer(SubmitOutcome.REFUSED, reason=LEADERS_OWN_TEXT)
+            assert answer == SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=LEADERS_OWN_TEXT)
     assert stage.log == []
 
 
@@ -181,6 +181,6 @@ async def test_an_entry_that_names_another_request_is_refused() -> None:
 
 async def test_what_is_not_committed_is_answered_as_it_is_with_its_id() -> None:
     stage = Stage()
-    stage.replica.taken = lambda _: SubmitAnswer(SubmitOutcome.UNKNOWN, reason="nobody knows")
+    stage.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="nobody knows")
     answer = await submitting(stage).submit(b"{}", NAMED)
-    assert answer == SubmitAnswer(SubmitOutcome.UNKNOWN, reason="nobody knows", request=str(NAMED))
+    assert answer == SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="nobody knows", request=str(NAMED))

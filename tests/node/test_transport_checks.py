@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.node.doctor.check import Result
+from bridge.api.outputs import CheckResult
 from bridge.node.doctor.transport_checks import transport_checks
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
@@ -21,7 +21,7 @@ from tests.node.test_users import private
 LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
 
 
-def checked(tmp_path: Path, settings: str) -> dict[str, tuple[Result, str]]:
+def checked(tmp_path: Path, settings: str) -> dict[str, tuple[CheckResult, str]]:
     """The checks of a node with these settings, by their names."""
     file = tmp_path / "node.toml"
     file.write_text(f'farm_key = "k"\nstate_dir = "{tmp_path}"\n{settings}')
@@ -36,20 +36,20 @@ def test_a_node_that_has_never_run_has_nothing_to_check(tmp_path: Path) -> None:
 
 def test_a_certificate_of_ones_own_making_is_judged_by_its_end(tmp_path: Path) -> None:
     load_or_create_certificate(tmp_path)
-    assert checked(tmp_path, "")["certificate"][0] is Result.OK
+    assert checked(tmp_path, "")["certificate"][0] is CheckResult.OK
 
 
 @pytest.mark.parametrize(
-    ("days", "result"), [((-1, 90), Result.OK), ((-1, 29), Result.WARNING), ((-9, -1), Result.PROBLEM)]
+    ("days", "result"), [((-1, 90), CheckResult.OK), ((-1, 29), CheckResult.WARNING), ((-9, -1), CheckResult.PROBLEM)]
 )
 def test_an_authoritys_certificate_is_a_warning_a_month_before_its_end(
-    tmp_path: Path, days: tuple[int, int], result: Result
+    tmp_path: Path, days: tuple[int, int], result: CheckResult
 ) -> None:
     authority = Authority(tmp_path)
     path = authority.certificate(LOOPBACK, days=days).path
     found = checked(tmp_path, f'[consensus]\nca_file = "{authority.file}"\ncertificate = "{path}"')
     assert found["certificate"][0] is result
-    assert (result is Result.OK) != ("have the authority sign a new one" in found["certificate"][1])
+    assert (result is CheckResult.OK) != ("have the authority sign a new one" in found["certificate"][1])
 
 
 def test_users_and_the_proxy_are_looked_at(tmp_path: Path) -> None:
@@ -60,15 +60,18 @@ def test_users_and_the_proxy_are_looked_at(tmp_path: Path) -> None:
             f'[proxy]\naddress = "{LOOPBACK}:{proxy.port}"'
         )
         assert {name: result for name, (result, _) in checked(tmp_path, by_i2p).items()} == {
-            "users": Result.OK,
-            "proxy": Result.OK,
+            "users": CheckResult.OK,
+            "proxy": CheckResult.OK,
         }
     private(users, "north")
     with socket.socket() as taken:
         # Bound and not listening: whatever else runs meanwhile, nobody answers there.
         taken.bind((LOOPBACK, 0))
         found = checked(tmp_path, by_i2p.replace(f":{proxy.port}", f":{taken.getsockname()[1]}"))
-    assert {name: result for name, (result, _) in found.items()} == {"users": Result.PROBLEM, "proxy": Result.PROBLEM}
+    assert {name: result for name, (result, _) in found.items()} == {
+        "users": CheckResult.PROBLEM,
+        "proxy": CheckResult.PROBLEM,
+    }
     assert "line 1" in found["users"][1]
     assert "HTTP client proxy" in found["proxy"][1]
 

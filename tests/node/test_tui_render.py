@@ -1,11 +1,12 @@
 """The live view: every fact is on the screen as a word, and the screen is never larger than the terminal."""
 
-from dataclasses import replace
+import dataclasses
 from io import StringIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console, Group
 
 from bridge.api.printable import printable
@@ -63,7 +64,7 @@ def test_the_whole_local_farm_shows_each_process_and_how_it_ended() -> None:
 
 
 def test_the_local_farms_footer_is_the_command_that_starts_the_killed_router_again() -> None:
-    farm = replace(local_farm(3), program=".venv/bin/garlicfarm")
+    farm = dataclasses.replace(local_farm(3), program=".venv/bin/garlicfarm")
     lines = drawn(render_local_farm(farm, 80, 24, color=False), 80, 24).splitlines()
     assert lines[-1].strip() == ".venv/bin/garlicfarm run --config farm-state/node-3/node.toml"
 

@@ -9,14 +9,15 @@ bytes; a signature holds only over bytes that were signed; the description is pl
 -` reads.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.api.lease_set_report import describe, read_structure
+from bridge.api.json import decode as decode_json
+from bridge.api.json import encode as encode_json
+from bridge.api.lease_set_report import LeaseSetReport, describe, read_structure
 from bridge.wire.i2p.meta_lease_set import (
     BLINDED_FLAG,
     STRUCTURE_LIMIT_BYTES,
@@ -134,9 +135,8 @@ def check(data: bytes, known: frozenset[bytes], random: Random) -> str:
     if data in known and verification.verdict is Verdict.BROKEN:
         raise FuzzError("a good signature does not hold")
     if random.random() < DESCRIBED_SHARE:
-        found = describe(structure, NOW_S)
-        if json.loads(json.dumps(found)) != found:
-            raise FuzzError("its description is not plain data")
+        if decode_json(encode_json(found := describe(structure, NOW_S)), LeaseSetReport) != found:
+            raise FuzzError("its description does not read back")
         if read_structure(data.hex().encode()) != data:
             raise FuzzError("its hexadecimal text is read as something else")
     return verification.verdict.value

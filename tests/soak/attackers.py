@@ -26,7 +26,7 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import gossip
-from bridge.api.control import EntryKind
+from bridge.api.log import EntryKind
 from bridge.node.security.key_files import load_farm_key
 from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.keys.farm_key import FarmKey
@@ -87,7 +87,7 @@ def prey_of(farm: Farm, nodes: list[Node]) -> Prey:
         fingerprint = load_or_create_certificate(node.directory).fingerprint
         address = PeerAddress(consensus_bind[0], int(consensus_bind[2]), fingerprint)
         targets.append(Target(node.name, own.node.raft_id or 0, (gossip_bind[0], int(gossip_bind[2])), address))
-    seen = [entry.value for entry in nodes[0].entries().values() if entry.kind is EntryKind.APPLICATION]
+    seen = [entry.data for entry in nodes[0].entries().values() if entry.kind is EntryKind.APPLICATION]
     key = load_farm_key(farm.directory / "farm.key")
     return Prey(key, view.farm.cluster_id or "", targets, view.publishing[0].master, seen)
 

@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 
-from bridge.api.control import EntryKind, TraceEvent
+from bridge.api.log import EntryKind
+from bridge.api.trace import TraceEvent
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Report
 from bridge.core.publishing.lease_set import leaf_load
@@ -179,7 +180,7 @@ class Watch:
         return [said["throughIndex"] for _, said in self._factors()]
 
     def _reports(self) -> list[tuple[int, Report]]:
-        decoded = ((index, decode(entry.value)) for index, entry in sorted(self._by.entries().items()))
+        decoded = ((index, decode(entry.data)) for index, entry in sorted(self._by.entries().items()))
         return [(at, each) for at, each in decoded if isinstance(each, Report) and each.server_id == self._server_id]
 
     def _factors(self) -> list[tuple[int, Any]]:
@@ -188,7 +189,7 @@ class Watch:
     def _entries(self, after: int) -> Iterator[tuple[int, dict[str, Any]]]:
         for index, entry in sorted(self._by.entries().items()):
             if index > after and entry.kind is EntryKind.APPLICATION:
-                yield index, json.loads(entry.value)
+                yield index, json.loads(entry.data)
 
 
 def accepted(node: Node) -> list[int]:

@@ -128,7 +128,7 @@ def test_before_there_is_a_farm_the_picture_shows_gossip_and_nothing_made_up() -
     assert (view.raft.role, view.raft.leader_id, view.raft.log_time_ms) == (RaftRole.NONE, None, None)
     assert (view.publishing, view.reports) == ((), ())
     assert [(each.name, each.is_self) for each in view.members] == [("m", True)]
-    assert [(each.name, each.value) for each in view.gossip.counters] == [("a", 1), ("b", 2)]
+    assert list(view.gossip.counters.items()) == [("a", 1), ("b", 2)]
 
 
 def test_members_stand_in_order_of_name_and_one_without_readable_metadata_goes_by_its_id() -> None:

@@ -6,31 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.api.control import (
-    ClusterAnswer,
-    EntryKind,
-    EventPage,
-    LogEntryView,
-    LogPage,
-    Scalar,
-    SubmitAnswer,
-    SubmitOutcome,
-    TraceEvent,
-)
-from bridge.api.control_json import (
-    cluster_document,
-    cluster_from,
-    event_page_document,
-    event_page_from,
-    log_entry,
-    log_page_document,
-    log_page_from,
-    submit_document,
-    submit_from,
-)
-from bridge.api.trace import event_text
+from bridge.api.control import ClusterAnswer, SubmitAnswer, SubmitOutcome
+from bridge.api.json import DocumentError, decode, encode
+from bridge.api.log import EntryKind, LogEntryView, LogPage, log_entry
+from bridge.api.trace import EventPage, Scalar, TraceEvent, event_text
 from bridge.api.view import VoterView
-from bridge.api.view_json import ViewError
 from consensus.core.entry_data import configuration_entry
 from consensus.core.model import Configuration, Entry, Server
 
@@ -38,17 +18,17 @@ numbers = st.integers(0, 2**53)
 
 
 @given(
-    st.lists(st.builds(LogEntryView, numbers, numbers, st.sampled_from(EntryKind), st.none() | numbers, st.binary()))
+    st.lists(st.builds(LogEntryView.of, numbers, numbers, st.sampled_from(EntryKind), st.none() | numbers, st.binary()))
 )
 def test_every_entry_keeps_its_exact_bytes(entries: list[LogEntryView]) -> None:
     page = LogPage(1, 10, 9, 10, tuple(entries))
-    assert log_page_from(json.loads(json.dumps(log_page_document(page)))) == page
+    assert decode(encode(page), LogPage) == page
 
 
 def test_an_entry_of_text_is_readable_and_one_of_other_bytes_is_base64() -> None:
-    text = LogEntryView(7, 2, EntryKind.APPLICATION, 5, b'{"id": 1}')
-    other = LogEntryView(8, 2, EntryKind.APPLICATION, None, b"\xff\x00")
-    entries = log_page_document(LogPage(1, 8, 8, 9, (text, other)))["entries"]
+    text = LogEntryView.of(7, 2, EntryKind.APPLICATION, 5, b'{"id": 1}')
+    other = LogEntryView.of(8, 2, EntryKind.APPLICATION, None, b"\xff\x00")
+    entries = json.loads(encode(LogPage(1, 8, 8, 9, (text, other))))["entries"]
     assert entries[0] == {"index": 7, "term": 2, "kind": "application", "logTimeMs": 5, "value": '{"id": 1}'}
     assert entries[1] == {"index": 8, "term": 2, "kind": "application", "logTimeMs": None, "base64": "/wA="}
 
@@ -57,12 +37,12 @@ def test_a_configuration_entry_is_json_text() -> None:
     entry = configuration_entry(3, Configuration((Server(1, "tcp://127.0.0.1:7669"),)))
     shown = log_entry(4, entry, None)
     assert shown.kind is EntryKind.CONFIGURATION
-    assert json.loads(shown.value) == {"voters": [{"id": 1, "endpoint": "tcp://127.0.0.1:7669"}]}
+    assert json.loads(shown.data) == {"voters": [{"id": 1, "endpoint": "tcp://127.0.0.1:7669"}]}
 
 
 def test_a_joint_configuration_shows_the_old_voters_and_the_learners() -> None:
     one, two, three = (Server(number, f"tcp://{number}") for number in (1, 2, 3))
-    value = json.loads(log_entry(4, configuration_entry(3, Configuration((two,), (one,), (three,))), None).value)
+    value = json.loads(log_entry(4, configuration_entry(3, Configuration((two,), (one,), (three,))), None).data)
     assert {name: [server["id"] for server in servers] for name, servers in value.items()} == {
         "voters": [2],
         "oldVoters": [1],
@@ -71,13 +51,13 @@ def test_a_joint_configuration_shows_the_old_voters_and_the_learners() -> None:
 
 
 def test_a_command_entry_is_its_bytes() -> None:
-    assert log_entry(4, Entry.command(3, b"x"), 9) == LogEntryView(4, 3, EntryKind.APPLICATION, 9, b"x")
+    assert log_entry(4, Entry.command(3, b"x"), 9) == LogEntryView.of(4, 3, EntryKind.APPLICATION, 9, b"x")
 
 
 def test_a_page_of_the_trace_reads_back() -> None:
     data: dict[str, Scalar] = {"leader": "node-1", "term": 3, "rtt": 0.25, "early": False, "previous": None}
     page = EventPage(18, 2, (TraceEvent(17, 1000, None, "leader-elected", "node-2", data),))
-    assert event_page_from(json.loads(json.dumps(event_page_document(page)))) == page
+    assert decode(encode(page), EventPage) == page
 
 
 def test_an_event_is_a_line_for_people() -> None:
@@ -91,17 +71,17 @@ def test_who_leads_reads_back() -> None:
     answer = ClusterAnswer(
         "demo", "c0ffee", 2, 3, 217, 1, "node-1", "tcp://127.0.0.1:7701", (VoterView(1, "tcp://a:1"),)
     )
-    found = json.loads(json.dumps(cluster_document(answer)))
+    found = json.loads(encode(answer))
     assert found["leaderEndpoint"] == "tcp://127.0.0.1:7701"
-    assert cluster_from(found) == answer
+    assert decode(encode(answer), ClusterAnswer) == answer
 
 
 @pytest.mark.parametrize("outcome", SubmitOutcome)
 def test_only_committed_is_an_acknowledgement(outcome: SubmitOutcome) -> None:
-    answer = SubmitAnswer(outcome, 5, 2, "because", 1, "tcp://a:1")
-    found = json.loads(json.dumps(submit_document(answer)))
+    answer = SubmitAnswer(outcome=outcome, index=5, term=2, reason="because", leader_id=1, leader_endpoint="tcp://a:1")
+    found = json.loads(encode(answer))
     assert found["accepted"] is (outcome is SubmitOutcome.COMMITTED)
-    assert submit_from(found) == answer
+    assert decode(encode(answer), SubmitAnswer) == answer
 
 
 @pytest.mark.parametrize(
@@ -122,8 +102,8 @@ def test_only_committed_is_an_acknowledgement(outcome: SubmitOutcome) -> None:
     ],
 )
 def test_what_is_not_a_page_of_the_log_raises_the_one_error(found: dict[str, object]) -> None:
-    with pytest.raises(ViewError):
-        log_page_from(found)
+    with pytest.raises(DocumentError):
+        decode(json.dumps(found).encode(), LogPage)
 
 
 @pytest.mark.parametrize(
@@ -132,5 +112,5 @@ def test_what_is_not_a_page_of_the_log_raises_the_one_error(found: dict[str, obj
 )
 def test_an_event_carries_facts_only(data: dict[str, object]) -> None:
     event = {"cursor": 1, "timeMs": 1, "logTimeMs": None, "kind": "x", "node": "n", "data": data}
-    with pytest.raises(ViewError):
-        event_page_from({"schema": 1, "next": 2, "lost": 0, "events": [event]})
+    with pytest.raises(DocumentError):
+        decode(json.dumps({"schema": 1, "next": 2, "lost": 0, "events": [event]}).encode(), EventPage)

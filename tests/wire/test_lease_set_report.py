@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge.api.json import encode
 from bridge.api.lease_set_report import describe, read_structure
 from bridge.wire.i2p.meta_lease_set import LeaseSetError, decode
 
@@ -17,13 +18,15 @@ PUBLISHED_S = 1_767_225_600
 
 
 def described(name: str, now_s: int = PUBLISHED_S) -> dict[str, Any]:
-    return describe(decode(read_structure(HEXADECIMAL[name].encode())), now_s)
+    report = describe(decode(read_structure(HEXADECIMAL[name].encode())), now_s)
+    found: dict[str, Any] = json.loads(encode(report))
+    return found
 
 
 def test_the_report_of_a_recorded_structure_is_json_with_the_documented_keys() -> None:
     report = described("five entries", PUBLISHED_S + 60)
-    assert json.loads(json.dumps(report)) == report
     assert list(report) == [
+        "schema",
         "destination",
         "published",
         "expires",

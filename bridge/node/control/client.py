@@ -15,26 +15,41 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 from urllib.parse import urlencode
 
 import httpcore
-import msgspec
 import trio
 
 from bridge.api.control import (
     WAIT_LIMIT_MS,
     ClusterAnswer,
     CommandAnswer,
-    EventPage,
+    ConfirmedAnswer,
+    FarmKeyAnswer,
+    KeyAnswer,
     KeysAnswer,
-    LogPage,
+    KeysReplaced,
+    LeaderAnswer,
     LogTimeAnswer,
+    NodeApproved,
+    NodeEvicted,
+    NodesAnswer,
+    RefusalAnswer,
     SubmitAnswer,
 )
-from bridge.api.control_json import cluster_from, event_page_from, keys_from, log_page_from, submit_from
+from bridge.api.json import DOCUMENT_LIMIT_BYTES, DocumentError, RequestBody, decode, encode
+from bridge.api.log import LogPage
+from bridge.api.requests import (
+    CommandRequest,
+    ConfirmClusterRequest,
+    KeyRequest,
+    NodeRequest,
+    ReplaceKeysRequest,
+    TransferRequest,
+)
+from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
-from bridge.api.view_json import DOCUMENT_LIMIT_BYTES, ViewError, checked, decode_json, decode_view, from_document
 from bridge.node.http_exchange import AnswerTooLongError, exchange
 from bridge.node.security.control_socket import SOCKET_NAME, answers, socket_address
 from bridge.node.security.local_trust import (
@@ -48,7 +63,7 @@ from bridge.node.security.local_trust import (
 ANSWER_TIMEOUT_S = 30.0
 LOCAL_FARM_DIRECTORY = "farm-state"
 NODE_VARIABLE = "GARLICFARM_NODE"
-OK = 200
+DONE = frozenset({200, 202})
 SUBMIT_STATUSES = frozenset({200, 409, 410, 503, 504})
 
 _ORIGIN = httpcore.Origin(b"http", b"node", 80)
@@ -88,21 +103,21 @@ class ControlClient:
         await self._http.aclose()
 
     async def view(self) -> FarmView:
-        """The picture of this moment."""
-        return decode_view(await self._get("/v1/view"))
+        """What the node knows of the farm now."""
+        return decode(await self._get("/v1/view"), FarmView)
 
     async def cluster(self) -> ClusterAnswer:
         """Who leads and who votes."""
-        return cluster_from(decode_json(await self._get("/v1/cluster")))
+        return decode(await self._get("/v1/cluster"), ClusterAnswer)
 
     async def log(self, first: int = 1, limit: int = 100, wait_ms: int = 0, *, linearizable: bool = False) -> LogPage:
         """Committed entries from `first` on; `linearizable`: with all that was acknowledged before the question."""
         target = _paged("/v1/log", first, limit, wait_ms) + ("&linearizable=1" if linearizable else "")
-        return log_page_from(decode_json(await self._get(target)))
+        return decode(await self._get(target), LogPage)
 
     async def events(self, cursor: int = 1, limit: int = 100, wait_ms: int = 0) -> EventPage:
         """The trace from `cursor` on."""
-        return event_page_from(decode_json(await self._get(_paged("/v1/events", cursor, limit, wait_ms))))
+        return decode(await self._get(_paged("/v1/events", cursor, limit, wait_ms)), EventPage)
 
     async def metrics(self) -> str:
         """Prometheus text."""
@@ -115,101 +130,91 @@ class ControlClient:
         """
         target = "/v1/submit" + (f"?{urlencode({'request': request})}" if request else "")
         status, body = await self.request("POST", target, entry)
-        if status in SUBMIT_STATUSES:
-            found = _document(body)
-            if "outcome" in found:
-                return submit_from(found)
+        if status in SUBMIT_STATUSES and _refusal(body) is None:
+            return decode(body, SubmitAnswer)
         raise self._refused(status, body)
 
-    async def command(self, command: dict[str, Any]) -> CommandAnswer:
-        """Have what an operator asks for granted; ControlError says why it was not."""
-        return from_document(CommandAnswer, await self._post("/v1/commands", command))
+    async def command(self, command: CommandRequest) -> CommandAnswer:
+        """Have an operator's command carried out; `ControlError` says why it was not."""
+        return decode(await self._post("/v1/commands", command), CommandAnswer)
 
     async def log_time(self) -> LogTimeAnswer:
         """The farm's time, and the servers' clocks."""
-        return from_document(LogTimeAnswer, _document(await self._get("/v1/log-time")))
+        return decode(await self._get("/v1/log-time"), LogTimeAnswer)
 
     async def leave(self) -> None:
         """Tell the node to leave the farm and stop."""
-        status, body = await self.request("POST", "/v1/leave")
-        if status not in {OK, 202}:
-            raise self._refused(status, body)
+        await self._post("/v1/leave")
 
     async def withdraw(self) -> None:
-        """Take back the node's promise to found the farm; ControlError says why it was refused."""
-        status, body = await self.request("POST", "/v1/withdraw")
-        if status != OK:
-            raise self._refused(status, body)
+        """Take back the node's promise to found the farm; `ControlError` says why it was refused."""
+        await self._post("/v1/withdraw")
 
     async def confirm_cluster(self, cluster_id: str) -> None:
-        """Tell the node that the cluster of this id is its farm; ControlError says why it was refused."""
-        await self._post("/v1/confirm-cluster", {"clusterId": cluster_id})
+        """Tell the node that the cluster of this id is its farm; `ControlError` says why it was refused."""
+        decode(await self._post("/v1/confirm-cluster", ConfirmClusterRequest(cluster_id)), ConfirmedAnswer)
 
     async def transfer(self, to: str | None = None) -> str:
-        """Hand leadership over, to the named node if one is; who leads now. ControlError says why it was not done."""
-        return str((await self._post("/v1/transfer", {"to": to})).get("leader", ""))
+        """Hand leadership over, to the named node if one is; who leads now. `ControlError` says why it was not done."""
+        return decode(await self._post("/v1/transfer", TransferRequest(to)), LeaderAnswer).leader
 
-    async def nodes(self) -> dict[str, Any]:
-        """Who belongs to the farm (docs/reference/json.md)."""
-        return checked(decode_json(await self._get("/v1/nodes")))
+    async def nodes(self) -> NodesAnswer:
+        """Who belongs to the farm."""
+        return decode(await self._get("/v1/nodes"), NodesAnswer)
 
-    async def approve_node(self, node: str) -> dict[str, Any]:
-        """Have a new identity take a name; what was done. ControlError says why it was not."""
-        return await self._post("/v1/nodes/approve", {"node": node})
+    async def approve_node(self, node: str) -> NodeApproved:
+        """Have a new identity take a name; what was done. `ControlError` says why it was not."""
+        return decode(await self._post("/v1/nodes/approve", NodeRequest(node)), NodeApproved)
 
-    async def evict_node(self, node: str, *, force: bool = False) -> dict[str, Any]:
+    async def evict_node(self, node: str, *, force: bool = False) -> NodeEvicted:
         """Throw an identity out and replace all keys; what was done."""
-        return await self._post("/v1/nodes/evict", {"node": node, "force": force})
+        return decode(await self._post("/v1/nodes/evict", NodeRequest(node, force)), NodeEvicted)
 
-    async def replace_keys(self, *, force: bool = False) -> dict[str, Any]:
+    async def replace_keys(self, *, force: bool = False) -> KeysReplaced:
         """Replace all gossip keys, sealed for each member; what was done."""
-        return await self._post("/v1/keys/replace", {"force": force})
+        return decode(await self._post("/v1/keys/replace", ReplaceKeysRequest(force)), KeysReplaced)
 
     async def backup(self) -> bytes:
         """The bytes of a backup file."""
-        status, body = await self.request("POST", "/v1/backup")
-        if status != OK:
-            raise self._refused(status, body)
-        return body
+        return await self._post("/v1/backup")
 
     async def keys(self) -> KeysAnswer:
-        """The farm's key ring, and who has it."""
-        return keys_from(decode_json(await self._get("/v1/keys")))
+        """The farm's key ring, and which members have it."""
+        return decode(await self._get("/v1/keys"), KeysAnswer)
 
     async def install_key(self) -> str:
-        """Have a new key opened everywhere; its id."""
-        return str((await self._post("/v1/keys/install")).get("key", ""))
+        """Have every member open a new key; its id."""
+        return decode(await self._post("/v1/keys/install"), KeyAnswer).key
 
     async def use_key(self, key: str, *, force: bool = False) -> None:
-        """Have everybody seal with an installed key."""
-        await self._post("/v1/keys/use", {"key": key, "force": force})
+        """Have every member seal with an installed key."""
+        decode(await self._post("/v1/keys/use", KeyRequest(key, force)), KeyAnswer)
 
     async def remove_key(self, key: str, *, force: bool = False) -> None:
-        """Have a key refused everywhere."""
-        await self._post("/v1/keys/remove", {"key": key, "force": force})
+        """Have every member refuse a key."""
+        decode(await self._post("/v1/keys/remove", KeyRequest(key, force)), KeyAnswer)
 
     async def export_keys(self) -> str:
         """The text of the current farm key file. Secret."""
-        return str((await self._post("/v1/keys/export")).get("farmKey", ""))
+        return decode(await self._post("/v1/keys/export"), FarmKeyAnswer).farm_key
 
-    async def _post(self, target: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        status, answer = await self.request("POST", target, b"" if body is None else msgspec.json.encode(body))
-        if status != OK:
+    async def _post(self, target: str, body: RequestBody | None = None) -> bytes:
+        status, answer = await self.request("POST", target, b"" if body is None else encode(body))
+        if status not in DONE:
             raise self._refused(status, answer)
-        return checked(_document(answer))
+        return answer
 
     async def _get(self, target: str) -> bytes:
         status, body = await self.request("GET", target)
-        if status != OK:
+        if status not in DONE:
             raise self._refused(status, body)
         return body
 
     def _refused(self, status: int, body: bytes) -> ControlError:
-        match _document(body):
-            case {"error": {"text": str(text)}}:
-                return ControlError(f"the node refused: {text}")
-            case _:
-                return ControlError(f"the node at {self.path} answered {status} and gave no reason")
+        text = _refusal(body)
+        if text is None:
+            return ControlError(f"the node at {self.path} answered {status} and gave no reason")
+        return ControlError(f"the node refused: {text}")
 
     async def request(self, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
         """One question and its answer: status and body. `ControlError` when there is none."""
@@ -292,11 +297,12 @@ def _paged(path: str, first: int, limit: int, wait_ms: int) -> str:
     return f"{path}?from={first}&limit={limit}" + (f"&wait={wait_ms}" if wait_ms else "")
 
 
-def _document(body: bytes) -> dict[str, Any]:
+def _refusal(body: bytes) -> str | None:
+    """Why the request was refused, if it was."""
     try:
-        return decode_json(body)
-    except ViewError:
-        return {}
+        return decode(body, RefusalAnswer).error.text
+    except DocumentError:
+        return None
 
 
 def find_control_socket(
@@ -347,5 +353,5 @@ def ask(path: Path, question: Callable[[ControlClient], Awaitable[T]], timeout_s
 
     try:
         return trio.run(conversation)
-    except ViewError as error:
+    except DocumentError as error:
         raise ControlError(f"the node at {path} answered what this version does not understand: {error}") from error

@@ -13,13 +13,20 @@ to be thrown out, against the others.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
 import trio
-from msgspec import Struct
 
-from bridge.api.control import Refused, Scalar
+from bridge.api.control import (
+    ClientKeyView,
+    IdentityView,
+    KeysReplaced,
+    NodeApproved,
+    NodeEvicted,
+    NodesAnswer,
+    Refused,
+    RetiredIdentity,
+)
+from bridge.api.requests import NodeRequest, ReplaceKeysRequest
 from bridge.core.formation.founding import Founding
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, needed_level
 from bridge.core.log.records import Admission, Approval, Eviction, KeyReplacement
@@ -35,7 +42,7 @@ from bridge.core.membership.admission import (
 from bridge.core.membership.eviction import majority_lost, vote_goes_first
 from bridge.core.state.farm_state import FarmState
 from bridge.node.control.era_sealing import not_admitted, seal_era, staying
-from bridge.node.control.routes import Answer, Handler, Request
+from bridge.node.control.routes import Answer, Handler, Request, body_of, json_answer
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.membership.member_directory import DirectoryEntry, MemberDirectory
 from bridge.node.membership.membership_provider import MembershipProvider
@@ -65,15 +72,7 @@ VOTE_PATIENCE_S = 10.0
 VOTE_AGAIN_S = 0.1
 WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
 """Refusals after which the same leader may be asked again."""
-
-
-class _Which(Struct, forbid_unknown_fields=True):
-    node: str
-    force: bool = False
-
-
-class _Whether(Struct, forbid_unknown_fields=True):
-    force: bool = False
+_WHICH = 'expected {"node": NAME or ID, "force": false}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,36 +128,44 @@ class IdentityAdmin:
         farm = self._server()
         state, configuration = farm.applied_state.state, farm.replica.server.describe().raft.configuration
         seen = {bytes(each.node_id): each for each in self._member_directory.members()}
-        rows = [
-            _row(
-                each.node_id,
-                self._name(each),
-                server_id,
-                each.standing.value,
-                self._status(each.node_id, seen),
-                _role(server_id, configuration),
+        identities = [
+            IdentityView(
+                id=each.node_id.hex(),
+                name=self._name(each),
+                raft_id=server_id,
+                standing=each.standing.value,
+                status=self._status(each.node_id, seen),
+                server_role=_role(server_id, configuration),
             )
             for server_id, each in sorted(state.admitted.items())
             if each.standing is not Standing.LAPSED
         ]
         strangers = [each for each in sorted(seen.items()) if raft_id_of(state.admitted, each[0]) is None]
-        for node_id, listed in strangers[:STRANGERS_LISTED_MAX]:
-            why = refusal(state.admitted, node_id, listed.metadata.name)
-            status = self._status(node_id, seen)
-            row = _row(node_id, listed.metadata.name, None, "waiting for approval", status, "none")
-            rows.append(row | {"reason": why})
-        hidden = max(0, len(strangers) - STRANGERS_LISTED_MAX)
-        clients = [
-            {
-                "id": node_id.hex(),
-                "name": each.name,
-                "scopes": [scope.value for scope in each.scopes],
-                "admitted": each.admitted,
-            }
-            for node_id, each in sorted(state.clients.items())
+        identities += [
+            IdentityView(
+                id=node_id.hex(),
+                name=listed.metadata.name,
+                raft_id=None,
+                standing="waiting for approval",
+                status=self._status(node_id, seen),
+                server_role="none",
+                reason=refusal(state.admitted, node_id, listed.metadata.name),
+            )
+            for node_id, listed in strangers[:STRANGERS_LISTED_MAX]
         ]
-        levels = {"level": state.level, "supportedLevel": SUPPORTED_LEVEL}
-        return _json({"schema": 1, **levels, "nodes": rows, "notListed": hidden, "clients": clients})
+        clients = tuple(
+            ClientKeyView(node_id.hex(), each.name, tuple(scope.value for scope in each.scopes), each.admitted)
+            for node_id, each in sorted(state.clients.items())
+        )
+        return json_answer(
+            NodesAnswer(
+                level=state.level,
+                supported_level=SUPPORTED_LEVEL,
+                nodes=tuple(identities),
+                not_listed=max(0, len(strangers) - STRANGERS_LISTED_MAX),
+                clients=clients,
+            )
+        )
 
     def _name(self, each: Admitted) -> str | None:
         own = each.node_id == self._agent.node_id
@@ -173,7 +180,7 @@ class IdentityAdmin:
     # -- approving -----------------------------------------------------------------------------------------------------
 
     async def _approve(self, request: Request, _query: str) -> Answer:
-        farm, wanted = self._leader(), _which(request.body).node
+        farm, wanted = self._leader(), body_of(request, NodeRequest, _WHICH).node
         state = farm.applied_state.state
         newcomer = self._newcomer(state, wanted)
         name = newcomer.metadata.name
@@ -199,15 +206,8 @@ class IdentityAdmin:
         if given is None or after[given].name != name:
             raise Refused(409, "not-approved", "another decision about this name came first: `garlicfarm node list`")
         self._trace.append("node-approved", {"name": name, "id": newcomer.node_id.hex(), "server": given})
-        return _json(
-            {
-                "schema": 1,
-                "name": name,
-                "id": newcomer.node_id.hex(),
-                "raftId": given,
-                "retired": {"id": replaced.node_id.hex(), "raftId": holder},
-            }
-        )
+        retired = RetiredIdentity(replaced.node_id.hex(), holder)
+        return json_answer(NodeApproved(name, newcomer.node_id.hex(), given, retired))
 
     async def _admit(self, farm: _Farm, newcomer: DirectoryEntry) -> Answer:
         """A router under a name that nobody has."""
@@ -223,7 +223,7 @@ class IdentityAdmin:
         if given is None:
             raise Refused(409, "not-approved", "another admission came first: ask again")
         self._trace.append("node-approved", {"name": name, "id": node_id.hex(), "server": given})
-        return _json({"schema": 1, "name": name, "id": node_id.hex(), "raftId": given, "retired": None})
+        return json_answer(NodeApproved(name, node_id.hex(), given, None))
 
     def _newcomer(self, state: FarmState, wanted: str) -> DirectoryEntry:
         """The router that runs under a name which belongs to another identity."""
@@ -245,7 +245,7 @@ class IdentityAdmin:
     # -- evicting ------------------------------------------------------------------------------------------------------
 
     async def _evict(self, request: Request, _query: str) -> Answer:
-        farm, which = self._leader(), _which(request.body)
+        farm, which = self._leader(), body_of(request, NodeRequest, _WHICH)
         state = farm.applied_state.state
         node_id, server_id = self._target(state, which.node)
         if node_id == self._agent.node_id:
@@ -271,19 +271,20 @@ class IdentityAdmin:
             self.losing_vote -= going
         if farm.applied_state.state.rekeying.era != eviction.era:
             raise Refused(409, "not-evicted", "somebody else evicted at the same time, and that came first: ask again")
-        facts: dict[str, Scalar] = {"id": node_id.hex(), "era": eviction.era, "sealedFor": len(eviction.boxes)}
-        self._trace.append("node-evicted", facts)
+        boxes = len(eviction.boxes)
+        self._trace.append("node-evicted", {"id": node_id.hex(), "era": eviction.era, "sealedFor": boxes})
         raft = farm.replica.server.describe().raft
-        return _json(
-            {
-                "schema": 1,
-                **facts,
-                "name": None if each is None else each.name,
-                "raftId": raft_id_of(farm.applied_state.state.admitted, node_id),
-                "keysReplaced": self._agent.keyring is not None,
-                "leftOut": list(left_out),
-                "votesStill": server_id is not None and server_id in raft.configuration.voter_ids,
-            }
+        return json_answer(
+            NodeEvicted(
+                id=node_id.hex(),
+                era=eviction.era,
+                sealed_for=boxes,
+                name=None if each is None else each.name,
+                raft_id=raft_id_of(farm.applied_state.state.admitted, node_id),
+                keys_replaced=self._agent.keyring is not None,
+                left_out=left_out,
+                votes_still=server_id is not None and server_id in raft.configuration.voter_ids,
+            )
         )
 
     async def _take_vote(self, farm: _Farm, server_id: int) -> None:
@@ -335,7 +336,8 @@ class IdentityAdmin:
     # -- replacing the keys --------------------------------------------------------------------------------------------
 
     async def _replace_keys(self, request: Request, _query: str) -> Answer:
-        farm, force = self._leader(), _forced(request.body)
+        farm = self._leader()
+        force = body_of(request, ReplaceKeysRequest, 'expected {"force": false}', empty=b"{}").force
         state, chain, seen = farm.applied_state.state, self._agent.keyring, self._seen()
         if chain is None:
             text = (
@@ -362,10 +364,9 @@ class IdentityAdmin:
             raise Refused(409, "not-replaced", text)
         names = {each.node_id: each.name or each.node_id.hex() for each in state.admitted.values()}
         away = [names[node_id] for node_id, _ in sealed.boxes if not self._runs(node_id)]
-        facts: dict[str, Scalar] = {"era": sealed.era, "sealedFor": len(sealed.boxes)}
-        self._trace.append("keys-replacement-committed", facts)
-        left_out = [*sealed.left_out, *not_admitted(state, seen)]
-        return _json({"schema": 1, **facts, "away": sorted(away), "leftOut": left_out})
+        self._trace.append("keys-replacement-committed", {"era": sealed.era, "sealedFor": len(sealed.boxes)})
+        left_out = (*sealed.left_out, *not_admitted(state, seen))
+        return json_answer(KeysReplaced(sealed.era, len(sealed.boxes), tuple(sorted(away)), left_out))
 
     def _seen(self) -> dict[bytes, DirectoryEntry]:
         return {bytes(each.node_id): each for each in self._member_directory.members()}
@@ -442,35 +443,3 @@ def _role(server_id: int, configuration: Configuration) -> str:
     if server_id in configuration.voter_ids:
         return "voter"
     return "learner" if server_id in configuration.learner_ids else "none"
-
-
-def _row(
-    node_id: bytes, name: str | None, raft_id: int | None, standing: str, status: str, role: str
-) -> dict[str, Any]:
-    return {
-        "id": node_id.hex(),
-        "name": name,
-        "raftId": raft_id,
-        "standing": standing,
-        "status": status,
-        "serverRole": role,
-        "reason": None,
-    }
-
-
-def _which(body: bytes) -> _Which:
-    try:
-        return msgspec.json.decode(body, type=_Which)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, "bad-request", f'expected {{"node": NAME or ID, "force": false}}: {error}') from error
-
-
-def _forced(body: bytes) -> bool:
-    try:
-        return msgspec.json.decode(body or b"{}", type=_Whether).force
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, "bad-request", f'expected {{"force": false}}: {error}') from error
-
-
-def _json(document: dict[str, Any]) -> Answer:
-    return Answer(200, msgspec.json.encode(document))

@@ -1,5 +1,9 @@
 """What operators may do to the farm's keys through a node: list, install, use, remove, export.
 
+    KeyAdmin         with gossip, which carries changes of the ring to all members
+    StaticKeyAdmin   without gossip (`transport = "i2p"`): the ring is what the farm key file of each node holds. A
+                     change needs the operator, who distributes the file; the refusal says in which steps
+
 Gossip's key room asks the members that run whether a step has reached them. Here names stand for ids, and those count
 as well that do not run: a router that is down has the keys that it had, and one that comes back when they are removed
 finds everybody deaf. So a removal waits for them, unless it is forced.
@@ -7,6 +11,7 @@ finds everybody deaf. So a removal waits for them, unless it is forced.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import trio
 
@@ -15,6 +20,7 @@ from bridge.api.view import FarmView, ServerRole
 from bridge.core.membership.reconcile import MemberStatus
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership.member_directory import MemberDirectory
+from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.farm_key import farm_key_text
 from gossip import (
@@ -27,6 +33,7 @@ from gossip import (
     ListedKey,
     NodeId,
     NotEverywhereError,
+    key_id,
 )
 
 _STATES = {
@@ -35,6 +42,43 @@ _STATES = {
     KeyState.RETIRED: FarmKeyState.REMOVED,
 }
 _RUNNING = frozenset({MemberStatus.ALIVE, MemberStatus.SUSPECT})
+
+_BY_HAND = (
+    'with transport = "i2p" no gossip carries keys: put the new key behind the others in `gossip_keys` of the farm key '
+    "file of every node and restart each; then put it first everywhere; then take the old one out everywhere"
+)
+
+
+class KeyPort(Protocol):
+    """The node's hand on the farm's keys. `Refused` says why a step is not taken."""
+
+    async def listing(self) -> KeysAnswer:
+        """The ring, and which members have it."""
+
+    async def install(self) -> str:
+        """Have every member open a new key; its id."""
+
+    async def use(self, name: str, *, force: bool) -> None:
+        """Have every member seal with an installed key."""
+
+    async def remove(self, name: str, *, force: bool) -> None:
+        """Have every member refuse a key."""
+
+    async def export(self) -> str:
+        """The text of the current farm key file. Secret."""
+
+
+def key_port(
+    membership: MembershipProvider,
+    member_directory: MemberDirectory,
+    farm_keys: FarmKeys,
+    make_view: Callable[[], FarmView],
+    trace: EventLog,
+) -> KeyPort:
+    """The node's hand on the farm's keys."""
+    if isinstance(membership, Group):
+        return KeyAdmin(membership, member_directory, farm_keys, make_view, trace)
+    return StaticKeyAdmin(farm_keys)
 
 
 class KeyAdmin:
@@ -174,9 +218,55 @@ class KeyAdmin:
             raise Refused(503, "busy", str(error)) from error
 
 
+class StaticKeyAdmin:
+    """The `KeyPort` of a node without gossip."""
+
+    def __init__(self, farm_keys: FarmKeys) -> None:
+        self._farm_keys = farm_keys
+
+    async def listing(self) -> KeysAnswer:
+        """The file's ring."""
+        current = self._farm_keys.current
+        keys = []
+        for number, name in enumerate(key_id(key).hex() for key in current.gossip_keys):
+            state = FarmKeyState.PRIMARY if number == 0 else FarmKeyState.INSTALLED
+            keys.append(FarmKeyView(name, state, current.epoch, opened_by=1, sealed_by=int(number == 0)))
+        return KeysAnswer(
+            farm=current.label.hex(),
+            epoch=current.epoch,
+            primary=keys[0].key_id,
+            members=1,
+            file=str(self._farm_keys.path),
+            file_epoch=current.epoch,
+            keys=tuple(keys),
+        )
+
+    async def install(self) -> str:
+        """Refused."""
+        raise _by_hand()
+
+    async def use(self, name: str, *, force: bool) -> None:
+        """Refused."""
+        del name, force
+        raise _by_hand()
+
+    async def remove(self, name: str, *, force: bool) -> None:
+        """Refused."""
+        del name, force
+        raise _by_hand()
+
+    async def export(self) -> str:
+        """The text of the farm key file. Secret."""
+        return farm_key_text(self._farm_keys.exported)
+
+
 def _in_order(key: FarmKeyView) -> tuple[int, int, str]:
     return (list(FarmKeyState).index(key.state), -key.since, key.key_id)
 
 
 def _listed(names: tuple[str, ...]) -> str:
     return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
+
+
+def _by_hand() -> Refused:
+    return Refused(409, "no-gossip", _BY_HAND)

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from bridge.api.printable import printable
-from bridge.api.view import CounterView, FarmView, RaftRole
+from bridge.api.view import FarmView, RaftRole
 from bridge.core.membership.reconcile import MemberStatus
 
 PREFIX = "garlicfarm"
@@ -42,19 +42,18 @@ class _ViewCollector(Collector):
 
     def _counters(self) -> Iterator[Metric]:
         seen: set[str] = set()
-        extra = (CounterView(name, value) for name, value in sorted(self._extra_counters.items()))
         groups = (
             ("", self._view.counters),
             ("gossip_", self._view.gossip.counters),
             ("raft_", self._view.raft.counters),
-            ("", tuple(extra)),
+            ("", self._extra_counters),
         )
         for prefix, counters in groups:
-            for counter in counters:
-                name = f"{PREFIX}_{prefix}{counter.name}"
+            for counter, value in sorted(counters.items()):
+                name = f"{PREFIX}_{prefix}{counter}"
                 if name not in seen:
                     seen.add(name)
-                    yield CounterMetricFamily(name, counter.name.replace("_", " "), value=counter.value)
+                    yield CounterMetricFamily(name, counter.replace("_", " "), value=value)
 
 
 def _labels(*texts: str) -> tuple[str, ...]:

@@ -13,20 +13,19 @@ import trio
 from bridge.api.control import (
     ClusterAnswer,
     CommandAnswer,
-    EventPage,
-    LogPage,
     LogTimeAnswer,
     Refused,
     ServerClock,
     SubmitAnswer,
     SubmitOutcome,
 )
-from bridge.api.control_json import log_entry
+from bridge.api.log import LogPage, log_entry
+from bridge.api.trace import EventPage
 from bridge.api.view import FarmView, VoterView
 from bridge.core.log.records import Admission, Approval, Clock, Eviction, KeyReplacement, Level, Publication
 from bridge.core.membership.admission import server_name
+from bridge.node.control.key_admin import KeyPort
 from bridge.node.control.operator_commands import OperatorCommands
-from bridge.node.control.routes import KeyPort
 from bridge.node.events.event_log import EventLog
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
@@ -157,10 +156,10 @@ class NodePort:
         """Have one application entry (a JSON object) committed, here or by the leader, and applied at most once."""
         refusal = _refusal(entry)
         if refusal is not None:
-            return SubmitAnswer(SubmitOutcome.REFUSED, reason=refusal)
+            return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=refusal)
         if self._submitting is None:
             return SubmitAnswer(
-                SubmitOutcome.REFUSED,
+                outcome=SubmitOutcome.REFUSED,
                 reason="this node is not a server of a founded farm; see `garlicfarm status`",
             )
         return await self._submitting.submit(entry, request)

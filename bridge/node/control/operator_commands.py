@@ -16,12 +16,19 @@ what it refused is told with its reason. What cannot come to anything is refused
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-import msgspec
-from msgspec import Struct
-
+from bridge.api.build_view import address_of_hash
 from bridge.api.control import CommandAnswer, Refused, SubmitAnswer, SubmitOutcome
+from bridge.api.json import DocumentError, decode
+from bridge.api.requests import (
+    ClientOrder,
+    CommandRequest,
+    CorrectionOrder,
+    CostOrder,
+    ExclusionOrder,
+    ForceOrder,
+    RemovalOrder,
+)
 from bridge.api.view import FarmView
-from bridge.api.weights import address_of_hash
 from bridge.core.farm.log_time_correction import correction_refusal
 from bridge.core.log.feature_level import needed_level
 from bridge.core.log.hashes import hash_of
@@ -33,7 +40,6 @@ from bridge.core.log.records import (
     Force,
     OperatorCommand,
     Removal,
-    Scope,
 )
 from bridge.core.log.voter_clocks import allowance_ms
 from bridge.core.membership.client_keys import client_refusal
@@ -52,36 +58,6 @@ FORMS = (
     ' {"correction": {}}'
 )
 _STATUS = {SubmitOutcome.REFUSED: 409, SubmitOutcome.BUSY: 503, SubmitOutcome.UNKNOWN: 504, SubmitOutcome.EXPIRED: 410}
-
-
-class _Exclusion(Struct, forbid_unknown_fields=True):
-    hash: str
-    excluded: bool
-
-
-class _Cost(Struct, forbid_unknown_fields=True):
-    hash: str
-    factor: float
-
-
-class _Force(Struct, forbid_unknown_fields=True):
-    master: str
-
-
-class _Removal(Struct, forbid_unknown_fields=True):
-    server: str
-    removed: bool
-
-
-class _Client(Struct, forbid_unknown_fields=True):
-    name: str
-    admitted: bool
-    key: str | None = None
-    scopes: list[Scope] = []
-
-
-class _Correction(Struct, forbid_unknown_fields=True):
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,25 +89,22 @@ class OperatorCommands:
     def _understand(self, body: bytes) -> tuple[str, OperatorCommand, str]:
         """The kind of a command, what it is in the log, and what to tell when it is granted."""
         try:
-            members = list(msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items())
-            match members:
-                case [("exclusion" as kind, told)]:
-                    return kind, *self._exclusion(msgspec.json.decode(told, type=_Exclusion))
-                case [("cost" as kind, told)]:
-                    return kind, *self._cost(msgspec.json.decode(told, type=_Cost))
-                case [("force" as kind, told)]:
-                    return kind, *self._force(msgspec.json.decode(told, type=_Force))
-                case [("removal" as kind, told)]:
-                    return kind, *self._removal(msgspec.json.decode(told, type=_Removal))
-                case [("client" as kind, told)]:
-                    return kind, *self._client(msgspec.json.decode(told, type=_Client))
-                case [("correction" as kind, told)]:
-                    msgspec.json.decode(told, type=_Correction)
-                    return kind, *self._correction()
-                case _:
-                    raise Refused(400, "bad-request", f"the body is {FORMS}")
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            request = decode(body, CommandRequest)
+        except DocumentError as error:
             raise Refused(400, "bad-request", f"the body is {FORMS}: {error}") from error
+        match request.order:
+            case ExclusionOrder() as order:
+                return request.kind, *self._exclusion(order)
+            case CostOrder() as order:
+                return request.kind, *self._cost(order)
+            case ForceOrder() as order:
+                return request.kind, *self._force(order)
+            case RemovalOrder() as order:
+                return request.kind, *self._removal(order)
+            case ClientOrder() as order:
+                return request.kind, *self._client(order)
+            case CorrectionOrder():
+                return request.kind, *self._correction()
 
     @property
     def _state(self) -> FarmState:
@@ -139,7 +112,7 @@ class OperatorCommands:
 
     # -- leaves --------------------------------------------------------------------------------------------------------
 
-    def _exclusion(self, asked: _Exclusion) -> tuple[Exclusion, str]:
+    def _exclusion(self, asked: ExclusionOrder) -> tuple[Exclusion, str]:
         leaf_hash = self._leaf_hash(asked.hash)
         if not asked.excluded and leaf_hash not in self._state.weights.excluded:
             raise Refused(
@@ -148,7 +121,7 @@ class OperatorCommands:
         done = "is excluded" if asked.excluded else "is listed again"
         return Exclusion(leaf_hash, asked.excluded), f"{address_of_hash(leaf_hash)} {done}{self._unknown(leaf_hash)}"
 
-    def _cost(self, asked: _Cost) -> tuple[CostFactor, str]:
+    def _cost(self, asked: CostOrder) -> tuple[CostFactor, str]:
         leaf_hash = self._leaf_hash(asked.hash)
         text = f"{address_of_hash(leaf_hash)} has the factor {asked.factor:g}{self._unknown(leaf_hash)}"
         return CostFactor(leaf_hash, asked.factor), text
@@ -167,7 +140,7 @@ class OperatorCommands:
 
     # -- masters -------------------------------------------------------------------------------------------------------
 
-    def _force(self, asked: _Force) -> tuple[Force, str]:
+    def _force(self, asked: ForceOrder) -> tuple[Force, str]:
         wanted = _hash(asked.master)
         master = next((each for each in self._state.masters if hash_of(each) == wanted), None)
         if master is None:
@@ -184,7 +157,7 @@ class OperatorCommands:
 
     # -- servers -------------------------------------------------------------------------------------------------------
 
-    def _removal(self, asked: _Removal) -> tuple[Removal, str]:
+    def _removal(self, asked: RemovalOrder) -> tuple[Removal, str]:
         server_id = self._server_named(asked.server)
         voters = {each.raft_id for each in self.view.raft.voters}
         members = voters | {each.raft_id for each in self.view.raft.learners}
@@ -207,7 +180,7 @@ class OperatorCommands:
 
     # -- client keys ---------------------------------------------------------------------------------------------------
 
-    def _client(self, asked: _Client) -> tuple[ClientKey, str]:
+    def _client(self, asked: ClientOrder) -> tuple[ClientKey, str]:
         try:
             entry = self._admitted_client(asked) if asked.admitted else self._removed_client(asked.name)
         except ApplicationError as error:
@@ -219,7 +192,7 @@ class OperatorCommands:
         done = f"is admitted with the scope {scopes}" if asked.admitted else "is removed: what it signs has no effect"
         return entry, f"the client key {entry.name} ({entry.node_id.hex()}) {done}"
 
-    def _admitted_client(self, asked: _Client) -> ClientKey:
+    def _admitted_client(self, asked: ClientOrder) -> ClientKey:
         key = octets(asked.key or "", PUBLIC_KEY_BYTES)
         return ClientKey(node_id_of(key), asked.name, key, tuple(dict.fromkeys(asked.scopes)), admitted=True)
 

@@ -16,42 +16,38 @@
     POST /v1/backup                                 what the farm agreed on, as the bytes of a backup file
     POST /v1/keys/install, use, remove, export      changes of the key ring; the current farm key file (secret)
 
-The routes know nothing of sockets, and of the node only the `ControlPort` that it implements. Every refusal is JSON
-`{"error": {"code": …, "text": …}}`, whose text says what was wrong and what would be right.
+The routes know nothing of sockets, and of the node only its `NodePort`. Every refusal is JSON `{"error": {"code": …,
+"text": …}}`, whose text says what was wrong and what would be right.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from bridge.api.control import (
     WAIT_LIMIT_MS,
-    ClusterAnswer,
-    CommandAnswer,
-    EventPage,
-    KeysAnswer,
-    LogPage,
-    LogTimeAnswer,
+    ConfirmedAnswer,
+    FarmKeyAnswer,
+    HealthAnswer,
+    KeyAnswer,
+    LeaderAnswer,
+    LeavingAnswer,
+    RefusalAnswer,
+    RefusalView,
     Refused,
-    SubmitAnswer,
     SubmitOutcome,
+    WithdrawnAnswer,
 )
-from bridge.api.control_json import (
-    cluster_document,
-    event_page_document,
-    keys_document,
-    log_page_document,
-    submit_document,
-)
+from bridge.api.json import DocumentError, RequestBody, decode, encode
+from bridge.api.requests import ConfirmClusterRequest, KeyRequest, TransferRequest
 from bridge.api.view import FarmView, Phase
-from bridge.api.view_json import document, encode_view
-from bridge.core.formation.founding import CLUSTER_ID_BYTES
 from bridge.node.control.access import Access
+from bridge.node.control.node_port import NodePort
 from consensus.sessions import RequestId, parse_request_id
 
 LOG = logging.getLogger(__name__)
@@ -61,6 +57,9 @@ PAGE_DEFAULT = 100
 QUERY_LIMIT_FIELDS = 8
 _PAGE = {"from": 1, "limit": PAGE_DEFAULT, "wait": 0}
 NUMBER_LIMIT = 2**63 - 1
+_KEY_STEP = 'expected {"key": ID, "force": false}'
+
+B = TypeVar("B", bound=RequestBody)
 
 JSON_TYPE = "application/json"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -72,82 +71,6 @@ OUTCOME_STATUS = {
     SubmitOutcome.UNKNOWN: 504,
     SubmitOutcome.EXPIRED: 410,
 }
-
-
-class KeyPort(Protocol):
-    """The node's hand on the farm's keys. `Refused` says why a step is not taken."""
-
-    async def listing(self) -> KeysAnswer:
-        """The ring, and who has it."""
-
-    async def install(self) -> str:
-        """Have a new key opened everywhere; its id."""
-
-    async def use(self, name: str, *, force: bool) -> None:
-        """Have everybody seal with an installed key."""
-
-    async def remove(self, name: str, *, force: bool) -> None:
-        """Have a key refused everywhere."""
-
-    async def export(self) -> str:
-        """The current farm key file. Secret."""
-
-
-class ControlPort(Protocol):
-    """The node, as far as the control endpoint needs it. A wait ends early when there is something to answer."""
-
-    @property
-    def keys(self) -> KeyPort:
-        """The farm's keys."""
-
-    async def view(self) -> FarmView:
-        """The picture of this moment."""
-
-    async def cluster(self) -> ClusterAnswer:
-        """Who leads and who votes."""
-
-    async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
-        """Committed entries from `first` on; if there are none yet, wait for one for at most `wait_ms`.
-
-        `linearizable`: this node has first applied everything that was acknowledged before the call.
-        """
-
-    async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
-        """Events of the trace from `cursor` on, waiting likewise."""
-
-    async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
-        """Have one application entry (a JSON object) committed, here or by the leader, and applied at most once."""
-
-    async def command(self, body: bytes) -> CommandAnswer:
-        """Commits an operator's command (`bridge.node.control.operator_commands`), or raises `Refused`."""
-
-    async def log_time(self) -> LogTimeAnswer:
-        """The farm's time, and the servers' clocks beside it; `Refused` on a node that is no server of a farm."""
-
-    async def leave(self) -> None:
-        """Begin to leave the farm and stop; returns as soon as it is certain that the node will."""
-
-    async def withdraw(self) -> str | None:
-        """Take back this node's promise to found the farm; a text says why that cannot be."""
-
-    async def confirm_cluster(self, cluster_id: bytes) -> str | None:
-        """The operator says that this cluster is the node's farm; a text says why that cannot be."""
-
-    async def transfer(self, to: str | None) -> str:
-        """Hand leadership to the node of that name or Raft id; who leads now. `Refused` says why it does not."""
-
-
-class _Transfer(Struct, forbid_unknown_fields=True):
-    to: str | None = None
-
-
-class _ConfirmCluster(Struct, forbid_unknown_fields=True, rename="camel"):
-    cluster_id: Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * CLUSTER_ID_BYTES}}}\\Z")]
-
-
-class _KeyStep(Struct, forbid_unknown_fields=True):
-    key: str
-    force: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +97,13 @@ Handler = Callable[[Request, str], Awaitable[Answer]]
 
 def refusal(status: int, code: str, text: str) -> Answer:
     """The answer to what is refused."""
-    return Answer(status, msgspec.json.encode({"error": {"code": code, "text": text}}))
+    return Answer(status, encode(RefusalAnswer(RefusalView(code, text))))
 
 
 class Routes:
-    """Answers requests out of a `ControlPort`."""
+    """Answers requests out of a `NodePort`."""
 
-    def __init__(self, port: ControlPort, more: Mapping[str, tuple[str, Handler]] | None = None) -> None:
+    def __init__(self, port: NodePort, more: Mapping[str, tuple[str, Handler]] | None = None) -> None:
         """`more`: routes that other parts of the node answer."""
         self._port = port
         self.counters = {"control_requests": 0, "control_refused": 0, "control_internal_errors": 0}
@@ -234,20 +157,19 @@ class Routes:
         return await handler(request, parts.query)
 
     async def _view(self, _request: Request, _query: str) -> Answer:
-        return Answer(200, encode_view(await self._port.view()))
+        return json_answer(await self._port.view())
 
     async def _cluster(self, _request: Request, _query: str) -> Answer:
-        return _json(200, cluster_document(await self._port.cluster()))
+        return json_answer(await self._port.cluster())
 
     async def _log(self, _request: Request, query: str) -> Answer:
         asked = _numbers(query, {**_PAGE, "linearizable": 0})
         first, limit, wait_ms = _page(asked)
-        page = await self._port.read_log(first, limit, wait_ms, linearizable=asked["linearizable"] > 0)
-        return _json(200, log_page_document(page))
+        return json_answer(await self._port.read_log(first, limit, wait_ms, linearizable=asked["linearizable"] > 0))
 
     async def _events(self, _request: Request, query: str) -> Answer:
         cursor, limit, wait_ms = _page(_numbers(query, _PAGE))
-        return _json(200, event_page_document(await self._port.read_events(cursor, limit, wait_ms)))
+        return json_answer(await self._port.read_events(cursor, limit, wait_ms))
 
     async def _metrics(self, _request: Request, _query: str) -> Answer:
         # Its library takes 2.4 MB, which a node that nobody scrapes has a better use for.
@@ -256,67 +178,71 @@ class Routes:
         return Answer(200, exposition(await self._port.view(), self.counters), METRICS_TYPE)
 
     async def _healthz(self, _request: Request, _query: str) -> Answer:
-        return _health(await self._port.view())
+        reasons = tuple(_unhealthy(await self._port.view()))
+        return json_answer(HealthAnswer(not reasons, reasons), 503 if reasons else 200)
 
     async def _submit(self, request: Request, query: str) -> Answer:
         answer = await self._port.submit(_entry(request.body), _request_id(query))
-        return _json(OUTCOME_STATUS[answer.outcome], submit_document(answer))
+        return json_answer(answer, OUTCOME_STATUS[answer.outcome])
 
     async def _command(self, request: Request, _query: str) -> Answer:
-        return _json(200, {"schema": 1, **document(await self._port.command(request.body))})
+        return json_answer(await self._port.command(request.body))
 
     async def _log_time(self, _request: Request, _query: str) -> Answer:
-        return _json(200, {"schema": 1, **document(await self._port.log_time())})
+        return json_answer(await self._port.log_time())
 
     async def _leave(self, _request: Request, _query: str) -> Answer:
         await self._port.leave()
-        return _json(202, {"schema": 1, "leaving": True})
+        return json_answer(LeavingAnswer(leaving=True), 202)
 
     async def _withdraw(self, _request: Request, _query: str) -> Answer:
         reason = await self._port.withdraw()
         if reason is not None:
             raise Refused(409, "not-withdrawn", reason)
-        return _json(200, {"schema": 1, "withdrawn": True})
+        return json_answer(WithdrawnAnswer(withdrawn=True))
 
     async def _confirm_cluster(self, request: Request, _query: str) -> Answer:
-        try:
-            asked = msgspec.json.decode(request.body, type=_ConfirmCluster)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Refused(400, "bad-request", f'the body is {{"clusterId": 32 hexadecimal digits}}: {error}') from error
+        asked = body_of(request, ConfirmClusterRequest, 'the body is {"clusterId": 32 hexadecimal digits}')
         reason = await self._port.confirm_cluster(bytes.fromhex(asked.cluster_id))
         if reason is not None:
             raise Refused(409, "not-confirmed", reason)
-        return _json(200, {"schema": 1, "confirmed": asked.cluster_id})
+        return json_answer(ConfirmedAnswer(asked.cluster_id))
 
     async def _transfer(self, request: Request, _query: str) -> Answer:
-        try:
-            asked = msgspec.json.decode(request.body or b"{}", type=_Transfer)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Refused(400, "bad-request", f'the body is {{"to": NODE}}, or nothing: {error}') from error
-        return _json(200, {"schema": 1, "leader": await self._port.transfer(asked.to)})
+        asked = body_of(request, TransferRequest, 'the body is {"to": NODE}, or nothing', empty=b"{}")
+        return json_answer(LeaderAnswer(await self._port.transfer(asked.to)))
 
     async def _keys(self, _request: Request, _query: str) -> Answer:
-        return _json(200, keys_document(await self._port.keys.listing()))
+        return json_answer(await self._port.keys.listing())
 
     async def _install_key(self, _request: Request, _query: str) -> Answer:
-        return _json(200, {"schema": 1, "key": await self._port.keys.install()})
+        return json_answer(KeyAnswer(await self._port.keys.install()))
 
     async def _use_key(self, request: Request, _query: str) -> Answer:
-        step = _key_step(request.body)
+        step = body_of(request, KeyRequest, _KEY_STEP)
         await self._port.keys.use(step.key, force=step.force)
-        return _json(200, {"schema": 1, "key": step.key})
+        return json_answer(KeyAnswer(step.key))
 
     async def _remove_key(self, request: Request, _query: str) -> Answer:
-        step = _key_step(request.body)
+        step = body_of(request, KeyRequest, _KEY_STEP)
         await self._port.keys.remove(step.key, force=step.force)
-        return _json(200, {"schema": 1, "key": step.key})
+        return json_answer(KeyAnswer(step.key))
 
     async def _export_keys(self, _request: Request, _query: str) -> Answer:
-        return _json(200, {"schema": 1, "farmKey": await self._port.keys.export()})
+        return json_answer(FarmKeyAnswer(await self._port.keys.export()))
 
 
-def _json(status: int, document: dict[str, Any]) -> Answer:
-    return Answer(status, msgspec.json.encode(document))
+def json_answer(document: Struct, status: int = 200) -> Answer:
+    """A document as an answer."""
+    return Answer(status, encode(document))
+
+
+def body_of(request: Request, kind: type[B], expected: str, *, empty: bytes = b"") -> B:
+    """What a client asks for; `Refused` says what was `expected`. A body without a byte stands for `empty`."""
+    try:
+        return decode(request.body or empty, kind)
+    except DocumentError as error:
+        raise Refused(400, "bad-request", f"{expected}: {error}") from error
 
 
 def _fields(query: str, names: Iterable[str]) -> list[tuple[str, str]]:
@@ -355,13 +281,6 @@ def _page(numbers: Mapping[str, int]) -> tuple[int, int, int]:
     return max(1, numbers["from"]), min(numbers["limit"], PAGE_LIMIT), min(numbers["wait"], WAIT_LIMIT_MS)
 
 
-def _key_step(body: bytes) -> _KeyStep:
-    try:
-        return msgspec.json.decode(body, type=_KeyStep)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise Refused(400, "bad-request", f'expected {{"key": ID, "force": false}}: {error}') from error
-
-
 def _entry(body: bytes) -> bytes:
     try:
         found = msgspec.json.decode(body)
@@ -372,10 +291,8 @@ def _entry(body: bytes) -> bytes:
     return body
 
 
-def _health(view: FarmView) -> Answer:
-    reasons = []
+def _unhealthy(view: FarmView) -> Iterator[str]:
     if view.node.phase not in {Phase.FOUNDED, Phase.OBSERVER}:
-        reasons.append(f"this node is {view.node.phase.value}")
+        yield f"this node is {view.node.phase.value}"
     if view.raft.leader_id is None:
-        reasons.append("no leader is known: no quorum, or an election is going on")
-    return _json(503 if reasons else 200, {"schema": 1, "healthy": not reasons, "reasons": reasons})
+        yield "no leader is known: no quorum, or an election is going on"

@@ -23,8 +23,9 @@ import h11
 import trio
 
 from bridge.node.control.access import Access, RemoteAccess
+from bridge.node.control.node_port import NodePort
 from bridge.node.control.places import Place, RemotePlaces
-from bridge.node.control.routes import Answer, ControlPort, Handler, Request, Routes, refusal
+from bridge.node.control.routes import Answer, Handler, Request, Routes, refusal
 from bridge.node.security.control_socket import ControlSocketError, identity, listen, remove_if_ours
 from bridge.node.security.local_trust import is_trusted_user, peer_user_id
 from consensus.net import AcceptOptions, AcceptQueue, DropReason, TlsStream
@@ -73,12 +74,12 @@ class _Client:
 
 
 class ControlServer:
-    """Serves a `ControlPort` at `path` until cancelled."""
+    """Serves a `NodePort` at `path` until cancelled."""
 
     def __init__(
         self,
         path: Path,
-        port: ControlPort,
+        port: NodePort,
         limits: ControlLimits | None = None,
         remote: RemoteAccess | None = None,
         more: Mapping[str, tuple[str, Handler]] | None = None,

@@ -15,7 +15,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from bridge.node.doctor.check import Check, Result
+from bridge.api.outputs import Check, CheckResult
 from bridge.node.doctor.router_checks import router_checks
 from bridge.node.doctor.running_checks import running_checks
 from bridge.node.doctor.transport_checks import transport_checks
@@ -49,10 +49,10 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
         problems = str(error).splitlines()
         where = "in a file for --config" if path is None else f"in {path}"
         action = f"give it as an option of `garlicfarm run` or {where}; docs/reference/settings.md has the settings"
-        checks.extend(Check("configuration", Result.PROBLEM, problem, action) for problem in problems)
+        checks.extend(Check("configuration", CheckResult.PROBLEM, problem, action) for problem in problems)
         state_dir = overrides.state_dir or default_state_directory()
     else:
-        checks.append(Check("configuration", Result.OK, f"complete; this node is {configuration.name!r}"))
+        checks.append(Check("configuration", CheckResult.OK, f"complete; this node is {configuration.name!r}"))
         checks.append(farm_key_check(configuration.farm_key, configuration.state_dir))
         key_files: list[Path | None] = [each.signing_key for each in configuration.masters if each.signing_key]
         checks.extend(signing_key_check(path, int(time.time())) for path in key_files or [None])
@@ -71,8 +71,8 @@ def python_check(version: tuple[int, ...]) -> Check:
     """Python is new enough."""
     text = ".".join(map(str, version))
     if version < PYTHON_LEAST:
-        return Check("python", Result.PROBLEM, text, "install Python 3.11 or newer")
-    return Check("python", Result.OK, text)
+        return Check("python", CheckResult.PROBLEM, text, "install Python 3.11 or newer")
+    return Check("python", CheckResult.OK, text)
 
 
 def clock_is_synchronized() -> bool | None:
@@ -90,17 +90,17 @@ def clock_check(now_s: int, synchronized: bool | None) -> Check:  # noqa: FBT001
     """The clock is plausible and kept right by something."""
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
     if now_s < RELEASED_S:
-        return Check("clock", Result.PROBLEM, f"{shown}, which is in the past", "set the clock and switch on NTP")
+        return Check("clock", CheckResult.PROBLEM, f"{shown}, which is in the past", "set the clock and switch on NTP")
     match synchronized:
         case True:
-            return Check("clock", Result.OK, f"{shown}, synchronised")
+            return Check("clock", CheckResult.OK, f"{shown}, synchronised")
         case False:
             action = "switch on NTP (for instance: timedatectl set-ntp true); a node more than 30 s off cannot publish"
-            return Check("clock", Result.WARNING, f"{shown}, not known to be synchronised", action)
+            return Check("clock", CheckResult.WARNING, f"{shown}, not known to be synchronised", action)
         case None:
             action = "make sure that NTP runs; a node more than 30 s off cannot publish"
             return Check(
-                "clock", Result.WARNING, f"{shown}; this system cannot tell whether it is synchronised", action
+                "clock", CheckResult.WARNING, f"{shown}; this system cannot tell whether it is synchronised", action
             )
 
 
@@ -109,36 +109,42 @@ def farm_key_check(path: Path, state_dir: Path) -> Check:
     try:
         farm_key = load_farm_key(path)
     except KeyFileError as error:
-        return Check("farm key", Result.PROBLEM, str(error), "make one with `garlicfarm keys new-farm --expect N`")
+        return Check("farm key", CheckResult.PROBLEM, str(error), "make one with `garlicfarm keys new-farm --expect N`")
     try:
         remembered = known_chain(state_dir, farm_key.label)
     except StateError as error:
-        return Check("farm key", Result.PROBLEM, str(error), "`garlicfarm keys export FILE` at a router of the farm")
+        return Check(
+            "farm key", CheckResult.PROBLEM, str(error), "`garlicfarm keys export FILE` at a router of the farm"
+        )
     if remembered is not None and remembered.used_at > farm_key.epoch:
         text = f"{path} is of epoch {farm_key.epoch}; this node remembers epoch {remembered.used_at}, which counts"
-        return Check("farm key", Result.WARNING, text, f"`garlicfarm keys export --replace {path}` while the node runs")
+        return Check(
+            "farm key", CheckResult.WARNING, text, f"`garlicfarm keys export --replace {path}` while the node runs"
+        )
     text = f"{path}: farm {farm_key.label.hex()} ({farm_key.cluster}), founded by {farm_key.expect} routers"
-    return Check("farm key", Result.OK, text)
+    return Check("farm key", CheckResult.OK, text)
 
 
 def signing_key_check(path: Path | None, now_s: int) -> Check:
     """The node can sign what it publishes, for some time yet."""
     if path is None:
         action = "nothing, if others publish; else give [publishing] signing_key"
-        return Check("signing key", Result.WARNING, "none: this node votes and reports, and never publishes", action)
+        return Check(
+            "signing key", CheckResult.WARNING, "none: this node votes and reports, and never publishes", action
+        )
     try:
         key = load_signing_key(path)
     except KeyFileError as error:
         return Check(
-            "signing key", Result.PROBLEM, str(error), "put the key file there, or drop [publishing] signing_key"
+            "signing key", CheckResult.PROBLEM, str(error), "put the key file there, or drop [publishing] signing_key"
         )
     left_s = key.can_sign_until_s - now_s
     if left_s <= 0:
-        return Check("signing key", Result.PROBLEM, f"{path} has ended", RENEW_KEY)
+        return Check("signing key", CheckResult.PROBLEM, f"{path} has ended", RENEW_KEY)
     text = f"{path} signs for another {left_s // DAY_S} days"
     if left_s < TRANSIENT_ALARM_S:
-        return Check("signing key", Result.WARNING, text, RENEW_KEY)
-    return Check("signing key", Result.OK, text)
+        return Check("signing key", CheckResult.WARNING, text, RENEW_KEY)
+    return Check("signing key", CheckResult.OK, text)
 
 
 def port_checks(configuration: NodeConfiguration) -> list[Check]:
@@ -161,11 +167,11 @@ def _port_check(name: str, address: Address, kind: socket.SocketKind, *, running
             probe.bind((address.host, address.port))
         except OSError as error:
             if running:
-                return Check(name, Result.OK, f"{shown} is used by this node, which is running")
+                return Check(name, CheckResult.OK, f"{shown} is used by this node, which is running")
             section = "gossip" if kind is socket.SOCK_DGRAM else "consensus"
             action = f"end what uses it, or set another with [{section}] bind"
-            return Check(name, Result.PROBLEM, f"{shown}: {error.strerror}", action)
-    return Check(name, Result.OK, f"{shown} is free")
+            return Check(name, CheckResult.PROBLEM, f"{shown}: {error.strerror}", action)
+    return Check(name, CheckResult.OK, f"{shown} is free")
 
 
 def state_directory_check(path: Path) -> Check:
@@ -174,18 +180,18 @@ def state_directory_check(path: Path) -> Check:
     try:
         check_state_directory(path)
     except UntrustedPathError as error:
-        return Check("state", Result.PROBLEM, str(error), "do as it says: a node refuses to start with it")
+        return Check("state", CheckResult.PROBLEM, str(error), "do as it says: a node refuses to start with it")
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         text = f"{existing} cannot be written: {error.strerror}"
-        return Check("state", Result.PROBLEM, text, "give it to this user, or name another with --state-dir")
+        return Check("state", CheckResult.PROBLEM, text, "give it to this user, or name another with --state-dir")
     if existing == path and path.stat().st_mode & 0o077:
         text = f"{path} is open to other users of this machine: the node's keys and its control socket lie there"
-        return Check("state", Result.PROBLEM, text, f"chmod 700 {path}")
+        return Check("state", CheckResult.PROBLEM, text, f"chmod 700 {path}")
     made = "" if existing == path else ", made at the first start"
-    return Check("state", Result.OK, f"{path}{made}")
+    return Check("state", CheckResult.OK, f"{path}{made}")
 
 
 def disk_check(path: Path) -> Check:
@@ -193,10 +199,10 @@ def disk_check(path: Path) -> Check:
     free = shutil.disk_usage(_existing(path)).free
     text = f"{free // (1024 * 1024)} MiB free for {path}"
     if free < DISK_PROBLEM_BYTES:
-        return Check("disk", Result.PROBLEM, text, "free some space: the log needs up to 256 MiB")
+        return Check("disk", CheckResult.PROBLEM, text, "free some space: the log needs up to 256 MiB")
     if free < DISK_WARNING_BYTES:
-        return Check("disk", Result.WARNING, text, "free some space: the log needs up to 256 MiB")
-    return Check("disk", Result.OK, text)
+        return Check("disk", CheckResult.WARNING, text, "free some space: the log needs up to 256 MiB")
+    return Check("disk", CheckResult.OK, text)
 
 
 def _existing(path: Path) -> Path:
@@ -225,17 +231,20 @@ def java_check(version: str | None) -> Check:
         "only the pipeline needs it: install Java 17 or 21, or call `make pipeline` in the checkout, which brings one"
     )
     if version is None:
-        return Check("java", Result.WARNING, "none", action)
+        return Check("java", CheckResult.WARNING, "none", action)
     major = version.partition('"')[2].partition('"')[0].partition(".")[0]
     if not major.isdigit() or int(major) < JAVA_LEAST:
-        return Check("java", Result.WARNING, f"{version}: older than {JAVA_LEAST}", action)
-    return Check("java", Result.OK, version)
+        return Check("java", CheckResult.WARNING, f"{version}: older than {JAVA_LEAST}", action)
+    return Check("java", CheckResult.OK, version)
 
 
 def spark_check(*, installed: bool) -> Check:
     """The pipeline's extra is installed; nodes do not need it."""
     if installed:
-        return Check("spark", Result.OK, "installed")
+        return Check("spark", CheckResult.OK, "installed")
     return Check(
-        "spark", Result.WARNING, "not installed", "only the pipeline needs it: call `make pipeline` in the checkout"
+        "spark",
+        CheckResult.WARNING,
+        "not installed",
+        "only the pipeline needs it: call `make pipeline` in the checkout",
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from bridge.node.doctor.check import Check, Result
+from bridge.api.outputs import Check, CheckResult
 from bridge.node.router.i2cp_connection import RouterDate, open_i2cp
 from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import CLOCK_LIMIT_MS
@@ -26,16 +26,16 @@ def router_checks(settings: RouterSettings, signing_keys: Sequence[Path]) -> lis
     if settings.i2cp is None:
         action = 'for a real one set [router] kind = "i2cp"; docs/how-to/attach-a-router.md tells how'
         text = f"none: structures are kept in {settings.directory}, and outside a demonstration no leaf is healthy"
-        return [Check(ROUTER, Result.WARNING, text, action)]
+        return [Check(ROUTER, CheckResult.WARNING, text, action)]
     try:
         access = settings.i2cp.access()
     except KeyFileError as error:
-        return [Check(ROUTER, Result.PROBLEM, str(error), "write the password into that file, with mode 0600")]
+        return [Check(ROUTER, CheckResult.PROBLEM, str(error), "write the password into that file, with mode 0600")]
     checks = trio.run(_ask, access.i2cp, access.control)
     if settings.i2cp.software is Software.I2PD and any(_is_offline(path) for path in signing_keys):
         text = "i2pd makes no session for a transient key, so this node cannot publish through it"
         action = "take a Java router, or the master key itself as the signing key (docs/how-to/signing-keys.md)"
-        checks.append(Check("router key", Result.PROBLEM, text, action))
+        checks.append(Check("router key", CheckResult.PROBLEM, text, action))
     return checks
 
 
@@ -54,7 +54,7 @@ async def _ask(i2cp: I2cpAccess, control: ControlAccess | None) -> list[Check]:
         action = (
             "start the router, switch its I2CP port on, and check router.i2cp (Java: 7654; i2pd: [i2cp] in its file)"
         )
-        found = [Check(ROUTER, Result.PROBLEM, str(error), action)]
+        found = [Check(ROUTER, CheckResult.PROBLEM, str(error), action)]
     return [*found, await _status_check(control)]
 
 
@@ -63,23 +63,25 @@ def _clock_check(access: I2cpAccess, date: RouterDate) -> Check:
     version = f", I2CP {date.version}" if date.version and access.software is Software.JAVA else ""
     text = f"{access.link} answers{version}; its clock differs by {date.difference_ms / 1000:+.1f} s"
     if abs(date.difference_ms) >= CLOCK_LIMIT_MS:
-        return Check(ROUTER, Result.PROBLEM, text, "correct the clocks (NTP) of the router and of this machine")
-    return Check(ROUTER, Result.OK, text)
+        return Check(ROUTER, CheckResult.PROBLEM, text, "correct the clocks (NTP) of the router and of this machine")
+    return Check(ROUTER, CheckResult.OK, text)
 
 
 async def _status_check(access: ControlAccess | None) -> Check:
     if access is None:
         action = "set router.i2pcontrol and router.i2pcontrol_password_file; without it load is judged by halves"
-        return Check(STATUS, Result.WARNING, "not asked: the router's uptime, load and tunnels stay unknown", action)
+        return Check(
+            STATUS, CheckResult.WARNING, "not asked: the router's uptime, load and tunnels stay unknown", action
+        )
     try:
         facts = await I2PControl(access).facts()
     except RouterLost as error:
         action = (
             "switch I2PControl on (Java: a web application of the console; i2pd: [i2pcontrol]), and check the password"
         )
-        return Check(STATUS, Result.PROBLEM, str(error), action)
+        return Check(STATUS, CheckResult.PROBLEM, str(error), action)
     uptime = "unknown" if facts.uptime_ms is None else f"{facts.uptime_ms // 60_000} min"
     text = f"{access.link}: version {facts.version or 'unknown'}, up for {uptime}, status {facts.status or 'unknown'}"
     if facts.network_error is not None:
-        return Check(STATUS, Result.WARNING, f"{text}; {facts.network_error}", "look at the router's own console")
-    return Check(STATUS, Result.OK, text)
+        return Check(STATUS, CheckResult.WARNING, f"{text}; {facts.network_error}", "look at the router's own console")
+    return Check(STATUS, CheckResult.OK, text)

@@ -6,10 +6,10 @@ the clocks of all servers, so no time server is needed.
 
 from pathlib import Path
 
+from bridge.api.outputs import Check, CheckResult
 from bridge.api.view import FarmView, Phase
 from bridge.core.membership.reconcile import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError, ask
-from bridge.node.doctor.check import Check, Result
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 
 CLOCK_WARNING_MS = 5_000
@@ -31,7 +31,7 @@ def running_checks(state_dir: Path) -> list[Check]:
         return checks_of(ask(socket, _picture))
     except ControlError as error:
         action = "look at its output; a node that hangs can be stopped and started"
-        return [Check("node", Result.PROBLEM, f"it runs and does not answer: {error}", action)]
+        return [Check("node", CheckResult.PROBLEM, f"it runs and does not answer: {error}", action)]
 
 
 async def _picture(client: ControlClient) -> FarmView:
@@ -40,7 +40,7 @@ async def _picture(client: ControlClient) -> FarmView:
 
 def checks_of(view: FarmView) -> list[Check]:
     """The same out of a picture."""
-    node = Check("node", Result.OK, f"{view.node.name} runs, version {view.node.version}, {view.node.phase.value}")
+    node = Check("node", CheckResult.OK, f"{view.node.name} runs, version {view.node.version}, {view.node.phase.value}")
     in_farm = view.node.phase in {Phase.FOUNDED, Phase.OBSERVER} and view.raft.log_time_ms is not None
     of_farm = [_quorum_check(view), *_log_time_checks(view), _company_check(view)] if in_farm else []
     return [node, *of_farm, *_alarm_checks(view)]
@@ -50,9 +50,9 @@ def _quorum_check(view: FarmView) -> Check:
     raft = view.raft
     if raft.leader_id is None:
         action = "start the others or mend the network; docs/how-to/recover.md"
-        return Check("quorum", Result.PROBLEM, "there is no leader: nothing can be committed", action)
+        return Check("quorum", CheckResult.PROBLEM, "there is no leader: nothing can be committed", action)
     leader = raft.leader_name or f"server {raft.leader_id}"
-    return Check("quorum", Result.OK, f"{leader} leads {len(raft.voters)} voters in term {raft.term}")
+    return Check("quorum", CheckResult.OK, f"{leader} leads {len(raft.voters)} voters in term {raft.term}")
 
 
 def _log_time_checks(view: FarmView) -> list[Check]:
@@ -61,10 +61,10 @@ def _log_time_checks(view: FarmView) -> list[Check]:
     ahead_ms = view.taken_at_ms - view.raft.log_time_ms
     text = f"this machine's clock is {abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms >= 0 else 'behind'} log time"
     if abs(ahead_ms) > CLOCK_PROBLEM_MS:
-        return [Check("log time", Result.PROBLEM, f"{text}: this node cannot publish", NTP)]
+        return [Check("log time", CheckResult.PROBLEM, f"{text}: this node cannot publish", NTP)]
     if abs(ahead_ms) > CLOCK_WARNING_MS:
-        return [Check("log time", Result.WARNING, text, NTP)]
-    return [Check("log time", Result.OK, text)]
+        return [Check("log time", CheckResult.WARNING, text, NTP)]
+    return [Check("log time", CheckResult.OK, text)]
 
 
 def _company_check(view: FarmView) -> Check:
@@ -77,16 +77,16 @@ def _company_check(view: FarmView) -> Check:
     ]
     if lost:
         action = "look whether it runs, and whether UDP (gossip) and TCP (consensus) get through to it"
-        return Check("members", Result.WARNING, f"not reached: {', '.join(lost)}", action)
+        return Check("members", CheckResult.WARNING, f"not reached: {', '.join(lost)}", action)
     alive = sum(member.status is MemberStatus.ALIVE for member in others)
-    return Check("members", Result.OK, f"{alive} other members are reached")
+    return Check("members", CheckResult.OK, f"{alive} other members are reached")
 
 
 def _alarm_checks(view: FarmView) -> list[Check]:
     return [
         Check(
             f"alarm {alarm.kind}",
-            Result.PROBLEM if alarm.kind in GRAVE else Result.WARNING,
+            CheckResult.PROBLEM if alarm.kind in GRAVE else CheckResult.WARNING,
             alarm.text,
             alarm.action,
         )

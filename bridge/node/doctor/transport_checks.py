@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from bridge.node.doctor.check import Check, Result
+from bridge.api.outputs import Check, CheckResult
 from bridge.node.raft.users import UsersError, read_files, read_password
 from bridge.node.security.certificates import RENEW_SIGNED, validity_of
 from bridge.node.settings.configuration import NodeConfiguration
@@ -23,8 +23,10 @@ def transport_checks(configuration: NodeConfiguration) -> list[Check]:
 def _judged(certificate: NodeCertificate, *, signed: bool) -> Check:
     found = validity_of(certificate, datetime.now(UTC), signed=signed)
     if not found.ends_soon:
-        return Check("certificate", Result.OK, found.text)
-    return Check("certificate", Result.PROBLEM if found.is_unusable else Result.WARNING, found.text, found.action)
+        return Check("certificate", CheckResult.OK, found.text)
+    return Check(
+        "certificate", CheckResult.PROBLEM if found.is_unusable else CheckResult.WARNING, found.text, found.action
+    )
 
 
 def _certificate_checks(configuration: NodeConfiguration) -> Iterator[Check]:
@@ -33,7 +35,7 @@ def _certificate_checks(configuration: NodeConfiguration) -> Iterator[Check]:
         try:
             yield _judged(operators_certificate(transport.certificate), signed=True)
         except CertificateError as error:
-            yield Check("certificate", Result.PROBLEM, str(error), RENEW_SIGNED)
+            yield Check("certificate", CheckResult.PROBLEM, str(error), RENEW_SIGNED)
     elif transport.proxy is None and (configuration.state_dir / CERTIFICATE_FILE).exists():
         yield _judged(NodeCertificate(configuration.state_dir / CERTIFICATE_FILE, b""), signed=False)
 
@@ -45,9 +47,11 @@ def _users_checks(configuration: NodeConfiguration) -> Iterator[Check]:
         try:
             read_files(users)
         except UsersError as error:
-            yield Check("users", Result.PROBLEM, str(error), "mend the file; docs/reference/transports.md has its form")
+            yield Check(
+                "users", CheckResult.PROBLEM, str(error), "mend the file; docs/reference/transports.md has its form"
+            )
         else:
-            yield Check("users", Result.OK, f"{' and '.join(named)} can be read")
+            yield Check("users", CheckResult.OK, f"{' and '.join(named)} can be read")
 
 
 def _proxy_checks(configuration: NodeConfiguration) -> Iterator[Check]:
@@ -63,8 +67,8 @@ def _proxy_check(proxy: ProxySettings) -> Check:
             read_password(proxy.password_file)
         socket.create_connection((proxy.address.host, proxy.address.port), CONNECT_TIMEOUT_S).close()
     except UsersError as error:
-        return Check("proxy", Result.PROBLEM, str(error), "mend [proxy] password_file")
+        return Check("proxy", CheckResult.PROBLEM, str(error), "mend [proxy] password_file")
     except OSError as error:
         action = "start the I2P router's HTTP client proxy there, or set [proxy] address"
-        return Check("proxy", Result.PROBLEM, f"{shown} does not answer: {error.strerror or error}", action)
-    return Check("proxy", Result.OK, f"{shown} answers")
+        return Check("proxy", CheckResult.PROBLEM, f"{shown} does not answer: {error.strerror or error}", action)
+    return Check("proxy", CheckResult.OK, f"{shown} answers")

@@ -23,7 +23,7 @@ from itertools import islice
 
 import trio
 
-from bridge.api.control import EventPage, Scalar, TraceEvent
+from bridge.api.trace import EventPage, Scalar, TraceEvent
 
 CAPACITY_EVENTS = 4096
 PER_CAUSE_EVENTS = CAPACITY_EVENTS // 4

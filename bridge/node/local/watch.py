@@ -13,9 +13,9 @@ from pathlib import Path
 
 import trio
 
-from bridge.api.control import TraceEvent
+from bridge.api.json import DocumentError
+from bridge.api.trace import TraceEvent
 from bridge.api.view import FarmView, LocalFarmView, ProcessView, best_view
-from bridge.api.view_json import ViewError
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.local.farm_files import LocalFarm
 from bridge.node.local.supervisor import Child
@@ -115,7 +115,7 @@ class LocalWatch:
             while True:
                 try:
                     self._views[name] = await client.view()
-                except (ControlError, ViewError):
+                except (ControlError, DocumentError):
                     if not child.running:
                         self._views.pop(name, None)
                 await trio.sleep(VIEW_INTERVAL_SECONDS)
@@ -130,7 +130,7 @@ class LocalWatch:
                         last = None
                     doubtful = False
                     page = await client.events(1 if last is None else last.cursor + 1, wait_ms=EVENT_WAIT_MS)
-                except (ControlError, ViewError):
+                except (ControlError, DocumentError):
                     doubtful = True
                     await trio.sleep(VIEW_INTERVAL_SECONDS)
                     continue

@@ -25,7 +25,7 @@ from typing import Final
 
 import trio
 
-from bridge.api.control import Scalar
+from bridge.api.trace import Scalar
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, next_level
 from bridge.core.membership.admission import Admitted, Standing, is_lapsed, out_refusal, raft_id_of
 from bridge.core.membership.eviction import sponsors_needed

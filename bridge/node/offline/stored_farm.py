@@ -25,8 +25,7 @@ from pathlib import Path
 
 import trio
 
-from bridge.api.control import EntryKind
-from bridge.api.control_json import log_entry
+from bridge.api.log import EntryKind, log_entry
 from bridge.core.log.records import Clock, Correction
 from bridge.core.state.farm_state import LOG_TIME_LIMIT_MS
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
@@ -294,7 +293,7 @@ def _row(index: Index, term: int, kind: int, value: bytes, log_time_ms: int | No
         shown = log_entry(index, Entry(term, EntryKindInLog(kind), value), log_time_ms)
     except ValueError as error:
         raise RecordError(f"entry {index} cannot be read: {error}") from error
-    return index, term, shown.kind.value, log_time_ms, shown.value
+    return index, term, shown.kind.value, log_time_ms, shown.data
 
 
 def _later(log_time_ms: int | None, value: bytes) -> int | None:

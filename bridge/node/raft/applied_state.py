@@ -18,7 +18,7 @@ from typing import assert_never
 
 import trio
 
-from bridge.api.control import Scalar
+from bridge.api.trace import Scalar
 from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten
 from bridge.core.farm.operator_commands import PublicationForced, RemovalChanged
 from bridge.core.farm.state_machine import (

@@ -8,7 +8,8 @@ from contextlib import suppress
 
 import trio
 
-from bridge.api.control import Refused, Scalar
+from bridge.api.control import Refused
+from bridge.api.trace import Scalar
 from bridge.api.view import VoterView
 from bridge.node.raft.replica import Replica
 from consensus import ServerBusyError, ServerId, ServerStoppedError, TransferOutcome, integer_id

@@ -18,11 +18,12 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import trio
+from msgspec.structs import replace
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.formation.founding import Founding
@@ -178,11 +179,11 @@ class Replica:
         What the leader alone writes is refused here too: it goes to the server directly, from those who make it.
         """
         if is_leaders_own(command):
-            return SubmitAnswer(SubmitOutcome.REFUSED, reason=LEADERS_OWN_TEXT)
+            return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=LEADERS_OWN_TEXT)
         deadline = trio.current_time() + self._submit_patience_s
         doubtful = False
         while True:
-            answer = SubmitAnswer(SubmitOutcome.UNKNOWN, reason=NO_ANSWER)
+            answer = SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason=NO_ANSWER)
             left_s = deadline - trio.current_time()
             with trio.move_on_after(left_s + SUBMIT_GRACE_SECONDS):
                 answer = await self._submit_once(command, left_s, repeat_unknown=repeat_unknown)
@@ -211,9 +212,9 @@ class Replica:
                 (command,), patience_s=min(self._client_patience_s, patience_s), repeat_unknown=repeat_unknown
             )
         except GarlicFarmError as error:
-            return SubmitAnswer(SubmitOutcome.REFUSED, reason=str(error))
+            return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=str(error))
         if sent.expired:
-            return SubmitAnswer(SubmitOutcome.EXPIRED, reason=sent.reason)
+            return SubmitAnswer(outcome=SubmitOutcome.EXPIRED, reason=sent.reason)
         resolve = ProposalResolved(0, sent.outcome, sent.position, sent.leader)
         return _answer_of(resolve, sent.reason)
 
@@ -445,16 +446,18 @@ def _answer_of(resolve: ProposalResolved, reason: str = "") -> SubmitAnswer:
     match resolve.outcome:
         case Outcome.COMMITTED:
             return SubmitAnswer(
-                SubmitOutcome.COMMITTED,
+                outcome=SubmitOutcome.COMMITTED,
                 index=None if position is None else position.index,
                 term=None if position is None else position.term,
                 leader_id=leader,
             )
         case Outcome.NOT_LEADER:
             text = reason or "this server does not lead and knows no leader; try again in a moment"
-            return SubmitAnswer(SubmitOutcome.REFUSED, reason=text, leader_id=leader)
+            return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=text, leader_id=leader)
         case Outcome.BUSY:
-            return SubmitAnswer(SubmitOutcome.BUSY, reason=reason or "the leader is busy; try again in a moment")
+            return SubmitAnswer(
+                outcome=SubmitOutcome.BUSY, reason=reason or "the leader is busy; try again in a moment"
+            )
         case Outcome.UNKNOWN:
             text = reason or "leadership changed meanwhile: the entry may be committed or not; look into the log"
-            return SubmitAnswer(SubmitOutcome.UNKNOWN, reason=text, leader_id=leader)
+            return SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason=text, leader_id=leader)

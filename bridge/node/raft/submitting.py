@@ -17,9 +17,9 @@ no number can be put (it is too large, or nested beyond what the farm reads) is 
 
 import json
 from contextlib import suppress
-from dataclasses import replace
 
 import trio
+from msgspec.structs import replace
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.state.farm_state import SESSION_LIMITS
@@ -96,11 +96,11 @@ class Submitting:
             session = self._applied_state.request_of(entry)
             first = None if session is None else self._applied_state.farm.position_of(session)
             if first is None:
-                return SubmitAnswer(SubmitOutcome.EXPIRED, reason=EXPIRED, request=str(request))
+                return SubmitAnswer(outcome=SubmitOutcome.EXPIRED, reason=EXPIRED, request=str(request))
             refusal = self._applied_state.refusal_of(first.index)
             return replace(answer, index=first.index, term=first.term, reason=refusal or "")
         reason = f"committed at index {answer.index}; this node has not applied it yet, so whether it was a repetition"
-        return SubmitAnswer(SubmitOutcome.UNKNOWN, reason=f"{reason} is not known", request=str(request))
+        return SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason=f"{reason} is not known", request=str(request))
 
     async def _submit_once(self, entry: bytes) -> SubmitAnswer:
         """What names no request is not repeated; if it would act on the farm, the answer says whether it did."""
@@ -117,7 +117,7 @@ class Submitting:
 
 
 def _refused(reason: str) -> SubmitAnswer:
-    return SubmitAnswer(SubmitOutcome.REFUSED, reason=reason)
+    return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=reason)
 
 
 def sealed(entry: bytes, request: RequestId) -> bytes:

@@ -1,0 +1,110 @@
+"""Pages of the farm's log (`docs/reference/control-endpoint.md`), read by position like the trace.
+
+An application entry is bytes. Nearly always they are UTF-8 text, and then `value` is that text as it stands; otherwise
+`base64` carries them. Quoting the text, instead of embedding the entry's JSON, keeps the bytes exact: what a reader
+hashes or parses is what the log holds, whatever its key order, spacing or duplicate keys.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Self
+
+from msgspec import UNSET, UnsetType
+
+from bridge.api.json import Document, Record, encode
+from consensus import Entry, Server, ServerId, decode_configuration, decode_no_op
+from consensus import EntryKind as CoreEntryKind
+
+
+class EntryKind(Enum):
+    """What a log entry is to its reader."""
+
+    APPLICATION = "application"
+    CONFIGURATION = "configuration"
+    NO_OP = "no-op"
+
+
+class LogEntryView(Record, frozen=True):
+    """One committed entry. It has either `value` or `base64`."""
+
+    index: int
+    """Its place in the log, from 1 on."""
+    term: int
+    """The term in which its leader appended it."""
+    kind: EntryKind
+    """What it is."""
+    log_time_ms: int | None
+    """The farm's log time after it was applied, milliseconds since the epoch; null before the first clock entry."""
+    value: str | UnsetType = UNSET
+    """The entry, if it is text in UTF-8."""
+    base64: bytes | UnsetType = UNSET
+    """The entry, if it is not, in base64."""
+
+    @classmethod
+    def of(cls, index: int, term: int, kind: EntryKind, log_time_ms: int | None, data: bytes) -> Self:
+        """An entry of these bytes."""
+        try:
+            return cls(index, term, kind, log_time_ms, value=data.decode())
+        except UnicodeDecodeError:
+            return cls(index, term, kind, log_time_ms, base64=data)
+
+    def __post_init__(self) -> None:
+        if self.value is UNSET and self.base64 is UNSET:
+            raise ValueError("an entry of the log without value")
+
+    @property
+    def data(self) -> bytes:
+        """The exact bytes of the entry."""
+        if isinstance(self.value, str):
+            return self.value.encode()
+        return b"" if self.base64 is UNSET else self.base64
+
+
+class LogPage(Document, frozen=True):
+    """Committed entries in order, and where the log begins and ends on this node."""
+
+    first_index: int
+    """The first entry that this node's log still holds."""
+    last_index: int
+    """The last entry of this node's log."""
+    commit_index: int
+    """The last entry that this node can show."""
+    next_index: int
+    """Where to read on."""
+    entries: tuple[LogEntryView, ...] = ()
+    """The entries."""
+
+
+class _ListedServer(Record, frozen=True):
+    id: ServerId
+    endpoint: str
+
+
+class _ListedConfiguration(Record, frozen=True, omit_defaults=True):
+    voters: tuple[_ListedServer, ...]
+    old_voters: tuple[_ListedServer, ...] = ()
+    learners: tuple[_ListedServer, ...] = ()
+
+
+class _ListedNoOp(Record, frozen=True):
+    leader: ServerId | None
+
+
+def log_entry(index: int, entry: Entry, log_time_ms: int | None) -> LogEntryView:
+    """A Raft entry as its reader sees it; a configuration becomes JSON text."""
+    match entry.kind:
+        case CoreEntryKind.COMMAND:
+            return LogEntryView.of(index, entry.term, EntryKind.APPLICATION, log_time_ms, entry.data)
+        case CoreEntryKind.CONFIGURATION:
+            members = decode_configuration(entry.data)
+            value = encode(
+                _ListedConfiguration(_listed(members.voters), _listed(members.old_voters), _listed(members.learners))
+            )
+            return LogEntryView.of(index, entry.term, EntryKind.CONFIGURATION, log_time_ms, value)
+        case CoreEntryKind.NO_OP | CoreEntryKind.CONTROL:
+            leader = decode_no_op(entry.data).leader if entry.kind is CoreEntryKind.NO_OP else None
+            return LogEntryView.of(index, entry.term, EntryKind.NO_OP, log_time_ms, encode(_ListedNoOp(leader)))
+
+
+def _listed(servers: Iterable[Server]) -> tuple[_ListedServer, ...]:
+    return tuple(_ListedServer(server.server_id, server.endpoint) for server in servers)

@@ -1,0 +1,142 @@
+"""What clients send to the control endpoint (`docs/reference/control-endpoint.md`).
+
+An operator's command is one of `ExclusionOrder` … `CorrectionOrder` under its name. It is the log's entry in an
+operator's words: addresses in place of hashes and destinations, names in place of Raft ids.
+"""
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import fields
+
+from bridge.api.json import RequestBody
+from bridge.core.formation.founding import CLUSTER_ID_BYTES
+from bridge.core.log.records import Scope
+
+
+class TransferRequest(RequestBody, frozen=True):
+    """Hand leadership over."""
+
+    to: str | None = None
+    """The name or Raft id of the voter that is to lead; null: the one that lacks least."""
+
+
+class ConfirmClusterRequest(RequestBody, frozen=True):
+    """Take a cluster for the node's farm."""
+
+    cluster_id: Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * CLUSTER_ID_BYTES}}}\\Z")]
+    """The id of the cluster, in hexadecimal."""
+
+
+class KeyRequest(RequestBody, frozen=True):
+    """One step of a rotation."""
+
+    key: str
+    """The id of the key."""
+    force: bool = False
+    """Also if members are down or do not confirm."""
+
+
+class NodeRequest(RequestBody, frozen=True):
+    """Approve or evict an identity."""
+
+    node: str
+    """Its name or NodeId."""
+    force: bool = False
+    """Evict it even if no majority is left, or once more."""
+
+
+class ReplaceKeysRequest(RequestBody, frozen=True):
+    """Replace all gossip keys."""
+
+    force: bool = False
+    """Also if members would get no key."""
+
+
+# -- operators' commands -----------------------------------------------------------------------------------------------
+
+
+class ExclusionOrder(RequestBody, frozen=True):
+    """List a leaf nowhere, or again."""
+
+    hash: str
+    """The address of the leaf."""
+    excluded: bool
+    """List it nowhere."""
+
+
+class CostOrder(RequestBody, frozen=True):
+    """Make a leaf dearer or cheaper."""
+
+    hash: str
+    """The address of the leaf."""
+    factor: float
+    """0.1 to 10; 1 takes an earlier factor back."""
+
+
+class ForceOrder(RequestBody, frozen=True):
+    """Publish a master anew."""
+
+    master: str
+    """The address of the master."""
+
+
+class RemovalOrder(RequestBody, frozen=True):
+    """Take a server out of the group, or let it come back."""
+
+    server: str
+    """Its name, Raft id or NodeId."""
+    removed: bool
+    """Take it out."""
+
+
+class ClientOrder(RequestBody, frozen=True):
+    """Admit a client key, or remove it."""
+
+    name: str
+    """What the farm calls it."""
+    admitted: bool
+    """Admit it."""
+    key: str | None = None
+    """Its public half, in base64; only to admit it."""
+    scopes: tuple[Scope, ...] = ()
+    """What it may do; only to admit it."""
+
+
+class CorrectionOrder(RequestBody, frozen=True):
+    """Bring log time back to the clocks of a majority of the voters."""
+
+
+Order = ExclusionOrder | CostOrder | ForceOrder | RemovalOrder | ClientOrder | CorrectionOrder
+
+
+class CommandRequest(RequestBody, frozen=True):
+    """One command of an operator: exactly one of these keys."""
+
+    exclusion: ExclusionOrder | UnsetType = UNSET
+    """List a leaf nowhere, or again."""
+    cost: CostOrder | UnsetType = UNSET
+    """Make a leaf dearer or cheaper."""
+    force: ForceOrder | UnsetType = UNSET
+    """Publish a master anew."""
+    removal: RemovalOrder | UnsetType = UNSET
+    """Take a server out of the group, or let it come back."""
+    client: ClientOrder | UnsetType = UNSET
+    """Admit a client key, or remove it."""
+    correction: CorrectionOrder | UnsetType = UNSET
+    """Bring log time back to the clocks of a majority of the voters."""
+
+    def __post_init__(self) -> None:
+        if sum(getattr(self, each.name) is not UNSET for each in fields(self)) != 1:
+            raise ValueError("expected exactly one command")
+
+    @property
+    def kind(self) -> str:
+        """Which command it is."""
+        return next(each.name for each in fields(self) if getattr(self, each.name) is not UNSET)
+
+    @property
+    def order(self) -> Order:
+        """What it orders."""
+        order: Order = getattr(self, self.kind)
+        return order
