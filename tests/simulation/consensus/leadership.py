@@ -23,6 +23,7 @@ from consensus.core.messages import (
     AppendReply,
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
+    FetchSnapshot,
     InstallSnapshot,
     Message,
     RequestVote,
@@ -32,7 +33,6 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.model import Configuration, Index, ServerId, Term
-from consensus.core.replication.progress import ProgressState
 from consensus.core.status import Description
 from tests.simulation.consensus.checker import ViolationError
 from tests.simulation.consensus.machine import Life, Machine
@@ -58,7 +58,7 @@ class _Office:
     held: int = 0
     """How much of the log up to there the voters hold, added up."""
     moved_ms: int = 0
-    """When the commit index or that last rose, or nothing waited."""
+    """When the commit index or that last rose, a follower spoke of a snapshot, or nothing waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,9 @@ class Leadership:
             office = self._offices[machine.server_id] = _Office(life, now, moved_ms=now)
         if isinstance(event, Received):
             office.heard_ms[event.sender] = now
+            if isinstance(event.message, SnapshotReply | FetchSnapshot):
+                # How much of a snapshot a follower holds is not told, only that it has stored or wants a chunk.
+                office.moved_ms = now
         elif isinstance(event, DeadlineReached):
             self._check(machine.server_id, office, now)
 
@@ -186,8 +189,7 @@ class Leadership:
             office.wanted, office.commit, office.moved_ms = about.last.index, about.commit_index, now
         voters = [follower for follower in about.followers if follower.server_id in about.configuration.voter_ids]
         held = sum(min(follower.match, office.wanted) for follower in voters)
-        # How much of a snapshot a voter holds is not told, only that it is sent one.
-        if held > office.held or any(follower.state is ProgressState.SNAPSHOT for follower in voters):
+        if held > office.held:
             office.moved_ms = now
         office.held = held
         if voters and now > office.moved_ms + _STUCK_TIMEOUTS * self._options.election_timeout_max_ms:
