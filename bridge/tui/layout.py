@@ -15,6 +15,27 @@ from rich.text import Text
 from bridge.api.printable import printable
 
 GAP = 1
+WIDE = 100
+
+
+Part = str | tuple[str, str]
+"""A text, or a text and its style."""
+
+
+@dataclass(frozen=True, slots=True)
+class Palette:
+    """Styles by meaning."""
+
+    title: str = "bold"
+    good: str = ""
+    doubtful: str = ""
+    bad: str = ""
+    dim: str = ""
+    accent: str = ""
+
+
+COLOURS = Palette("bold", "green", "yellow", "red", "bright_black", "cyan")
+MONOCHROME = Palette()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +48,6 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """A text with a style."""
-
-    text: str
-    style: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Want:
     """How many lines a section needs to say anything, and how many it could use."""
 
@@ -42,9 +55,57 @@ class Want:
     most: int
 
 
-def fitted(cell: Cell, width: int, *, right: bool = False) -> Text:
-    """A cell of exactly `width` columns."""
-    text = Text(printable(cell.text), style=cell.style, no_wrap=True, overflow="ellipsis", end="")
+@dataclass(frozen=True, slots=True)
+class Canvas:
+    """How wide each line is, and in which styles it is written."""
+
+    width: int
+    palette: Palette
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether there is room for texts in full."""
+        return self.width >= WIDE
+
+    def line(self, *parts: Part) -> Text:
+        """Texts behind one another, cut to the width."""
+        text = _text()
+        for part in parts:
+            said, style = _split(part)
+            text.append(printable(said), style)
+        text.truncate(self.width, overflow="ellipsis")
+        return text
+
+    def row(self, columns: Sequence[Column], parts: Sequence[Part]) -> Text:
+        """One row of a table; the last column takes what is left of the width."""
+        text = _text()
+        for column, part in zip(columns, parts, strict=True):
+            last = column is columns[-1]
+            room = self.width - text.cell_len
+            if room <= 0:
+                break
+            text.append_text(_fitted(part, room if last else min(column.width, room), right=column.right and not last))
+            if not last:
+                text.append(" " * GAP)
+        text.truncate(self.width, overflow="crop")
+        return text
+
+    def heading(self, columns: Sequence[Column], style: str) -> Text:
+        """The headings of a table."""
+        return self.row(columns, [(column.heading, style) for column in columns])
+
+
+def _text(said: str = "", style: str = "") -> Text:
+    return Text(said, style=style, no_wrap=True, overflow="ellipsis", end="")
+
+
+def _split(part: Part) -> tuple[str, str]:
+    return (part, "") if isinstance(part, str) else part
+
+
+def _fitted(part: Part, width: int, *, right: bool) -> Text:
+    said, style = _split(part)
+    text = _text(printable(said), style)
     text.truncate(width, overflow="ellipsis")
     padding = width - text.cell_len
     if right:
@@ -52,35 +113,6 @@ def fitted(cell: Cell, width: int, *, right: bool = False) -> Text:
     else:
         text.pad_right(padding)
     return text
-
-
-def line(cells: Sequence[Cell], width: int) -> Text:
-    """Cells behind one another, cut to `width`."""
-    text = Text(no_wrap=True, overflow="ellipsis", end="")
-    for cell in cells:
-        text.append(printable(cell.text), cell.style)
-    text.truncate(width, overflow="ellipsis")
-    return text
-
-
-def row(columns: Sequence[Column], cells: Sequence[Cell], width: int) -> Text:
-    """One row of a table; the last column takes what is left of the width."""
-    text = Text(no_wrap=True, overflow="ellipsis", end="")
-    for column, cell in zip(columns, cells, strict=True):
-        last = column is columns[-1]
-        room = width - text.cell_len
-        if room <= 0:
-            break
-        text.append_text(fitted(cell, room if last else min(column.width, room), right=column.right and not last))
-        if not last:
-            text.append(" " * GAP)
-    text.truncate(width, overflow="crop")
-    return text
-
-
-def heading(columns: Sequence[Column], width: int, style: str) -> Text:
-    """The headings of a table."""
-    return row(columns, [Cell(column.heading, style) for column in columns], width)
 
 
 def share(height: int, wants: Sequence[Want]) -> list[int]:

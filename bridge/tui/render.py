@@ -15,11 +15,9 @@ from rich.console import Group
 from rich.text import Text
 
 from bridge.api.view import AlarmView, EventView, FarmView, LocalFarmView, best_view
-from bridge.tui.layout import Cell, Want, line, rows, share
+from bridge.tui.layout import COLOURS, MONOCHROME, Canvas, Want, rows, share
 from bridge.tui.sections import (
-    COLOURS,
-    MONOCHROME,
-    Palette,
+    TITLE,
     Section,
     alarms_section,
     events_section,
@@ -28,8 +26,8 @@ from bridge.tui.sections import (
     members_section,
     processes_section,
     publishing_section,
+    weights_section,
 )
-from bridge.tui.weights import weights_section
 
 FOOTER = (" q quit    more: garlicfarm status, members, log, lease-set show (--json)",)
 LOCAL_FOOTER = " q stops the farm    kill -9 a PID: the others take over; start it again with"
@@ -41,71 +39,63 @@ NOTHING = Section(None, [])
 
 def render(view: FarmView, width: int, height: int, *, color: bool = True) -> Group:
     """What one node sees."""
-    palette = COLOURS if color else MONOCHROME
-    width, height = max(width, LEAST_WIDTH), max(height, LEAST_HEIGHT)
+    canvas = _canvas(width, color=color)
     sections = [
-        alarms_section(view.alarms, width, palette),
-        members_section(view, width, palette),
-        publishing_section(view, width, palette),
-        weights_section(view.weights, width, palette),
-        events_section(view.events, width, palette),
+        alarms_section(view.alarms, canvas),
+        members_section(view, canvas),
+        publishing_section(view, canvas),
+        weights_section(view.weights, canvas),
+        events_section(view.events, canvas),
     ]
-    return _screen(farm_header(view, width, palette), sections, width, height, palette)
+    return _screen(farm_header(view, canvas), sections, canvas, height)
 
 
 def render_local_farm(farm: LocalFarmView, width: int, height: int, *, color: bool = True) -> Group:
     """A whole local farm."""
-    palette = COLOURS if color else MONOCHROME
-    width, height = max(width, LEAST_WIDTH), max(height, LEAST_HEIGHT)
+    canvas = _canvas(width, color=color)
     best = best_view(farm)
     sections = [
-        alarms_section(_alarms_of_all(farm), width, palette),
-        processes_section(farm, width, palette),
-        NOTHING if best is None else publishing_section(best, width, palette),
-        NOTHING if best is None else weights_section(best.weights, width, palette),
-        events_section(_events_of_all(farm), width, palette),
+        alarms_section(_alarms_of_all(farm), canvas),
+        processes_section(farm, canvas),
+        NOTHING if best is None else publishing_section(best, canvas),
+        NOTHING if best is None else weights_section(best.weights, canvas),
+        events_section(_events_of_all(farm), canvas),
     ]
-    header = local_header(farm, width, palette)
-    return _screen(header, sections, width, height, palette, (LOCAL_FOOTER, _start_again(farm)))
+    return _screen(local_header(farm, canvas), sections, canvas, height, (LOCAL_FOOTER, _start_again(farm)))
 
 
 def render_message(text: str, width: int, height: int, *, color: bool = True) -> Group:
     """In place of a picture: why there is none."""
-    palette = COLOURS if color else MONOCHROME
-    width, height = max(width, LEAST_WIDTH), max(height, LEAST_HEIGHT)
-    header = [line([Cell(" garlic farm ", "reverse bold")], width)]
-    wrapped = [
-        Section(None, [line([Cell(text[at : at + width], palette.doubtful)], width)])
-        for at in range(0, len(text), width)
-    ]
-    return _screen(header, wrapped, width, height, palette)
+    canvas = _canvas(width, color=color)
+    pieces = (text[at : at + canvas.width] for at in range(0, len(text), canvas.width))
+    wrapped = [Section(None, [canvas.line((each, canvas.palette.doubtful))]) for each in pieces]
+    return _screen([canvas.line(TITLE)], wrapped, canvas, height)
+
+
+def _canvas(width: int, *, color: bool) -> Canvas:
+    return Canvas(max(width, LEAST_WIDTH), COLOURS if color else MONOCHROME)
 
 
 def _screen(
-    header: list[Text],
-    sections: list[Section],
-    width: int,
-    height: int,
-    palette: Palette,
-    footer: tuple[str, ...] = FOOTER,
+    header: list[Text], sections: list[Section], canvas: Canvas, height: int, footer: tuple[str, ...] = FOOTER
 ) -> Group:
+    height, dim = max(height, LEAST_HEIGHT), canvas.palette.dim
     footer = footer[: height - len(header) - 1]
     body_height = height - len(footer)
-    room = body_height - len(header)
     wants = []
     for section in sections:
         titles = 0 if section.title is None else 1
         full = titles + len(section.lines) if section.lines else 0
         wants.append(Want(min(full, titles + LEAST_ROWS), full))
     lines = list(header)
-    for section, given in zip(sections, share(room, wants), strict=True):
+    for section, given in zip(sections, share(body_height - len(header), wants), strict=True):
         if given > 0 and section.title is not None:
             lines.append(section.title)
             given -= 1  # noqa: PLW2901 -- the title takes the first of the section's lines
-        lines.extend(rows(section.lines, given, palette.dim) if section.counted else section.lines[:given])
+        lines.extend(rows(section.lines, given, dim) if section.counted else section.lines[:given])
     lines = lines[:body_height]
     lines.extend(Text("", end="") for _ in range(body_height - len(lines)))
-    lines.extend(line([Cell(each, palette.dim)], width) for each in footer)
+    lines.extend(canvas.line((each, dim)) for each in footer)
     return Group(Text("\n", end="").join(lines))
 
 
