@@ -3,7 +3,7 @@
     core            Raft                                        (the tests wrap it, to watch its steps)
     Transport       one folder in `protocols`, or `net.memory`  requests out; everything else in, through `Receiver`
     StateMachine    the application's                           committed entries in
-    Disk            `storage.disk_worker`                       a directory behind a thread, or a test's disk in memory
+    ServerDisk      `storage.disk_worker`                       a directory behind a thread, or a test's disk in memory
 
 A transport matches each reply with its request. How it does so is its own matter: by order, by a number in the message,
 or by a function call. The server asks for one thing only: the `correlation` of a request that came in is from

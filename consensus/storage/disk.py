@@ -88,13 +88,6 @@ class DiskReader(Protocol):
         """Bytes of `file` from `offset_bytes` on; fewer than `length_bytes` only at its end."""
 
 
-class Disk(DiskReader, Protocol):
-    """A disk that can also be written."""
-
-    def perform(self, operation: DiskOperation) -> None:
-        """Carry out one operation; raises `OSError` when that fails."""
-
-
 class StorageError(Exception):
     """Stored state cannot be used. The text tells an operator what happened, to what, and what to do next."""
 
