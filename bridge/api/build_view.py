@@ -43,8 +43,8 @@ from bridge.core.publishing.candidates import Candidate, candidates_of
 from bridge.core.publishing.lease_set import is_healthy, leaf_load
 from bridge.core.publishing.publication import Pace, lease_set_entries
 from bridge.core.state.farm_state import FarmState, FarmTuning, MasterState, ServerState
-from consensus import Configuration, ServerId, integer_id
 from consensus import Description as RaftDescription
+from consensus import ServerId, integer_id
 from gossip import Address, Member
 from gossip import Description as GossipDescription
 
@@ -118,7 +118,7 @@ def picture(sources: Sources) -> FarmView:
         names.update((server_id, each.name) for server_id, each in admitted.items() if each.name is not None)
     if sources.node.raft_id is not None:
         names[sources.node.raft_id] = sources.node.name
-    farm = sources.farm_sources
+    farm = None if sources.farm_sources is None else _FarmPart(sources.farm_sources, names, sources.address_of)
     return FarmView(
         taken_at_ms=sources.taken_at_ms,
         node=sources.node,
@@ -129,11 +129,11 @@ def picture(sources: Sources) -> FarmView:
             known_count=len(sources.gossip.members) + 1,
             counters=_ordered(sources.gossip_counters),
         ),
-        raft=_no_raft() if farm is None else _raft(farm, names),
+        raft=_no_raft() if farm is None else farm.raft(),
         members=_members(sources),
-        publishing=() if farm is None else _publishing(farm, names, sources.address_of),
-        reports=() if farm is None else _reports(farm, names, sources.address_of),
-        weights=WeightsView() if farm is None else _weights(farm.state, farm.log_time_ms, names),
+        publishing=() if farm is None else farm.publishing(),
+        reports=() if farm is None else farm.reports(),
+        weights=WeightsView() if farm is None else farm.weights(),
         removed=() if farm is None else farm.state.removed,
         alarms=sources.alarms,
         events=sources.events,
@@ -215,117 +215,175 @@ def _no_raft() -> RaftView:
     )
 
 
-def _raft(farm: FarmSources, names: Mapping[int | None, str]) -> RaftView:
-    raft = farm.raft
-    endpoints = {server.server_id: server.endpoint for server in raft.configuration.servers}
-    leader = None if raft.leader is None else integer_id(raft.leader)
-    return RaftView(
-        role=RaftRole(raft.role.value),
-        term=raft.term,
-        leader_id=leader,
-        leader_name=None if leader is None else names.get(leader),
-        leader_endpoint=None if raft.leader is None else endpoints.get(raft.leader),
-        first_index=farm.first_index,
-        last_index=raft.last.index,
-        commit_index=raft.commit_index,
-        applied_index=farm.applied_index,
-        log_time_ms=farm.log_time_ms,
-        voters=_servers(raft.configuration, raft.configuration.voter_ids, names),
-        learners=_servers(raft.configuration, raft.configuration.learner_ids, names),
-        followers=tuple(
-            FollowerView(
-                raft_id=integer_id(each.server_id),
-                name=names.get(integer_id(each.server_id)),
-                match_index=None if each.contact_ms is None else each.match,
-                lag_entries=None if each.contact_ms is None else raft.last.index - each.match,
-                last_contact_ms=each.contact_ms,
-            )
-            for each in raft.followers
-        ),
-        waits=farm.waits,
-        counters=_ordered(farm.counters),
-        transfer_target=None if raft.transfer_target is None else integer_id(raft.transfer_target),
-        links=tuple(LinkView(each.peer, names.get(each.peer), each.connected, each.extensions) for each in farm.links),
-    )
+class _FarmPart:
+    """What the log says, in the words of the picture. Names of servers go by Raft id."""
 
+    def __init__(self, farm: FarmSources, names: Mapping[int | None, str], address_of: Callable[[str], str]) -> None:
+        self._farm = farm
+        self._names = names
+        self._address_of = address_of
+        self.state = farm.state
+        self._owners = {
+            leaf.destination: names.get(server_id, f"server {server_id}")
+            for server_id, server in sorted(farm.state.servers.items())
+            for leaf in server.report.destinations
+        }
 
-def _servers(
-    configuration: Configuration, wanted: frozenset[ServerId], names: Mapping[int | None, str]
-) -> tuple[VoterView, ...]:
-    return tuple(
-        VoterView(integer_id(server.server_id), server.endpoint, names.get(integer_id(server.server_id)))
-        for server in configuration.servers
-        if server.server_id in wanted
-    )
+    def raft(self) -> RaftView:
+        """How Raft stands."""
+        farm, raft, names = self._farm, self._farm.raft, self._names
+        endpoints = {server.server_id: server.endpoint for server in raft.configuration.servers}
+        leader = None if raft.leader is None else integer_id(raft.leader)
+        return RaftView(
+            role=RaftRole(raft.role.value),
+            term=raft.term,
+            leader_id=leader,
+            leader_name=None if leader is None else names.get(leader),
+            leader_endpoint=None if raft.leader is None else endpoints.get(raft.leader),
+            first_index=farm.first_index,
+            last_index=raft.last.index,
+            commit_index=raft.commit_index,
+            applied_index=farm.applied_index,
+            log_time_ms=farm.log_time_ms,
+            voters=self._servers(raft.configuration.voter_ids),
+            learners=self._servers(raft.configuration.learner_ids),
+            followers=tuple(
+                FollowerView(
+                    raft_id=integer_id(each.server_id),
+                    name=names.get(integer_id(each.server_id)),
+                    match_index=None if each.contact_ms is None else each.match,
+                    lag_entries=None if each.contact_ms is None else raft.last.index - each.match,
+                    last_contact_ms=each.contact_ms,
+                )
+                for each in raft.followers
+            ),
+            waits=farm.waits,
+            counters=_ordered(farm.counters),
+            transfer_target=None if raft.transfer_target is None else integer_id(raft.transfer_target),
+            links=tuple(
+                LinkView(each.peer, names.get(each.peer), each.connected, each.extensions) for each in farm.links
+            ),
+        )
 
+    def _servers(self, wanted: frozenset[ServerId]) -> tuple[VoterView, ...]:
+        return tuple(
+            VoterView(integer_id(server.server_id), server.endpoint, self._names.get(integer_id(server.server_id)))
+            for server in self._farm.raft.configuration.servers
+            if server.server_id in wanted
+        )
 
-def _publishing(
-    farm: FarmSources, names: Mapping[int | None, str], address_of: Callable[[str], str]
-) -> tuple[PublishingView, ...]:
-    return tuple(
-        _master(farm, destination, master, names, address_of)
-        for destination, master in sorted(farm.state.masters.items())
-    )
+    def publishing(self) -> tuple[PublishingView, ...]:
+        """Each master destination: who publishes it, and what."""
+        return tuple(self._master(*each) for each in sorted(self.state.masters.items()))
 
+    def _master(self, destination: str, master: MasterState) -> PublishingView:
+        farm, state, names = self._farm, self.state, self._names
+        publication = master.publication
+        published_s = None if publication is None else publication.published_s
+        entries = () if published_s is None else lease_set_entries(state, destination, published_s, farm.pace) or ()
+        expires_s = min((entry.end_s for entry in entries), default=None)
+        healthy = {
+            leaf.destination
+            for server, leaf in state.leaves_of(destination)
+            if is_healthy(state, server, leaf, farm.tuning)
+        }
+        candidates = candidates_of(state, destination, farm.tuning)
+        return PublishingView(
+            master=self._address_of(destination),
+            publisher_id=master.choice.server_id,
+            publisher_name=names.get(master.choice.server_id),
+            reason=_reason(master, candidates),
+            published_s=published_s,
+            expires_s=expires_s,
+            seconds_to_expiry=None if expires_s is None else expires_s - farm.log_time_ms // 1000,
+            lease_set_file=farm.lease_set_files.get(destination),
+            entries=tuple(
+                MetaEntryView(
+                    destination=self._address_of(entry.destination),
+                    name=self._owners.get(entry.destination),
+                    cost=entry.cost,
+                    end_s=entry.end_s,
+                    healthy=entry.destination in healthy,
+                )
+                for entry in entries
+            ),
+            published_by=None if publication is None else publication.server_id,
+            content_hash=None if publication is None else publication.content_hash,
+            forced=master.forced,
+            standings=tuple(
+                StandingView(
+                    raft_id=integer_id(each.server_id),
+                    name=names.get(integer_id(each.server_id)),
+                    preferred=each.preferred,
+                    score=each.score,
+                    inability=None if each.inability is None else each.inability.value,
+                )
+                for each in candidates
+            ),
+        )
 
-def _master(
-    farm: FarmSources,
-    destination: str,
-    master: MasterState,
-    names: Mapping[int | None, str],
-    address_of: Callable[[str], str],
-) -> PublishingView:
-    published_s = None if master.publication is None else master.publication.published_s
-    entries = () if published_s is None else lease_set_entries(farm.state, destination, published_s, farm.pace) or ()
-    expires_s = min((entry.end_s for entry in entries), default=None)
-    owners = _owners(farm.state, names)
-    healthy = {
-        leaf.destination
-        for server, leaf in farm.state.leaves_of(destination)
-        if is_healthy(farm.state, server, leaf, farm.tuning)
-    }
-    candidates = candidates_of(farm.state, destination, farm.tuning)
-    return PublishingView(
-        master=address_of(destination),
-        publisher_id=master.choice.server_id,
-        publisher_name=names.get(master.choice.server_id),
-        reason=_reason(master, candidates),
-        published_s=published_s,
-        expires_s=expires_s,
-        seconds_to_expiry=None if expires_s is None else expires_s - farm.log_time_ms // 1000,
-        lease_set_file=farm.lease_set_files.get(destination),
-        entries=tuple(
-            MetaEntryView(
-                destination=address_of(entry.destination),
-                name=owners.get(entry.destination),
-                cost=entry.cost,
-                end_s=entry.end_s,
-                healthy=entry.destination in healthy,
-            )
-            for entry in entries
-        ),
-        published_by=None if master.publication is None else master.publication.server_id,
-        content_hash=None if master.publication is None else master.publication.content_hash,
-        forced=master.forced,
-        standings=tuple(
-            StandingView(
-                raft_id=integer_id(each.server_id),
-                name=names.get(integer_id(each.server_id)),
-                preferred=each.preferred,
-                score=each.score,
-                inability=None if each.inability is None else each.inability.value,
-            )
-            for each in candidates
-        ),
-    )
+    def reports(self) -> tuple[ReportView, ...]:
+        """The latest report of each server."""
+        scores: dict[int, Candidate] = {}
+        for destination in self.state.masters:
+            for candidate in candidates_of(self.state, destination, self._farm.tuning):
+                scores.setdefault(candidate.server_id, candidate)
+        return tuple(self._report(server, scores.get(each)) for each, server in sorted(self.state.servers.items()))
 
+    def _report(self, server: ServerState, candidate: Candidate | None) -> ReportView:
+        farm, report = self._farm, server.report
+        able = candidate is not None and candidate.inability is None
+        return ReportView(
+            raft_id=report.server_id,
+            name=self._names.get(report.server_id),
+            age_ms=max(0, farm.log_time_ms - server.heard_ms),
+            stale=self.state.stale(server, farm.tuning),
+            score=float(candidate.score) if candidate is not None and able else None,
+            can_publish=able,
+            publishing=any(master.choice.server_id == report.server_id for master in self.state.masters.values()),
+            attached=report.router.attached,
+            clock_off=server.clock_off,
+            healthy_destinations=sum(leaf.healthy for leaf in report.destinations),
+            destinations=len(report.destinations),
+            job_lag_ms=report.router.job_lag_ms,
+            cpu_percent=report.router.cpu_percent,
+            memory_percent=report.router.memory_percent,
+            masters=tuple(self._address_of(part.destination) for part in report.masters),
+            leaves=tuple(
+                LeafView(
+                    destination=self._address_of(leaf.destination),
+                    master=None if leaf.master_hash is None else address_of_hash(leaf.master_hash),
+                    healthy=leaf.healthy,
+                    load=leaf_load(report.router, leaf),
+                    excluded=hash_of(leaf.destination) in self.state.weights.excluded,
+                )
+                for leaf in report.destinations
+            ),
+        )
 
-def _owners(state: FarmState, names: Mapping[int | None, str]) -> dict[str, str]:
-    return {
-        leaf.destination: names.get(server_id, f"server {server_id}")
-        for server_id, server in sorted(state.servers.items())
-        for leaf in server.report.destinations
-    }
+    def weights(self) -> WeightsView:
+        """What operators and the pipeline said, as it counts at this log time."""
+        weights, log_time_ms = self.state.weights, self._farm.log_time_ms
+        owners = {hash_of(destination): owner for destination, owner in self._owners.items()}
+        return WeightsView(
+            excluded=tuple(ExclusionView(address_of_hash(each), owners.get(each)) for each in weights.excluded),
+            costs=tuple(
+                CostFactorView(address_of_hash(each), owners.get(each), thousandths / THOUSANDTHS)
+                for each, thousandths in sorted(weights.costs.items())
+            ),
+            factors=tuple(
+                PipelineFactorView(
+                    address_of_hash(each),
+                    owners.get(each),
+                    factor=factor.at(log_time_ms) / THOUSANDTHS,
+                    said=factor.thousandths / THOUSANDTHS,
+                    age_ms=max(0, log_time_ms - factor.said_ms),
+                )
+                for each, factor in sorted(weights.factors.items())
+            ),
+            through_index=weights.through_index,
+            formula=weights.formula,
+        )
 
 
 def _reason(master: MasterState, candidates: list[Candidate]) -> str:
@@ -336,91 +394,6 @@ def _reason(master: MasterState, candidates: list[Candidate]) -> str:
     able = [each.score for each in candidates if each.inability is None]
     best = "the best" if chosen.score == max(able) else f"kept; the best is {max(able)}"
     return f"score {chosen.score}, {best} of {len(able)}"
-
-
-def _reports(
-    farm: FarmSources, names: Mapping[int | None, str], address_of: Callable[[str], str]
-) -> tuple[ReportView, ...]:
-    scores: dict[int, Candidate] = {}
-    for destination in farm.state.masters:
-        for candidate in candidates_of(farm.state, destination, farm.tuning):
-            scores.setdefault(candidate.server_id, candidate)
-    return tuple(
-        _report(farm, server, names, scores.get(server_id), address_of)
-        for server_id, server in sorted(farm.state.servers.items())
-    )
-
-
-def _report(
-    farm: FarmSources,
-    server: ServerState,
-    names: Mapping[int | None, str],
-    candidate: Candidate | None,
-    address_of: Callable[[str], str],
-) -> ReportView:
-    report = server.report
-    able = candidate is not None and candidate.inability is None
-    return ReportView(
-        raft_id=report.server_id,
-        name=names.get(report.server_id),
-        age_ms=max(0, farm.log_time_ms - server.heard_ms),
-        stale=farm.state.stale(server, farm.tuning),
-        score=float(candidate.score) if candidate is not None and able else None,
-        can_publish=able,
-        publishing=any(master.choice.server_id == report.server_id for master in farm.state.masters.values()),
-        attached=report.router.attached,
-        clock_off=server.clock_off,
-        healthy_destinations=sum(leaf.healthy for leaf in report.destinations),
-        destinations=len(report.destinations),
-        job_lag_ms=report.router.job_lag_ms,
-        cpu_percent=report.router.cpu_percent,
-        memory_percent=report.router.memory_percent,
-        masters=tuple(address_of(part.destination) for part in report.masters),
-        leaves=_leaves(farm.state, server, address_of),
-    )
-
-
-def _weights(state: FarmState, log_time_ms: int, names: Mapping[int | None, str]) -> WeightsView:
-    """What operators and the pipeline said, as it counts at this log time."""
-    weights = state.weights
-    owners = {
-        hash_of(leaf.destination): names.get(server_id, f"server {server_id}")
-        for server_id, server in sorted(state.servers.items())
-        for leaf in server.report.destinations
-    }
-    return WeightsView(
-        excluded=tuple(ExclusionView(address_of_hash(each), owners.get(each)) for each in weights.excluded),
-        costs=tuple(
-            CostFactorView(address_of_hash(each), owners.get(each), thousandths / THOUSANDTHS)
-            for each, thousandths in sorted(weights.costs.items())
-        ),
-        factors=tuple(
-            PipelineFactorView(
-                address_of_hash(each),
-                owners.get(each),
-                factor=factor.at(log_time_ms) / THOUSANDTHS,
-                said=factor.thousandths / THOUSANDTHS,
-                age_ms=max(0, log_time_ms - factor.said_ms),
-            )
-            for each, factor in sorted(weights.factors.items())
-        ),
-        through_index=weights.through_index,
-        formula=weights.formula,
-    )
-
-
-def _leaves(state: FarmState, server: ServerState, address_of: Callable[[str], str]) -> tuple[LeafView, ...]:
-    """The leaves of one server's latest report."""
-    return tuple(
-        LeafView(
-            destination=address_of(leaf.destination),
-            master=None if leaf.master_hash is None else address_of_hash(leaf.master_hash),
-            healthy=leaf.healthy,
-            load=leaf_load(server.report.router, leaf),
-            excluded=hash_of(leaf.destination) in state.weights.excluded,
-        )
-        for leaf in server.report.destinations
-    )
 
 
 def address_of_hash(destination_hash: str) -> str:
