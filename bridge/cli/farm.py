@@ -14,16 +14,12 @@ from bridge.node.control.client import ControlClient
 from bridge.tui.words import clock_text, duration, known
 
 
-async def _view(client: ControlClient) -> FarmView:
-    return await client.view()
-
-
 @click.command()
 @node_option
 @json_option
 def farm(node: str | None, *, as_json: bool) -> None:
     """Show all that the farm's servers agree on: reports, candidates, leaves, weights, publications."""
-    view = ask_node(node, _view)
+    view = ask_node(node, ControlClient.view)
     if as_json:
         print_json(
             FarmOutput(

@@ -4,7 +4,6 @@ Gossip's keys are named by ids; a key itself is never printed, and leaves a node
 of the farm's destination are made by `bridge.cli.destination_keys`.
 """
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import click
@@ -178,7 +177,7 @@ def use(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
 
     KEY is the id of an installed key, as `list` shows it. The key before it still opens.
     """
-    _step(node, lambda client: client.use_key(key, force=force))
+    ask_node(node, lambda client: client.use_key(key, force=force))
     if as_json:
         print_json(KeyAnswer(key))
         return
@@ -198,15 +197,11 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
     KEY is the id of an installed key that is not in use. A removed key does not come back.
     """
     confirm(f"Every member will refuse the key {key} for good. Go on?", yes=yes)
-    _step(node, lambda client: client.remove_key(key, force=force))
+    ask_node(node, lambda client: client.remove_key(key, force=force))
     if as_json:
         print_json(KeyAnswer(key))
     else:
         echo(f"Key {key} is removed: whoever has only this one is refused, and told so.")
-
-
-def _step(node: str | None, step: Callable[[ControlClient], Awaitable[None]]) -> None:
-    ask_node(node, step)
 
 
 @keys.command("rotate")

@@ -24,10 +24,6 @@ async def _name(client: ControlClient) -> str:
     return (await client.view()).node.name
 
 
-async def _leave(client: ControlClient) -> None:
-    await client.leave()
-
-
 @click.command()
 @node_option
 @yes_option
@@ -36,15 +32,11 @@ def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Tell a node to leave the farm and stop."""
     name = ask_node(node, _name)
     confirm(f"{name} leaves the farm and stops until somebody starts it again. Go on?", yes=yes)
-    ask_node(node, _leave)
+    ask_node(node, ControlClient.leave)
     if as_json:
         print_json(LeaveOutput(leaving=True, node=name))
     else:
         echo(f"{name} leaves the farm and stops.")
-
-
-async def _withdraw(client: ControlClient) -> None:
-    await client.withdraw()
 
 
 @click.command()
@@ -55,7 +47,7 @@ def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Take back a node's promise to found a farm, when an alarm advises it."""
     name = ask_node(node, _name)
     confirm(f"{name} takes back what it promised to the other founders. Does an alarm advise it?", yes=yes)
-    ask_node(node, _withdraw)
+    ask_node(node, ControlClient.withdraw)
     if as_json:
         print_json(WithdrawOutput(withdrawn=True, node=name))
     else:

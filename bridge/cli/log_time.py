@@ -24,16 +24,12 @@ def log_time() -> None:
     """Show the farm's time and the servers' clocks; bring log time back when it is wrong."""
 
 
-async def _ask(client: ControlClient) -> LogTimeAnswer:
-    return await client.log_time()
-
-
 @log_time.command()
 @node_option
 @json_option
 def show(node: str | None, *, as_json: bool) -> None:
     """Show log time, and each server's clock beside those of a majority."""
-    answer = ask_node(node, _ask)
+    answer = ask_node(node, ControlClient.log_time)
     if as_json:
         print_json(answer)
         return

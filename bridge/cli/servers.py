@@ -28,11 +28,7 @@ POLL_SECONDS = 0.3
 def servers(context: click.Context, node: str | None, *, as_json: bool) -> None:
     """List the servers of the Raft group, remove one, let one back."""
     if context.invoked_subcommand is None:
-        show(ask_node(node, _view), as_json=as_json)
-
-
-async def _view(client: ControlClient) -> FarmView:
-    return await client.view()
+        show(ask_node(node, ControlClient.view), as_json=as_json)
 
 
 def show(view: FarmView, *, as_json: bool) -> None:

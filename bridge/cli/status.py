@@ -14,16 +14,12 @@ from bridge.tui.sections import by_name
 from bridge.tui.words import clock_text, duration, known, milliseconds_text
 
 
-async def _view(client: ControlClient) -> FarmView:
-    return await client.view()
-
-
 @click.command()
 @node_option
 @json_option
 def status(node: str | None, *, as_json: bool) -> None:
     """Show how the farm is, as one node sees it: Raft, what is published, alarms."""
-    view = ask_node(node, _view)
+    view = ask_node(node, ControlClient.view)
     if as_json:
         print_json(view)
         return
@@ -108,7 +104,7 @@ def _publishing_facts(each: PublishingView) -> list[tuple[str, str]]:
 @json_option
 def members(node: str | None, *, as_json: bool) -> None:
     """List the members with status, incarnation, round-trip time and peers."""
-    ordered = by_name(ask_node(node, _view).members)
+    ordered = by_name(ask_node(node, ControlClient.view).members)
     if as_json:
         print_json(MembersOutput(tuple(ordered)))
         return
