@@ -29,8 +29,8 @@ structure for minutes, so they come back when the load that drove them away is l
 lag; the smoothing, the publisher's damping and the pause between two entries dampen that.
 
 *When an entry is proposed.* The publisher moves a factor by a tenth an entry and forgets it within ten minutes
-(docs/explanation/publishing.md); `CurrentFactors` models both, from the `factors` entries that it sees in the log. A
-proposal is due when some leaf's factor is off by more than 5 % from where an entry would bring it, but not sooner than
+(docs/reference/publishing-rules.md); `CurrentFactors` models both, from the `factors` entries that it sees in the log.
+A proposal is due when some leaf's factor is off by more than 5 % from where an entry would bring it, but not sooner than
 ten reporting periods (five minutes with the usual 30 s, and never longer) after the last entry. The farm has room for
 1,024 factors; if there are more leaves, those that would move least get none. Figures come from reports and clock
 entries only: an entry of ours says what we wanted, and must not count as a measurement.
@@ -60,7 +60,7 @@ WARM_PERIODS = 3
 PERIOD_DEFAULT_MS = 30_000
 PERIOD_MIN_MS, PERIOD_MAX_MS = 500, 600_000
 
-# How the publisher treats factors: bridge/core/log/weights.py, docs/explanation/publishing.md.
+# How the publisher treats factors: bridge/core/log/weights.py, docs/reference/publishing-rules.md.
 DAMPING = 0.1
 HOLDS_MS = 300_000
 ENDS_MS = 600_000

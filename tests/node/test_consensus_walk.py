@@ -1,4 +1,4 @@
-"""A tracer checks each hop of the two walks of `docs/explanation/consensus.md`: one entry, one election."""
+"""A tracer checks each hop of the two walks of `docs/reference/walks.md`: one entry, one election."""
 
 import re
 from dataclasses import replace
@@ -13,7 +13,7 @@ from tests.node.loopback_group import CALM, LoopbackGroup
 from tests.node.walk_tracer import Walk, WalkTracer, serving, until_reached
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = ROOT / "docs" / "explanation" / "consensus.md"
+DOCUMENT = ROOT / "docs" / "reference" / "walks.md"
 HOPS_MAX = 30
 ROW = re.compile(r"^\| \d+ \| \[`[\w.]+`\]\((?:\.\./)+(consensus/[\w/]+\.py)#([\w.]+)\)", re.MULTILINE)
 QUIET = replace(CALM, heartbeat_ms=1_500)
@@ -38,7 +38,7 @@ AN_ELECTION = frozenset({"begin_pre_vote", "begin_vote", "PeerLinks.send", "Disk
 
 def told(heading: str) -> list[tuple[str, str]]:
     """The module and function of each row below a heading of the document."""
-    chapter = DOCUMENT.read_text(encoding="utf-8").split(f"\n### {heading}\n", 1)[1].split("\n#", 1)[0]
+    chapter = DOCUMENT.read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1].split("\n#", 1)[0]
     return [(path.removesuffix(".py").replace("/", "."), function) for path, function in ROW.findall(chapter)]
 
 

@@ -1,4 +1,4 @@
-"""The candidates for publishing: all servers choose the one with the best health (docs/explanation/publishing.md).
+"""The candidates for publishing: all servers choose the one with the best health (docs/reference/publishing-rules.md).
 
     score = 1000 - penalties        job lag 300, uptime 200, leaves 200, bandwidth 150, processor 100, memory 50
     rank  = (publishConfig is on, score, -server id)        a server that is not able has no rank

@@ -1,4 +1,4 @@
-"""What is published: which destinations the Meta LS2 lists, and at which cost (docs/explanation/publishing.md).
+"""What is published: which destinations the Meta LS2 lists, and at which cost (docs/reference/publishing-rules.md).
 
     load = job lag 30 + bandwidth 30 + connections 20 + missing tunnels 20        0 … 100
     cost = load, weighed by operators and pipeline, + 100 if not healthy 0 … 200      (`bridge.core.log.weights`)
