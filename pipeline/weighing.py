@@ -30,9 +30,9 @@ lag; the smoothing, the publisher's damping and the pause between two entries da
 
 *When an entry is proposed.* The publisher moves a factor by a tenth an entry and forgets it within ten minutes
 (docs/reference/publishing-rules.md); `CurrentFactors` models both, from the `factors` entries that it sees in the log.
-A proposal is due when some leaf's factor is off by more than 5 % from where an entry would bring it, but not sooner than
-ten reporting periods (five minutes with the usual 30 s, and never longer) after the last entry. The farm has room for
-1,024 factors; if there are more leaves, those that would move least get none. Figures come from reports and clock
+A proposal is due when some leaf's factor is off by more than 5 % from where an entry would bring it, but not sooner
+than ten reporting periods (five minutes with the usual 30 s, and never longer) after the last entry. The farm has room
+for 1,024 factors; if there are more leaves, those that would move least get none. Figures come from reports and clock
 entries only: an entry of ours says what we wanted, and must not count as a measurement.
 
 All of it follows from the entries and their log time, in order. After a restart that reads the recent past again, the

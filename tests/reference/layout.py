@@ -1,0 +1,29 @@
+"""docs/reference/layout.md: each folder of the packages with the first sentence of its docstring."""
+
+import ast
+from pathlib import Path
+
+from tests.structure.raft_rules import ROOT
+
+PACKAGES = ("gossip", "consensus", "bridge", "pipeline")
+HEAD = """# Layout
+
+The folders of each package, and what is in them. Which folder may import which is checked by import contracts
+(`pyproject.toml`) and by tests; [Architecture](../explanation/architecture.md) says why.
+"""
+
+
+def page() -> str:
+    """The document."""
+    return HEAD + "".join(_package(ROOT / name) for name in PACKAGES)
+
+
+def _package(package: Path) -> str:
+    folders = sorted(path.parent for path in package.rglob("__init__.py") if _sentence(path.parent))
+    rows = [f"| `{folder.relative_to(ROOT)}` | {_sentence(folder)} |\n" for folder in folders]
+    return f"\n## {package.name}\n\n| folder | what is in it |\n|---|---|\n" + "".join(rows)
+
+
+def _sentence(folder: Path) -> str:
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    return " ".join(docstring.split("\n\n", 1)[0].split())
