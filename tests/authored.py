@@ -54,7 +54,7 @@ class AuthoredFarm(Farm):
         match record:
             case Report() | Clock() | Publication():
                 named = admitted.get(record.server_id)
-                author = b"nobody!!" if named is None else named.node_id
+                author = b"unknown!" if named is None else named.node_id
             case Admission() | Approval():
                 author = _any_member(self)
                 if record.server_id == 0:

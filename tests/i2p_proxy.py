@@ -1,9 +1,9 @@
 """A stand-in for an I2P router's HTTP proxy on loopback: names ending in `.i2p` lead to ports of this machine.
 
-It does to requests what the real one does, so that whoever passes it unharmed passes that one: the absolute URI becomes
-a path, User-Agent is replaced, Accept-Encoding, Referer and everything meant for proxies goes, Host becomes the bare
-name, a Connection without Upgrade becomes `close`, headers arrive in another order, and the destination sees
-X-I2P-Dest… headers. CONNECT passes bytes untouched. Names that nobody has registered get 503.
+It does to requests what the real one does, so that a request which passes it unharmed passes that one: the absolute URI
+becomes a path, User-Agent is replaced, Accept-Encoding, Referer and everything meant for proxies goes, Host becomes
+the bare name, a Connection without Upgrade becomes `close`, headers arrive in another order, and the destination sees
+X-I2P-Dest… headers. CONNECT passes bytes untouched. Names that are not registered get 503.
 
 Threads and plain sockets, so that it serves tests of any kind; nothing of the code under test is used.
 """

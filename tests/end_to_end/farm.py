@@ -305,7 +305,7 @@ class Farm:
         return leader if agreed and level and reported and published else None
 
     def wait_settled(self, timeout_s: float = START_BOUND_S) -> Node:
-        """The leader of a farm in which everybody is well."""
+        """The leader of a farm in which every node is well."""
         return self.wait_until(self.settled, timeout_s, "every node runs, follows one leader and reports")
 
     def wait_acquainted(self) -> None:
@@ -322,7 +322,7 @@ class Farm:
         self.wait_until(acquainted, START_BOUND_S, "every node hears every other one")
 
     def led_by_another(self, node: Node) -> Node:
-        """The leader, and if an election has made `node` that, whoever leads after it has handed over."""
+        """The leader, or, if an election has made `node` the leader, the next one after a handover."""
 
         def another() -> Node | None:
             found = self.leader()

@@ -24,7 +24,7 @@ class I2pFarm:
         self.names = dict(self._ports)
 
     def farm(self, proxy: str) -> Farm:
-        """The nodes, configured to use this proxy. The first is everybody's seed, and the second the first one's."""
+        """The nodes, configured to use this proxy. The first is the seed of the others, and the second is its seed."""
         names = list(self._ports)
         nodes = [self._node(number, name, proxy, [names[0], names[1]]) for number, name in enumerate(names, start=1)]
         return Farm(self.directory, nodes)

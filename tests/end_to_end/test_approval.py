@@ -53,8 +53,8 @@ def test_a_newcomer_with_the_key_file_waits_for_an_operator_whom_both_screens_te
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["name"], told["id"], told["raftId"], told["retired"]) == ("node-2", node_id, 2, None)
-    # Then: it is a server of the farm, and nobody waits any more.
+    # Then: it is a server of the farm, and no node waits any more.
     asking.wait_until(lambda: came.view().node.raft_id == 2, START_BOUND_S, "its server runs")
     asking.wait_until(lambda: standing(asking, came) == "member", START_BOUND_S, "it is a member")
-    asking.wait_until(lambda: "waiting-for-approval" not in alarms(founder), START_BOUND_S, "nobody waits")
+    asking.wait_until(lambda: "waiting-for-approval" not in alarms(founder), START_BOUND_S, "no node waits")
     asking.wait_until(lambda: "not-admitted" not in alarms(came), START_BOUND_S, "it knows")

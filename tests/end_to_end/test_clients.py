@@ -97,7 +97,7 @@ def test_a_linearizable_page_of_any_node_holds_what_was_acknowledged_a_moment_ag
         assert [entry.index for entry in page.entries] == [index]
 
 
-def test_a_leader_that_is_stopped_hands_over_and_nobody_waits_for_an_election_timeout(unhurried_farm: Farm) -> None:
+def test_a_leader_that_is_stopped_hands_over_without_an_election_timeout(unhurried_farm: Farm) -> None:
     farm = unhurried_farm
     leader = farm.wait_settled()
     before = leader.view().raft

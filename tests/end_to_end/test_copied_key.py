@@ -1,4 +1,4 @@
-"""Whoever has a copied farm key can tell of a farm of its own: nobody who has a fact of the real one believes it.
+"""A holder of a copied farm key can announce a farm of its own: no node with a fact of the real one believes it.
 
 The fact is a founder's own promise, the cluster id in an exported key file, or the one that an operator confirmed.
 """

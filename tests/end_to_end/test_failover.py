@@ -59,7 +59,7 @@ def test_the_leader_is_killed_and_no_acknowledged_entry_is_lost(farm: Farm) -> N
         farm.wait_log(node, submitter.acknowledged)
 
     def shown() -> bool:
-        # Whoever leads by now: there may have been one more election.
+        # The present leader: there may have been one more election.
         now_leader = farm.leader()
         views = [node.view() for node in survivors]
         statuses = {m.status for view in views for m in view.members if m.name == leader.name}
@@ -82,7 +82,7 @@ def test_the_leader_is_killed_and_no_acknowledged_entry_is_lost(farm: Farm) -> N
 
 
 def test_the_publisher_is_killed_and_another_server_publishes(farm: Farm) -> None:
-    old, last = farm.wait_until(lambda: publisher(farm), START_BOUND_S, "somebody publishes")
+    old, last = farm.wait_until(lambda: publisher(farm), START_BOUND_S, "a node publishes")
     old.kill()
     killed_at = time.monotonic()
 

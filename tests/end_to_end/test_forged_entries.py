@@ -2,7 +2,7 @@
 
 Before entries carried proofs, each of these attacks succeeded against this very farm: of 64 invented servers' reports
 sixteen leaves stood in the signed Meta LS2 and none of the farm's own, a phantom with `publishConfig` on became the
-publisher, so nobody published, and forged weights moved costs. No alarm said so.
+publisher, so no node published, and forged weights moved costs. No alarm said so.
 """
 
 import base64
@@ -58,7 +58,7 @@ class Attacker:
         self._number = 0
 
     def sign(self, entry: bytes, key: Ed25519PrivateKey) -> bytes:
-        """A proof that holds, of whoever has `key`."""
+        """A valid proof by `key`."""
         self._number += 1
         return sign_entry(entry, key, self.cluster_id, time.time_ns() // 1_000_000 + self._number)
 

@@ -18,7 +18,7 @@ async def test_fifty_nodes_in_one_process_see_one_another() -> None:
     assert 0 < await converge_in_one_process(NODES_IN_ONE) < PATIENCE_S
 
 
-async def test_twelve_processes_bury_the_killed_one_and_nobody_else() -> None:
+async def test_twelve_processes_bury_the_killed_one_and_no_other() -> None:
     async with processes() as group:
         await group.start_many(SIZE)
         await group.converge(PATIENCE_S)

@@ -77,7 +77,7 @@ def submit(farm: Farm, claimed: Claimed, random: Random, count: int) -> int:
         entry = random.choice(TAKEN)
         own = {**entry, "id": claimed.server_id} if "id" in entry else entry
         data = unsigned(own, random)
-        with suppress(ValueError):  # no farm would read it, so nobody signs it
+        with suppress(ValueError):  # no farm would read it, so it is not signed
             moment_ms = time.time_ns() // 1_000_000 + number
             data = sign_entry(data, key_in(claimed), bytes.fromhex(claimed.cluster_id or ""), moment_ms)
         with suppress(OSError), Connection(way_of(farm, leader), claimed) as connection:

@@ -73,10 +73,10 @@ def test_a_farm_without_gossip_is_founded_grows_and_shrinks_through_a_proxy_that
         three.wait_until(
             lambda: victim.view().node.raft_id == raft_id, START_BOUND_S, "its server runs under its Raft id"
         )
-        assert {member.address for member in watcher.view().members} == {None}, "nobody listens for gossip"
+        assert {member.address for member in watcher.view().members} == {None}, "no node listens for gossip"
         # And one that is evicted is out, and the operator is told whose keys are to be replaced by hand
         # (who has just come back would be shut out before the log could tell it why)
-        leading = three.wait_until(three.leader, START_BOUND_S, "somebody leads")
+        leading = three.wait_until(three.leader, START_BOUND_S, "a node leads")
         reached = leading.view().raft.commit_index
         three.wait_until(
             lambda: all(node.view().raft.applied_index >= reached for node in founders), START_BOUND_S, "all are level"
@@ -167,7 +167,7 @@ def test_a_farm_stands_on_debians_tinyproxy(tmp_path: Path, tinyproxy: str) -> N
         leader = farm.wait_settled()
         assert leader.submit({"mark": "through tinyproxy"}).index is not None
         assert all(line.startswith("CONNECT ") for line in upstream.requests)
-        # When somebody tries without the farm's key, the operator of that server sees it
+        # When a client tries without the farm's key, the operator of that server sees it
         trio.run(guess_the_password, upstream, next(iter(files.names)))
         alarm = farm.wait_until(
             lambda: next((each for each in farm.nodes[0].view().alarms if each.kind == "peers-refused"), None),

@@ -114,7 +114,7 @@ def test_an_evicted_router_is_out_for_ever_and_one_that_was_away_meanwhile_comes
     farm.wait_until(
         lambda: all(each.name for each in nodes(leader).values()),
         START_BOUND_S,
-        "everybody's name and key is recorded",
+        "each name and key is recorded",
     )
     away = next(node for node in farm.nodes if node not in {leader, stolen})
     away.kill()

@@ -103,7 +103,7 @@ def test_a_rotation_under_load_loses_nothing_and_the_next_leader_is_elected_with
         listing = keys(farm, "list", node=leader)
         return (listing["primary"], listing["members"], listing["behind"]) == (done["key"], 3, [])
 
-    farm.wait_until(listed, START_BOUND_S, "the restarted node lists everybody with the new key")
+    farm.wait_until(listed, START_BOUND_S, "the restarted node lists all nodes with the new key")
     farm.wait_until(
         lambda: "farm-key-file" in alarms(leader), START_BOUND_S, "the restarted node tells of its old file"
     )
@@ -158,12 +158,12 @@ def login(node: Node, farm_key: FarmKey) -> Fault | None:
 
 
 def dropped(node: Node) -> int:
-    """How often the node was told keys by somebody who may not."""
+    """How often the node got keys from a sender that may not send them."""
     return node.counters().get("gossip_dropped_keys_of_a_stranger", 0)
 
 
-def test_a_copy_of_the_key_takes_no_living_voter_out_and_tells_nobody_keys(farm: Farm, tmp_path: Path) -> None:
-    # Given: a farm, and somebody with a copy of its key and an identity of its own.
+def test_a_copy_of_the_key_takes_no_living_voter_out_and_hands_out_no_keys(farm: Farm, tmp_path: Path) -> None:
+    # Given: a farm, and a stranger with a copy of its key and an identity of its own.
     copy = tmp_path / "copy.key"
     keys(farm, "export", copy)
     ring = load_farm_key(copy).key_ring
@@ -204,7 +204,7 @@ def test_a_copy_of_the_key_takes_no_living_voter_out_and_tells_nobody_keys(farm:
     assert keys(farm, "list")["primary"] == listed["primary"]
 
 
-def test_replaced_keys_make_a_copied_key_file_worthless_and_leave_everybody_in_place(
+def test_replaced_keys_make_a_copied_key_file_worthless_and_leave_every_node_in_place(
     farm: Farm, tmp_path: Path
 ) -> None:
     # Given: a farm of three, one of them away, and a copy of its key file.
@@ -221,13 +221,13 @@ def test_replaced_keys_make_a_copied_key_file_worthless_and_leave_everybody_in_p
     away.kill()
 
     def leading() -> Node:
-        return farm.wait_until(farm.leader, START_BOUND_S, "somebody leads")
+        return farm.wait_until(farm.leader, START_BOUND_S, "a node leads")
 
     # When: the operator replaces the keys.
     done = farm.wait_done("keys", "replace", "--yes", "--json", at=leading)
     told = json.loads(done.stdout)
     assert (told["era"], told["sealedFor"], told["leftOut"]) == (1, len(admitted), [])
-    # Then: the passwords of the copy are refused by everybody, and by whoever was away when it is back.
+    # Then: all nodes refuse the passwords of the copy, and the node that was away does when it is back.
     away.start()
     farm.wait_settled()
 

@@ -111,7 +111,7 @@ def test_a_node_that_leaves_is_removed_and_comes_back_under_its_raft_id(growing:
     growing.wait_until(
         lambda: {member.name: member.server_role for member in others[0].view().members} == roles,
         START_BOUND_S,
-        "everybody's part is shown",
+        "every member's part is shown",
     )
     assert others[0].submit({"mark": "without it"}).index is not None
     leader.start()

@@ -155,7 +155,7 @@ def test_an_evicted_router_is_refused_in_every_role_even_with_the_new_key_file(f
     fourth.kill()  # what was removed gets no log, and does not hear of its eviction
     farm.nodes.remove(fourth)
     leader = farm.wait_settled()
-    # It has the old key file, with which it gets no further than the challenge, and somebody gives it the new one.
+    # It has the old key file, with which it gets no further than the challenge, and the operator gives it the new one.
     exported_key(leader, farm.directory / "farm.key", "--replace")
     before = leader.view()
     for node in founders:

@@ -16,7 +16,7 @@ from tests.end_to_end.farm import PUBLISHER_BOUND_S, Farm, call
 pytestmark = pytest.mark.processes
 
 KEY_FILES = {"farm.key", "master.key", "signing.key", "identity.pem", "tls.pem", "keys"}
-"""Names of files that hold a private key. All else in a state directory may be shown to whoever helps."""
+"""Names of files that hold a private key. Anything else in a state directory may be shown to a helper."""
 COMMANDS = (
     ("status",),
     ("status", "--json"),

@@ -20,7 +20,7 @@ def extra(farm: Farm, directory: Path, *without: str) -> Farm:
     return Farm(directory, [copy_of(farm.nodes[1], directory / "extra", *without)])
 
 
-def test_a_router_that_is_no_founder_observes_and_disturbs_nobody(unhurried_farm: Farm, tmp_path: Path) -> None:
+def test_a_router_that_is_no_founder_observes_and_disturbs_no_server(unhurried_farm: Farm, tmp_path: Path) -> None:
     farm = unhurried_farm
     before = farm.wait_settled().view()
     here = {member.node_id for member in before.members}

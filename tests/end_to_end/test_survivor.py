@@ -53,7 +53,7 @@ def test_the_survivor_publishes_alone_and_recover_makes_a_farm_of_it(farm: Farm)
         found = [(node, read) for node in farm.nodes if chosen == {node.name} and (read := published(node))]
         return next((each for each in found if len(each[1].entries) == len(farm.nodes)), None)
 
-    publisher, last = farm.wait_until(publishes_all, START_BOUND_S, "somebody publishes every leaf")
+    publisher, last = farm.wait_until(publishes_all, START_BOUND_S, "a node publishes every leaf")
     survivor = next(node for node in farm.nodes if node is not publisher)
     lost = [node for node in farm.nodes if node is not survivor]
     before = survivor.view()
@@ -72,7 +72,7 @@ def test_the_survivor_publishes_alone_and_recover_makes_a_farm_of_it(farm: Farm)
         publishes_alone, PUBLISHER_BOUND_S, "the survivor publishes all leaves, and that it is alone"
     )
 
-    # Its process may end, too: started again it has nobody to tell it what is committed.
+    # Its process may end, too: started again it finds no peer that knows what is committed.
     survivor.kill()
     for path in survivor.structures():
         path.unlink()

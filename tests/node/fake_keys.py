@@ -17,7 +17,7 @@ STATES = {
 
 
 class FakeKeys:
-    """A `KeyPort`. Members take a change over as soon as somebody asks for the ring, unless they are `deaf`."""
+    """A `KeyPort`. Members adopt a change when they are asked for the ring, unless they are `deaf`."""
 
     def __init__(self) -> None:
         self.farm_key = new_farm_key(3)

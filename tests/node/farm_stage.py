@@ -268,7 +268,7 @@ class Stage:
         await self.applied_state.apply(len(self.log), (Entry.command(1, command),))
 
     async def append_record(self, record: Report | Clock | Publication) -> None:
-        """Somebody else's entry."""
+        """An entry of another server."""
         await self.append(signed(record))
 
     def lead(self, server_id: ServerId) -> None:
@@ -278,14 +278,14 @@ class Stage:
         self.background_tasks.leadership_changed()
 
     def lose_quorum(self) -> None:
-        """Nobody leads from here on, and nothing is committed."""
+        """There is no leader from here on, and nothing is committed."""
         self.server.role = RoleChanged(Role.FOLLOWER, self.server.role.term + 1, None)
         self.server.outcome = Outcome.NOT_LEADER
         self.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason="no leader")
         self.background_tasks.leadership_changed()
 
     def regain_quorum(self, leader: ServerId) -> None:
-        """Somebody leads again."""
+        """There is a leader again."""
         self.server.outcome = Outcome.COMMITTED
         self.replica.taken = lambda _: None
         self.lead(leader)

@@ -1,6 +1,6 @@
 """A stage for Garlic Farm tests: servers behind memory streams, with handlers that the test scripts.
 
-Everybody on it knows the identities of the servers 1 to 99, and a server's private key follows from its id.
+Every server on it knows the identities of the servers 1 to 99, and a server's private key follows from its id.
 """
 
 from collections.abc import Awaitable, Callable
@@ -191,7 +191,7 @@ class Host:
 
 
 class Stage:
-    """Hosts by port; connecting to a port that nobody listens on is refused."""
+    """Hosts by port; connecting to a port on which no host listens is refused."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.nursery = nursery
@@ -206,7 +206,7 @@ class Stage:
         return host
 
     def via(self, _: PeerAddress) -> Via | None:
-        """Nobody stands between."""
+        """There is no proxy in between."""
         return None
 
     async def connect(self, address: PeerAddress) -> Reached:
@@ -222,7 +222,7 @@ class Stage:
         return Reached(ours, CHANNEL)
 
     def resolve(self, server: int) -> PeerAddress | None:
-        """Every id has an address, whether or not somebody listens there."""
+        """Every id has an address, whether or not a host listens there."""
         return PeerAddress("memory", server, bytes(32)) if server > 0 else None
 
     def dialer(

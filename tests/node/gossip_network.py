@@ -77,7 +77,7 @@ class MemoryNetwork:
         return [Address(each, port) for each in self.names[host]]
 
     def deliver(self, datagram: bytes, source: Address, target: Address) -> None:
-        """Hand a datagram to whoever listens at its target."""
+        """Hand a datagram to the node that listens at its target."""
         self.sent.append((source, target, datagram))
         if {source, target} & self.cut_off:
             return

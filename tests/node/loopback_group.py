@@ -1,7 +1,7 @@
 """Real servers on loopback: TLS, Garlic Farm, journals on disk; each can be killed and started again.
 
-The servers 1 to 3, or as many as wanted, found the cluster. Others begin with an empty log, know nobody, and are added
-by requests.
+The servers 1 to 3, or as many as wanted, found the cluster. Others begin with an empty log, know no server, and are
+added by requests.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -54,7 +54,7 @@ PATIENT = Options(
     snapshot_chunk_bytes=64 * 1024,
 )
 CALM = replace(PATIENT, election_timeout_min_ms=4_000, election_timeout_max_ms=6_000)
-"""For an `eager` group: nobody loses leadership because the machine is busy, for stories that are not about that."""
+"""For an `eager` group: no leader loses leadership because the machine is busy, for stories that are not about that."""
 SMALL = StorageOptions(segment_bytes=256 * 1024)
 NOTHING_BEHIND = ServerOptions(retain_bytes=1)
 """Where a snapshot was taken, the log before it is gone."""
@@ -192,7 +192,7 @@ class LoopbackGroup:
         await life.ended.wait()
 
     async def leader(self) -> int:
-        """Whoever leads, as soon as somebody does."""
+        """The leader, as soon as there is one."""
         while True:
             changed = self._changed
             for server_id, life in self.lives.items():
@@ -205,11 +205,11 @@ class LoopbackGroup:
         return f"tcp://127.0.0.1:{server_id}"
 
     def may_add(self, server: Server) -> PeerAddress | str:
-        """Everybody who listens."""
-        return self.resolve(integer_id(server.server_id)) or "nobody listens under this id"
+        """Every server that listens may be added."""
+        return self.resolve(integer_id(server.server_id)) or "no server listens under this id"
 
     def may_remove(self, _server: ServerId, _configuration: Configuration) -> str | None:
-        """Everybody."""
+        """Every server may be removed."""
         return None
 
     def resolve(self, server_id: int) -> PeerAddress | None:

@@ -11,7 +11,7 @@ from consensus.server.errors import ServerBusyError
 
 
 class RecordedReceiver:
-    """A `Receiver` that answers nobody."""
+    """A `Receiver` that answers no request."""
 
     def __init__(self) -> None:
         self.replies: list[tuple[ServerId, Reply]] = []
@@ -23,7 +23,7 @@ class RecordedReceiver:
     def ask(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> None:
         """Too busy."""
         del sender, request, answered
-        raise ServerBusyError("nobody is here")
+        raise ServerBusyError("this receiver answers nothing")
 
     def forget(self, number: int) -> None:
         """Nothing is remembered."""

@@ -104,7 +104,7 @@ async def test_who_says_nothing_in_time_is_closed_and_who_hangs_up_costs_nothing
 async def test_without_a_free_descriptor_the_oldest_silent_one_is_closed_and_accepting_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Given a process at its limit, when somebody connects, then nothing spins or ends, and it is let in afterwards."""
+    """Given a process at its limit, when a peer connects, then nothing spins or ends, and it is let in afterwards."""
     refused = 0
     accept = socket.socket.accept
 

@@ -1,4 +1,4 @@
-"""What a node keeps of admissions: its own Raft id before it has a log, everybody's after a restart."""
+"""What a node keeps of admissions: its own Raft id before it has a log, and all ids after a restart."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -55,7 +55,7 @@ class Told:
     servers: dict[bytes, int] = field(default_factory=dict)
     """Members that can prove their Raft id when they are called."""
     elsewhere: bytes = b""
-    """Whose address everybody announces, if not its own."""
+    """The node that has the address which all announce, if not their own."""
     called: list[bytes] = field(default_factory=list)
     state: FarmState = field(default_factory=lambda: FarmState(0, admitted=of_founders(FOUNDING.founders)))
     something_new: trio.Event = field(default_factory=trio.Event)
@@ -66,7 +66,7 @@ class Told:
         return [(listed(teller), raft_id) for teller, raft_id in self.words]
 
     def address_of(self, node_id: bytes) -> PeerAddress:
-        """Everybody is somewhere."""
+        """Every node has an address."""
         return PeerAddress((self.elsewhere or node_id).hex(), 1, None)
 
     async def dial(self, address: PeerAddress, expected: ServerId | None = None) -> Dialed:
@@ -129,7 +129,7 @@ async def test_a_newcomer_waits_until_it_is_told_and_remembers_it(tmp_path: Path
 
 
 @pytest.mark.parametrize(("node_id", "raft_id"), [(A, 1), (A, 3), (C, 2)])
-async def test_nobody_takes_the_raft_id_of_another_one_nor_a_founder_one_that_it_does_not_remember(
+async def test_no_node_takes_the_raft_id_of_another_nor_a_founder_one_that_it_does_not_remember(
     tmp_path: Path, autojump_clock: MockClock, node_id: bytes, raft_id: int
 ) -> None:
     del autojump_clock
@@ -140,7 +140,7 @@ async def test_nobody_takes_the_raft_id_of_another_one_nor_a_founder_one_that_it
     assert notes.own_id is None
 
 
-async def test_a_stranger_with_the_farm_key_tells_nobody_a_raft_id(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_a_stranger_with_the_farm_key_gives_no_node_a_raft_id(tmp_path: Path, autojump_clock: MockClock) -> None:
     del autojump_clock
     notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told([(STRANGER, 9)])
     with trio.move_on_after(60) as patience:
@@ -187,7 +187,7 @@ async def test_the_word_of_an_identity_that_is_known_to_be_out_does_not_count(
 async def test_a_wrong_raft_id_is_corrected_by_another_members_word_while_there_is_no_log(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """One evicted founder can tell a wrong one: whoever has no log cannot know that it is out."""
+    """One evicted founder can name a wrong id: a node without a log cannot know of the eviction."""
     del autojump_clock
     notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told([(B, 9)])
     own = search(notes, told)
@@ -351,7 +351,7 @@ def test_a_file_that_cannot_be_used_stops_the_node_and_says_what_to_do(
 
 def test_only_those_outside_of_the_group_whose_server_does_not_run_are_told() -> None:
     admitted = {1: Admitted(A), 2: Admitted(B), 3: Admitted(C, "c"), 4: Admitted(D, "d")}
-    nobody: dict[bytes, int | None] = dict.fromkeys((A, B, C, D, b"stranger"))
-    assert not_started(admitted, {1, 2}, nobody, 4) == ((C, 3), (D, 4))
-    assert not_started(admitted, {1, 2}, nobody, 1) == ((C, 3),)
-    assert not_started(admitted, {1, 2, 3}, {**nobody, D: 4}, 4) == ()
+    no_ids: dict[bytes, int | None] = dict.fromkeys((A, B, C, D, b"stranger"))
+    assert not_started(admitted, {1, 2}, no_ids, 4) == ((C, 3), (D, 4))
+    assert not_started(admitted, {1, 2}, no_ids, 1) == ((C, 3),)
+    assert not_started(admitted, {1, 2, 3}, {**no_ids, D: 4}, 4) == ()

@@ -56,7 +56,7 @@ ALL_KINDS = {
     "several at once": b'{"clock":{"time":1,"id":1},"correction":{"clock":1}}',
     "not JSON": b"\xff",
 }
-"""An entry of each kind as anybody can write it."""
+"""An entry of each kind as any client can write it."""
 
 
 class Story:
@@ -264,7 +264,7 @@ async def test_log_time_that_goes_back_is_told_of_each_entry_as_it_was_and_costs
 
 @pytest.mark.parametrize("kind", sorted(each for each in ALL_KINDS))
 async def test_an_entry_of_any_kind_without_a_proof_changes_nothing_and_the_next_one_counts(kind: str) -> None:
-    """One such entry, by somebody with a copied key, must not end the servers that apply it."""
+    """One such entry, by a holder of a copied key, must not end the servers that apply it."""
     story = Story()
     before = story.applied_state.state
     await story.append(ALL_KINDS[kind], ALL_KINDS[kind])

@@ -95,7 +95,7 @@ async def test_a_publisher_whose_second_fits_into_no_entry_says_so_and_lives(aut
     """The publication that could not be encoded ended the node, and again after each restart."""
     stage = Stage()
     at_log_time(stage, (2**32 + 5) * 1000)
-    # Its report would have somebody else chosen.
+    # Its report would make another publisher preferable.
     stage.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason="busy")
     async with on_duty(stage):
         await trio.sleep(60)
@@ -118,7 +118,7 @@ async def test_a_clock_entry_that_the_server_was_too_busy_for_is_written_soon_an
 
 
 @pytest.mark.parametrize("leader", [OWN, OTHER])
-async def test_a_clock_that_is_off_a_majoritys_is_an_alarm_of_its_node_whoever_leads(
+async def test_a_clock_that_is_off_a_majoritys_is_an_alarm_of_its_node_under_any_leader(
     leader: ServerId, autojump_clock: MockClock
 ) -> None:
     stage = Stage()
@@ -234,7 +234,7 @@ async def test_a_report_loop_that_began_before_the_first_clock_entry_follows_the
     assert len(stage.records(Report)) >= 3
 
 
-async def test_a_report_that_nobody_takes_is_followed_by_a_fresh_one(autojump_clock: MockClock) -> None:
+async def test_a_report_that_no_node_takes_is_followed_by_a_fresh_one(autojump_clock: MockClock) -> None:
     stage = Stage()
     dates_ms: list[int] = []
 

@@ -183,5 +183,5 @@ async def test_a_foreign_program_ends_with_us_though_it_does_not_watch_its_input
     assert psutil.pid_exists(child.pid)
     await child.end()
     with trio.fail_after(5):
-        while psutil.pid_exists(child.pid):  # noqa: ASYNC110 - the kernel tells nobody
+        while psutil.pid_exists(child.pid):  # noqa: ASYNC110 - the kernel wakes no task
             await trio.sleep(0.01)

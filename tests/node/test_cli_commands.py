@@ -58,7 +58,7 @@ class Node(NodePort):
         return replace(farm_view(), removed=self.removed)
 
     async def cluster(self) -> ClusterAnswer:
-        """Nobody leads."""
+        """There is no leader."""
         return ClusterAnswer("demo", self.cluster_id, None, 0, 217, None, None, None)
 
     async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
@@ -82,9 +82,9 @@ class Node(NodePort):
         return self.outcome
 
     async def transfer(self, to: str | None) -> str:
-        """To whoever is named."""
-        if to == "nobody":
-            raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'nobody'; there are node-1, node-2")
+        """Hand over to the named server."""
+        if to == "unknown":
+            raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'unknown'; there are node-1, node-2")
         return to or "node-2"
 
     async def command(self, body: bytes) -> CommandAnswer:
@@ -318,7 +318,7 @@ def test_transfer_says_who_leads_now_or_why_not(node: Node, garlicfarm: Callable
     del node
     assert garlicfarm("transfer").stdout == "node-2 leads now.\n"
     assert json.loads(garlicfarm("transfer", "--to", "node-1", "--json").stdout) == {"schema": 1, "leader": "node-1"}
-    refused = garlicfarm("transfer", "--to", "nobody")
+    refused = garlicfarm("transfer", "--to", "unknown")
     assert refused.exit_code == 1
     assert "there are node-1, node-2" in said(refused)
 

@@ -105,7 +105,7 @@ async def test_i2p_needs_no_certificate_and_no_gossip(tmp_path: Path, farm_key: 
         assert await meet(bob, alice, LOOPBACK, proxy) is Fault.PLAIN_REFUSED
 
 
-async def test_a_server_with_users_of_its_own_lets_in_whoever_has_a_login_for_it(
+async def test_a_server_with_users_of_its_own_lets_in_a_client_with_a_login_for_it(
     tmp_path: Path, farm_key: Path
 ) -> None:
     users = private(tmp_path / "users", "alice:for bob\n")

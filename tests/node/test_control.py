@@ -88,9 +88,9 @@ class FakeNode(NodePort):
         return self.outcome
 
     async def transfer(self, to: str | None) -> str:
-        """To whoever is named."""
-        if to == "nobody":
-            raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'nobody'; there are node-1, node-2")
+        """Hand over to the named server."""
+        if to == "unknown":
+            raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'unknown'; there are node-1, node-2")
         return to or "node-2"
 
     async def command(self, body: bytes) -> CommandAnswer:

@@ -1,4 +1,4 @@
-"""The disk's thread: what it returns, what it raises, and what becomes of it when nobody waits any more."""
+"""The disk's thread: what it returns, what it raises, and what becomes of it when no caller waits any more."""
 
 import threading
 from collections.abc import AsyncIterator

@@ -99,11 +99,11 @@ async def test_a_follower_reads_linearizably_by_asking_the_leader_for_the_index(
             assert found.position is not None
             for life in others:
                 assert await read_barrier_anywhere(life.server, client) >= found.position.index
-                assert life.executed[-1] == b"%d" % number, "an acknowledged write must be seen by whoever reads next"
+                assert life.executed[-1] == b"%d" % number, "every later read must see an acknowledged write"
         nursery.cancel_scope.cancel()
 
 
-async def test_where_nobody_can_say_what_is_committed_a_read_is_refused(tmp_path: Path) -> None:
+async def test_a_read_is_refused_if_no_server_knows_what_is_committed(tmp_path: Path) -> None:
     async with group(tmp_path) as servers, trio.open_nursery() as nursery:
         client, strange = servers.client(), servers.client(offered=())
         await nursery.start(client.run)
@@ -209,7 +209,7 @@ async def test_a_session_begins_anew_after_a_long_silence(autojump_clock: MockCl
     assert scripted.sent == [OPENING_ENTRY, requests[0], requests[1], OPENING_ENTRY, requests[2]]
 
 
-async def test_when_nobody_answers_the_end_says_so_and_what_is_known(autojump_clock: MockClock) -> None:
+async def test_when_no_server_answers_the_end_says_so_and_what_is_known(autojump_clock: MockClock) -> None:
     del autojump_clock
     scripted = Scripted()
     client = exactly_once(scripted, "c")

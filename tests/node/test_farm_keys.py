@@ -52,7 +52,7 @@ def test_credentials_follow_the_ring_through_a_rotation(tmp_path: Path) -> None:
     agent.keyring = agent.keyring.remove(filed.gossip_keys[0])
     assert users(keys) == [new.user]
     assert keys.password_of(old.user) is None, "a removed key opens no connection"
-    assert keys.password_of("nobody") is None
+    assert keys.password_of("unknown") is None
 
 
 def test_two_members_agree_on_the_credentials_of_a_key_however_they_heard_of_it(tmp_path: Path) -> None:

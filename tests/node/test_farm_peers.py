@@ -96,7 +96,7 @@ def test_an_id_belongs_to_one_identity(story: Story) -> None:
     assert story.fault(2, 77) is Fault.UNKNOWN_IDENTITY
 
 
-def test_an_id_that_was_never_given_out_belongs_to_nobody(story: Story) -> None:
+def test_an_id_that_was_never_given_out_belongs_to_no_node(story: Story) -> None:
     assert story.fault(77, 77) is Fault.UNKNOWN_IDENTITY
     assert story.fault(77, NUMBERS[1]) is Fault.UNKNOWN_IDENTITY, "nor to a founder"
 
@@ -112,7 +112,7 @@ def test_an_admission_that_has_lapsed_is_refused_whatever_is_shown_or_was_noted(
     assert story.fault(None, 77, CLIENT) is None, "it may ask again"
 
 
-def test_who_claims_no_id_is_nobody_and_may_be_anybody(story: Story) -> None:
+def test_a_peer_that_claims_no_id_needs_no_proof_of_one(story: Story) -> None:
     assert story.fault(None, 77, CLIENT) is None
 
 
@@ -146,7 +146,7 @@ def test_a_server_of_which_this_log_does_not_tell_yet_is_believed_by_the_admissi
     assert story.fault(5, 55, shown=(fifth, fourth)) is None
     assert story.fault(5, 55, shown=(fifth,)) is Fault.UNKNOWN_IDENTITY
     assert story.fault(5, 44, shown=(fourth,)) is Fault.UNKNOWN_IDENTITY
-    assert story.fault(4, 77, shown=(fourth,)) is Fault.UNKNOWN_IDENTITY, "shown by somebody else"
+    assert story.fault(4, 77, shown=(fourth,)) is Fault.UNKNOWN_IDENTITY, "shown by another node"
     # When the log tells of the fourth, the fifth needs to lead back to it only
     story.log.admits(4, 44)
     assert story.fault(5, 55, shown=(fifth,)) is None
@@ -161,7 +161,7 @@ def test_who_signs_an_admission_for_itself_gains_nothing(story: Story) -> None:
     assert story.fault(4, 77, shown=(own,)) is Fault.UNKNOWN_IDENTITY
 
 
-def test_before_it_knows_its_farm_a_node_believes_nobody_and_puts_them_off(tmp_path: Path) -> None:
+def test_before_it_knows_its_farm_a_node_believes_no_peer_and_puts_all_off(tmp_path: Path) -> None:
     peers = FarmPeers(Identity.of(key_of(1)))
     refusal = peers.judge(Claim(1, SERVER, public_key(2)))
     assert refusal is not None
@@ -267,7 +267,7 @@ async def test_who_was_let_in_is_judged_again_when_the_log_knows_more(story: Sto
         story.log.admits(4, 44)
         assert await left() == [4, 5, 5, 3]
         story.log.admits(5, 66)
-        # Then: whoever went as 5 is gone.
+        # Then: the server that had the id 5 is gone.
         assert await left() == [4, 3]
         # And when an admission lapses.
         story.log.admits(5, 66, Standing.LAPSED)
@@ -311,7 +311,7 @@ async def test_news_that_change_no_verdict_cost_no_signature(story: Story, monke
     assert len(judged) == 1
 
 
-async def test_whoever_a_leader_admitted_before_its_eviction_is_believed_while_the_log_is_replayed(
+async def test_a_node_that_a_leader_admitted_before_its_eviction_is_believed_during_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What says that the leader is out says as well whom it had admitted, whenever the node stopped in between."""

@@ -101,7 +101,7 @@ async def test_a_dead_leader_is_left_for_its_successor(stage: Stage, autojump_cl
     assert hosts[0].handler.log == [b"two"]
 
 
-async def test_a_busy_leader_is_asked_again_and_nobody_else(stage: Stage, autojump_clock: MockClock) -> None:
+async def test_a_busy_leader_is_asked_again_and_no_other_server(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     alice, bob, carol = three(stage)
     client = await client_of(stage)

@@ -212,7 +212,7 @@ async def test_a_pack_that_could_not_be_sent_leaves_no_gap_for_the_next(stage: S
     sender.links.send(BOB, core.AppendEntries(3, ALICE, LogId(0, 0), unreadable, 1, 1))
     sender.links.send(BOB, append(1))
     await wait_all_tasks_blocked()
-    # Then the second, which would be stored where the first belongs, is kept back, and nobody answers for the newcomer
+    # Then the second, which would be stored where the first belongs, is kept back, and it gets no answer
     assert sender.kept_back == [(BOB, 1, 1)]
     assert sender.replies == []
     assert newcomer.packs == 0
@@ -243,7 +243,7 @@ async def test_a_leader_whose_only_peer_has_not_joined_steps_down_by_check_quoru
         sender.replies, sender.kept_back, steps = [], [], steps + 1
         leader.expire()
         appends = leader.appends(BOB)
-    # Then not a word of the core has left, and the leader has noticed that nobody answers
+    # Then no message of the core has left, and the leader has noticed that the peer does not answer
     assert joining_peer.accepted is False
     (view,) = sender.links.describe()
     assert (view.connected, view.sent) == (True, 1)
@@ -460,7 +460,7 @@ async def test_a_repeated_incident_is_counted_each_time_and_told_once_in_a_while
     assert len(told) == 6
 
 
-async def test_a_full_table_makes_room_for_a_new_server_by_a_link_that_nobody_uses(
+async def test_a_full_table_makes_room_for_a_new_server_by_an_unused_link(
     stage: Stage, autojump_clock: MockClock
 ) -> None:
     """Servers come and go; who left does not keep out who comes."""
@@ -502,7 +502,7 @@ async def test_a_kept_link_that_breaks_comes_back_and_one_that_is_kept_no_more_d
     await trio.aclose_forcefully(stage.live[-1])
     await trio.sleep(5)
     assert [view.connected for view in sender.links.describe()] == [True]
-    # When the server is a member no more, and the connection breaks, then nobody dials
+    # When the server is a member no more, and the connection breaks, then it is not dialled again
     sender.links.connect(())
     await trio.aclose_forcefully(stage.live[-1])
     await trio.sleep(5)

@@ -1,6 +1,6 @@
-"""Somebody in the middle who relays a handshake is nobody to either side, whatever it leaves out and changes.
+"""An attacker that relays a handshake proves nothing to either side, whatever it leaves out and changes.
 
-The middle is a TLS server with a certificate of its own, which whoever connects accepts: it is a member that announced
+The middle is a TLS server with a certificate of its own, which the client accepts: it is a member that announced
 it, or it is one that the same authority has signed. It has the password, and it knows where Bob listens.
 """
 
@@ -100,12 +100,12 @@ async def refusal(address: PeerAddress, transport: Connector) -> GarlicFarmError
     return failure.value
 
 
-def nobody_was_alice(host: Host) -> bool:
-    """Whether Bob heard nothing, and took nobody for Alice."""
+def was_never_alice(host: Host) -> bool:
+    """Whether Bob got no message, and took no connection for Alice's."""
     return host.handler.asked == [] and host.server.places.established == 0
 
 
-async def test_a_member_that_relays_the_challenge_of_another_logs_nobody_in(tmp_path: Path) -> None:
+async def test_a_member_that_relays_the_challenge_of_another_gets_no_login(tmp_path: Path) -> None:
     """Alice was told that Bob listens where Mallory does, with Mallory's certificate."""
     bob, mallory = (load_or_create_certificate(tmp_path / name) for name in ("bob", "mallory"))
     async with relayed(bob, mallory, unchanged) as (host, middle, port):
@@ -115,10 +115,10 @@ async def test_a_member_that_relays_the_challenge_of_another_logs_nobody_in(tmp_
         assert middle.passed >= 4, "challenge and answer were relayed"
         assert host.faults == {Fault.UNPROVEN}
         assert "a claim to be server 1 with a proof that does not hold for this connection" in host.incidents[0].text
-        assert nobody_was_alice(host)
+        assert was_never_alice(host)
 
 
-async def test_a_middle_with_a_certificate_of_the_same_authority_logs_nobody_in(tmp_path: Path) -> None:
+async def test_a_middle_with_a_certificate_of_the_same_authority_gets_no_login(tmp_path: Path) -> None:
     """As TLS goes, all is well: the certificate names the address that Alice has called."""
     authority = Authority(tmp_path)
     bob, other = authority.certificate(LOOPBACK), authority.certificate(LOOPBACK)
@@ -128,10 +128,10 @@ async def test_a_middle_with_a_certificate_of_the_same_authority_logs_nobody_in(
         assert failure.fault is Fault.UNPROVEN
         assert middle.passed >= 4
         assert host.faults == {Fault.UNPROVEN}
-        assert nobody_was_alice(host)
+        assert was_never_alice(host)
 
 
-async def test_a_middle_that_comes_to_the_server_as_nobody_is_nobody_to_the_client(tmp_path: Path) -> None:
+async def test_a_middle_without_an_identity_to_the_server_has_none_to_the_client(tmp_path: Path) -> None:
     """Bob lets it in, as a client that has shown nothing; his answer does not hold for Alice's connection."""
     bob, mallory = (load_or_create_certificate(tmp_path / name) for name in ("bob", "mallory"))
 
@@ -142,7 +142,7 @@ async def test_a_middle_that_comes_to_the_server_as_nobody_is_nobody_to_the_clie
         failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsConnector())
         assert failure.fault is Fault.UNPROVEN
         assert "an attacker relays or changes it" in str(failure)
-        assert host.metrics.counts["connections-established"] == 1, "as nobody"
+        assert host.metrics.counts["connections-established"] == 1, "without an identity"
         assert host.handler.asked == []
 
 

@@ -419,10 +419,10 @@ SERVERS_WORDS = (
 
 @pytest.mark.parametrize("words", SERVERS_WORDS, ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("shown", ["nothing", "a client's role"])
-async def test_what_servers_say_is_heard_from_nobody_who_has_not_proven_to_be_one(
+async def test_messages_of_servers_are_taken_only_from_a_proven_server(
     stage: Stage, words: wire.Request, shown: str
 ) -> None:
-    # Given somebody who has the password, and shows nothing or that it is Alice's client
+    # Given a peer that has the password, and shows nothing or that it is Alice's client
     host = stage.add(Host(BOB))
     address = stage.resolve(BOB)
     assert address is not None
@@ -430,7 +430,7 @@ async def test_what_servers_say_is_heard_from_nobody_who_has_not_proven_to_be_on
     dialed = await dialer.dial(address, BOB)
     # When it says what only a server says, in the name of Alice
     await dialed.stream.send_all(encode_request(words))
-    # Then the connection ends, and nothing has reached whoever stands behind it
+    # Then the connection ends, and nothing has reached the request handler
     assert await closes(dialed)
     assert host.faults == {Fault.OUT_OF_TURN}
     assert "which servers say" in host.incidents[0].text
@@ -448,7 +448,7 @@ async def test_a_server_speaks_in_its_own_name_alone(stage: Stage, words: wire.R
 
 
 @pytest.mark.parametrize("own_id", [None, ALICE])
-async def test_whoever_has_the_password_may_submit_read_and_ask_to_be_added(stage: Stage, own_id: int | None) -> None:
+async def test_a_client_with_the_password_may_submit_read_and_ask_to_be_added(stage: Stage, own_id: int | None) -> None:
     host = stage.add(Host(BOB))
     address = stage.resolve(BOB)
     assert address is not None
@@ -461,7 +461,7 @@ async def test_whoever_has_the_password_may_submit_read_and_ask_to_be_added(stag
 
 
 @pytest.mark.parametrize(("own_id", "role"), [(None, "client"), (ALICE, "client"), (ALICE, "server")])
-async def test_nobody_asks_that_another_server_be_removed(stage: Stage, own_id: int | None, role: str) -> None:
+async def test_no_server_asks_that_another_one_be_removed(stage: Stage, own_id: int | None, role: str) -> None:
     host = stage.add(Host(BOB))
     address = stage.resolve(BOB)
     assert address is not None
@@ -505,21 +505,21 @@ async def test_a_server_behind_the_i2p_router_makes_no_stranger_behind_it_known(
 
 async def test_connections_of_who_may_speak_no_longer_are_ended_and_no_others(stage: Stage) -> None:
     host = stage.add(Host(BOB))
-    alice, carol, nobody = await dial(stage, ALICE), await dial(stage, CAROL), await dial(stage, None)
+    alice, carol, unproven = await dial(stage, ALICE), await dial(stage, CAROL), await dial(stage, None)
     await trio.testing.wait_all_tasks_blocked()
     host.server.places.end_proven(lambda proven: proven.server_id == ALICE)
     assert await closes(alice)
     assert host.server.places.established == 2
     await carol.stream.send_all(encode_request(replace(VOTE, source=CAROL)))
     assert len(await replies(carol, 1)) == 1
-    await nobody.stream.send_all(encode_request(CLIENT))
-    assert len(await replies(nobody, 1)) == 1
+    await unproven.stream.send_all(encode_request(CLIENT))
+    assert len(await replies(unproven, 1)) == 1
 
 
-async def test_keys_that_belong_to_nobody_are_one_source_for_the_budget_of_bytes(
+async def test_keys_of_no_member_are_one_source_for_the_budget_of_bytes(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anybody makes as many keys as it likes: a share for each would be a share for nothing."""
+    """Any peer can make as many keys as it likes, so a share for each key would be no limit."""
     host = stage.add(Host(BOB))
     owners: list[str] = []
     opens = ReceiveBudget.open

@@ -173,7 +173,7 @@ async def test_a_wrong_password_is_refused_over_tls(listening: Listening) -> Non
     assert failure.fault is Fault.WRONG_CREDENTIALS
 
 
-async def test_nobody_listening_is_explained() -> None:
+async def test_a_closed_port_is_explained() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         failure = await expect_fault(dialer(), PeerAddress("127.0.0.1", reserved.getsockname()[1], bytes(32)))
@@ -182,7 +182,7 @@ async def test_nobody_listening_is_explained() -> None:
 
 
 @pytest.mark.parametrize("host", ["no..name", "...", "a" * 64 + ".example"])
-async def test_a_name_that_nobody_can_look_up_is_explained(host: str) -> None:
+async def test_a_name_that_cannot_be_looked_up_is_explained(host: str) -> None:
     refused = await expect_fault(dialer(), PeerAddress(host, 7669, bytes(32)))
     assert refused.fault is Fault.UNREACHABLE
     assert "no name that can be looked up" in str(refused)
@@ -300,7 +300,7 @@ async def test_an_answered_request_is_not_waited_for_however_long_nothing_more_c
         nursery.cancel_scope.cancel()
 
 
-async def test_thousands_of_requests_that_come_together_keep_nobody_from_their_turn(tmp_path: Path) -> None:
+async def test_thousands_of_requests_that_come_together_keep_no_task_from_its_turn(tmp_path: Path) -> None:
     # Given a peer whose requests can all be answered at once, and a task that wants every turn that it can get
     host = Host(BOB, connection=ConnectionOptions(window=8))
     certificate = load_or_create_certificate(tmp_path)

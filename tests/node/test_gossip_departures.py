@@ -1,4 +1,4 @@
-"""Who holds the farm's key cannot say that somebody left: the leaver signs it, and its signature is passed on."""
+"""A holder of the farm's key cannot announce that a member left: the leaver signs it, and others pass that on."""
 
 import os
 
@@ -28,7 +28,7 @@ PLACE = Address("127.0.0.1", 50_000)
 
 
 class KeyThief:
-    """Holds a copy of the farm's key, and an identity of its own that belongs to nobody."""
+    """Holds a copy of the farm's key, and an identity of its own that no member has."""
 
     def __init__(self, network: MemoryNetwork) -> None:
         self.identity = Ed25519PrivateKey.generate()
@@ -58,7 +58,7 @@ async def three_members(farm: Farm) -> list[Group]:
 @pytest.mark.parametrize("proof", ["none", "of the thief", "of its presence", "of an earlier incarnation"])
 @in_simulated_time
 async def test_a_living_member_is_not_believed_to_have_left_on_the_word_of_who_holds_the_key(proof: str) -> None:
-    # Given: three members, and somebody with a copy of the key.
+    # Given: three members, and a stranger with a copy of the key.
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         witness, victim, _ = await three_members(farm)
@@ -78,7 +78,7 @@ async def test_a_living_member_is_not_believed_to_have_left_on_the_word_of_who_h
         for member in (witness, victim):
             await until_counted(member, "forged")
         await trio.sleep(1)
-        # Then: nobody believes it, the victim does not have to refute, and it was counted.
+        # Then: no member believes it, the victim does not have to refute, and it was counted.
         assert sees(witness, victim)
         assert victim.info.incarnation == now
         wire = witness.describe().wire
@@ -104,7 +104,7 @@ async def test_a_member_that_missed_the_leave_learns_of_it_from_others_with_the_
 
 @in_simulated_time
 async def test_a_recorded_leave_does_not_bury_the_member_that_has_come_back() -> None:
-    # Given: a member that left once; somebody with the key kept its signed Leave.
+    # Given: a member that left once; a holder of the key kept its signed Leave.
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         witness, member, _ = await three_members(farm)

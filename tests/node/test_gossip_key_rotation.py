@@ -1,4 +1,4 @@
-"""Rotation on a running group: nobody is lost, the old key is refused afterwards, and a restart does not revive it."""
+"""Rotation on a running group: no member is lost, the old key is refused afterwards, also after a restart."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""News of keys counts from those whom the application lets tell keys, once, and is never sealed for anybody else."""
+"""News of keys counts from those whom the application lets tell keys, once, and is never sealed for any other node."""
 
 import os
 
@@ -45,7 +45,7 @@ def told_of_refusals(agent: Group) -> list[KeyringUpdateRefused]:
 
 @in_simulated_time
 async def test_keys_told_by_a_copy_of_the_key_alone_are_dropped_counted_and_told() -> None:
-    # Given: a group that lets its three members tell keys, and somebody with a copy of its key.
+    # Given: a group that lets its three members tell keys, and a stranger with a copy of its key.
     network, members = MemoryNetwork(), set[NodeId]()
     async with running_farm(network) as farm:
         agents = await farm.start_many(3, may_tell_keys=lambda node_id: node_id in members)
@@ -61,7 +61,7 @@ async def test_keys_told_by_a_copy_of_the_key_alone_are_dropped_counted_and_told
         for _ in range(100):
             network.deliver(sealed(sign_keys(news, thief)), PLACE, agents[0].info.address)
         await until_counted(agents[0], "keyring-of-a-stranger", 100)
-        # Then: nobody seals with it, and the application heard of it, once.
+        # Then: no member seals with it, and the application heard of it, once.
         await trio.sleep(5)
         assert {primary(agent) for agent in agents} == {RING.primary}
         assert told_of_refusals(agents[0]) == [KeyringUpdateRefused(Signer(thief).node_id, PLACE)]

@@ -16,7 +16,7 @@ from tests.node.gossip_farm import running_farm, sees, statuses, until, until_al
 
 @pytest.fixture
 def broadcast() -> Address:
-    """A loopback broadcast address with a port that nobody uses."""
+    """A loopback broadcast address with an unused port."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
         return Address("127.255.255.255", probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What somebody without the key can make a node do: a bounded little; and what a node remembers by itself."""
+"""What a sender without the key can make a node do is bounded; and what a node remembers by itself."""
 
 import os
 from pathlib import Path

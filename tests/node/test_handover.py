@@ -1,4 +1,4 @@
-"""Handing leadership over: by name, by whoever leads, and before a clean stop."""
+"""Handing leadership over: to a named server, from any leader, and before a clean stop."""
 
 from dataclasses import dataclass
 from typing import cast

@@ -151,11 +151,11 @@ async def test_uptime_of_a_leaf_counts_from_when_it_became_healthy(monkeypatch: 
 
 
 async def test_a_leaf_whose_service_does_not_answer_is_ill(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    async def nobody(host: str, port: int, timeout_s: float) -> bool:
+    async def no_answer(host: str, port: int, timeout_s: float) -> bool:
         await trio.lowlevel.checkpoint()
         return (host, port, timeout_s) != ("127.0.0.1", 80, 2.0)
 
-    monkeypatch.setattr("bridge.node.router.router.answers", nobody)
+    monkeypatch.setattr("bridge.node.router.router.answers", no_answer)
     async with stage(monkeypatch, autojump_clock, leaves=(Leaf(LEAF, ("127.0.0.1", 80)),)) as on:
         await on.router.local_router_status()
         assert not (await on.router.local_leaf_status(LEAF.hash)).healthy

@@ -135,7 +135,7 @@ async def test_a_key_counts_when_more_than_half_of_the_other_voters_vouch_for_it
     assert (away.agent.keyring.primary, away.agent.keyring.era) == (content.key, 1)
 
 
-async def test_the_evicted_router_alone_convinces_nobody_however_often_and_in_whatever_name(farm_key: Path) -> None:
+async def test_the_evicted_router_alone_convinces_no_node_however_often_and_in_whatever_name(farm_key: Path) -> None:
     away = Router(1, farm_key)
     for _ in range(20):
         await away.hear(vouched(away, EraKey(1, 9, new_key()), 5))
@@ -207,7 +207,7 @@ async def test_a_level_beyond_this_version_stops_the_log_and_names_the_version()
 
 
 @pytest.mark.parametrize("author", [None, 99], ids=["unsigned", "a stranger"])
-async def test_a_level_that_no_server_of_the_farm_signed_stops_nobody(author: int | None) -> None:
+async def test_a_level_that_no_server_of_the_farm_signed_stops_no_server(author: int | None) -> None:
     """Sent to the Raft port by a holder of the farm's key, `level` 65535 ended every node, and again at each start."""
     applied_state = AppliedState(0, EventLog("node", lambda: 0), lambda _: None, (node_id(1),), CLUSTER_ID)
     entry = encode(Level(2**16 - 1, "9.9.0"))
@@ -217,7 +217,7 @@ async def test_a_level_that_no_server_of_the_farm_signed_stops_nobody(author: in
     assert applied_state.refusal_of(1) is not None
 
 
-async def test_a_level_that_is_not_the_next_has_no_effect_and_ends_nobody() -> None:
+async def test_a_level_that_is_not_the_next_has_no_effect_and_ends_no_server() -> None:
     trace = EventLog("node", lambda: 0)
     applied_state = AppliedState(0, trace, lambda _: None, (node_id(1),), CLUSTER_ID)
     levels = (Level(65535, "9.9.9"), Level(2, ""))

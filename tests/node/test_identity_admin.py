@@ -1,4 +1,4 @@
-"""An eviction asked for at the leader: who is to go gives up its vote first, and nobody gives it back meanwhile."""
+"""An eviction asked for at the leader: its target gives up its vote first, and does not get it back meanwhile."""
 
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -82,7 +82,7 @@ class FakeLeader:
         return self
 
     def describe(self) -> SimpleNamespace:
-        """Everybody answers."""
+        """Every node answers."""
         followers = [SimpleNamespace(server_id=number, match=9, contact_ms=1) for number in (2, 3, 4)]
         configuration = Configuration(self.voters, (), self.learners)
         raft = SimpleNamespace(

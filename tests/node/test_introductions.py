@@ -1,4 +1,4 @@
-"""Servers introduce themselves in handshakes: what they say is signed, passed on, and judged by whoever hears it."""
+"""Servers introduce themselves in handshakes: what they say is signed, passed on, and judged by each receiver."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,7 +84,7 @@ async def test_what_a_server_says_anew_replaces_what_it_said() -> None:
 
 
 class Calls:
-    """A dialer that notes whom it is to call, and reaches nobody."""
+    """A dialer that notes the servers to call, and reaches none."""
 
     def __init__(self) -> None:
         self.called: set[str] = set()
@@ -93,10 +93,10 @@ class Calls:
         """In vain."""
         self.called.add(address.host)
         await trio.lowlevel.checkpoint()
-        raise GarlicFarmError(Fault.UNREACHABLE, "nobody is there")
+        raise GarlicFarmError(Fault.UNREACHABLE, "no server is there")
 
 
-async def test_a_seed_where_somebody_listens_who_was_thrown_out_is_not_called(autojump_clock: MockClock) -> None:
+async def test_a_seed_where_an_expelled_server_listens_is_not_called(autojump_clock: MockClock) -> None:
     del autojump_clock
     seeds = [PeerAddress(f"{name}.i2p", 7669, None) for name in ("evicted", "honest")]
     alice, calls = node(1, seeds=seeds), Calls()
@@ -125,7 +125,7 @@ async def test_a_goodbye_is_signed_as_one_and_no_word_of_it_serves_as_presence()
     goodbye = alice.introduced(Identity())
     bob.met(goodbye)
     assert known(bob) == {alice.node_id: Status.LEFT}
-    # Somebody who recorded it cannot pass it on in her place, nor as a sign of life.
+    # An attacker that recorded it cannot pass it on in her place, nor as a sign of life.
     word, *_ = goodbye.introductions
     handshake(carol, bob)
     carol.met(Identity(introductions=(*bob.introduced(Identity()).introductions, word)))

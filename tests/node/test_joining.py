@@ -74,7 +74,7 @@ async def until_members(life: Life, *members: int) -> None:
 
 
 async def until_level(leader: Life) -> None:
-    """Nobody needs the leader's log any more, so that a snapshot which takes its place is for newcomers only."""
+    """No member needs the leader's log any more, so that a snapshot which replaces it is for newcomers only."""
 
     def level() -> bool:
         raft = leader.server.describe().raft
@@ -209,9 +209,9 @@ async def test_a_server_gets_the_log_without_a_vote_in_the_same_words(tmp_path: 
         await submit(client, [b"end"])
         await until(lambda: life.executed[-1:] == [b"end"])
         assert life.members.joining.packs == packs
-        # and one that nobody can reach is not made a member
+        # and one that cannot be reached is not made a member
         await servers.kill(FOURTH)
-        assert await until_given_up(leader, Server(FIFTH, "tcp://nobody:1")) is None
+        assert await until_given_up(leader, Server(FIFTH, "tcp://absent:1")) is None
         assert FIFTH not in leader.server.describe().raft.configuration.member_ids
 
 
@@ -242,7 +242,7 @@ async def test_a_leader_that_falls_in_the_midst_leaves_no_half_a_member(tmp_path
         await nursery.start(own.run)
         assert (await ask_to_add(own, ClusterServer(FOURTH, servers.endpoint(FOURTH)))).begun
         await servers.kill(first)
-        # when the newcomer goes on asking, whoever leads now
+        # when the newcomer goes on asking, whichever server leads now
         await join(own, life.server, ClusterServer(FOURTH, servers.endpoint(FOURTH)), Random(4))
         await servers.start(first)
         await until_members(await leading(servers), 1, 2, 3, 4)
@@ -259,7 +259,7 @@ async def test_what_cannot_be_done_is_refused_with_a_sentence_for_the_operator(t
         servers.strangers[FOURTH] = await nursery.start(stranger.listen)
         refused = [
             (await ask_to_add(client, ClusterServer(2, "tcp://elsewhere:1")), "belongs to a member"),
-            (await ask_to_add(client, ClusterServer(9, "tcp://nobody:1")), "nobody listens"),
+            (await ask_to_add(client, ClusterServer(9, "tcp://absent:1")), "no server listens"),
             (await ask_to_remove(await speaker(servers, nursery, 9), 9), "it is no member"),
             (await ask_to_remove(await speaker(servers, nursery, leader_id), leader_id), "it leads; hand leadership"),
         ]
@@ -279,7 +279,7 @@ async def test_a_leader_that_knows_the_document_alone_brings_a_server_of_ours_up
     async with group(tmp_path) as (servers, _, nursery):
         life = await servers.start(FOURTH)
         client = await speaker(servers, nursery, STRANGE)
-        # given a newcomer that nobody has invited: a pack is out of turn, and costs the connection
+        # given a newcomer that was not invited: a pack is out of turn, and costs the connection
         assert await client.call(FOURTH, packed(0, 2, b"a")) is Lost.UNANSWERED
         assert [each.text for each in servers.incidents if each.fault is Fault.OUT_OF_TURN] == [
             "connection from 127.0.0.1 closed: a log pack of term 5 from server 9, which has not invited this server"
@@ -295,7 +295,7 @@ async def test_a_leader_that_knows_the_document_alone_brings_a_server_of_ours_up
         assert await said(client, packed(7, 8, b"c")) == (False, 4)
         # a second invitation goes on where the first has come to
         assert await said(client, invitation) == (True, 4)
-        # its leader may tell it to leave; nobody else can
+        # its leader may tell it to leave; no other server can
         assert await said(client, wire.LeaveClusterRequest(STRANGE, FOURTH, 5, 0, 3, 3)) == (True, 4)
         other = await speaker(servers, nursery, 8)
         assert await said(other, wire.LeaveClusterRequest(8, FOURTH, 5, 0, 3, 3)) == (False, 4)

@@ -38,7 +38,7 @@ class Stage:
 
 
 def all_alive(view: FarmView) -> FarmView:
-    """The picture of a farm in which everybody runs."""
+    """The view of a farm in which every node runs."""
     return replace(view, members=tuple(replace(each, status=MemberStatus.ALIVE) for each in view.members), alarms=())
 
 
@@ -108,7 +108,7 @@ async def test_a_key_is_not_removed_while_a_voter_or_a_member_is_down(tmp_path: 
         left = replace(members[4], status=MemberStatus.LEFT)
         observer = replace(members[3], status=MemberStatus.DEAD, name="attic", raft_id=None)
         superseded = replace(observer, name="renewed", address=members[0].address)
-        stranger = replace(observer, node_id="99" * 8, name="nobody of ours", server_role=ServerRole.NONE)
+        stranger = replace(observer, node_id="99" * 8, name="not of this farm", server_role=ServerRole.NONE)
         gone_voters_and_dead = (*members[:3], left, observer, superseded, stranger)
         stage.view = replace(stage.view, members=gone_voters_and_dead)
         listing = await stage.office.listing()

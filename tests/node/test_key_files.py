@@ -1,4 +1,4 @@
-"""Key files on disk: nobody else can read them, and none is ever overwritten."""
+"""Key files on disk: no other user can read them, and none is ever overwritten."""
 
 import os
 import stat

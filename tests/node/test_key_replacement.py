@@ -65,7 +65,7 @@ async def replace_all(agents: list[Group]) -> None:
 
 @in_simulated_time
 async def test_a_passive_reader_with_the_copied_key_opens_nothing_after_the_keys_were_replaced() -> None:
-    # Given: a farm whose datagrams are recorded by somebody with a copy of its key.
+    # Given: a farm whose datagrams are recorded by a holder of a copy of its key.
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         agents = await farm.start_many(3)
@@ -77,7 +77,7 @@ async def test_a_passive_reader_with_the_copied_key_opens_nothing_after_the_keys
         await replace_all(agents)
         network.sent.clear()
         await trio.sleep(60)
-        # Then: of all that was said since, it reads nothing; nobody was lost.
+        # Then: it can read nothing that was sent since, and no member was lost.
         opened, recorded = readable(network, RING, names)
         assert (opened, recorded > 100) == (0, True)
         assert all(sees(agent, *[other for other in agents if other is not agent]) for agent in agents)

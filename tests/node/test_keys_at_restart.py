@@ -70,7 +70,7 @@ async def test_before_its_log_is_there_a_node_takes_keys_from_a_founder_and_from
         await until_all_see_all([founder, node])
         chain = node.keyring
         assert chain is not None
-        # When: somebody with a copy of the farm's key tells keys, signed by an identity of its own.
+        # When: a stranger with a copy of the farm's key sends keys, signed by an identity of its own.
         news = sign_keys(KeyringUpdate(chain.install(b"x" * 32).use(b"x" * 32)), Ed25519PrivateKey.generate())
         sealed = Sealed(RING, os.urandom(SALT_BYTES), ANYBODY).seal(encode(news))
         network.deliver(sealed, Address("127.0.0.1", 50_000), node.info.address)
@@ -83,7 +83,7 @@ async def test_before_its_log_is_there_a_node_takes_keys_from_a_founder_and_from
         assert chosen(node) == b"n" * 32
 
 
-def test_a_node_that_knows_no_farm_yet_believes_whoever_signs(tmp_path: Path) -> None:
+def test_a_node_that_knows_no_farm_yet_believes_any_signer(tmp_path: Path) -> None:
     assert identities_at(tmp_path).may_tell_keys(STRANGER)
 
 

@@ -44,7 +44,7 @@ def test_every_node_gets_a_configuration_that_its_process_can_load(tmp_path: Pat
     assert len({load_configuration(node.configuration_file, Overrides()).leaves for node in farm.nodes}) == 3
 
 
-def test_keys_can_be_read_by_nobody_else(tmp_path: Path) -> None:
+def test_no_other_user_can_read_the_keys(tmp_path: Path) -> None:
     prepare(tmp_path, 2)
     keys = [*tmp_path.glob("*.key"), *tmp_path.glob("*/*.key")]
     assert len(keys) == 4

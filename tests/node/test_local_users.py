@@ -1,7 +1,7 @@
 """Other users of the same machine: what they may touch, and how a command refuses what they may have touched.
 
 The facts of the operating system are put in place by a test where a second user is needed, so that these tests hold
-whoever runs them; where root runs them, a real second user (id 65534) tries as well.
+under any user; where root runs them, a real second user (id 65534) tries as well.
 """
 
 import os
@@ -85,7 +85,7 @@ class Machine:
     ],
     ids=["own", "not there yet", "own link into a sticky directory", "relative link", "of root"],
 )
-def test_a_state_directory_that_nobody_else_can_change_is_used(machine: Machine) -> None:
+def test_a_state_directory_that_no_other_user_can_change_is_used(machine: Machine) -> None:
     check_state_directory(Path("/home/me/state"), machine.facts())
 
 
@@ -218,7 +218,7 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 
 class _Nothing:
-    """A node that would answer nothing; nobody gets that far."""
+    """A node that would answer nothing; no request gets that far."""
 
 
 async def test_a_command_does_not_speak_to_a_socket_behind_which_another_user_is(tmp_path: Path) -> None:

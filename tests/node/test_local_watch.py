@@ -43,7 +43,7 @@ def publish(directory: Path, *, at_s: float) -> Path:
     return path
 
 
-def test_a_killed_node_is_shown_as_ended_until_somebody_starts_it_again(tmp_path: Path) -> None:
+def test_a_killed_node_is_shown_as_ended_until_it_is_started_again(tmp_path: Path) -> None:
     watch = watch_of(tmp_path)
     assert (watch.picture().processes[0].running, watch.picture().processes[0].detail) == (False, "ended by SIGKILL")
     view = farm_view()

@@ -37,7 +37,7 @@ def settings_of(directory: Path, notes: AdmissionStore) -> ReplicaSettings:
         founding=FOUNDING,
         node_id_of=notes.node_id_of,
         cluster="farm",
-        dialer=lambda *_: pytest.fail("nobody is called"),
+        dialer=lambda *_: pytest.fail("no server may be called"),
         profile=profile_of(Timing.LAN),
         segment_bytes=65_536,
         voters_max=5,

@@ -75,7 +75,7 @@ async def test_an_answer_counts_although_the_server_stops_before_it_is_taken() -
     assert answers == [committed]
 
 
-async def test_each_kind_of_call_has_room_of_its_own_and_whoever_goes_away_gives_it_back() -> None:
+async def test_each_kind_of_call_has_room_of_its_own_and_a_caller_that_goes_away_frees_it() -> None:
     calls = PendingCalls(ServerOptions(max_requests=2))
     answers: list[object] = []
     # given as many requests of peers as are taken
@@ -93,7 +93,7 @@ async def test_each_kind_of_call_has_room_of_its_own_and_whoever_goes_away_gives
     assert answers == []
 
 
-async def test_when_the_server_stops_whoever_waits_is_told_and_whoever_asks_again_is_refused() -> None:
+async def test_when_the_server_stops_waiting_callers_are_told_and_new_calls_refused() -> None:
     calls = PendingCalls(ServerOptions())
     told: list[object] = []
 
@@ -124,7 +124,7 @@ async def test_proposals_linger_while_a_batch_is_in_flight_until_they_fill_one_o
     del autojump_clock
     (mailbox, batches, _), limit = make(3, 100, in_flight_ms=500), ProposalLimit(10, 1_000)
     mailbox.propose(admitted(b"first", limit))
-    assert batches.is_due, "nothing is in flight, so it waits for nobody"
+    assert batches.is_due, "nothing is in flight, so it does not wait"
     submit(batches)
     mailbox.propose(admitted(b"second", limit))
     assert not batches.is_due

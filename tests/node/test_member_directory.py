@@ -70,7 +70,7 @@ def test_a_member_without_a_certificate_has_an_address_that_only_i2p_or_an_autho
     assert member_directory.address_of(B) == PeerAddress("10.0.0.2", 7669, None)
 
 
-def test_without_endpoint_nobody_connects() -> None:
+def test_a_member_without_an_endpoint_is_not_dialled() -> None:
     member_directory, _ = roster_of(member(B, encode_metadata(replace(METADATA, endpoint=None))))
     assert member_directory.address_of(B) is None
     assert member_directory.address_of(C) is None
@@ -119,7 +119,7 @@ def test_metadata_is_decoded_once_for_each_version_and_forgotten_with_its_member
     assert (member_directory.members(), member_directory.name_of(B)) == ((), B.hex())
 
 
-def test_one_change_is_learnt_without_looking_at_everybody() -> None:
+def test_one_change_is_learnt_without_looking_at_all_members() -> None:
     # Given two members, one of whom cannot be read
     member_directory, gossip = roster_of(member(B, encode_metadata(METADATA)), member(C, b"rubbish"))
     gossip.known.clear()
@@ -132,6 +132,6 @@ def test_one_change_is_learnt_without_looking_at_everybody() -> None:
         (C, True, "c"),
     ]
     assert (len(member_directory), member_directory.unreadable) == (2, 1)
-    # And whom gossip has forgotten goes with the next look at everybody
+    # And a member that gossip has forgotten goes with the next look at all members
     member_directory.refresh()
     assert (len(member_directory), member_directory.members()) == (0, ())

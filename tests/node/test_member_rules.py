@@ -41,7 +41,7 @@ def test_an_id_that_the_log_has_not_given_out_is_refused_with_the_way_to_join() 
     assert "give the router the farm key and start it" in refusal
 
 
-def test_nobody_comes_beyond_the_most_voters() -> None:
+def test_no_server_joins_beyond_the_most_voters() -> None:
     refusal = rules(1, 2, 3, 5, 6).may_add(FOURTH)
     assert isinstance(refusal, str)
     assert "the farm has 5 voters already" in refusal

@@ -1,6 +1,6 @@
 """`open_server` over a network in memory and real directories, with both strategies of replication.
 
-Time is a `MockClock`'s, and nobody sleeps: each story waits for events of the servers themselves.
+Time is a `MockClock`'s, and no test sleeps: each story waits for events of the servers themselves.
 """
 
 import subprocess

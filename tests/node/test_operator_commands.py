@@ -86,7 +86,7 @@ async def test_a_leaf_is_named_by_its_address_with_or_without_ending_or_by_its_d
         assert office.last == CostFactor(hash_of(LEAF.base64), 1.5)
 
 
-async def test_a_leaf_that_nobody_reports_is_excluded_in_advance_and_the_answer_says_so(office: Office) -> None:
+async def test_a_leaf_that_no_node_reports_is_excluded_in_advance_and_the_answer_says_so(office: Office) -> None:
     other = "a" * 52
     assert "no server reports this leaf now" in await office.ask({"exclusion": {"hash": other, "excluded": True}})
     assert office.last == Exclusion(other, excluded=True)
@@ -114,7 +114,7 @@ async def test_a_master_is_forced_by_its_address(office: Office) -> None:
     assert MASTER_ADDRESS in text
 
 
-async def test_a_master_that_nobody_can_publish_is_not_forced(office: Office) -> None:
+async def test_a_master_that_no_node_can_publish_is_not_forced(office: Office) -> None:
     [shown] = office.view.publishing
     office.view = replace(office.view, publishing=(replace(shown, publisher_id=None, reason="no server can publish"),))
     before = len(office.stage.log)
@@ -237,7 +237,7 @@ async def test_log_time_far_ahead_of_the_clocks_is_brought_back_by_an_operator()
     assert stage.events("log-time-corrected") == 1
 
 
-async def test_without_reports_of_a_majority_nobody_brings_log_time_back() -> None:
+async def test_without_reports_of_a_majority_log_time_is_not_brought_back() -> None:
     office = Office()
     await office.found()
     with pytest.raises(Refused, match="no majority of the voters reported lately"):

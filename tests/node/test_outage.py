@@ -138,7 +138,7 @@ async def test_who_stepped_in_stops_once_the_farms_own_publisher_has_published_l
         await stage.append_record(Clock(NOW_MS + now_ms(), OTHER, PERIOD_MS))
         await stage.append_record(rival_report(1 + now_ms()))
         await trio.sleep(2 * PERIOD_MS / 1000)
-        # Its report tells everybody what it published alone; until that is overtaken it stands.
+        # Its report tells all nodes what it published alone; until that is overtaken it stands.
         reported = [record for _, record in stage.records(Report) if isinstance(record, Report)][-1]
         assert len(reported.masters) == 1
         assert reported.masters[0].last_published_time_ms == structures(stage)[-1].published_s * 1000
@@ -159,7 +159,7 @@ async def test_a_node_that_is_started_into_an_outage_publishes_what_its_own_log_
     await trio.sleep(3_600)
     stage = Stage()
     stage.lose_quorum()
-    stage.log, stage.times_ms = list(earlier.log), list(earlier.times_ms)  # on disk, and nobody says it is committed
+    stage.log, stage.times_ms = list(earlier.log), list(earlier.times_ms)  # on disk, and not known to be committed
     async with on_duty(stage):
         await trio.sleep(10)
     [structure] = structures(stage)

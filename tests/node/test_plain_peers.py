@@ -1,4 +1,4 @@
-"""Servers that know neither TLS nor handshake are spoken to at listed addresses only, and in nobody else's name."""
+"""Servers that know neither TLS nor handshake are spoken to at listed addresses only, and speak only for themselves."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -1,6 +1,6 @@
 """Foreign text on every way out of the process: no control character, no line of its own, no hidden or turned letters.
 
-The paths are enumerated by reading the sources: whoever adds a way to print must use one that is driven here.
+The paths are enumerated by reading the sources: a new way to print must use one that is driven here.
 """
 
 import ast

@@ -23,7 +23,7 @@ STEPS_MAX = 40
 
 
 class PowerCutError(BaseException):
-    """The process ends here: nobody catches it."""
+    """The process ends here: it is not caught."""
 
 
 class Interrupted:

@@ -63,7 +63,9 @@ def made(directory: Path) -> FarmOnDisk:
     return trio.run(read_directory, directory)
 
 
-def test_a_level_that_nobody_supports_names_its_entry_and_the_cut_with_which_the_farm_goes_on(tmp_path: Path) -> None:
+def test_a_level_that_no_server_supports_names_its_entry_and_the_cut_with_which_the_farm_goes_on(
+    tmp_path: Path,
+) -> None:
     directory = poisoned(tmp_path / "node", *LEVELS, b'{"any":1}', own(Clock(BASE_MS + 9_000, 1)))
     entry = len(ENTRIES) + len(LEVELS)
     code, output = called(directory, "--yes")
@@ -84,7 +86,7 @@ def test_a_level_that_nobody_supports_names_its_entry_and_the_cut_with_which_the
     assert (after.farm.level, after.farm.log_time_ms) == (SUPPORTED_LEVEL, BASE_MS + 6_000)
 
 
-def test_a_made_up_level_that_is_not_the_next_keeps_nobody_from_recovering(tmp_path: Path) -> None:
+def test_a_made_up_level_that_is_not_the_next_keeps_no_server_from_recovering(tmp_path: Path) -> None:
     directory = poisoned(tmp_path / "node", own(Level(65535, "9.9.9")))
     assert called(directory, "--yes")[0] == 0
     assert made(directory).farm.level == 1

@@ -148,11 +148,11 @@ async def scene(
             "server 1 is not known by the key",
             "put the right one back",
             "replace the keys (docs/how-to/copied-key-file.md)",
-            id="the identity of somebody else",
+            id="the identity of another node",
         ),
     ],
 )
-async def test_whoever_is_refused_and_whoever_refuses_read_why_and_what_to_do(
+async def test_both_sides_of_a_refusal_read_why_and_what_to_do(
     tmp_path: Path,
     caller: Caller,
     at_alice: Fault,
@@ -222,7 +222,7 @@ async def test_a_recorded_handshake_that_is_sent_again_is_refused_and_an_alarm(t
             await trio.aclose_forcefully(stream)
             return answer
 
-        # Given a handshake that was accepted, and somebody who has recorded it
+        # Given a handshake that was accepted, and an attacker that has recorded it
         session, channel = Session(), tls_channel(found.address.fingerprint or b"")
         first = UpgradeClient(CALLER, session, str(found.address), 0, channel=channel)
         assert isinstance(first.receive(await exchange(first.request())), Challenged)

@@ -72,7 +72,7 @@ async def test_the_last_structure_is_in_one_report_after_each_publication(
     assert said.count(None) > 10
 
 
-async def test_what_nobody_took_is_said_again() -> None:
+async def test_a_report_that_was_not_taken_is_sent_again() -> None:
     news = ReportNews({"pace": "normal"})
     [part] = rival_report().masters
     report = rival_report()

@@ -156,7 +156,7 @@ async def test_a_client_that_sends_nothing_learns_who_leads() -> None:
     assert asked(opened, ()) == ClientAnswer(accepted=True, leader=OWN, next_index=1, term=1)
 
 
-def test_a_client_may_not_admit_anybody() -> None:
+def test_a_client_may_not_admit_a_node() -> None:
     admission = encode(AdmissionRecord(b"n" * 8, "node-4", server_id=4))
     for disguised in (admission, admission.replace(b"admission", rb"\u0061dmission")):
         with pytest.raises(GarlicFarmError, match="only the leader writes those"):
@@ -195,17 +195,17 @@ def test_a_command_too_large_to_be_stored_is_a_fault_of_the_client() -> None:
 def test_a_peer_that_comes_too_early_too_late_or_too_often_is_told_to_try_again(error: Exception) -> None:
     request = core.RequestVote(1, OTHER, ORIGIN, correlation=1)
     with pytest.raises(GarlicFarmError) as refused:
-        gateway(Server(error=error)).request(OTHER, request, nobody_answers)
+        gateway(Server(error=error)).request(OTHER, request, no_answer_expected)
     assert refused.value.fault is Fault.BUSY
     with pytest.raises(GarlicFarmError, match="has not started its Raft server yet"):
-        RequestGateway().request(OTHER, request, nobody_answers)
+        RequestGateway().request(OTHER, request, no_answer_expected)
 
 
-def nobody_answers(reply: core.Reply | None) -> None:
+def no_answer_expected(reply: core.Reply | None) -> None:
     pytest.fail(f"answered by {reply}")
 
 
-def test_before_the_farm_is_founded_a_client_is_told_that_nobody_leads() -> None:
+def test_before_the_farm_is_founded_a_client_is_told_that_there_is_no_leader() -> None:
     assert asked(RequestGateway(), (b"{}",)) == ClientAnswer(accepted=False, leader=None, next_index=0, term=0)
 
 

@@ -1,4 +1,4 @@
-"""`keys rotate`: every step reaches everybody before the next, and wherever it ends the farm goes on."""
+"""`keys rotate`: every step reaches all members before the next, and wherever it ends the farm goes on."""
 
 import pytest
 
@@ -143,7 +143,7 @@ async def test_two_rotations_at_once_end_with_one_key_and_one_of_them_says_so() 
             another("use")
         return await real()
 
-    farm.listing = listing  # type: ignore[method-assign] # somebody else changes the keys between our questions
+    farm.listing = listing  # type: ignore[method-assign] # another operator changes the keys between our questions
     with pytest.raises(RotationError, match="another rotation at the same time chose key"):
         await client.rotate()
     assert "remove" not in farm.steps

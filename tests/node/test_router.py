@@ -193,7 +193,7 @@ async def test_a_leaf_that_is_not_configured_is_an_error(tmp_path: Path) -> None
         await file_router(tmp_path).local_leaf_status(LEAF.hash)
 
 
-async def test_a_file_measures_nobody(tmp_path: Path) -> None:
+async def test_a_file_is_no_router_to_measure(tmp_path: Path) -> None:
     assert await file_router(tmp_path).remote_measured_status(LEAF.hash) is None
 
 

@@ -82,7 +82,7 @@ async def test_a_certificate_file_that_is_none_is_named(tmp_path: Path) -> None:
                 await open_stream(Link(*place, path))
 
 
-async def test_a_port_where_nobody_listens_is_named() -> None:
+async def test_a_port_where_no_router_listens_is_named() -> None:
     async with listening() as place:
         pass
     with pytest.raises(RouterLost, match=r"nothing answers at 127.0.0.1:\d+: Connection refused"):

@@ -117,7 +117,7 @@ def test_the_pace_of_files_is_refused_for_a_router(tmp_path: Path) -> None:
     assert 'publishing.pace: "reporting-period" is for files' in told
 
 
-def test_passwords_come_out_of_files_that_nobody_else_can_read(tmp_path: Path) -> None:
+def test_passwords_come_out_of_files_that_no_other_user_can_read(tmp_path: Path) -> None:
     write_private_file(tmp_path / "word", "secret\n")
     settings = i2cp(tmp_path, 'i2pcontrol = "https://127.0.0.1:7650"\ni2pcontrol_password_file = "word"')
     control = settings.access().control

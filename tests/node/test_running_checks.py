@@ -11,7 +11,7 @@ from tests.operator_views import farm_view
 
 
 def healthy(number: int = 2) -> FarmView:
-    """A farm in which everybody is well."""
+    """A farm in which every node is well."""
     view = farm_view(number)
     members = tuple(replace(member, status=MemberStatus.ALIVE) for member in view.members)
     raft = replace(view.raft, log_time_ms=view.taken_at_ms - 400)
@@ -19,7 +19,7 @@ def healthy(number: int = 2) -> FarmView:
 
 
 def found(view: FarmView) -> dict[str, Check]:
-    """The checks by name; whoever is not well is told what to do."""
+    """The checks by name; a check that is not ok says what to do."""
     checks = {check.name: check for check in checks_of(view)}
     assert all(check.action for check in checks.values() if check.result is not CheckResult.OK)
     return checks

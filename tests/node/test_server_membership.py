@@ -1,4 +1,4 @@
-"""Changes of the configuration through real servers: whoever asks the leader awaits the outcome."""
+"""Changes of the configuration through real servers: a caller that asks the leader awaits the outcome."""
 
 import pytest
 import trio
@@ -20,7 +20,7 @@ def servers(*numbers: int) -> tuple[Server, ...]:
 
 
 async def start(nursery: trio.Nursery, founders: int, strangers: int) -> dict[ServerId, Node]:
-    """Founders that know each other, and servers with empty logs that know nobody."""
+    """Founders that know each other, and servers with empty logs that know no other."""
     nodes, network = dict[ServerId, Node](), MemoryNetwork()
     for number in range(1, founders + strangers + 1):
         server_id = number
@@ -84,12 +84,12 @@ async def test_a_change_that_cannot_be_is_refused_with_its_reason(autojump_clock
         await until(lambda: follower.server.role.leader is not None)
         elsewhere = await follower.server.change_configuration(servers(1, 2))
         assert (elsewhere.refusal, elsewhere.leader) == (ChangeRefusal.NOT_LEADER, leader.server.role.leader)
-        nobody = await leader.server.change_configuration(())
-        assert (nobody.outcome, nobody.refusal) == (ChangeOutcome.REFUSED, ChangeRefusal.NO_VOTERS)
+        no_voters = await leader.server.change_configuration(())
+        assert (no_voters.outcome, no_voters.refusal) == (ChangeOutcome.REFUSED, ChangeRefusal.NO_VOTERS)
         nursery.cancel_scope.cancel()
 
 
-async def test_a_server_that_nobody_can_reach_is_given_up_and_the_group_stays(
+async def test_a_server_that_cannot_be_reached_is_given_up_and_the_group_stays(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The caller waits no longer than a newcomer may stand still."""

@@ -141,7 +141,9 @@ async def test_a_vote_is_answered_only_when_it_is_durable(autojump_clock: trio.t
         nursery.cancel_scope.cancel()
 
 
-async def test_a_slow_state_machine_delays_nobody_and_fills_no_memory(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_slow_state_machine_delays_no_server_and_fills_no_memory(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     del autojump_clock
     options = ServerOptions(apply_queue_bytes=10_000)
     async with trio.open_nursery() as nursery:

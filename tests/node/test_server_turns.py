@@ -1,4 +1,4 @@
-"""Who takes the owner's turn: whoever brings something, at once, and never two at a time."""
+"""Which task takes the owner's turn: the one that brings an event, at once, and never two at a time."""
 
 from dataclasses import dataclass
 from random import Random
@@ -88,7 +88,7 @@ async def test_a_request_is_answered_within_the_call_that_brought_it(autojump_cl
         await until(lambda: server.role.role is Role.LEADER)
         answers: list[Reply | None] = []
         server.ask(TWO, OUT_OF_DATE, answers.append)
-        assert [type(answer) for answer in answers] == [VoteReply], "nobody had to wake up for it"
+        assert [type(answer) for answer in answers] == [VoteReply], "no task had to wake up for it"
         assert answers[0] is not None
         assert answers[0].correlation == OUT_OF_DATE.correlation
         nursery.cancel_scope.cancel()
@@ -174,14 +174,14 @@ async def test_a_question_asked_from_within_an_answer_does_not_change_the_number
         # when a read is asked for, and in its answer another
         first = server.ask_read(ask_again)
         assert [type(answer) for answer in answers] == [ReadRefused]
-        # then whoever forgets the first does not forget the second
+        # then to forget the first is not to forget the second
         server.forget(first)
         await until(lambda: len(answers) == 2)
         assert seconds != [first]
         nursery.cancel_scope.cancel()
 
 
-async def test_a_core_that_fails_ends_the_server_and_not_whoever_brought_the_event(
+async def test_a_core_that_fails_ends_the_server_and_not_the_task_that_brought_the_event(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -211,7 +211,7 @@ async def test_a_core_that_fails_at_its_deadline_ends_the_server_too(autojump_cl
         await server.run()
 
 
-async def test_a_core_that_fails_over_a_snapshot_ends_the_server_and_not_whoever_asked_for_one(
+async def test_a_core_that_fails_over_a_snapshot_ends_the_server_and_not_the_caller(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock

@@ -1,4 +1,4 @@
-"""Log time of a group of servers without the farm: written by whoever leads, at its pace, and sessions expire by it."""
+"""Log time of a group of servers without the farm: written by the leader, at its pace, and sessions expire by it."""
 
 # ruff: noqa: ARG001 - the clock works by being asked for
 

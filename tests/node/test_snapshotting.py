@@ -1,4 +1,4 @@
-"""Snapshots of a server at work: taken by size, by age and on demand, restored at the start, sent to whoever lags."""
+"""Snapshots of a server at work: taken by size, by age and on demand, restored at a start, sent to late followers."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -20,7 +20,7 @@ from consensus.sessions.table import RequestId
 from tests.authored import signed
 from tests.node.farm_stage import NOW_MS, OWN, Stage, machine_clock, rival_report
 
-NAMED = RequestId("somebody", 0, 7)
+NAMED = RequestId("client", 0, 7)
 
 
 @pytest.fixture(autouse=True)
@@ -35,13 +35,13 @@ def submitting(stage: Stage) -> Submitting:
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        (b"{}", b'{"request":"somebody-0-7"}'),
-        (b' { "a" :  1 } ', b' {"request":"somebody-0-7", "a" :  1 } '),
+        (b"{}", b'{"request":"client-0-7"}'),
+        (b' { "a" :  1 } ', b' {"request":"client-0-7", "a" :  1 } '),
     ],
 )
 def test_a_request_id_is_put_in_front_and_the_rest_stays_as_it_is(entry: bytes, expected: bytes) -> None:
     assert sealed(entry, NAMED) == expected
-    assert json.loads(expected) == {**json.loads(entry), "request": "somebody-0-7"}
+    assert json.loads(expected) == {**json.loads(entry), "request": "client-0-7"}
 
 
 async def test_each_submission_gets_a_number_of_this_node() -> None:
@@ -175,12 +175,12 @@ async def test_an_entry_that_names_another_request_is_refused() -> None:
     stage = Stage()
     answer = await submitting(stage).submit(b'{"request": "other-0-1"}', NAMED)
     assert answer.outcome is SubmitOutcome.REFUSED
-    assert "names the request other-0-1, not somebody-0-7" in answer.reason
+    assert "names the request other-0-1, not client-0-7" in answer.reason
     assert stage.log == []
 
 
 async def test_what_is_not_committed_is_answered_as_it_is_with_its_id() -> None:
     stage = Stage()
-    stage.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="nobody knows")
+    stage.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="it is not known")
     answer = await submitting(stage).submit(b"{}", NAMED)
-    assert answer == SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="nobody knows", request=str(NAMED))
+    assert answer == SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="it is not known", request=str(NAMED))

@@ -1,4 +1,4 @@
-"""TLS over a socket: everything arrives, whoever sends, and whatever breaks is trio's error and no other."""
+"""TLS over a socket: everything arrives in both directions, and every failure is one of trio's errors."""
 
 import ssl
 from collections.abc import AsyncIterator

@@ -58,7 +58,7 @@ def test_the_log_takes_so_many_lines_of_one_cause_and_then_says_how_many_it_left
 
 
 async def test_a_request_with_the_wrong_method_is_told_as_that_and_raises_no_alarm() -> None:
-    """Anybody can POST to the right path: that is no router with another version."""
+    """Any client can POST to the right path: that is no router with another version."""
     trace = EventLog("node-1", lambda: 1000)
     alarms = Alarms(trace)
     RefusedConnections(trace, alarms).incident(

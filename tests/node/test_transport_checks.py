@@ -65,7 +65,7 @@ def test_users_and_the_proxy_are_looked_at(tmp_path: Path) -> None:
         }
     private(users, "north")
     with socket.socket() as taken:
-        # Bound and not listening: whatever else runs meanwhile, nobody answers there.
+        # Bound and not listening: whatever else runs meanwhile, nothing answers there.
         taken.bind((LOOPBACK, 0))
         found = checked(tmp_path, by_i2p.replace(f":{proxy.port}", f":{taken.getsockname()[1]}"))
     assert {name: result for name, (result, _) in found.items()} == {

@@ -93,7 +93,7 @@ async def test_a_proxy_that_refuses_is_told_apart_from_a_server_that_does(mode: 
 
 @pytest.mark.parametrize("mode", ProxyMode)
 async def test_a_handshake_through_i2p_is_bound_to_the_name_that_was_dialled(mode: ProxyMode) -> None:
-    """A middle in I2P has a name of its own, and whoever dials that one has not reached Bob."""
+    """A middle in I2P has a name of its own, and a client that dials that one has not reached Bob."""
     host, middle = Host(BOB), b32_name(2)
     async with trio.open_nursery() as nursery:
         names = await listening(nursery, host)
@@ -159,7 +159,7 @@ async def test_a_server_without_tls_listens_on_loopback_alone() -> None:
         await Host(BOB).server.listen_plain("0.0.0.0", 0, NAME)  # noqa: S104 - refused
 
 
-async def test_whoever_has_announced_no_certificate_is_not_called() -> None:
+async def test_a_server_that_has_announced_no_certificate_is_not_called() -> None:
     failure = await expect_fault(dialer(TlsConnector()), PeerAddress(LOOPBACK, 9, None))
     assert (failure.fault, "ca_file" in str(failure)) == (Fault.WRONG_CERTIFICATE, True)
 

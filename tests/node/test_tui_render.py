@@ -69,7 +69,7 @@ def test_the_local_farms_footer_is_the_command_that_starts_the_killed_router_aga
     assert lines[-1].strip() == ".venv/bin/garlicfarm run --config farm-state/node-3/node.toml"
 
 
-def test_a_local_farm_of_which_nobody_answers_yet_is_drawn() -> None:
+def test_a_local_farm_of_which_no_answer_expected_yet_is_drawn() -> None:
     assert "starting" in drawn(render_local_farm(LocalFarmView(0, "farm-state", ()), 80, 24, color=False), 80, 24)
 
 

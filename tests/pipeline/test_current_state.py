@@ -32,14 +32,16 @@ def test_a_damaged_file_is_told_with_its_name_and_what_to_do(
         use(tmp_path)
 
 
-def test_a_file_that_somebody_holds_is_an_error_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_process_holds_is_an_error_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(current_state, "BUSY_SECONDS", 0.0)
     current_state.update(tmp_path, FARM)
     with closing(sqlite3.connect(tmp_path / "current.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(OSError, match=r"current\.sqlite cannot be used: database is locked"):
             current_state.update(tmp_path, FARM)
-        assert rules_for(tmp_path).silent_after_ms == 30_000, "who reads is held up by nobody"
+        assert rules_for(tmp_path).silent_after_ms == 30_000, "no writer delays a reader"
 
 
 def test_an_older_row_replaces_no_newer_one_and_a_repeated_one_changes_nothing(tmp_path: Path) -> None:

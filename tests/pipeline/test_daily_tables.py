@@ -38,7 +38,7 @@ def periods(log: MadeUpLog, count: int, *servers: int, uptime_ms: int) -> None:
 
 
 def over_days() -> tuple[MadeUpLog, list[int]]:
-    """A log from before midnight to the fifth day, and after which entries somebody looks.
+    """A log from before midnight to the fifth day, and after which entries the tables are read.
 
     Server 2 falls silent on the first day and comes back restarted on the fifth; a report of server 1 is submitted
     twice, on both sides of midnight; one entry is refused.

@@ -83,7 +83,7 @@ def test_what_goes_wrong_is_raised_in_the_run_loop() -> None:
         deriving.check()
 
 
-def test_when_nobody_reads_the_table_any_more_the_run_loop_hears_of_it() -> None:
+def test_a_closed_pipe_ends_the_run_loop() -> None:
     def leave(_: int) -> None:
         # what `rich` does when standard output is closed
         sys.exit(1)

@@ -44,7 +44,7 @@ def minutes(output: Path) -> list[int]:
     ]
 
 
-def test_events_are_merged_when_nobody_reads_them_and_dropped_when_they_are_old(
+def test_events_are_merged_when_no_query_reads_them_and_dropped_when_they_are_old(
     session: SparkSession, tmp_path: Path
 ) -> None:
     nothing = session.createDataFrame([], EVENTS)
@@ -55,7 +55,7 @@ def test_events_are_merged_when_nobody_reads_them_and_dropped_when_they_are_old(
         listed = live_files(tmp_path / "events")
         write_events(nothing, 32, tmp_path, keep_ms=600_000)
         assert all(file.exists() for file in listed)
-    # when nobody does any more
+    # when no query does any more
     write_events(nothing, 33, tmp_path, keep_ms=600_000)
     assert len(live_files(tmp_path / "events")) < 32
     assert minutes(tmp_path) == list(range(32))

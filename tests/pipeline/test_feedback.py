@@ -227,7 +227,7 @@ def feedback_of(rows: list[Row], listener: Listener, told: list[str], failing: i
 
 
 @pytest.mark.usefixtures("_no_spark")
-def test_a_backlog_is_nobodys_business_now() -> None:
+def test_nothing_is_submitted_out_of_a_backlog() -> None:
     rows, told = rows_of_slow_farm(6, 3), list[str]()
     listener = Listener(rows[-1].log_time_ms + 121_000)
     feedback = feedback_of(rows, listener, told)

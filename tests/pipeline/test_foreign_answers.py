@@ -1,4 +1,4 @@
-"""What anybody may answer at a control endpoint: it is passed over with the reason, and never holds a run up."""
+"""Wrong answers at a control endpoint: they are passed over with the reason, and never hold a run up."""
 
 import json
 import socketserver

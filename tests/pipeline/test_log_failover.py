@@ -67,9 +67,9 @@ def test_what_no_node_has_is_given_up_with_what_each_of_them_said(tmp_path: Path
     log = MadeUpLog(first_index=5)
     log.report(1, uptime=1)
     with served(log, tmp_path / "one.sock") as first:
-        nobody = str(tmp_path / "nobody.sock")
-        with pytest.raises(FarmLogError, match=r"(?s)entry 1 is not to be had.*compacted away.*nobody\.sock"):
-            list(read(FarmLog((first, nobody)), 3, log.cluster_id))
+        absent = str(tmp_path / "absent.sock")
+        with pytest.raises(FarmLogError, match=r"(?s)entry 1 is not to be had.*compacted away.*absent\.sock"):
+            list(read(FarmLog((first, absent)), 3, log.cluster_id))
 
 
 def test_a_stream_outlives_a_farm_that_is_silent_for_a_moment_and_not_one_that_is_gone(
@@ -79,7 +79,7 @@ def test_a_stream_outlives_a_farm_that_is_silent_for_a_moment_and_not_one_that_i
     stream = FarmDataSource({"node": str(tmp_path / "one.sock")}).streamReader(SCHEMA)
     with served(log, tmp_path / "one.sock"):
         start = stream.initialOffset()
-    # while nobody answers there is nothing new, and what the progress is told of is what was known
+    # while no node answers there is nothing new, and the progress shows what was known
     assert stream.latestOffset(start, ReadAllAvailable()) == start
     assert stream.reportLatestOffset() is None
     with served(log, tmp_path / "one.sock"):
@@ -141,11 +141,11 @@ def test_a_node_that_is_cut_off_from_its_farm_holds_nothing_up(tmp_path: Path, m
 
 
 def test_who_answered_last_is_asked_first(tmp_path: Path) -> None:
-    log, nobody = three_servers(minutes=1), str(tmp_path / "nobody.sock")
+    log, absent = three_servers(minutes=1), str(tmp_path / "absent.sock")
     with served(log, tmp_path / "one.sock") as first:
-        ranges = log_ranges.NodeRanges((nobody, first), Credentials(), 100)
+        ranges = log_ranges.NodeRanges((absent, first), Credentials(), 100)
         found = ranges.status()
-        assert ranges.plan(1, 5, found.cluster).addresses == (first, nobody)
+        assert ranges.plan(1, 5, found.cluster).addresses == (first, absent)
 
 
 def test_a_new_stream_begins_with_the_oldest_entry_that_any_node_has(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ class Rows:
         return self
 
     def parquet(self, path: str) -> None:
-        """A directory that everybody may look into, with a file."""
+        """A directory that every user may read, with a file."""
         written = Path(path)
         written.mkdir()
         written.chmod(0o755)

@@ -67,7 +67,7 @@ def test_the_source_yields_every_committed_entry_once_and_in_its_place_from_any_
 ) -> None:
     log = three_servers(minutes=1)
     with served(log, tmp_path / "control.sock") as address:
-        nodes = f"{tmp_path / 'nobody.sock'},{address}"
+        nodes = f"{tmp_path / 'absent.sock'},{address}"
         rows = session.read.format("farm").option("node", nodes).option("pageSize", "7").load().collect()
     rows.sort(key=lambda row: row["index"])
     assert [row["index"] for row in rows] == list(range(1, log.commit_index + 1))
@@ -199,7 +199,7 @@ def test_what_only_a_snapshot_still_holds_is_current_state_and_no_history(
     log.add("configuration", value="{}")
     for report in reports:
         log.add("snapshot", value=report)
-    assert health_of(session, log, output) == [], "nobody knows when they were made"
+    assert health_of(session, log, output) == [], "it is not known when they were made"
     assert [row["server_id"] for row in read(output, "routers")] == [1, 2]
     assert len(read(output, "destinations")) == 4
     assert not (output / "quarantine").exists()

@@ -63,7 +63,7 @@ def test_a_range_is_read_in_pages_and_a_missing_entry_is_an_error(
 
 
 def test_no_farm_to_read_from_is_said_before_spark_is_started(tmp_path: Path) -> None:
-    result = CliRunner().invoke(pipeline, ["run", "--once", "--node", str(tmp_path / "nobody.sock")])
+    result = CliRunner().invoke(pipeline, ["run", "--once", "--node", str(tmp_path / "absent.sock")])
     assert result.exit_code == 1
     assert "is the farm running?" in result.output
 
@@ -102,7 +102,7 @@ def test_the_operators_word_on_what_is_committed_is_about_a_directory(tmp_path: 
     assert "--directory" in result.output
 
 
-def test_a_spark_that_somebody_has_set_up_keeps_its_settings() -> None:
+def test_a_spark_that_an_operator_has_set_up_keeps_its_settings() -> None:
     assert has_own_settings({"SPARK_HOME": "/opt/spark"})
     assert has_own_settings({"SPARK_CONF_DIR": "/etc/spark"})
     assert not has_own_settings({"JAVA_HOME": "/opt/java"})

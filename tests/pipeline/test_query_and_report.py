@@ -120,7 +120,7 @@ def test_a_query_that_needs_too_much_memory_says_so_and_leaves_nothing_on_the_di
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_what_anybody_may_have_written_is_shown_without_power_over_the_terminal(tmp_path: Path) -> None:
+def test_text_of_other_machines_is_shown_without_power_over_the_terminal(tmp_path: Path) -> None:
     wrote(tmp_path / "clocks", 0, [clock(1)], CLOCKS)
     shown = asked(tmp_path, "SELECT chr(27) || '[31m[/red] [b]' AS \"a[/x]\", true AS b, NULL AS c FROM clocks")
     assert shown.splitlines() == ["a[/x]               b     c", r"\x1b[31m[/red] [b]  true"]

@@ -67,7 +67,7 @@ def test_a_restart_and_a_return_begin_new_sessions() -> None:
     assert changes[2].session_reports == 1
 
 
-def test_silence_is_dated_when_it_was_complete_whoever_notices_it_and_told_once() -> None:
+def test_silence_is_dated_when_it_was_complete_and_reported_once() -> None:
     by_timer = watched(told([GOOD]), until_ms=10_000_000)
     by_return = watched([*told([GOOD]), replace(GOOD, index=99, at_ms=9_000_000)])
     assert by_timer[1] == by_return[1]

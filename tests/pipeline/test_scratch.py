@@ -48,7 +48,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next_and_what_a_living_one_has
         killed(living)
 
 
-def test_a_directory_that_somebody_else_can_write_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_another_user_can_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / f"garlicfarm-spark-{os.getuid()}").mkdir()
     (tmp_path / f"garlicfarm-spark-{os.getuid()}").chmod(0o777)
     with pytest.raises(scratch.ScratchError, match="remove it, or set TMPDIR"):
@@ -62,7 +62,7 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
         scratch.scratch_directory()
 
 
-def test_two_pipelines_do_not_write_into_one_directory_and_a_killed_one_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_two_pipelines_do_not_write_into_one_directory_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     output = tmp_path / "tables"
     other = other_run(
         f"from pathlib import Path\nfrom pipeline.claims import alone_in\nheld = alone_in(Path({str(output)!r}))\n"

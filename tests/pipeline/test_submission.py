@@ -76,10 +76,10 @@ def test_a_node_of_another_farm_is_told_nothing(tmp_path: Path) -> None:
 def test_who_was_removed_is_asked_of_the_farms_own_nodes(tmp_path: Path) -> None:
     other, ours = MadeUpLog(removed=(1, 2)), MadeUpLog(removed=(3,))
     other.cluster_id = "another"
-    down = str(tmp_path / "nobody.sock")
+    down = str(tmp_path / "absent.sock")
     with served(other, tmp_path / "a.sock") as one, served(ours, tmp_path / "b.sock") as two:
         assert NodeSubmission((down, one, two), NO_CREDENTIALS, ours.cluster_id).removed() == {3}
-        with pytest.raises(NotSubmittedError, match=r"nobody\.sock: .*; .*a\.sock: belongs to the cluster another"):
+        with pytest.raises(NotSubmittedError, match=r"absent\.sock: .*; .*a\.sock: belongs to the cluster another"):
             NodeSubmission((down, one), NO_CREDENTIALS, ours.cluster_id).removed()
 
 
@@ -88,7 +88,7 @@ def test_a_node_that_is_down_busy_or_does_not_allow_it_is_passed_over(tmp_path: 
     words = "this token only reads; use the one in the node's control.admin.token"
     reading = answering(HTTPStatus.FORBIDDEN, error={"code": "forbidden", "text": words})
     taking = answering(outcome="committed", index=5)
-    down = str(tmp_path / "nobody.sock")
+    down = str(tmp_path / "absent.sock")
     with (
         served(busy, tmp_path / "a.sock") as one,
         served(reading, tmp_path / "b.sock") as two,
@@ -99,7 +99,7 @@ def test_a_node_that_is_down_busy_or_does_not_allow_it_is_passed_over(tmp_path: 
         with pytest.raises(NotSubmittedError) as caught:
             submission(down, one, two).submit(FACTORS)
     assert [part.partition(": ")[0].rpartition("/")[2] for part in str(caught.value).split("; /")] == [
-        "nobody.sock",
+        "absent.sock",
         "a.sock",
         "b.sock",
     ]

@@ -47,7 +47,7 @@ def report(at: float, *, server: int = 1, offset_s: float = 10.0, **more: Any) -
 def test_availability_counts_periods_and_holds_none_against_a_router_that_an_election_cut_short(
     session: SparkSession,
 ) -> None:
-    # given a leader that fell soon after its clock entry, and a newest period in which nobody reported yet
+    # given a leader that fell soon after its clock entry, and a newest period in which no server reported yet
     clock_entries = clocks(session, (0, 1), (1, 1), (2, 1), (2.1, 2), (3.1, 2))
     told = [
         *(report(at, server=1) for at in (0, 0, 2.1)),
@@ -168,7 +168,7 @@ def test_moments_of_a_detection_lie_as_far_apart_as_by_the_observers_own_clock(s
         event(12, "member-suspect", NOON + timedelta(seconds=12), member="c"),
         event(17, "member-dead", NOON - timedelta(hours=1), member="c"),
         event(99, "member-alive", NOON - timedelta(hours=1), member="c"),
-        # and, in a file, one whose log time nobody told
+        # and, in a file, one without log time
         event(200, "member-suspect", None, member="d"),
     ]
     last = rows_of(session, "reports", [{"log_time": NOON, "server_id": 3}])

@@ -202,7 +202,7 @@ def test_a_pattern_may_have_any_part_of_a_path(tmp_path: Path, monkeypatch: pyte
 
 
 def test_where_nothing_is_there_to_be_read_there_is_no_row(tmp_path: Path) -> None:
-    reader = FarmEventsDataSource({"node": str(tmp_path / "nobody.sock")}).reader(EVENTS)
+    reader = FarmEventsDataSource({"node": str(tmp_path / "absent.sock")}).reader(EVENTS)
     assert reader.partitions() == []
     assert list(reader.read(InputPartition(None))) == [], "that is what Spark asks then"
 
@@ -213,9 +213,9 @@ def test_where_nothing_is_there_to_be_read_there_is_no_row(tmp_path: Path) -> No
 def test_spark_streams_the_events_of_every_node_and_goes_on_where_it_was(session: SparkSession, tmp_path: Path) -> None:
     one, two = a_node_with_five_events(), a_node_with_five_events()
     with served(one, tmp_path / "one.sock") as first, served(two, tmp_path / "two.sock") as second:
-        nobody = str(tmp_path / "nobody.sock")
+        absent = str(tmp_path / "absent.sock")
         for _ in range(2):
-            stream = session.readStream.format("farm_events").option("node", f"{first},{nobody},{second}").load()
+            stream = session.readStream.format("farm_events").option("node", f"{first},{absent},{second}").load()
             writer = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
             query = writer.trigger(availableNow=True).start(str(tmp_path / "events"))
             query.awaitTermination()

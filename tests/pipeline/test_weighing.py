@@ -142,7 +142,7 @@ def test_a_change_of_five_percent_or_less_is_not_worth_an_entry() -> None:
     assert story.weighing.propose() is not None
 
 
-def test_between_two_entries_lie_ten_periods_whoever_wrote_the_first() -> None:
+def test_between_two_entries_lie_ten_periods_also_after_another_authors() -> None:
     story = Story()
     story.lag_ms[3] = 900.0
     story.periods(5)
@@ -225,7 +225,7 @@ def test_a_report_that_is_in_the_log_again_under_its_request_counts_once() -> No
     assert story.weighing.wanted() == undisturbed.weighing.wanted()
     story._next(replace(row, index=story._count(), request="03-1-0-10"))
     assert story.weighing.wanted()[name(3)] > undisturbed.weighing.wanted()[name(3)]
-    # nor does an older one that somebody submits once more, also behind one without a name
+    # nor does an older one that is submitted once more, also behind one without a name
     story._next(ReportRow(story._count(), story.now_ms, 3, 10.0, ((name(3), True),)))
     wanted = story.weighing.wanted()
     for request in ("03-1-0-6", "03-1-0-9", "03-1-0-10"):
@@ -324,7 +324,7 @@ def test_what_is_written_at_one_moment_of_log_time_is_one_period_however_often()
         each.periods(5)
         each.silent.add(3)
         each.periods(2)
-    # when somebody writes what looks like clock entries, as many as it can
+    # when a client writes what looks like clock entries, as many as it can
     for _ in range(50):
         story._next(ClockRow(story._count(), story.now_ms, PERIOD_MS))
     assert story.weighing.wanted() == undisturbed.weighing.wanted()
@@ -351,7 +351,7 @@ def test_when_most_routers_leave_the_others_cost_what_they_did() -> None:
     assert wanted[name(3)] == pytest.approx(1.4, abs=0.01)
 
 
-def test_when_nobody_reports_any_more_nothing_is_proposed() -> None:
+def test_when_no_server_reports_any_more_nothing_is_proposed() -> None:
     story = Story()
     story.lag_ms[3] = 10.0
     story.periods(5)
@@ -362,7 +362,7 @@ def test_when_nobody_reports_any_more_nothing_is_proposed() -> None:
     assert story.weighing.wanted() == {}
 
 
-def test_after_a_time_without_a_leader_nobody_is_blamed_for_its_silence() -> None:
+def test_time_without_a_leader_does_not_count_as_silence() -> None:
     story = Story()
     story.periods(5)
     story.now_ms += 3_600_000 // 2
@@ -377,11 +377,11 @@ def test_after_a_time_without_a_leader_nobody_is_blamed_for_its_silence() -> Non
 def test_who_reported_just_before_the_farm_lost_its_leader_is_no_better_than_the_others(outage_periods: int) -> None:
     story = Story()
     story.periods(5)
-    # when one server reports, and then nobody leads for a while
+    # when one server reports, and then no server leads for a while
     story._next(ReportRow(story._count(), story.now_ms, 1, 10.0, ((name(1), True),)))
     story.now_ms += outage_periods * PERIOD_MS
     story._next(ClockRow(story._count(), story.now_ms, PERIOD_MS))
-    # then nobody is dearer for it, nobody is forgotten, and who does stay away from here on is
+    # then no cost rises for it, no server is forgotten, and a server that stays away from here on is
     assert story.weighing.wanted() == {name(server): 1.0 for server in (1, 2, 3)}
     assert story.weighing.propose() is None
     story.silent.add(2)

@@ -5,7 +5,7 @@ messages wait until they are delivered, clocks stand until a server's timer is t
 
     servers 1 2 3                         a group with empty logs
         [without pre-vote]                by default handshakes have settled on it
-        [without transfer]                and that nobody understands TimeoutNow
+        [without transfer]                and that no server understands TimeoutNow
         [with leases]                     the clock bound is half a minimum election timeout
         [one entry at a time]             appends carry one entry
     log 2 terms 1 1 4 4 current-term 4 [vote 1]
@@ -13,7 +13,7 @@ messages wait until they are delivered, clocks stand until a server's timer is t
         [fetching]                        the followers fetch (see `fetch_words`)
     expire 1                              server 1's clock goes on to its deadline
     campaign 1                            … to the deadline of its election timer, whatever else was due before
-    fade 1 2 3                            their clocks go on by a minimum election timeout; nobody's timer is looked at
+    fade 1 2 3                            their clocks go on by a minimum election timeout; no timer is looked at
     empty 4 …                             server 4 starts with an empty log and knows of no configuration
     change 1 to 2 3 4 [learners 5]        server 1 is asked for this configuration
     pass 1 500                            server 1's clock goes on by 500 ms, and its timer is looked at
@@ -28,7 +28,7 @@ messages wait until they are delivered, clocks stand until a server's timer is t
     slow 1 / sync 1                       server 1's disk waits / completes what waits from now on at once
     crash 1 / start 1                     volatile state is lost / the server starts with what was durable
     compact 1 4                           server 1 takes a snapshot of what it applied up to 4 and forgets that log
-    logs / roles                          show everybody's terms in the log, commit index / role, term, leader
+    logs / roles                          show each server's terms in the log, commit index / role, term, leader
 
     1: persist term 2 vote 1; from 3 cut; 3..4 of terms 2 2        effects: what server 1 does
     1->2: append term 2 after 2/1 of terms 2, commit 1             a message leaves; `(held)` if it waits for the disk

@@ -154,7 +154,7 @@ def test_randomised_timeouts_of_five_followers_expire_together_in_fewer_than_thr
     assert together < 60, f"{together} of 200 rounds"
 
 
-def test_a_lagging_server_under_pre_vote_raises_nobodys_term_however_long_it_is_cut_off(features: Features) -> None:
+def test_a_lagging_server_under_pre_vote_raises_no_other_term_however_long_it_is_cut_off(features: Features) -> None:
     servers = fresh(features, 3)
     servers.run(5_000)
     (leader,) = servers.leaders()

@@ -144,7 +144,7 @@ def make(random: Random) -> bytes:
     try:
         return signed(data, random.randint(1, 3))
     except ValueError:
-        return data  # no farm would read it, so nobody signs it
+        return data  # no farm would read it, so it is not signed
 
 
 def unsigned(entry: dict[str, Any], random: Random) -> bytes:

@@ -84,7 +84,7 @@ class Figures:
     def lines(self) -> tuple[str, ...]:
         """As text."""
         return (
-            f"entries before anybody joined   {self.entries_before}",
+            f"entries before a server joined   {self.entries_before}",
             f"fourth, by log packs            {self.joined_by_packs_s:.2f} s, {self.packs} packs",
             f"fifth, by snapshot              {self.joined_by_snapshot_s:.2f} s, {self.snapshot_bytes} bytes",
             f"both removed                    {self.removed_s:.2f} s",
@@ -141,7 +141,7 @@ class Story:
         figures.packs = fourth.members.joining.packs
         assert figures.packs > 0, "the fourth got no log packs"
         assert fourth.server.describe().restores == 0, "the fourth got a snapshot"
-        for life in servers.lives.values():  # whoever leads when the fifth asks has no log from the beginning
+        for life in servers.lives.values():  # the leader when the fifth asks has no log from the beginning
             taken = await life.server.take_snapshot()
             assert taken is not None
             figures.snapshot_bytes = taken.size_bytes

@@ -153,7 +153,7 @@ class UpgradeTarget:
         )
         theirs = Identity("cluster-a", 1, None, (self._word, self._word))
         self._caller = Caller("farm", lambda: (CREDENTIALS,), lambda: theirs, self._random.randbytes, peers_of(1))
-        self._anybody = replace(self._caller, peers=None)
+        self._without_directory = replace(self._caller, peers=None)
         """Checks no proof, since a recorded one never holds for a client's next handshake."""
         self._session = Session()
         self._accepted: set[str] = set()
@@ -188,7 +188,7 @@ class UpgradeTarget:
         if side == ord("i"):
             introductions_in(Identity(introductions=(data.decode("latin-1"), self._word)))
             return "introductions"
-        caller = self._caller if random.random() < 0.5 else self._anybody
+        caller = self._caller if random.random() < 0.5 else self._without_directory
         client: UpgradeClient | ConnectClient = self._client(self._session, caller, proxied=random.random() < 0.3)
         if side == ord("p"):
             authentication = ProxyAuthentication(CREDENTIALS, random.randbytes)
@@ -223,11 +223,11 @@ class UpgradeTarget:
         text = data.decode("latin-1").replace("\\", "").lower()
         proof = next((each for each in self._accepted if each in text), None)
         if proof is None:
-            raise FuzzError("somebody was let in who did not prove the password, or twice with the same proof")
+            raise FuzzError("a client was let in that did not prove the password, or twice with the same proof")
         self._accepted.discard(proof)
         shown = None if verdict.proven is None else verdict.proven.server_id
         if verdict.peer.server_id != shown:
-            raise FuzzError(f"somebody is server {verdict.peer.server_id} who has proven to be {shown}")
+            raise FuzzError(f"a peer was accepted as server {verdict.peer.server_id} and has proven to be {shown}")
         return "upgraded"
 
     def _genuine(self, random: Random) -> bytes:

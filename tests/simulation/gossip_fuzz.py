@@ -1,12 +1,12 @@
 """Fuzzing of gossip nodes with their whole wire floor: `python -m tests.simulation gossip-fuzz --count N`.
 
-    a group settles ─▶ strangers and liars send ROUND datagrams while it goes on ─▶ a burst of lies: nobody agrees
+    a group settles ─▶ strangers and liars send ROUND datagrams while it goes on ─▶ a burst of lies: no two agree
                     ─▶ silence ─▶ all agree, and hear one another's words, within 20 periods
 
 What must hold: a datagram raises nothing but the wire's one error, which `offer` turns into a reason; without the key
 every one is refused, so nothing changes; with it the invariants of a core hold after every step; every table stays
 within its bound, and the process within its memory. The burst at the end is what gives the demand to agree its meaning:
-a group that nobody set at odds agrees at once. Each round has a seed of its own that shows it again.
+a group without such a burst agrees at once. Each round has a seed of its own that shows it again.
 """
 
 import argparse
@@ -106,7 +106,7 @@ def _periods_until_agreed(group: WireGroup) -> float:
 
 
 def _all_speak(group: WireGroup, turn: int) -> set[bytes]:
-    """Everybody says something of its own; what is said, with the speaker's own counted as heard."""
+    """Each node sends an event of its own; what is sent, with the sender's own counted as received."""
     said = {node.node_id: b"%d " % turn + node.node_id for node in group.running}
     for node in group.running:
         node.words.add(said[node.node_id])

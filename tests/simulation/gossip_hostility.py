@@ -2,13 +2,13 @@
 
 A stranger sends random bytes, damages what it recorded, glues pieces of it together, repeats it, or seals under a key
 of its own. A liar opens what it recorded, damages or rewrites what is inside, and seals it again under salts of its
-own; it speaks of members that do not exist, in the name of those that do, and in its own. It knows how far everybody's
+own; it speaks of members that do not exist, in the name of those that do, and in its own. It knows how far each node's
 incarnation is, so that its claims are the ones that hurt: just above, far above, at the end of the scale. Clocks of
-keys and user messages are put as far ahead as anybody may believe, too, and beyond.
+keys and user messages are put as far ahead as a node may believe, too, and beyond.
 
 `burst` is its best at one moment: verdicts that win against every member, told to every other, links denied in the
-peers' names, more changes of the keys than are taken, with clocks at the horizon. Right after it nobody agrees with
-anybody.
+peers' names, more changes of the keys than are taken, with clocks at the horizon. Right after it no node agrees with
+any other.
 """
 
 from collections.abc import Callable, Iterator
@@ -171,7 +171,7 @@ class Liar:
 
     def _opened(self, datagram: bytes, receiver: WireNode) -> bytes:
         try:
-            return Sealed(self._ring, b"nobody's salt ..", receiver.node_id).open(datagram).plain
+            return Sealed(self._ring, b"unknown salt ...", receiver.node_id).open(datagram).plain
         except SealError:  # sealed before the keys were changed
             return datagram
 

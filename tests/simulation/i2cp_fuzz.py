@@ -70,7 +70,7 @@ def corpus() -> list[bytes]:
         HostReply(NO_SESSION, 1, 0, master().destination.encoded),
         HostReply(NO_SESSION, 1, 1),
         Disconnect("Router is shutting down"),
-        Unhandled(31, b"a payload of somebody"),
+        Unhandled(31, b"a payload of a client"),
         Unhandled(22, bytes(15)),
     ]
     for key in keys(NOW_S).values():

@@ -85,13 +85,13 @@ class World:
         self.period_ms = random.choice((2_000, 30_000, 30_000, 60_000, 600_000))
         self.tuning = FarmTuning(period_ms=self.period_ms)
         self.voters = tuple(range(1, count + 1))
-        everybody = tuple(range(1, count + OBSERVERS + 1))
-        self.farm = AuthoredFarm(BASE_MS, self.tuning, tuple(each.to_bytes(8) for each in everybody))
+        all_ids = tuple(range(1, count + OBSERVERS + 1))
+        self.farm = AuthoredFarm(BASE_MS, self.tuning, tuple(each.to_bytes(8) for each in all_ids))
         self.farm.configure(1, 1, (self.voters,))
         self.servers = {
-            each: Server(each, random.randint(-SKEW_MS, SKEW_MS) // 2, self._reckoning(0)) for each in everybody
+            each: Server(each, random.randint(-SKEW_MS, SKEW_MS) // 2, self._reckoning(0)) for each in all_ids
         }
-        for each in everybody[count:]:
+        for each in all_ids[count:]:
             self.servers[each].wrong = "lying"
         self.now, self.term, self.index, self.leader, self.led_since = 0, 1, 1, 1, 0
         self.order = 0
@@ -119,7 +119,7 @@ class World:
             due.act()
             self._check()
         if self.published == 0:
-            raise BrokenPromiseError(f"seed {self.seed}: nobody ever could publish")
+            raise BrokenPromiseError(f"seed {self.seed}: no node ever could publish")
 
     def _at(self, after_ms: int, act: Callable[[], None]) -> None:
         self.order += 1
@@ -293,7 +293,7 @@ def _stale_readings(clocks: VoterClocks, term: int) -> int | None:
     return _time(clocks.majorities, {each: reading.date_ms for each, reading in clocks.readings.items()})
 
 
-def _of_anybody(clocks: VoterClocks, server_id: int, date_ms: int, term: int) -> VoterClocks:
+def _of_any_sender(clocks: VoterClocks, server_id: int, date_ms: int, term: int) -> VoterClocks:
     counted = VoterClocks(clocks.vouched_ms, (*clocks.majorities, (server_id,)), clocks.readings, clocks.clock_entries)
     after = _reported(counted, server_id, date_ms, term)
     return VoterClocks(after.vouched_ms, clocks.majorities, after.readings, after.clock_entries)
@@ -340,7 +340,7 @@ MUTANTS: dict[str, dict[str, object]] = {
     "each entry has an allowance of its own": {f"{_CLOCKS}.VoterClocks.clock_written": _budget_for_each},
     "the leader follows its own clock": {"bridge.core.state.log_time.LogTime.next_entry": _own_clock},
     "observers are witnesses": {
-        f"{_CLOCKS}.VoterClocks.reported": _of_anybody,
+        f"{_CLOCKS}.VoterClocks.reported": _of_any_sender,
         f"{_CLOCKS}.time_of_majorities": _greatest_of_all,
     },
 }

@@ -131,7 +131,7 @@ def check(data: bytes, known: frozenset[bytes], random: Random) -> str:
         raise FuzzError("it is encoded to other bytes")
     verification = verify(structure)
     if verification.holds and data not in known:
-        raise FuzzError("a signature holds over bytes that nobody signed")
+        raise FuzzError("a signature holds over bytes that were not signed")
     if data in known and verification.verdict is Verdict.BROKEN:
         raise FuzzError("a good signature does not hold")
     if random.random() < DESCRIBED_SHARE:

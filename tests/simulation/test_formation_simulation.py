@@ -5,7 +5,7 @@ half messages between nodes are lost, repeated and overtake each other, persists
 storages are lost (with their identities), and reachability is random. A stranger with the farm key tells of foundings
 that it invented, with the promises that it heard inside. Then the network heals. Safety is asserted after every
 founding: one cluster id per run, and never an invented one. Liveness is asserted at the end: the farm founded, and
-everybody knows it: some by their key file, the others because the operator confirmed the cluster of the founders.
+all of them know it: some by their key file, the others because the operator confirmed the cluster of the founders.
 Where promises collided (possible only with more routers than `expect`) or the storage of a founder is gone, a scripted
 operator does what the alarms say and nothing else; how often that was needed is bounded.
 

@@ -67,7 +67,7 @@ def test_the_deaths_of_a_tenth_at_once_are_known_to_everyone_in_time(size: int, 
         assert crash.false_deaths == 0
 
 
-def test_a_crash_of_which_not_everybody_heard_says_how_many_did_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_crash_that_not_all_members_learned_of_says_how_many_did_not(capsys: pytest.CaptureFixture[str]) -> None:
     deaf = mass_crash(20, 0.99, SEED)
     assert deaf.slowest is None
     assert 0 < deaf.missing <= 2 * 18
@@ -75,7 +75,7 @@ def test_a_crash_of_which_not_everybody_heard_says_how_many_did_not(capsys: pyte
     assert f"missed: {deaf.missing} of 36 unheard" in capsys.readouterr().out
 
 
-def test_nobody_is_buried_alive_at_5_percent_loss() -> None:
+def test_no_living_member_is_declared_dead_at_5_percent_loss() -> None:
     steady = without_a_crash(100, 150, 0.05, SEED)
     assert steady.deaths == 0
 

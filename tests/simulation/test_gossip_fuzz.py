@@ -194,7 +194,7 @@ def test_no_sequence_of_messages_breaks_a_core(
 @given(noise=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 300), messages), max_size=80))
 @settings(max_examples=25, deadline=None)
 def test_a_group_that_was_told_nonsense_still_agrees_afterwards(noise: list[tuple[int, int, Message]]) -> None:
-    """Liars inside the farm may bury anybody; once they are silent, every living node is seen alive by all."""
+    """Liars inside the farm may declare any member dead; once they are silent, all see every living node alive."""
     network = GossipNetwork(1, Options.loopback())
     nodes = network.start(5)
     network.run(2_000)

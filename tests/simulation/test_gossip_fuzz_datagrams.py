@@ -45,7 +45,7 @@ def _never_again(reconnect: Reconnect, now: int) -> None:
 
 
 MUTANTS = {
-    "nobody refutes": ("gossip.core.local_node.LocalNode.raise_above", lambda *_: None),
+    "no node refutes": ("gossip.core.local_node.LocalNode.raise_above", lambda *_: None),
     "the lost are never asked": ("gossip.core.reconnect.Reconnect.expire", _never_again),
     "keyrings are told once and never compared": (
         "gossip.core.keyring_exchange.KeyringExchange.compare",

@@ -49,7 +49,7 @@ def parts(network: GossipNetwork) -> int:
 
 @pytest.mark.parametrize("random_seed", SEEDS)
 @pytest.mark.parametrize("size", [3, 5, 12])
-def test_a_small_group_becomes_a_full_mesh_and_nobody_is_suspected(size: int, random_seed: int) -> None:
+def test_a_small_group_becomes_a_full_mesh_and_no_member_is_suspected(size: int, random_seed: int) -> None:
     network, _ = formed(random_seed, size)
     network.run(60_000)
     assert network.is_full_mesh()
@@ -105,13 +105,13 @@ def test_a_crash_is_known_to_everyone_in_a_group_of_50() -> None:
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_under_20_percent_loss_suspects_refute_and_nobody_is_declared_dead(random_seed: int) -> None:
+def test_under_20_percent_loss_suspects_refute_and_no_member_is_declared_dead(random_seed: int) -> None:
     network, _ = formed(random_seed, 8, loss=0.2, duplication=0.05)
     network.run(180_000)
-    assert network.ever(Status.SUSPECT), "the run was no test: nobody was suspected"
+    assert network.ever(Status.SUSPECT), "the run was no test: no member was suspected"
     assert network.ever(Status.DEAD) == [], f"random seed {random_seed}"
     network.loss = 0.0
-    must(network, network.is_full_mesh, within_ms=20_000, what="everybody alive again")
+    must(network, network.is_full_mesh, within_ms=20_000, what="all alive again")
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
@@ -148,7 +148,7 @@ def test_nodes_that_get_no_processor_for_a_second_are_suspected_and_neither_die_
         network.run(1_500)
     assert network.ever(Status.SUSPECT)
     assert network.ever(Status.DEAD) == [], f"random seed {random_seed}"
-    must(network, network.is_full_mesh, within_ms=5_000, what="everybody alive")
+    must(network, network.is_full_mesh, within_ms=5_000, what="all alive")
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
@@ -250,7 +250,7 @@ def test_at_capacity_all_joiners_are_placed_in_one_connected_overlay(random_seed
     def placed() -> bool:
         return all(network.peers(node) for node in nodes) and network.is_symmetrical() and parts(network) == 1
 
-    must(network, placed, within_ms=30_000, what="everybody placed, one overlay")
+    must(network, placed, within_ms=30_000, what="all placed, one overlay")
     network.run(20_000)
     assert placed()
     assert all(len(network.peers(node)) <= 5 for node in nodes)

@@ -33,7 +33,7 @@ def seen(name: NodeId, seen_by: Node) -> Member | None:
     return next((m for m in seen_by.core.describe().members if m.node_id == name), None)
 
 
-def everybody_sees(nodes: list[Node], name: NodeId, status: Status) -> Callable[[], bool]:
+def all_see(nodes: list[Node], name: NodeId, status: Status) -> Callable[[], bool]:
     """Whether all these nodes see the member of that name so."""
 
     def holds() -> bool:
@@ -66,9 +66,9 @@ def test_a_member_declared_dead_that_lives_comes_back_by_its_own_higher_incarnat
     network, nodes = formed(random_seed, 6)
     lost, others = nodes[2], nodes[:2] + nodes[3:]
     network.partition([lost], others)
-    must(network, everybody_sees(others, lost.node_id, Status.DEAD), within_ms=60_000, what="dead to the others")
+    must(network, all_see(others, lost.node_id, Status.DEAD), within_ms=60_000, what="dead to the others")
     network.heal()
-    must(network, everybody_sees(others, lost.node_id, Status.ALIVE), within_ms=60_000, what="alive to all")
+    must(network, all_see(others, lost.node_id, Status.ALIVE), within_ms=60_000, what="alive to all")
     own = lost.core.describe().self_info.incarnation
     assert own > Incarnation(1, 0), "the word of the others was not enough"
     assert own.generation == 1, "it never died, so it is the same life"
@@ -82,8 +82,8 @@ def test_a_new_node_under_the_address_of_an_old_one_is_told_apart_from_it(random
     network.kill(nodes[2])
     network.run(after_ms)
     network.add(2, seeds=(0,), identity=77, metadata=b"new")
-    must(network, everybody_sees(others, new, Status.ALIVE), within_ms=30_000, what="the new one alive")
-    must(network, everybody_sees(others, old, Status.DEAD), within_ms=60_000, what="the old one dead")
+    must(network, all_see(others, new, Status.ALIVE), within_ms=30_000, what="the new one alive")
+    must(network, all_see(others, old, Status.DEAD), within_ms=60_000, what="the old one dead")
     network.run(60_000)
     for node in others:
         one, other = seen(new, node), seen(old, node)
@@ -139,17 +139,17 @@ def test_what_the_first_life_said_late_changes_nothing_about_the_second(random_s
 def test_a_node_that_one_other_lists_is_in_the_group_known_to_all_and_missed_by_all(random_seed: int) -> None:
     network, nodes = formed(random_seed, 8)
     narrow = network.add(30, seeds=(3,), capacity=1)
-    must(network, everybody_sees(nodes, narrow.node_id, Status.ALIVE), within_ms=30_000, what="known to all")
+    must(network, all_see(nodes, narrow.node_id, Status.ALIVE), within_ms=30_000, what="known to all")
     network.run(20_000)
     assert sum(narrow.number in network.peers(node) for node in nodes) == 1
     assert len(network.peers(narrow)) == 1
     assert network.ever(Status.SUSPECT) == [], "probed now and then by those who do not list it, and found well"
     network.kill(narrow)
-    must(network, everybody_sees(nodes, narrow.node_id, Status.DEAD), within_ms=40_000, what="its death known to all")
+    must(network, all_see(nodes, narrow.node_id, Status.DEAD), within_ms=40_000, what="its death known to all")
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_a_node_that_nobody_lists_any_more_finds_out_and_joins_again(random_seed: int) -> None:
+def test_a_node_that_no_member_lists_any_more_finds_out_and_joins_again(random_seed: int) -> None:
     network, nodes = formed(random_seed, 6)
     forgotten = nodes[4]
     for node in nodes:

@@ -1,6 +1,6 @@
-"""Groups in which nobody has room for everybody: a partition heals, and who leaves is told from who fails.
+"""Groups in which no node has room for all: a partition heals, and a member that leaves is told from one that fails.
 
-Both presets that such a group may run: with a directory of everybody and peers for few (`lan`), and the overlay, where
+Both presets that such a group may run: with a directory of all members and few peers (`lan`), and the overlay, where
 members know hardly more than their peers. Each test runs under several random seeds; the seed is in every message.
 """
 
@@ -23,7 +23,7 @@ several_seeds = pytest.mark.parametrize("random_seed", SEEDS)
 
 
 def formed(random_seed: int, preset: str) -> tuple[GossipNetwork, list[Node]]:
-    """A group at rest, in which nobody has more peers than it may."""
+    """A group at rest, in which no node has more peers than it may."""
     network = GossipNetwork(random_seed, PRESETS[preset])
     nodes = network.start(MEMBERS, capacity=CAPACITY)
     must(network, lambda: is_one(network, nodes), within_periods=120, what="one connected overlay")
@@ -61,14 +61,14 @@ def test_the_halves_of_a_partition_become_one_group_again_by_themselves(random_s
     for near, far in across:
         assert is_one(network, near), f"random seed {random_seed}: each half holds together"
         listed = [n.number for each in far for n in near if network.status(each, n) in {Status.ALIVE, Status.SUSPECT}]
-        assert listed == [], f"random seed {random_seed}: nobody lists the other half after 60 periods"
+        assert listed == [], f"random seed {random_seed}: members do not list the other half after 60 periods"
     network.heal()
     must(network, lambda: is_one(network, nodes), within_periods=60, what="one overlay again")
 
-    def nobody_is_buried() -> bool:
+    def no_living_member_is_dead() -> bool:
         return not any(holders(network, node, Status.DEAD, Status.LEFT) for node in nodes)
 
-    must(network, nobody_is_buried, within_periods=90, what="nobody that lives is held for dead")
+    must(network, no_living_member_is_dead, within_periods=90, what="no living member is held for dead")
     network.run(30 * PERIOD_MS)
     assert is_one(network, nodes)
     assert network.is_symmetrical()
@@ -89,13 +89,13 @@ def test_who_leaves_is_known_to_have_left_at_once_by_its_peers_and_is_never_take
     assert peers <= set(holders(network, gone, Status.LEFT)), f"random seed {random_seed}: its peers know at once"
     network.kill(gone)
 
-    def nobody_lists_it() -> bool:
+    def no_member_lists_it() -> bool:
         return not holders(network, gone, Status.ALIVE, Status.SUSPECT)
 
-    must(network, nobody_lists_it, within_periods=30, what="nobody lists the one that left")
+    must(network, no_member_lists_it, within_periods=30, what="no member lists the one that left")
     network.run(30 * PERIOD_MS)
-    assert nobody_lists_it(), f"random seed {random_seed}: and nobody hears of it anew"
+    assert no_member_lists_it(), f"random seed {random_seed}: and no member hears of it anew"
     assert network.ever(Status.DEAD, gone) == []
     rest = [node for node in nodes if node is not gone]
     assert is_one(network, rest)
-    assert network.ever(Status.DEAD) == [], f"random seed {random_seed}: nor does anybody else suffer from it"
+    assert network.ever(Status.DEAD) == [], f"random seed {random_seed}: nor does any other member suffer from it"

@@ -52,7 +52,7 @@ def test_within_30_periods_no_peer_and_no_directory_lists_a_crashed_member_as_li
     assert sum(len(crash.declared_by_peers) for crash in crashes) > 0.8 * peers, "others crashed or gave up the link"
 
 
-def test_nobody_is_accused_who_runs() -> None:
+def test_no_running_member_is_accused() -> None:
     assert (played(240).false_suspicions, played(240).false_deaths) == (0, 0), f"random seed {RANDOM_SEED}"
 
 

@@ -74,7 +74,7 @@ def test_rings_that_were_split_in_two_steps_come_together_through_boxes() -> Non
     group = settled(3, seed=2)
     split(group, steps=2)
     assert len({node.chain.primary for node in group.nodes}) == 3
-    assert not frozenset.intersection(*(node.chain.open_keys for node in group.nodes)), "nobody reads anybody"
+    assert not frozenset.intersection(*(node.chain.open_keys for node in group.nodes)), "no node can read another"
     assert mends(group)
 
 

@@ -32,7 +32,7 @@ GOOD = {
 BAD = {
     "a stale read": [_write(7, NOTHING, 1, 2), _read(NOTHING, 3, 4)],
     "a lost write": [_write(7, NOTHING, 1, 2), _write(8, NOTHING, 3, 4)],
-    "a value that nobody wrote": [_write(7, NOTHING, 1, 2), _read(9, 3, 4)],
+    "a value that was never written": [_write(7, NOTHING, 1, 2), _read(9, 3, 4)],
     "a write applied twice": [_write(7, NOTHING, 1, 2), _write(8, 7, 3, 4), _read(7, 5, 6)],
     "reads that go back": [_write(7, NOTHING, 1, 8), _read(7, 2, 3), _read(NOTHING, 4, 5)],
     "two writes that both found the same": [_write(7, NOTHING, 1, 4), _write(8, NOTHING, 2, 3)],

@@ -1,9 +1,9 @@
 """Any two servers that applied the same prefix of the log have decided the same, however they came to it.
 
 The log is what a hostile world may put into it, as bytes: reports of servers with one master and with several, clock
-entries, publications by whoever thinks it is the publisher, every command in and out of its bounds, repetitions under
-one request id, and garbage. One server applies it in order; another one sees entries twice; a third starts anew at
-random places from its own snapshot, through bytes, and gets what it missed in one go. Time is simulated; a failure
+entries, publications by each node that thinks it is the publisher, every command in and out of its bounds, repetitions
+under one request id, and garbage. One server applies it in order; another one sees entries twice; a third starts anew
+at random places from its own snapshot, through bytes, and gets what it missed in one go. Time is simulated; a failure
 names its seed.
 """
 
@@ -198,7 +198,7 @@ async def test_servers_with_the_same_prefix_decide_the_same_however_they_came_to
 
 @pytest.mark.parametrize("seed", range(3))
 def test_up_to_the_level_that_brings_them_a_version_without_the_new_kinds_decides_the_same(seed: int) -> None:
-    """An older version takes what it does not know for somebody's own JSON objects, and stops at the level."""
+    """An older version takes what it does not know for a client's own JSON objects, and stops at the level."""
     world, older, unknown = World(seed), fresh(), 0
     for _ in range(LEVEL_RAISED_AT):
         world.write()
@@ -216,7 +216,7 @@ def test_up_to_the_level_that_brings_them_a_version_without_the_new_kinds_decide
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_operators_allow_is_obeyed_after_every_entry(seed: int) -> None:
-    """Nobody publishes who may not; one to sixteen leaves or none, none of them excluded or of another master."""
+    """No node publishes that may not; one to sixteen leaves or none, none of them excluded or of another master."""
     world = World(seed)
     published = listed = 0
     for _ in range(ENTRIES):

@@ -101,7 +101,7 @@ def test_a_connection_that_owes_a_reply_for_too_long_is_lost_with_all_that_is_on
     wire.run(REPLY_TIMEOUT_MS - 100)
     wire.ask(2)
     wire.run(REPLY_TIMEOUT_MS + 50)
-    # When both are answered after that, nobody hears of it
+    # When both are answered after that, no caller hears of it
     wire.answer(1)
     wire.answer(2)
     assert wire.run(1_000) == []

@@ -145,7 +145,7 @@ class Story:
             self.commit_time(PERIOD_MS)
             self.log.append(*(self.report(each) for each in self.node_ids))
         able = [each for each, node_id in self.node_ids.items() if node_id[0] >= 51]
-        assert not able, "nobody published after the outage"
+        assert not able, "no node published after the outage"
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -1,6 +1,6 @@
-"""Everybody who attacks a farm at once, each a task that goes on until it is told to end, and counts its deeds.
+"""All attackers of a farm at once, each a task that goes on until it is told to end, and counts its deeds.
 
-    nobody's key      datagrams and connections that open nothing
+    no key            datagrams and connections that open nothing
     a copied key      impostors, forged entries, invented members, requests that never end
     a hostile member  an admitted identity that speaks as its own server, and lies
 
@@ -108,7 +108,7 @@ class Believer:
         return ()
 
     def judge(self, _: Claim) -> Refusal | None:
-        """Nothing is against anybody."""
+        """Nothing is against any other."""
         return None
 
 
@@ -239,7 +239,7 @@ class Attackers:
                 await trio.aclose_forcefully(dialed.stream)
 
     async def _impostors(self) -> None:
-        """Somebody with the password claims to be a server, with a proof by a key of its own."""
+        """A client with the password claims to be a server, with a proof by a key of its own."""
         target = self._random.choice(self._prey.targets)
         claimed = self._random.choice([*(each.raft_id for each in self._prey.targets), 4, 77, 2**31 - 1])
         self.deeds["impostors"] += 1

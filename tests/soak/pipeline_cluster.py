@@ -52,7 +52,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has now."""
+    """A port of loopback that is free now."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])

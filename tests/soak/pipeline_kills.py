@@ -1,4 +1,4 @@
-"""SIGKILL the pipeline's driver, again and again, and compare its tables with those of a run that nobody disturbed.
+"""SIGKILL the pipeline's driver, again and again, and compare its tables with those of an undisturbed run.
 
     python -m tests.soak.pipeline_kills --kills 20 --seed 1
 

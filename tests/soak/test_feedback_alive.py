@@ -128,7 +128,7 @@ class Published:
 
     @classmethod
     def by(cls, farm: Farm) -> "Published":
-        """Whoever of the farm published it."""
+        """The node of the farm that published it."""
         at_ns, newest = max((path.stat().st_mtime_ns, path) for node in farm.nodes for path in node.structures())
         content = newest.read_bytes()
         entries = read_meta_lease_set(newest).entries

@@ -1,10 +1,10 @@
 """A farm under all attacks together, for ten minutes: it keeps publishing, and loses nothing that it acknowledged.
 
-    0 .. 40 %     everybody attacks; a router is killed and started again now and then
+    0 .. 40 %     all attack; a router is killed and started again now and then
     40 .. 60 %    the hostile member also speaks as its Raft server. It is a voter, and Raft is not Byzantine: while it
                   speaks, commitment may stop. Publishing goes on.
     60 %          the hostile member is evicted
-    60 .. 100 %   everybody attacks, the evicted one too
+    60 .. 100 %   all attack, the evicted one too
 
 `GARLICFARM_ATTACK_S` shortens the ten minutes. It prints what was done, and how old the published structure became.
 """

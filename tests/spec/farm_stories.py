@@ -85,7 +85,7 @@ class Log:
         return changes + self.leap(after_ms)
 
     def leap(self, after_ms: int) -> list[Change]:
-        """One clock entry that much after the base: if that is far, nobody led in between."""
+        """One clock entry that much after the base: if that is far, no server led in between."""
         return self.append(Clock(BASE_MS + after_ms, server_id=1))
 
     @property

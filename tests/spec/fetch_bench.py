@@ -49,7 +49,7 @@ class FetchBench(Bench):
         return self.step(DeadlineReached())
 
     def lead(self) -> list[Effect]:
-        """Campaign without pre-vote and win with the votes of everybody."""
+        """Campaign without pre-vote and win with all votes."""
         self.campaign()
         effects = self.grant(
             *(server for server in sorted(self.about.configuration.voter_ids) if server != self.own_id)

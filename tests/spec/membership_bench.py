@@ -76,7 +76,7 @@ class Group(Bench):
             self.store(*(peer for peer in answering if peer in self.sent))
 
     def change(self, target: Configuration, change_id: int = 1) -> None:
-        """Somebody asks for `target`."""
+        """A caller asks for `target`."""
         self.step(ChangeConfiguration(change_id, target))
 
     @property
@@ -91,7 +91,7 @@ class Group(Bench):
 
 
 def in_joint_consensus() -> Group:
-    """Server 1 leads 1 2 3, and has appended C_old,new towards 3 4 5, which nobody else has yet."""
+    """Server 1 leads 1 2 3, and has appended C_old,new towards 3 4 5, which no other server has yet."""
     bench = Group()
     bench.take_office()
     bench.change(plain(3, 4, 5))

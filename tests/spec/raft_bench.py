@@ -190,7 +190,7 @@ class Bench:
         return self.receive(peer, AppendReply(term or append.term, False, hint, append.correlation))  # noqa: FBT003 - by position in the message
 
     def lead(self) -> list[Effect]:
-        """Campaign without pre-vote and win with the votes of everybody; returns the effects of taking office."""
+        """Campaign without pre-vote and win with all votes; returns the effects of becoming leader."""
         self.expire()
         effects = self.grant(
             *(server for server in sorted(self.about.configuration.voter_ids) if server != self.own_id)

@@ -1,4 +1,4 @@
-"""Raft ids are given out by the log: once each, to one identity, under a name that nobody else has."""
+"""Raft ids are given out by the log: once each, to one identity, under a name that no other node has."""
 
 from dataclasses import replace
 

@@ -185,7 +185,7 @@ def test_the_request_of_one_author_is_not_used_up_by_another_nor_by_an_entry_wit
     assert own is not None
     posed = ProvenRecord(Foreign("nothing", request=str(own)))
     assert story.farm.session_of(posed) is None, (
-        "nobody names a request as the table of sessions names those of authors"
+        "no client names a request as the table of sessions names those of authors"
     )
 
 
@@ -203,7 +203,7 @@ def test_a_flood_of_strangers_sessions_makes_the_farm_forget_none_of_its_own_aut
     assert len(story.farm.sessions) == SESSION_LIMITS.sessions_max
 
 
-def test_one_author_with_any_number_of_client_names_pushes_out_nobody_else() -> None:
+def test_one_author_with_any_number_of_client_names_pushes_out_no_other() -> None:
     """The sessions of one client key with many names took all the room, and honest reports counted as expired."""
     story = Story()
     story.say(A, report(1, BASE_MS + 1, request="node-1-0-1"))

@@ -222,7 +222,7 @@ def test_before_the_first_publication_there_are_no_entries_and_no_expiry() -> No
     assert "the best of 1" in master.reason
 
 
-def test_if_nobody_can_publish_the_reasons_are_told() -> None:
+def test_if_no_node_can_publish_the_reasons_are_told() -> None:
     log = Log()
     log.append(report(1, attached=False), report(2, can_sign_until_s=None))
     [master] = picture_of(log).publishing

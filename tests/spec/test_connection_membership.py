@@ -26,7 +26,7 @@ def statuses(known: ConnectionMembership) -> dict[NodeId, Status]:
     return {each.node_id: each.status for each in known.members()}
 
 
-def test_whoever_introduces_itself_is_alive_until_it_has_been_silent_for_long() -> None:
+def test_a_member_that_introduces_itself_is_alive_until_it_has_been_silent_for_long() -> None:
     known = acquaintances()
     assert [*known.hear(B, 0, first_hand=True)] == [MembershipChanged(B, Status.ALIVE, None)]
     assert known.look(SILENT_MS - 1, ()) == []
@@ -45,7 +45,7 @@ def test_a_connection_that_stands_is_life_without_any_introduction() -> None:
     assert known.look(30_000, {B.node_id}) == [MembershipChanged(B, Status.ALIVE, Status.DEAD)]
 
 
-def test_what_others_pass_on_makes_known_and_renews_and_keeps_nobody_alive() -> None:
+def test_what_others_pass_on_makes_known_and_renews_but_keeps_no_member_alive() -> None:
     known = acquaintances()
     assert [*known.hear(C, 0, first_hand=False)] == [MembershipChanged(C, Status.ALIVE, None)]
     for now in range(0, SILENT_MS, 100):
@@ -57,7 +57,7 @@ def test_what_others_pass_on_makes_known_and_renews_and_keeps_nobody_alive() -> 
     assert [*known.hear(later, SILENT_MS, first_hand=False)] == [MembershipChanged(later, Status.ALIVE, Status.DEAD)]
 
 
-def test_the_later_description_counts_whatever_the_order_and_whoever_brings_it() -> None:
+def test_the_later_description_counts_in_any_order_and_from_any_sender() -> None:
     known = acquaintances()
     later = described(2, claim=5, says=b"later")
     known.hear(later, 0, first_hand=False)

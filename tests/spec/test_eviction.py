@@ -89,7 +89,7 @@ def test_of_two_decisions_about_one_name_the_second_changes_nothing() -> None:
     assert story.state.admitted == before
 
 
-def test_a_name_that_nobody_has_needs_no_approval() -> None:
+def test_a_name_that_no_node_has_needs_no_approval() -> None:
     [refused] = farm().apply(3, 1, Approval(C, "new", B))
     assert isinstance(refused, AdmissionRefused)
     assert "no member has the name new" in refused.reason
@@ -131,7 +131,7 @@ def test_of_two_evictions_that_begin_one_era_the_second_changes_nothing() -> Non
     assert replace(story.state, applied_index=3, numbers=before.numbers) == before
 
 
-def test_a_replacement_of_the_keys_begins_an_era_and_takes_nobody_s_standing() -> None:
+def test_a_replacement_of_the_keys_begins_an_era_and_takes_no_members_rights() -> None:
     story = farm()
     before = story.state.admitted
     assert story.apply(3, 1, KeyReplacement(1, ((A, BOX), (B, BOX)))) == (KeysReplaced(1, 2),)
@@ -181,7 +181,7 @@ LEAF = hash_of("leaf")
         Force("master"),
     ],
 )
-def test_an_entry_that_comes_before_its_level_is_applied_by_nobody(record: Record) -> None:
+def test_an_entry_that_comes_before_its_level_is_applied_by_no_server(record: Record) -> None:
     story = founded()
     before = story.state
     assert story.apply(1, 1, record) == (EntryTooEarly(type(record).__name__, 2),)

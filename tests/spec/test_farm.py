@@ -217,7 +217,7 @@ def test_after_the_furthest_second_the_publisher_waits_for_log_time_and_proposes
     assert all(second == after_s + 30 for after_s, second in seconds)
 
 
-def test_a_publication_for_a_master_that_nobody_reports_is_refused() -> None:
+def test_a_publication_for_a_master_that_no_node_reports_is_refused() -> None:
     log = Log()
     log.append(report(1))
     (refused,) = log.append(publication(1, BASE_S, "another"))
@@ -376,7 +376,7 @@ def test_the_reporting_period_is_the_leaders_and_the_same_for_all_from_its_clock
     assert first.state == second.state
 
 
-def test_time_without_a_leader_makes_nobody_stale() -> None:
+def test_time_without_a_leader_makes_no_report_stale() -> None:
     # given three servers that report, of which the second publishes nothing special
     log = Log()
     log.append(report(1), report(2), report(3))

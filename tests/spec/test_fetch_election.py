@@ -214,7 +214,7 @@ def test_a_candidate_that_is_no_voter_is_refused_but_its_epoch_is_adopted() -> N
 
 
 def test_a_candidate_that_may_know_a_later_set_of_voters_is_judged_by_its_log() -> None:
-    """Else a change of the voters that reached one server only could leave nobody who can win."""
+    """Otherwise a change of the voters that reached only one server could leave no server that can win."""
     bench = FetchBench(1)
     assert bench.ask(4, LogId(2, 1), FOUR).granted
 

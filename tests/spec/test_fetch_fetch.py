@@ -285,7 +285,7 @@ def test_a_fetch_gets_no_more_bytes_than_it_asked_for_and_at_least_one_entry() -
 
 
 def test_a_fetch_gets_no_more_bytes_than_the_leader_gives() -> None:
-    """Whoever asks for more than the leader's own bound gets that."""
+    """A follower that asks for more than the leader's own bound gets that."""
     bench = leader(1, options=replace(lan(), max_bytes_per_append=2_500))
     bench.propose(bytes(1_000), bytes(1_000), bytes(1_000))
     (reply,) = bench.fetch(TWO, LogId(2, 2))

@@ -31,7 +31,7 @@ def test_a_late_word_of_a_leader_that_it_does_not_lead_takes_no_promised_lease_b
     assert [reply.error for reply in bench.sent(BeginQuorumEpochReply)] == [None]
     # When the answer to the first arrives: it did not lead then
     bench.receive(TWO, FetchReply(early.term, None, 0, early.correlation, error=RefusalReason.NOT_LEADER))
-    # Then it is still the leader, and nobody else gets a vote
+    # Then it is still the leader, and no other server gets a vote
     assert bench.about.leader == TWO
     assert not bench.ask(2, ORIGIN, THREE).granted
 
@@ -53,12 +53,12 @@ def test_a_late_refusal_takes_no_lease_back_from_a_leader_that_was_known_by_hear
     # When server 2 announces itself, and its answer to the early question comes behind that
     assert bench.begin(TWO, 1).error is None
     bench.reply(early, leader=None, error=RefusalReason.NOT_LEADER)
-    # Then it is still the leader, and nobody else gets a vote
+    # Then it is still the leader, and no other server gets a vote
     assert bench.about.leader == TWO
     assert not bench.ask(2, ORIGIN, THREE).granted
 
 
-def test_a_fetch_of_a_later_term_by_a_server_outside_the_configuration_deposes_nobody() -> None:
+def test_a_fetch_of_a_later_term_by_a_server_outside_the_configuration_deposes_no_leader() -> None:
     """Server that was removed: it receives no announcements, campaigns in vain, and asks around in its own term."""
     bench = FetchBench()
     bench.lead()
@@ -75,13 +75,13 @@ def test_a_fetch_of_a_later_term_by_a_voter_ends_the_leaders_term() -> None:
     assert (bench.about.role, bench.about.term) == (Role.FOLLOWER, 99)
 
 
-def test_reads_do_not_keep_a_leader_in_office_from_whom_nobody_fetches() -> None:
+def test_reads_do_not_keep_a_leader_from_which_no_server_fetches() -> None:
     """The leader resigns when no majority has fetched within the timeout (KIP-595, leader progress timeout)."""
     # Given a leader whose first entry is committed
     bench = FetchBench()
     bench.lead()
     bench.fetch(TWO, bench.about.last)
-    # When reads go on, whose rounds everybody confirms, and nobody fetches
+    # When reads go on, whose rounds all servers confirm, and no server fetches
     ends_ms, number = bench.now + 5 * lan().election_timeout_max_ms, 0
     while bench.is_(Role.LEADER) and bench.now < ends_ms:
         number += 1

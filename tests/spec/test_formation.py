@@ -84,7 +84,7 @@ def some_founding(*founders: bytes) -> Founding:
 
 
 def invented_founding(*founders: bytes, real: bytes | None = None) -> Founding:
-    """What somebody makes up who is none of the founders; of the one `real` founder it has heard the promise."""
+    """What a stranger makes up that is no founder; it has heard the promise of the one `real` founder."""
     promises = {each: Promise(tuple(sorted(founders)), CLOCK_MS, b"?" * 16) for each in founders}
     return found(promises if real is None else {**promises, real: promise(*founders, by=real[7])})
 
@@ -369,14 +369,14 @@ def test_a_founder_believes_a_founding_of_others_only_if_its_own_promise_is_insi
 
 
 def test_a_founders_promise_beside_invented_ones_is_not_believed_from_a_stranger() -> None:
-    """Promises are public: whoever holds the farm key can put a real one into a founding of its own making."""
+    """Promises are public: a holder of the farm key can put a real one into a founding of its own making."""
     core = formation(A, 3, promised_with(A, A, B, C))
     forged = invented_founding(A, B, C, real=A)
     assert not has(see(core, founded(E, forged), promising(B, A, B, C)), Persist)
     assert core.ignored == {E: forged}
 
 
-def test_a_node_that_belongs_to_a_farm_adopts_no_other_founding_whoever_tells_of_it() -> None:
+def test_a_node_that_belongs_to_a_farm_adopts_no_other_founding_from_any_sender() -> None:
     mine, promised = some_founding(A, B), promise(A, B, by=1)
     for state in (FormationState(promise=promised, founding=mine), FormationState(known=mine)):
         core = formation(A, 2, state)

@@ -21,11 +21,11 @@ YEAR_MS = 31_557_600_000
 
 
 def chain_at(clock: int) -> Keyring:
-    """The first chain with a second key, which somebody uses at that time."""
+    """The first chain with a second key, which is in use at that time."""
     return Keyring((*FIRST.keys, DatedKey(clock, key(2))), key(2), clock)
 
 
-def test_the_scale_lasts_for_two_hundred_years_however_anybody_lies() -> None:
+def test_the_scale_lasts_for_two_hundred_years_whatever_lies_are_told() -> None:
     assert ClockBound(IN_2026_MS).at(200 * YEAR_MS) < CLOCK_LIMIT - 1
     assert ClockBound(IN_2026_MS).at(1) - ClockBound(IN_2026_MS).at(0) > 1_000
     assert ClockBound(1 << 60).at(1 << 60) == CLOCK_LIMIT - 1, (
@@ -92,7 +92,7 @@ def test_words_after_a_far_lie_are_heard_by_those_who_missed_it() -> None:
     assert heard(tell(other, later)) == [later]
 
 
-def test_somebody_far_below_our_floor_is_told_our_clock_seldom_and_no_application_hears_of_it() -> None:
+def test_a_sender_far_below_our_floor_is_told_our_clock_seldom_and_no_application_hears_of_it() -> None:
     story = Story()
     story.befriend(1)
     remembered = story.options.user_messages_remembered

@@ -1,4 +1,4 @@
-"""Whom a full directory forgets: a flood of names washes out nobody but its own."""
+"""Which members a full directory forgets: a flood of names displaces only its own."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_flood_of_identities_takes_one_place_and_washes_out_no_quiet_member(to
     assert node_id(FLOOD[-1]) in after, "a newcomer still has its chance"
 
 
-def test_whoever_spoke_to_us_stays_while_there_is_anybody_whom_we_never_met() -> None:
+def test_a_member_that_spoke_to_us_stays_while_there_is_one_that_never_did() -> None:
     story = full_of(2)
     story.hear(2, story.ping(2))
     for number in FLOOD:

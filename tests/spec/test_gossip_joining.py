@@ -82,7 +82,7 @@ def test_at_capacity_a_joiner_is_redirected_to_members_with_room() -> None:
     assert story.status(3) is None, "refusing costs no memory"
 
 
-def test_when_nobody_has_room_an_edge_is_split_so_that_the_joiner_is_placed() -> None:
+def test_when_no_node_has_room_an_edge_is_split_so_that_the_joiner_is_placed() -> None:
     story = Story(capacity=2)
     story.befriend(1, 2, capacity=2)
     for number in (1, 2):
@@ -117,7 +117,7 @@ def test_a_peer_told_of_a_split_goes_to_the_newcomer() -> None:
     assert [target for target, _ in sent(effects, JoinReq)] == [address_of(3)]
 
 
-def test_a_split_told_by_somebody_who_is_no_peer_changes_nothing() -> None:
+def test_a_split_told_by_a_node_that_is_no_peer_changes_nothing() -> None:
     story = Story()
     story.befriend(1)
     assert story.hear(2, JoinRedirect((address_of(3),), DOMAIN, RefusalCode.EDGE_SPLIT)) == []
@@ -219,7 +219,7 @@ def test_when_all_seeds_are_silent_one_alarm_says_so() -> None:
     assert "10.0.0.2:7669" in alarms[0].text
 
 
-def test_a_welcome_that_nobody_asked_for_changes_nothing() -> None:
+def test_a_welcome_without_a_request_changes_nothing() -> None:
     story = Story()
     assert story.hear(1, JoinAck(info_of(1))) == []
     assert story.status(1) is None
@@ -234,7 +234,7 @@ def test_a_node_short_of_peers_joins_members_of_its_directory() -> None:
     assert {target for target, _ in sent(effects, JoinReq)} == {address_of(2), address_of(3)}
 
 
-def test_a_node_with_as_many_peers_as_members_asks_nobody() -> None:
+def test_a_node_with_as_many_peers_as_members_asks_no_node() -> None:
     story = Story()
     story.befriend(1, 2)
     assert sent(story.pass_time(30_000, answering=[1, 2]), JoinReq) == []

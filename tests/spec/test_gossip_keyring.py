@@ -157,7 +157,7 @@ def test_chains_beyond_the_limit_merge_alike_in_any_order_grouping_and_repetitio
     assert first.merge(second).merge(third) == first.merge(second.merge(third))
     expected = reduce(Keyring.merge, chains)
     assert expected.is_sound()
-    # As a group does it: whoever meets merges, what arrives twice is merged twice, and some changes on the way.
+    # As a group does it: nodes that meet merge, what arrives twice is merged twice, and some changes on the way.
     heap = chains + [random.choice(chains) for _ in range(data.draw(st.integers(0, 4), label="told twice"))]
     while len(heap) > 1:
         random.shuffle(heap)
@@ -320,7 +320,7 @@ def test_a_change_is_told_to_all_peers_before_this_node_seals_with_it() -> None:
     assert used(effects) == [ROTATED]
 
 
-def test_a_change_without_peers_is_told_to_everybody_known() -> None:
+def test_a_change_without_peers_is_told_to_all_known_members() -> None:
     story = keyed()
     story.befriend(1, 2)
     for number in (1, 2):
@@ -444,7 +444,7 @@ def test_an_era_is_never_taken_from_what_a_member_tells() -> None:
     assert story.swim.keys == FIRST
 
 
-def test_the_key_of_a_new_era_is_in_use_before_anybody_is_told() -> None:
+def test_the_key_of_a_new_era_is_in_use_before_any_member_is_told() -> None:
     story = keyed()
     story.befriend(1, 2)
     effects = story.step(KeyringChanged(FIRST.rekeyed(key(9), 1, FIRST.clock + 1)))

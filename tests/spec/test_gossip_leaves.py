@@ -34,7 +34,7 @@ def test_a_newcomer_is_visited_within_two_passes_and_one_who_left_never() -> Non
     assert members[0] not in visited
 
 
-def test_changes_in_the_middle_of_a_pass_skip_nobody() -> None:
+def test_changes_in_the_middle_of_a_pass_skip_no_member() -> None:
     for seed in range(50):
         rotation = Rotation(Random(seed))
         members = [node_id(n) for n in range(10)]
@@ -71,7 +71,7 @@ def test_a_suspicion_lasts_from_its_longest_to_its_shortest_as_confirmations_com
     assert durations[3] == durations[4] == 5_000
 
 
-def test_where_nobody_could_confirm_a_suspicion_is_short_at_once() -> None:
+def test_where_no_member_could_confirm_a_suspicion_is_short_at_once() -> None:
     assert _suspicion(3, 0) == 5_000
 
 
@@ -130,7 +130,7 @@ def test_in_a_pair_news_that_the_other_lives_is_no_news() -> None:
     news.add(AliveUpdate(info_of(1)))
     news.add(verdict(2, Status.DEAD, by=9))
     assert news.take(1_000, 2, told=node_id(1)) == [verdict(2, Status.DEAD, by=9)]
-    assert len(news) == 1, "the verdict is told again, the introduction to nobody"
+    assert len(news) == 1, "the verdict is told again, the introduction is not"
 
 
 def test_a_rate_allows_its_burst_and_then_its_pace() -> None:

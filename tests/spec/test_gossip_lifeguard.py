@@ -33,7 +33,7 @@ def test_without_the_shrinking_suspicion_its_length_is_fixed_and_confirmations_a
     shrinking = Suspicion(Incarnation(1, 0), node_id(1), size, Options.lan(), 0)
     for accuser in range(2, 6):
         shrinking.confirm(node_id(accuser))
-    assert shrinking.deadline == length, "as long as one that everybody confirmed"
+    assert shrinking.deadline == length, "as long as one that all members confirmed"
 
 
 @pytest.mark.parametrize("with_nacks", [True, False])

@@ -19,7 +19,7 @@ def story_with_peers(*numbers: int) -> Story:
 
 
 def name(story: Story, number: int) -> None:
-    """Let node 1 name a member in an answer, as somebody for whom it vouches."""
+    """Let node 1 name a member in an answer, as one for which it vouches."""
     asked: list[PingRequest] = []
     while not asked:
         pings = sent(story.pass_time(100, answering=(2, 3)), PingRequest)
@@ -33,7 +33,7 @@ def probed(story: Story, duration_ms: int, *answering: int) -> list[int]:
     return [int.from_bytes(request.target_id, "big") for _, request in requests if request.ttl == 0]
 
 
-def test_the_peer_that_was_silent_for_longest_is_probed_next_whoever_spoke_last() -> None:
+def test_the_peer_that_was_silent_for_longest_is_probed_next() -> None:
     story = story_with_peers(1, 2, 3)
     probed(story, 3_000, 1, 2, 3)
     story.now += 10
@@ -42,7 +42,7 @@ def test_the_peer_that_was_silent_for_longest_is_probed_next_whoever_spoke_last(
     assert probed(story, 1_000, 1, 2, 3) == [2]
 
 
-def test_news_introduces_nobody_and_a_sample_does() -> None:
+def test_news_introduces_no_member_and_a_sample_does() -> None:
     story = story_with_peers(1, 2, 3)
     story.hear_news(1, AliveUpdate(info_of(8)))
     assert story.status(8) is None
@@ -59,7 +59,7 @@ def test_news_of_a_later_claim_of_a_listed_member_is_heard() -> None:
     assert story.status(2) is Status.ALIVE
 
 
-def test_a_stranger_whom_nobody_names_any_more_is_forgotten_and_repeating_old_news_does_not_help() -> None:
+def test_a_member_that_no_peer_names_any_more_is_forgotten_and_repeating_old_news_does_not_help() -> None:
     story = story_with_peers(1, 2, 3)
     name(story, 9)
     for _ in range(AGE_MS // 1_000 + 2):

@@ -151,12 +151,12 @@ def test_relays_are_bounded_and_a_repeated_request_is_not_passed_on_again() -> N
 def test_each_period_one_peer_is_pinged_directly_and_each_peer_once_per_pass() -> None:
     story = Story()
     story.befriend(1, 2, 3, 4)
-    everybody = range(1, 5)
-    story.quiet(*everybody)
-    effects = story.pass_time(8 * story.options.probe_period_ms, answering=everybody)
+    peers = range(1, 5)
+    story.quiet(*peers)
+    effects = story.pass_time(8 * story.options.probe_period_ms, answering=peers)
     pinged = [request.target_id for _, request in sent(effects, PingRequest)]
     assert all(request.ttl == 0 for _, request in sent(effects, PingRequest))
-    assert sorted(pinged) == sorted([node_id(n) for n in everybody] * 2)
+    assert sorted(pinged) == sorted([node_id(n) for n in peers] * 2)
 
 
 def test_without_an_answer_helpers_are_asked_after_the_timeout_and_not_before() -> None:
@@ -174,7 +174,7 @@ def test_without_an_answer_helpers_are_asked_after_the_timeout_and_not_before() 
     assert address_of(target) not in {helper for helper, _ in asked}
 
 
-def test_a_target_that_answers_nobody_is_suspected_at_the_end_of_the_period() -> None:
+def test_a_target_that_answers_no_probe_is_suspected_at_the_end_of_the_period() -> None:
     story = Story()
     story.befriend(1, 2, 3)
     story.quiet(1, 2, 3)
@@ -239,7 +239,7 @@ def test_the_round_trip_time_of_a_direct_answer_is_kept() -> None:
     assert member.round_trip_ms == story.now - asked_at
 
 
-def test_some_rounds_probe_the_directory_so_that_nobody_is_thought_alive_for_ever() -> None:
+def test_some_rounds_probe_the_directory_so_that_no_member_is_thought_alive_for_ever() -> None:
     story = Story(capacity=1)
     story.befriend(1)
     story.hear_of(2)

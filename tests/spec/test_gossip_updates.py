@@ -124,7 +124,7 @@ def test_alive_is_no_verdict() -> None:
     assert entry.incarnation == Incarnation(1, 0)
 
 
-def test_an_incarnation_at_the_end_of_the_scale_is_refused_because_nobody_could_refute_it() -> None:
+def test_an_incarnation_at_the_end_of_the_scale_is_refused_because_no_node_could_refute_it() -> None:
     story = Story()
     story.befriend(1, 2)
     story.hear_news(2, verdict(1, Status.DEAD, by=2, claim=INCARNATION_LIMIT))
@@ -152,7 +152,7 @@ def test_the_directory_is_bounded_and_peers_are_never_pushed_out_of_it() -> None
     assert story.peers() == {1, 2, 3}
 
 
-def test_what_nobody_mentions_for_long_ages_out_of_the_directory() -> None:
+def test_a_member_that_is_not_mentioned_for_long_ages_out_of_the_directory() -> None:
     story = Story(capacity=1, options=Options(directory_age_ms=30_000, scrub_every_rounds=1_000))
     story.befriend(1)
     story.hear_of(2)
@@ -214,7 +214,7 @@ def test_own_words_of_a_later_life_are_an_alarm_and_hearsay_about_one_is_not() -
     assert alarm.kind is AlarmKind.ROLLED_BACK
     assert "heard from here in its generation 6, and this is generation 1" in alarm.text
     effects = story.hear_news(1, verdict(0, Status.DEAD, by=1, generation=9))
-    assert not [each for each in effects if isinstance(each, Alarm)], "anybody can say that"
+    assert not [each for each in effects if isinstance(each, Alarm)], "any node can say that"
 
 
 def test_a_later_life_elsewhere_is_a_question_of_twins_and_no_memory_lost() -> None:
@@ -383,7 +383,7 @@ def test_known_members_are_those_not_known_to_be_dead_or_gone() -> None:
     assert address_of(2) == info_of(2).address
 
 
-def test_a_node_that_stood_still_reads_what_waited_before_it_buries_anybody() -> None:
+def test_a_node_that_stood_still_reads_what_waited_before_it_declares_a_member_dead() -> None:
     story = Story()
     story.befriend(1, 2)
     story.quiet(1, 2)

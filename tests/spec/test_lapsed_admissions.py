@@ -128,7 +128,7 @@ def test_two_thousand_phantoms_at_the_pace_of_admissions_use_up_no_places() -> N
     assert next_raft_id(story.admitted, b"the next") == 2 + 2_000 + 1
 
 
-def test_time_in_which_nobody_led_is_no_silence_of_the_newcomer() -> None:
+def test_time_without_a_leader_is_no_silence_of_the_newcomer() -> None:
     story = Story()
     story.apply(Admission(PHANTOM, "newcomer"))
     gap = story.farm.state.log_time_ms + 10 * LAPSE_MS

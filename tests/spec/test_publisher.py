@@ -163,7 +163,7 @@ def test_publish_config_on_beats_auto_at_once_and_however_healthy_auto_is() -> N
     assert log.publisher == 2
 
 
-def test_nobody_publishes_when_nobody_is_able() -> None:
+def test_no_node_publishes_when_none_is_able() -> None:
     log = Log()
     log.append(report(1), report(2))
     changes = log.clock(10 * PERIOD_MS)

@@ -38,7 +38,7 @@ def test_a_hostile_member_with_sixty_four_leaves_leaves_every_honest_one_its_pla
 
 
 def test_who_claims_the_leaves_of_others_uses_up_its_own_places() -> None:
-    """Counted to whoever claims more, or to the lower Raft id, the honest leaves would wait behind the hostile ones."""
+    """Counted to the node that claims more, or to the lower Raft id, honest leaves would wait behind hostile ones."""
     log = Log()
     honest = {
         server_id: tuple(leaf(f"honest{server_id}{each}", load=0.9) for each in "abcd") for server_id in (2, 3, 4)
@@ -82,7 +82,7 @@ def healthy_in(state: FarmState) -> set[str]:
 
 
 def known_in(state: FarmState) -> set[str]:
-    """All destinations that anybody reports."""
+    """All destinations that any node reports."""
     return {each.destination for server in state.serving(MASTER) for each in server.report.destinations}
 
 

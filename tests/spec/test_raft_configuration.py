@@ -66,7 +66,7 @@ def test_each_step_shares_a_server_with_every_majority_of_the_step_before(
 
 
 @given(configurations(), configurations())
-def test_nobody_votes_anew_who_has_not_caught_up(current: Configuration, target: Configuration) -> None:
+def test_no_server_gets_a_vote_before_it_has_caught_up(current: Configuration, target: Configuration) -> None:
     """Newcomers are exactly the voters that were none before, learners among them."""
     expected = target.voter_ids - current.voter_ids
     assert {server.server_id for server in newcomers(current, target)} == expected

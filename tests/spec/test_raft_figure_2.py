@@ -228,7 +228,7 @@ def test_granting_a_vote_resets_the_election_timer_and_refusing_one_does_not() -
 # Rules for candidates
 
 
-def test_a_candidate_raises_its_term_votes_for_itself_resets_its_timer_and_asks_everybody() -> None:
+def test_a_candidate_raises_its_term_votes_for_itself_resets_its_timer_and_asks_all_voters() -> None:
     """Increment currentTerm, vote for self, reset election timer, send RequestVote RPCs to all other servers."""
     bench = Bench(1, voters=5, fast=False)
     bench.expire()
@@ -284,7 +284,7 @@ def test_a_candidate_whose_timer_elapses_starts_a_new_election() -> None:
 # Rules for leaders
 
 
-def test_a_new_leader_sends_to_everybody_at_once() -> None:
+def test_a_new_leader_sends_to_all_followers_at_once() -> None:
     """Upon election: send initial empty AppendEntries RPCs (heartbeat) to each server."""
     bench = Bench(voters=5)
     bench.lead()

@@ -123,7 +123,7 @@ def test_a_late_answer_brings_the_retry_of_a_later_request_forward() -> None:
     assert bench.raft.deadline <= sent_ms + 100
 
 
-def test_a_read_whose_range_is_gone_or_that_nobody_waits_for_changes_nothing() -> None:
+def test_a_read_whose_range_is_gone_or_that_no_request_waits_for_changes_nothing() -> None:
     bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=2))
     bench.lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=3)
@@ -217,7 +217,7 @@ def test_terms_out_of_range_are_never_adopted(term: int) -> None:
     assert bench.about.dropped == (("term out of range", 4),)
 
 
-def test_at_the_highest_term_nobody_campaigns_and_nothing_breaks() -> None:
+def test_at_the_highest_term_no_server_campaigns_and_nothing_breaks() -> None:
     bench = Bench(1, term=MAX_NUMBER)
     for _ in range(3):
         bench.expire()
@@ -227,7 +227,7 @@ def test_at_the_highest_term_nobody_campaigns_and_nothing_breaks() -> None:
 @pytest.mark.parametrize(
     "voters",
     [(), (Server(1, "tcp://a"), Server(1, "tcp://b"))],
-    ids=["nobody", "one server twice"],
+    ids=["no voter", "one server twice"],
 )
 def test_a_configuration_without_voters_or_with_one_twice_is_refused(voters: tuple[Server, ...]) -> None:
     bench = Bench()

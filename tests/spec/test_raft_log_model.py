@@ -1,4 +1,4 @@
-"""The log against a model that anybody can check by eye: a list of entries that were never forgotten.
+"""The log against a model that a reader can check by eye: a list of entries that were never forgotten.
 
 What the log forgets (compacted, or trimmed out of memory) it must not answer, or answer truly; all else it must answer
 as the list would.
@@ -125,7 +125,7 @@ class _LogAndList(RuleBasedStateMachine):
         for index in range(self.covered(), len(self.entries) + 1):
             assert self.log.configuration_at(index) == self.configuration_at(index)
             changed = sum(self.configuration_at(at) != self.configuration_at(at - 1) for at in self.places_after(index))
-            # The first configuration of a log counts although it says what everybody was told at the start.
+            # The first configuration of a log counts although it repeats what all servers were given at the start.
             assert self.log.configurations_after(index) in (changed, changed + 1)
 
     @invariant()

@@ -1,7 +1,7 @@
-"""Who has no vote moves nobody's term while a leader is heard: no append, snapshot, announcement or answer of theirs.
+"""A server without a vote moves no term while a leader is heard, by no append, snapshot, announcement or answer.
 
 The handshake proves which server speaks, not that it was elected. A leader is a voter of the newest configuration, or
-of the one before it, so a follower whose log has both may refuse anybody else. One whose log is older may not refuse
+of the one before it, so a follower whose log has both may refuse any other. One whose log is older may not refuse
 for ever: it listens when its own leader has been silent for the minimum election timeout. How a whole group converges
 then is told by the stories `new_server_leads_before_one_knows_it` and `fetch_new_server_leads_before_one_knows_it`.
 """
@@ -100,7 +100,7 @@ def test_a_fetch_reply_that_names_a_leader_of_a_later_epoch_outside_changes_noth
 
 
 def test_a_handed_over_vote_request_from_outside_is_refused_while_a_leader_is_heard() -> None:
-    """(A leader hands over to voters alone; the word would make everybody listen, and raise terms, otherwise.)."""
+    """A leader hands over to voters alone; otherwise TimeoutNow would make all servers listen, and raise terms."""
     bench = Bench(5)
     bench.append(5, AT(1, 5))
     bench.receive(OUTSIDER, RequestVote(6, OUTSIDER, AT(9, 5), 1, transfer=True))
@@ -140,7 +140,7 @@ def test_a_server_that_is_being_removed_may_still_lead_a_later_term() -> None:
     assert not bench.append(3, AT(4, 2), sender=THREE).success
 
 
-def test_a_newcomer_follows_whoever_leads_although_it_knows_of_no_configuration() -> None:
+def test_a_newcomer_follows_any_leader_because_it_knows_of_no_configuration() -> None:
     bench = Bench(configuration=plain())
     assert bench.append(7, entries=[configuration_entry(7, plain(1, 2, 3))]).success
     assert bench.append(8, AT(1, 7), sender=THREE).success
@@ -158,7 +158,7 @@ def with_learner() -> Group:
 
 
 @pytest.mark.parametrize("term", [2, MAX_NUMBER])
-def test_the_reply_of_a_learner_in_a_later_term_deposes_nobody(term: int) -> None:
+def test_the_reply_of_a_learner_in_a_later_term_deposes_no_leader(term: int) -> None:
     """(It may have been told a term of any height before it knew of a leader; no voter is to follow it there.)."""
     bench = with_learner()
     bench.receive(FOUR, AppendReply(term, success=False, next_index=1, correlation=bench.sent[FOUR].correlation))

@@ -74,7 +74,7 @@ def test_peers_without_pre_vote_count_as_granting_it() -> None:
     assert all(isinstance(send.message, RequestVote) and not send.message.pre_vote for send in bench.all(Send))
 
 
-def test_a_server_that_never_reached_anybody_keeps_its_term_however_long_it_is_alone() -> None:
+def test_a_server_that_never_reached_a_peer_keeps_its_term_however_long_it_is_alone() -> None:
     """(A follower does not dial; cut off, it would come back with a term that deposes the leader.)."""
     bench = Bench(1, pre_vote=None)
     for _ in range(5):

@@ -28,9 +28,9 @@ def holds(sets: Sets, agreeing: set[ServerId]) -> bool:
 def test_an_index_is_held_when_every_set_has_a_majority_that_reached_it(
     sets: Sets, values: dict[ServerId, int]
 ) -> None:
-    everybody = set(range(1, 9))
+    all_ids = set(range(1, 9))
     reached = [
-        value for value in range(7) if holds(sets, {voter for voter in everybody if values.get(voter, 0) >= value})
+        value for value in range(7) if holds(sets, {voter for voter in all_ids if values.get(voter, 0) >= value})
     ]
     assert held_by_majorities(values, sets) == max(reached)
 
@@ -61,7 +61,7 @@ def test_one_of_two_joint_majorities_is_not_enough() -> None:
 def test_disjoint_majorities_cannot_both_win() -> None:
     """There is no time when C_old and C_new can both make unilateral decisions.
 
-    Whoever splits the servers of C_old,new in two camps: at most one of them wins.
+    However the servers of C_old,new are split into two camps, at most one of the camps wins.
     """
     joint = Configuration(servers(3, 4, 5), old_voters=servers(1, 2)).majorities
     for size in range(6):

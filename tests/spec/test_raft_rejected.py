@@ -62,7 +62,7 @@ def test_a_deposed_leader_learns_the_later_term_whatever_it_sends() -> None:
     assert [send.message.term for send in bench.all(Send)] == [3]
 
 
-def test_it_restarts_no_election_timer_and_makes_nobody_deaf_to_candidates() -> None:
+def test_it_restarts_no_election_timer_and_makes_no_server_refuse_candidates() -> None:
     bench = Bench(1, term=3)
     due = bench.raft.deadline
     bench.step(Rejected(TWO, AppendEntries(3, TWO, AT(1, 1), suffix(2, 3), 2, 7)), after_ms=100)

@@ -152,7 +152,7 @@ def test_a_request_whose_answer_was_lost_is_answered_again_after_a_restart() -> 
     assert after.terms == [1, 2]
 
 
-def test_a_slow_clock_makes_nobody_do_anything_wrong_only_later() -> None:
+def test_a_slow_clock_makes_no_server_do_anything_wrong_only_later() -> None:
     """Safety must not depend on timing.
 
     A leader that slept through an election learns of it by the answers that it gets, whatever its clock says.

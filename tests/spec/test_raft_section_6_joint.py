@@ -153,10 +153,10 @@ def test_the_new_servers_cannot_decide_alone() -> None:
     assert bench.is_(Role.CANDIDATE)
 
 
-def test_once_the_joint_configuration_is_committed_nobody_is_elected_without_it() -> None:
+def test_once_the_joint_configuration_is_committed_no_server_is_elected_without_it() -> None:
     """The Leader Completeness Property ensures that only servers with the C_old,new log entry can be elected as leader.
 
-    Whoever of both majorities stored it refuses a candidate whose log ends before it.
+    A server of either majority that stored it refuses a candidate whose log ends before it.
     """
     stored = (configuration_entry(1, plain(1, 2, 3)), configuration_entry(1, joint((1, 2, 3), (3, 4, 5))))
     for voter in (2, 3, 4):

@@ -111,7 +111,7 @@ def test_servers_outside_the_configuration_do_not_count_in_an_election() -> None
     assert (bench.about.role, bench.about.term) == (Role.CANDIDATE, 1)
 
 
-def test_a_normal_election_is_not_affected_for_nobody_campaigns_before_the_minimum_election_timeout() -> None:
+def test_a_normal_election_is_not_affected_as_no_server_campaigns_before_the_minimum_election_timeout() -> None:
     """Each server waits at least a minimum election timeout before starting an election.
 
     So when one of them asks, the others have not heard from a leader for as long, and listen.

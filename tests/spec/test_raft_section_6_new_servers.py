@@ -108,7 +108,7 @@ def test_a_learner_that_stood_still_for_long_has_its_time_to_catch_up_when_it_is
     assert bench.configuration == plain(1, 2, 3, 4)
 
 
-def test_a_newcomer_of_a_later_term_is_given_up_and_deposes_nobody() -> None:
+def test_a_newcomer_of_a_later_term_is_given_up_and_deposes_no_leader() -> None:
     """(It was a member once, or of another cluster: it comes with an empty log, or not at all.)."""
     bench = Group()
     bench.take_office()

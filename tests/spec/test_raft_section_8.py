@@ -53,7 +53,7 @@ def sent_to(bench: Bench, peer: ServerId) -> AppendEntries:
 
 def heartbeats(bench: Bench, *peers: ServerId) -> dict[ServerId, AppendEntries]:
     """What the latest step sent to each of the peers, if several then the last."""
-    assert all(bench.appends(peer) for peer in peers), "somebody was sent nothing"
+    assert all(bench.appends(peer) for peer in peers), "a peer was sent nothing"
     return {peer: bench.appends(peer)[-1] for peer in peers}
 
 
@@ -273,7 +273,7 @@ def test_a_voter_keeps_a_lease_over_a_restart_and_over_a_higher_term() -> None:
     bench.append(term=5)
     bench.receive(THREE, VoteReply(6, granted=False, correlation=1))
     assert bench.about.term == 6
-    assert not bench.ask(term=7).granted, "whoever it confirmed may hold a lease until then"
+    assert not bench.ask(term=7).granted, "a leader that it confirmed may hold a lease until then"
 
 
 def test_a_transfer_ends_the_lease_for_the_rest_of_the_term() -> None:
@@ -308,7 +308,7 @@ def test_a_leader_cannot_transfer_to_itself_nor_to_a_server_that_does_not_vote()
     assert bench.step(TransferLeadership(2, FIVE)) == [TransferEnded(2, TransferOutcome.NOT_A_VOTER, ONE)]
 
 
-def test_a_group_of_one_has_nobody_to_transfer_to() -> None:
+def test_a_group_of_one_has_no_server_to_transfer_to() -> None:
     bench = Bench(voters=1)
     bench.expire()
     assert bench.step(TransferLeadership(1)) == [TransferEnded(1, TransferOutcome.NO_VOTER, ONE)]
@@ -359,7 +359,7 @@ def test_the_target_campaigns_at_once_without_pre_vote_and_with_the_flag() -> No
 
 
 @pytest.mark.parametrize(("sender", "term"), [(THREE, 1), (TWO, 0)])
-def test_an_order_of_anybody_but_the_leader_of_this_term_is_refused(sender: ServerId, term: int) -> None:
+def test_an_order_of_any_sender_but_the_leader_of_this_term_is_refused(sender: ServerId, term: int) -> None:
     bench = Bench(term=1)
     bench.append(term=1, sender=TWO)
     bench.receive(sender, TimeoutNow(term, sender, 77))
@@ -388,7 +388,7 @@ def test_a_late_request_with_the_flag_gets_no_vote_in_the_term_of_a_leader_that_
     for candidate in (THREE, TWO):
         follower.receive(candidate, RequestVote(2, candidate, ORIGIN, 5, transfer=True))
         assert [send.message for send in follower.all(Send)] == [VoteReply(2, granted=False, correlation=5)]
-    # Then the leader is known as before, and nobody else gets a vote within the minimum election timeout
+    # Then the leader is known as before, and no other server gets a vote within the minimum election timeout
     assert follower.about.leader == TWO
     assert not follower.ask(term=3, sender=THREE).granted
 

@@ -56,7 +56,7 @@ def leader(*terms: int) -> FetchBench:
 
 
 @IMPOSTORS
-def test_a_vote_of_the_same_id_from_another_directory_elects_nobody(impostor: ReplicaKey) -> None:
+def test_a_vote_of_the_same_id_from_another_directory_elects_no_leader(impostor: ReplicaKey) -> None:
     bench = replica(1)
     bench.campaign()
     bench.grant(THREE)

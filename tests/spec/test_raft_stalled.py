@@ -102,7 +102,7 @@ def test_each_commit_gives_a_leader_five_election_timeouts_more(kind: type[Bench
     assert not bench.is_(Role.LEADER)
 
 
-def test_the_only_voter_stays_for_nobody_could_take_over() -> None:
+def test_the_only_voter_stays_because_no_server_could_take_over() -> None:
     bench = Bench(1, voters=1)
     bench.expire()
     assert bench.is_(Role.LEADER)

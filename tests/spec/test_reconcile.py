@@ -180,7 +180,7 @@ def test_one_voter_alone_waits_for_two_others() -> None:
     assert story.live(5 * SETTLE_MS)[-2:] == [Promote(2), Promote(3)]
 
 
-def test_an_identity_under_a_name_of_another_one_is_refused_in_words_and_disturbs_nobody() -> None:
+def test_an_identity_under_a_name_of_another_one_is_refused_in_words_and_disturbs_no_member() -> None:
     story = Story()
     story.status[4] = ALIVE
     story.admitted[9] = Admitted(identity(9), "node-4")
@@ -254,7 +254,7 @@ def test_without_a_replacement_a_farm_never_falls_below_expect() -> None:
     )
 
 
-def test_without_a_majority_nobody_is_removed() -> None:
+def test_without_a_majority_no_server_is_removed() -> None:
     story = Story(voters=5)
     story.status.update({3: DEAD, 4: DEAD, 5: DEAD})
     assert story.live(3 * GRACE_MS) == []
@@ -346,7 +346,7 @@ def test_the_longest_waiting_newcomer_comes_first_whatever_crowd_comes_after_it(
 
 @settings(max_examples=60)
 @given(st.data())
-def test_whatever_happens_the_group_stays_within_its_bounds_and_removes_nobody_who_is_well(data: st.DataObject) -> None:
+def test_whatever_happens_the_group_stays_within_its_bounds_and_removes_no_healthy_server(data: st.DataObject) -> None:
     chosen = ReconcileSettings(
         expect=data.draw(st.integers(1, 5)),
         voters_max=data.draw(st.sampled_from([1, 3, 5])),
@@ -389,7 +389,7 @@ def test_whatever_happens_the_group_stays_within_its_bounds_and_removes_nobody_w
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_farm_whose_routers_come_go_and_lead_in_turn_keeps_its_majority_and_settles(seed: int) -> None:
-    """No step of it takes a majority away, whoever leads; when the churn is over the group is what it should be."""
+    """No step takes a majority away, whichever server leads; when the churn is over the group is what it should be."""
     random = Random(seed)
     rules = replace(SETTINGS, grace_ms=20_000, settle_ms=3_000)
     story = Story(others=6, rules=rules)
@@ -399,7 +399,7 @@ def test_a_farm_whose_routers_come_go_and_lead_in_turn_keeps_its_majority_and_se
             story.status[random.randint(1, 9)] = random.choice([ALIVE, ALIVE, SUSPECT, DEAD, LEFT])
         up = story.up()
         if 2 * len(up) <= len(story.voters):
-            continue  # nobody can lead
+            continue  # no server can lead
         if story.leader not in up or random.random() < 0.02:
             story.lead(random.choice(sorted(up)))
         proposal = story.look()
@@ -414,7 +414,7 @@ def test_a_farm_whose_routers_come_go_and_lead_in_turn_keeps_its_majority_and_se
     assert len(story.voters) == rules.ceiling
 
 
-def test_a_full_group_admits_nobody_more() -> None:
+def test_a_full_group_admits_no_more_servers() -> None:
     story = Story(voters=5, others=58)
     story.learners = set(range(6, 64))
     story.status[64] = ALIVE

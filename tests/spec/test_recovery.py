@@ -19,7 +19,7 @@ def old_farm(publisher: int) -> FarmState:
     log = Log(founders=(A, B, C))
     log.append(Admission(B, "node-b"))
     log.clock(120_000)
-    # Who comes first is chosen, and nobody is better by the margin.
+    # The first candidate is chosen, and no other is better by the margin.
     log.append(*(report(each, BASE_MS + 120_000) for each in sorted((1, 2, 3), key=lambda each: each != publisher)))
     log.append(Publication(MASTER, log.publisher or 0, BASE_MS // 1000 + 120, "content"))
     assert log.master.publication is not None
@@ -62,7 +62,7 @@ def test_log_time_and_place_in_the_log_go_on() -> None:
     assert (state.log_time_ms, state.applied_index) == (before.log_time_ms, before.applied_index)
 
 
-def test_it_publishes_later_than_anybody_before_it_even_if_its_clock_stood_still() -> None:
+def test_it_publishes_later_than_any_publisher_before_it_even_if_its_clock_stood_still() -> None:
     for publisher in (1, 2):
         before = old_farm(publisher)
         last = before.masters[MASTER].publication

@@ -176,7 +176,7 @@ def test_a_request_id_is_read_back_from_its_text_and_nothing_else_is_taken_for_o
         assert parse_request_id(text) is None
 
 
-def test_the_first_clock_entry_finds_nobody_silent() -> None:
+def test_the_first_clock_entry_finds_no_client_silent() -> None:
     """Else who came before it would be older than any expiry at once."""
     table = SessionTable(SessionLimits(expiry_ms=1_000))
     request = RequestId("early", 0, 1)

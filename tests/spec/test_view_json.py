@@ -106,5 +106,5 @@ def test_the_best_picture_of_a_local_farm_is_its_leaders() -> None:
     assert chosen.node.raft_id == chosen.raft.leader_id
 
 
-def test_a_local_farm_of_which_nobody_answers_has_no_picture() -> None:
+def test_a_local_farm_of_which_no_answer_expected_has_no_picture() -> None:
     assert best_view(LocalFarmView(0, "farm-state", ())) is None

@@ -226,9 +226,9 @@ def test_log_time_comes_back_to_the_clocks_of_a_majority_and_ages_stay_what_they
 
 def test_a_correction_is_refused_with_the_numbers_where_it_is_not_needed_or_goes_elsewhere() -> None:
     farm = far_ahead()
-    [nobody] = Voters().append(Correction(BASE_MS))
-    assert isinstance(nobody, CommandRefused)
-    assert "no majority of the voters has reported" in nobody.reason
+    [refused] = Voters().append(Correction(BASE_MS))
+    assert isinstance(refused, CommandRefused)
+    assert "no majority of the voters has reported" in refused.reason
     [needless] = farm.append(Correction(BASE_MS))
     assert isinstance(needless, CommandRefused)
     assert "log time is 0.0 s ahead of the clocks of a majority" in needless.reason

@@ -83,7 +83,7 @@ def test_an_exclusion_that_would_leave_nothing_to_list_is_refused() -> None:
     assert log.leaves.keys() == {"leaf02"}
 
 
-def test_a_hash_that_nobody_reports_yet_may_be_excluded_in_advance() -> None:
+def test_a_hash_that_no_node_reports_yet_may_be_excluded_in_advance() -> None:
     log = two_leaves()
     log.append(Exclusion(hash_of("leaf03"), excluded=True), report(3))
     assert log.leaves.keys() == {"leaf01", "leaf02"}
@@ -298,7 +298,7 @@ def test_a_forced_master_is_published_anew_although_nothing_changed_as_soon_as_a
     assert planned(log, soonest_ms + PACE.change_ms, second) is None, "once"
 
 
-def test_a_master_that_nobody_serves_cannot_be_forced() -> None:
+def test_a_master_that_no_node_serves_cannot_be_forced() -> None:
     log = two_leaves()
     [refused] = log.append(Force("another"))
     assert isinstance(refused, CommandRefused)

@@ -92,12 +92,12 @@ def test_who_is_not_able_is_passed_over_be_it_this_server_or_another(unable: dic
     assert acting(farm_of_three(), of_three) is None
 
 
-def test_a_server_whose_clock_contradicts_the_log_publishes_for_nobody() -> None:
+def test_a_server_whose_clock_contradicts_the_log_publishes_nothing() -> None:
     log = farm_of_three(report(3, BASE_MS + OUTAGE_MS + 600_000))
     assert acting(log, report(2), 3) == 2
 
 
-def test_a_server_that_a_person_took_out_of_the_farm_publishes_for_nobody() -> None:
+def test_a_server_that_a_person_took_out_of_the_farm_publishes_nothing() -> None:
     log, around = farm_of_three(), LocalObservations(report(2), frozenset({3}))
     state = state_of(log)
     evicted = {**state.admitted, 3: replace(state.admitted[3], standing=Standing.EVICTED)}
@@ -235,7 +235,7 @@ def test_a_publisher_that_was_overtaken_publishes_at_once_what_has_not_changed()
     assert again is None
 
 
-def test_a_second_from_a_clock_that_is_far_ahead_binds_nobody() -> None:
+def test_a_second_from_a_clock_that_is_far_ahead_binds_no_publisher() -> None:
     log = after_an_outage(BASE_MS // 1000 + 10_000)
     planned = plan_publication(log.farm.state, MASTER, 1, PACE, BASE_MS + 600_000, handed_over=log.master.publication)
     assert planned is not None

@@ -76,7 +76,7 @@ def test_admissions_of_another_farm_show_nothing() -> None:
     assert "no identity has signed" in (flaw([entry]) or "")
 
 
-def test_what_somebody_signed_who_was_thrown_out_shows_nothing() -> None:
+def test_what_an_expelled_member_signed_shows_nothing() -> None:
     chain = [admission(4, by=3), admission(3, by=1)]
     assert flaw(chain) is None
     assert "was thrown out" in (flaw(chain, out=(node_id(3),)) or "")
@@ -99,7 +99,7 @@ def test_a_handshake_carries_each_entry_that_the_state_keeps_and_the_whole_chain
 
 
 @pytest.mark.parametrize("kind", ["admission", "approval"])
-def test_an_admission_with_members_that_nobody_knows_does_not_fill_the_state(kind: str) -> None:
+def test_an_admission_with_unknown_members_does_not_fill_the_state(kind: str) -> None:
     # Given a leader that is hostile, and signs an admission of a kilobyte
     founders = of_founders(FOUNDERS)
     key = key_of(4).public_key().public_bytes_raw()

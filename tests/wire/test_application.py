@@ -414,5 +414,5 @@ def test_an_admission_comes_back_as_it_was() -> None:
         {"node": 1, "name": "x"},
     ],
 )
-def test_an_admission_of_nobody_is_foreign(content: dict[str, Any]) -> None:
+def test_an_admission_without_an_identity_is_foreign(content: dict[str, Any]) -> None:
     assert isinstance(decode(json.dumps({"admission": content}).encode()), Foreign)

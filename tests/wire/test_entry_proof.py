@@ -130,7 +130,7 @@ def test_base64_with_stray_bits_is_no_proof(part: int) -> None:
         0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D6A7017C7,
     ],
 )
-def test_a_key_with_which_everybody_could_sign_proves_nothing(point: int, sign_bit: int) -> None:
+def test_a_key_with_which_any_peer_could_sign_proves_nothing(point: int, sign_bit: int) -> None:
     """OpenSSL takes signatures of keys of small order: R and S of zero bits hold for one text in two to eight."""
     key = (point | sign_bit << 248).to_bytes(32, "little")
     for number in range(1, 40):

@@ -165,7 +165,7 @@ def test_a_key_twice_in_the_ring_is_refused() -> None:
         parse_farm_key(text)
 
 
-def test_a_farm_of_nobody_or_without_a_proper_name_is_not_made() -> None:
+def test_a_farm_without_servers_or_without_a_proper_name_is_not_made() -> None:
     with pytest.raises(FarmKeyError, match="expect is 0"):
         new_farm_key(0)
     with pytest.raises(FarmKeyError, match="cluster name"):

@@ -1,4 +1,4 @@
-"""The handshake of both sides against each other, against the document, and against whoever should not get in."""
+"""The handshake of both sides against each other, against the document, and against peers that must not get in."""
 
 import re
 from collections.abc import Callable
@@ -56,8 +56,8 @@ KEYS = {number: Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for n
 KNOWN = {number: key.public_key().public_bytes_raw() for number, key in KEYS.items()}
 ALICE, BOB, MALLORY = (ListedPeers(KEYS[number], KNOWN) for number in (1, 2, 3))
 
-ANYBODY = ProvenPeer(ConnectionRole.SERVER, KNOWN[2], None)
-"""Whoever answers a client that calls nobody in particular."""
+UNNAMED_PEER = ProvenPeer(ConnectionRole.SERVER, KNOWN[2], None)
+"""The server that answers a client which calls no particular one."""
 
 
 class Farm:
@@ -140,7 +140,7 @@ def test_request_1_is_answered_by_a_digest_challenge_and_request_2_by_101() -> N
     assert first.response.count(b"WWW-Authenticate: Digest ") == 2
     assert connect(farm, caller(), session) == Challenged()
     switched = connect(farm, caller(), session)
-    assert switched == Switched(b"", farm.identity, frozenset({Extension.PRE_VOTE}), ANYBODY)
+    assert switched == Switched(b"", farm.identity, frozenset({Extension.PRE_VOTE}), UNNAMED_PEER)
 
 
 def test_the_second_request_and_its_answer_are_the_documents() -> None:
@@ -290,7 +290,7 @@ def test_a_wrong_password_is_refused_without_stale_and_says_what_to_do() -> None
 
 
 @pytest.mark.parametrize(
-    "who", [caller("wrong"), caller(user="nobody"), caller("", user="nobody")], ids=["password", "user", "empty"]
+    "who", [caller("wrong"), caller(user="unknown"), caller("", user="unknown")], ids=["password", "user", "empty"]
 )
 def test_the_server_counts_wrong_credentials(who: Caller) -> None:
     farm, session = Farm(), Session()
@@ -583,7 +583,7 @@ def test_who_proves_its_identity_is_known_on_both_sides_by_its_id_and_role() -> 
     assert switched.proven == ProvenPeer(ConnectionRole.SERVER, KNOWN[2], 2)
 
 
-def test_who_claims_no_id_and_proves_nothing_is_let_in_as_nobody() -> None:
+def test_a_peer_that_claims_no_id_and_proves_nothing_is_let_in_without_an_identity() -> None:
     farm = Farm()
     request, _ = handshake(farm, caller(identity=Identity("cluster-a"), peers=None))
     verdict = farm.answer(request)
@@ -608,7 +608,7 @@ def test_the_password_and_an_id_without_a_proof_are_refused(claimed: int) -> Non
 
 
 @pytest.mark.parametrize("claimed", [1, 2, 77])
-def test_an_id_that_is_proven_by_the_key_of_somebody_else_is_refused(claimed: int) -> None:
+def test_an_id_that_is_proven_by_the_key_of_another_server_is_refused(claimed: int) -> None:
     farm = Farm()
     verdict = refused(farm, handshake(farm, caller(identity=Identity("cluster-a", claimed), peers=MALLORY))[0])
     assert verdict.fault is Fault.UNKNOWN_IDENTITY
@@ -626,7 +626,7 @@ def test_an_id_that_is_proven_by_the_key_of_somebody_else_is_refused(claimed: in
         (b"Proof: 1 server", b"Proof: 1 client"),
     ],
 )
-def test_a_proven_request_that_somebody_changes_on_the_way_is_refused(old: bytes, new: bytes) -> None:
+def test_a_proven_request_that_is_changed_on_the_way_is_refused(old: bytes, new: bytes) -> None:
     farm = Farm()
     request, _ = handshake(farm, caller())
     assert old in request
@@ -645,7 +645,7 @@ def test_an_answer_to_the_challenge_of_one_server_proves_nothing_to_another() ->
 
 
 def test_the_middle_gains_nothing_by_leaving_the_clients_proof_out() -> None:
-    """The server then lets in somebody who is nobody, and its own proof does not hold for the client's connection."""
+    """The server then lets in a peer without an identity, and its own proof does not hold for the client."""
     farm = Farm()
     request, client = handshake(farm, caller(), channel=tls_channel(b"m" * 32))
     verdict = farm.answer(without(without(request, b"X-Garlic-Proof"), b"X-Garlic-Server"))
@@ -708,7 +708,7 @@ def test_admissions_travel_in_both_directions_within_their_bounds() -> None:
             return shown
 
         def judge(self, claim: Claim) -> None:
-            """Everybody is welcome."""
+            """Every claim is accepted."""
             self.judged.append(claim)
 
     farm = Farm()

@@ -173,7 +173,7 @@ def test_a_node_s_name_is_the_hash_of_its_key() -> None:
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
 def test_signing_changes_nothing_but_credentials(message: Message) -> None:
     """What travels beside the infos must come out of the signer as it went in."""
-    signer = Signer(Ed25519PrivateKey.from_private_bytes(b"somebody else's identity key...."))
+    signer = Signer(Ed25519PrivateKey.from_private_bytes(b"the identity key of another node"))
     endorsed = signer.endorse(message)
     assert [
         each.name

@@ -70,7 +70,7 @@ def test_as_many_boxes_as_are_allowed_fit_into_an_entry() -> None:
         {"rekeying": {"era": 1}},
         {"rekeying": {"era": 1, "boxes": {NODE.hex(): "AAAA"}}},
         {"eviction": {"node": NODE.hex(), "era": 1, "boxes": {NODE.hex(): "AAAA"}}},
-        {"eviction": {"node": NODE.hex(), "era": 1, "boxes": {"nobody": base64.b64encode(BOX).decode()}}},
+        {"eviction": {"node": NODE.hex(), "era": 1, "boxes": {"unknown": base64.b64encode(BOX).decode()}}},
         {"eviction": {"node": NODE.hex(), "era": 1, "boxes": []}},
         {"level": {"number": 0, "version": "0"}},
         {"level": "info", "message": "an application's own object"},

@@ -101,7 +101,7 @@ def test_we_sign_with_ed25519_only() -> None:
 
 
 def test_a_second_form_of_the_same_signature_is_refused() -> None:
-    """S + L satisfies the equation as well: taken, anybody could turn one published structure into another."""
+    """S + L satisfies the equation as well: with it any reader could turn one published structure into another."""
     structure = signed_red(build(destination_of(red_key(), RED_DSA), PUBLISHED_S, LEASES))
     scalar = int.from_bytes(structure.signature[32:], "little")
     second = structure.signature[:32] + (scalar + ORDER).to_bytes(32, "little")

@@ -64,7 +64,7 @@ class Accounts:
     def answered(self, server: ServerId, answer: type[Answer], number: int) -> None:
         """The server answers it; raises `AccountError`."""
         if self._asked.pop((answer, number), None) != server:
-            raise AccountError(f"server {server} gives an answer that nobody waits for: {answer.__name__} {number}")
+            raise AccountError(f"server {server} gives an answer that no call waits for: {answer.__name__} {number}")
 
     def stepped(self, server: ServerId, effects: list[Effect], *, leads: bool) -> None:
         """A step is over; raises `AccountError`."""

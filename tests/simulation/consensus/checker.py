@@ -4,14 +4,14 @@
     leader append-only     a leader truncates nothing
     log matching           (index, term) names one entry and, by induction over the previous term, one prefix
     leader completeness    a new leader holds everything that was committed before
-    state machine safety   everybody applies the same entry at the same index, in order, each once in a life
+    state machine safety   every server applies the same entry at the same index, in order, once in each run
     acknowledgement        what a server says that it holds lies on its disk
     durable commitment     what a leader commits lies on the disks of a majority of each set of voters that its
                            configuration has; what is acknowledged stays
     one change at a time   a configuration follows the commitment of the one before; C_old,new only C_old, C_new only it
     nothing goes back      terms, the vote within a term, and the commit index that a leader tells only go on
     answers                every request is answered once; a proposal is refused only if it never can be committed
-    reads                  a read sees at least what was acknowledged to anybody before it was asked for
+    reads                  a read sees at least what was acknowledged to any client before it was asked for
     exactly once           however often a request is repeated, all servers execute it at one and the same index
 
 Its picture of a log is built from `Persist` effects alone, so a replica cannot talk it out of anything.
@@ -262,7 +262,7 @@ class Checker:
                 pass
 
     def change_requested(self, server: ServerId, change_id: int, target: Configuration) -> None:
-        """Somebody asks for a configuration."""
+        """A client asks for a configuration."""
         self._requested[change_id] = (server, target)
 
     def possible_configurations(self) -> Iterator[Configuration]:
@@ -276,9 +276,9 @@ class Checker:
             yield target
 
     def took_the_election(self, gone: Collection[ServerId]) -> bool:
-        """Whether the other servers can elect nobody, by what the disks hold, and could if these were there.
+        """Whether the other servers can elect no leader, by what the disks hold, and could if these were there.
 
-        Else the logs themselves stand in each other's way, and what is gone is no excuse.
+        Otherwise the logs themselves prevent an election, and the lost servers are no excuse.
         """
         left = self.shadows.keys() - gone
         return not self._may_elect(left) and self._may_elect(self.shadows)
@@ -300,7 +300,7 @@ class Checker:
         return server in newest.voter_ids | before.voter_ids and _is_majority(willing, newest)
 
     def change_resolved(self, server: ServerId, resolved: ConfigurationResolved) -> None:
-        """Somebody is told how the change ended."""
+        """A client is told how the change ended."""
         asked, target = self._requested.pop(resolved.change_id, (None, None))
         if asked != server or target is None:
             raise ViolationError(f"server {server} answers change {resolved.change_id} twice")

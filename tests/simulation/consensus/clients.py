@@ -3,7 +3,7 @@
 A client calls, asks one server after the other until it has an answer, and gives the call up when its patience ends. A
 write keeps its request id however often it is sent, so it must be executed once at most. Answers get lost as requests
 do; a server that is down refuses at once. Clients reach every server, also the ones that are cut off from the others:
-whoever still takes itself for the leader is asked, too.
+a server that still takes itself for the leader is asked, too.
 """
 
 from collections.abc import Callable

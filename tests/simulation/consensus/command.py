@@ -138,7 +138,7 @@ def _find(name: str, seeds: int) -> tuple[int | None, str]:
 
 
 def _run_all(options: argparse.Namespace, strategy: str) -> Iterator[Report | Failure]:
-    """In blocks of seeds; the results come in the order of the seeds, whoever has run them."""
+    """In blocks of seeds; the results come in the order of the seeds, whichever process has run them."""
     last = options.first + options.seeds
     blocks = [range(first, min(first + _BLOCK, last)) for first in range(options.first, last, _BLOCK)]
     rest = [[value] * len(blocks) for value in (strategy, options.mutant, options.kind, options.short)]

@@ -59,7 +59,7 @@ class Way(Protocol):
         """Whether the next message is lost on its way."""
 
     def deliver(self, sender: ServerId, recipient: ServerId, message: Message) -> bool:
-        """Hand a message over; False if nobody is there."""
+        """Hand a message over; False if no server runs there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -176,7 +176,7 @@ class Connections:
             self._alive_ms[connection.asker, connection.answerer] = self._way.now
 
     def _check_age(self, connection: _Connection, slot: _Slot) -> None:
-        """Whoever waits so long for a reply takes the other end for dead, unless it answers on another connection."""
+        """A server that waits so long for a reply takes the other end for dead, unless it answers elsewhere."""
         if connection.is_broken or not any(waiting is slot for waiting in connection.slots):
             return
         alive_ms = self._alive_ms.get((connection.asker, connection.answerer), -self._reply_timeout_ms)

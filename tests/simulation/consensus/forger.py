@@ -2,10 +2,10 @@
 
 A forged message ends where its recipient's log ends and claims that all of it is committed, so a server that believes
 it at its own term, not at the forged one, commits what no majority has. Nothing else is forged: Raft takes its voters
-at their word, and a forger that knows the current term is a voter. A leader's words go only to a server that has a
-term already: at term 0 a server believes its leader, and the transport must have proven which server speaks. Nor is
-anything forged to a server that has no vote, by the newest configuration that is committed: nobody follows its term, so
-it would be of no use until the voters' term has come so far, and its operator would have to replace it.
+at their word, and a forger that knows the current term is a voter. A leader's words go only to a server that has a term
+already: at term 0 a server believes its leader, and the transport must have proven which server speaks. Nor is anything
+forged to a server that has no vote, by the newest configuration that is committed: no server follows its term, so it
+would be of no use until the voters' term has come so far, and its operator would have to replace it.
 """
 
 from collections.abc import Callable

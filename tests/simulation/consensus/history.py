@@ -2,9 +2,9 @@
 
     trouble     servers crash between effects and start again, disks fill and rot, links are cut, clocks jump and run
                 apart, operators change the configuration and hand leadership over, clients read and write
-    healing     everybody runs, everything arrives; within a bound a leader must exist, clients must be answered, who is
-                gone must be replaced, and every member must have applied the same entries; unless no server leads, and
-                those that are gone took with them what the others would need to elect one
+    healing     all servers run, everything arrives; within a bound a leader must exist, clients must be answered, lost
+                servers must be replaced, and every member must have applied the same entries; unless no server leads,
+                and the lost ones took with them what the others would need to elect one
     judgement   what the clients saw of each key must be explained by one order of their calls
 
 One random source decides everything, so a seed and a length name a history exactly.
@@ -287,7 +287,7 @@ class World:
         ]
 
     def _show_step(self, server: ServerId, event: Event, effects: Sequence[Effect]) -> None:
-        """A step in full only if somebody looks; its outline goes into the fingerprint."""
+        """A step in full only if an observer wants it; its outline goes into the fingerprint."""
         if self._show is not None:
             self._show(f"{self.now} {server} {event} -> {effects}")
         kind = event.message if isinstance(event, Received) else event

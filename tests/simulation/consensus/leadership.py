@@ -1,7 +1,7 @@
 """What is demanded of leaders beyond the safety of the log, at each step and while the trouble lasts.
 
-    lease          while a leader may answer reads from memory nobody leads a later term
-    promise        where there are leases, a server that has confirmed a leader neither forgets it nor votes for anybody
+    lease          while a leader may answer reads from memory no server leads a later term
+    promise        where there are leases, a server that has confirmed a leader neither forgets it nor votes for another
                    else for the minimum election timeout, unless that leader resigns or hands its leadership over
     check-quorum   a leader that no majority has sent a word within two minimum election timeouts has resigned
     slow disks     a leader stays leader while nothing is wrong but the disks of its followers, which are slow

@@ -106,7 +106,7 @@ def judge_key(history: Sequence[Operation]) -> Verdict:
 
 
 def _chains(writes: Sequence[Operation], spans: dict[int, _Span]) -> list[list[_Span]] | None:
-    """The spans by chains, the one of NOTHING first; None if two writes found one value, or one that nobody wrote."""
+    """The spans by chains, the one of NOTHING first; None if two writes found one value, or one was never written."""
     following: dict[int, int] = {}
     for write in writes:
         if write.found is not None and write.written is not None:

@@ -2,8 +2,8 @@
 
 A machine lives, crashes between any two effects or any two operations of its disk, and lives again with what the disk
 kept: synced bytes, and any part of the others, torn or not. During a pause nothing happens on it, and what arrived
-meanwhile is taken up afterwards. A full disk makes it wait; rot ends it for good, and with it the server: whoever takes
-its place is a new one.
+meanwhile is taken up afterwards. A full disk makes it wait; rot ends it for good, and with it the server: the one that
+takes its place is new.
 """
 
 from collections.abc import Callable, Sequence
@@ -239,7 +239,7 @@ class Machine:
         return recovery
 
     def _stop_for_good(self, error: DamagedStorageError) -> None:
-        """Whoever finds its storage damaged says so and stops."""
+        """A server that finds its storage damaged says so and stops."""
         if not self._keeper.rotten:
             raise error
         self._checker.marks.see("rot refused by recovery" if self.life is None else "rot found while running")

@@ -1,4 +1,4 @@
-"""Coverage marks: rare paths by name, counted in every run, so that nobody has to believe that they are run at all.
+"""Coverage marks: rare paths by name, counted in every run, which shows that they are run at all.
 
 They are told from what goes in and comes out of a core, and from the judge's picture of its log; the core knows nothing
 of them. A run over enough seeds in which one of the demanded marks never appears has failed: either the world has

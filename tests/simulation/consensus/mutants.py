@@ -352,14 +352,14 @@ MUTANTS = (
     ),
     Mutant(
         "term-without-bound",
-        "one message moves the term as far as it likes, also to the last one, after which nobody campaigns",
+        "one message moves the term as far as it likes, also to the last one, after which no server campaigns",
         ((Replica, "adopt_term", _adopt_any_term),),
         kind=Kind.FAR_TERMS,
         stalls=True,
     ),
     Mutant(
         "leader-of-a-term-not-reached",
-        "whoever speaks of a term that is too far ahead is taken for the leader of the term that was stepped to",
+        "the sender of a term that is too far ahead is taken for the leader of the term that was stepped to",
         ((ServerRole, "check_term", _follow_who_is_far_ahead),),
         kind=Kind.FAR_TERMS,
     ),

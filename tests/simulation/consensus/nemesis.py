@@ -60,7 +60,7 @@ class Nemesis:
     def begin(self) -> None:
         """From now on."""
         profile, after = self._profile, self._stage.after
-        after(profile.nuisance_ms, self._trouble_somebody)
+        after(profile.nuisance_ms, self._trouble_a_server)
         after(_CLOCK_MS, self._tell_log_time)
         after(_REPLACE_MS, self._remove_stranded)
         if profile.change_ms:
@@ -82,7 +82,7 @@ class Nemesis:
             return
         match random.choice(_TROUBLE_OF_LEADERS.get(self._profile.kind, ("crash", "cut off", "pause"))):
             case "isolate":
-                # With its lease renewed, and nobody to hear from it: the others elect as early as they can.
+                # With its lease renewed, and no server to hear from it: the others elect as early as they can.
                 stage.after(15 + soon_ms // 2, lambda: self._during_trouble(lambda: self._isolate(server)))
                 stage.after(240 + soon_ms, self._network.mend)
             case "isolate one by one":
@@ -130,7 +130,7 @@ class Nemesis:
             stage.machines[server].slow_down(disk_ms)
 
     def _let_reach_few(self, server: ServerId, soon_ms: int) -> None:
-        """Figure 8: nobody, one other or a bare majority gets something from a new leader; then it is alone, or down.
+        """Figure 8: no other, one other or a bare majority gets something from a new leader; then it is alone, or down.
 
         Being alone ends with the next election, so that the leader of an older term can be elected again.
         """
@@ -158,9 +158,9 @@ class Nemesis:
         )
 
     def replace(self, gone: ServerId) -> None:
-        """Somebody else is to take the place of a server that is gone, if anybody is left over, or nobody.
+        """Another server, if one is left over, or none is to take the place of a server that is gone.
 
-        Whoever is not a member may become one yet, by an entry of an older leader: so there is no end to looking.
+        A server that is no member may still become one, by an entry of an older leader: so the search never ends.
         """
         current = self._checker.configuration
         leader = self._a_leader()
@@ -179,8 +179,8 @@ class Nemesis:
     def _remove_stranded(self) -> None:
         """When the trouble is over an operator removes who has no vote and is in a term that the voters never reached.
 
-        Such a server campaigned while it had a vote, alone, and lost the vote meanwhile. Nobody follows its term, for
-        then any server without a vote could depose leaders, and it follows no leader of an older term.
+        Such a server campaigned while it had a vote, alone, and lost the vote meanwhile. No server follows its term,
+        for then any server without a vote could depose leaders, and it follows no leader of an older term.
         """
         leader = None if self._stage.trouble else self._a_leader()
         if leader is not None:
@@ -208,7 +208,7 @@ class Nemesis:
         chosen = list(self._stage.machines) if others is None else others
         self._trace(f"{self._stage.now} isolate {self._network.isolate(server, chosen)} of {sorted(chosen)}")
 
-    def _trouble_somebody(self) -> None:
+    def _trouble_a_server(self) -> None:
         if not self._stage.trouble:
             return
         random, stage = self._random, self._stage
@@ -219,7 +219,7 @@ class Nemesis:
             machine.rot()
         else:
             self._trouble(machine, random.choice(_KINDS))
-        stage.after(1 + int(random.expovariate(1 / self._profile.nuisance_ms)), self._trouble_somebody)
+        stage.after(1 + int(random.expovariate(1 / self._profile.nuisance_ms)), self._trouble_a_server)
 
     def _trouble(self, machine: Machine, kind: str) -> None:
         random, stage = self._random, self._stage
@@ -258,26 +258,26 @@ class Nemesis:
         if not self._stage.trouble:
             return
         random = self._random
-        # A new configuration never counts on who is lost: the majority that is left may be that of the old one only.
-        everybody = sorted(server for server, machine in self._stage.machines.items() if not machine.is_lost)
+        # A new configuration never counts on a lost server: the majority that is left may be that of the old one only.
+        living = sorted(server for server, machine in self._stage.machines.items() if not machine.is_lost)
         machine = self._a_leader() or random.choice(list(self._stage.machines.values()))
         if machine.life is not None:
             current = machine.life.core.describe().configuration
-            voters = set(current.voter_ids).intersection(everybody)
+            voters = set(current.voter_ids).intersection(living)
             match random.choice(("one more", "one less", "itself", "replace", "replace", "any")):
                 case "one more":
-                    voters.add(random.choice(everybody))
+                    voters.add(random.choice(living))
                 case "one less":
-                    voters.discard(random.choice(everybody))
+                    voters.discard(random.choice(living))
                 case "itself":
                     voters.discard(machine.server_id)
                 case "replace":
-                    voters.discard(random.choice(everybody))
-                    voters.add(random.choice(sorted(current.learner_ids) or everybody))
+                    voters.discard(random.choice(living))
+                    voters.add(random.choice(sorted(current.learner_ids) or living))
                 case _:
-                    voters = set(random.sample(everybody, random.randint(1, len(everybody))))
-            voters.intersection_update(everybody)
-            others = [server for server in everybody if server not in voters]
+                    voters = set(random.sample(living, random.randint(1, len(living))))
+            voters.intersection_update(living)
+            others = [server for server in living if server not in voters]
             learners = random.sample(others, random.choice((0, 0, 1)) if others else 0)
             self._request(machine, Configuration(named(sorted(voters)), (), named(learners)))
         self._stage.after(1 + int(random.expovariate(1 / self._profile.change_ms)), self._change_somewhere)

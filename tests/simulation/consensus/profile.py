@@ -16,7 +16,7 @@ Limits of the core are drawn small, so that windows fill, tails are trimmed and 
     slow disks   nothing is wrong but the disks of all followers of a leader: each write takes longer than an election
                  timeout, at the times of a LAN
     hung disks   nothing is wrong but the disks of a majority, which hang for longer than a leader may wait
-    far terms    anything, and somebody forges messages of terms far ahead
+    far terms    anything, and a forger sends messages of terms far ahead
 """
 
 from collections.abc import Callable
@@ -105,7 +105,7 @@ class Profile:
     reads: float
     """Share of calls that read."""
     patience_ms: int
-    """After so long a client gives a call up, and nobody knows what became of it."""
+    """After so long a client gives a call up, and its outcome is unknown."""
     retry_ms: int
     astray: float
     """How often a client asks a server at random instead of the one that it takes for the leader."""
@@ -147,7 +147,7 @@ def draw_profile(random: Random, kind: Kind | None = None) -> Profile:
 
 
 def _make_paused(general: Profile, _random: Random) -> Profile:
-    """Clients ask whoever, mostly for one key, so that a leader awakes with reads that began after it was replaced."""
+    """Clients ask any server, mostly for one key, so that a leader wakes up with reads that began after its end."""
     return replace(
         general,
         servers=3,
@@ -343,7 +343,7 @@ def _make_slow_disks(general: Profile, random: Random) -> Profile:
 
 
 def _make_hung_disks(general: Profile, random: Random) -> Profile:
-    """No leader can be of use until some disks go on; whoever leads must notice."""
+    """No leader can be of use until some disks go on; the leader must notice."""
     slow = _make_slow_disks(general, random)
     return replace(slow, steady_disk_ms=20_000, trouble_ms=25_000)
 

@@ -28,7 +28,7 @@ def _never(_self: Leader) -> bool:
     return False
 
 
-def _is_stalled_unless_somebody_gets_further(self: Leader) -> bool:
+def _is_stalled_unless_a_follower_gets_further(self: Leader) -> bool:
     """As the core's, but for a voter that holds the oldest proposal already."""
     replica, due = self._replica, self._stall_deadline
     if due is None or replica.now < due:
@@ -90,7 +90,7 @@ TRANSPORT_MUTANTS = (
     Mutant(
         "new-proposals-keep-a-stalled-leader",
         "a leader that cannot commit anything stays for as long as one voter takes what clients ask of it meanwhile",
-        ((Leader, "_is_stalled", _is_stalled_unless_somebody_gets_further),),
+        ((Leader, "_is_stalled", _is_stalled_unless_a_follower_gets_further),),
         kind=Kind.HUNG_DISKS,
     ),
     Mutant(

@@ -24,7 +24,7 @@ class SlowNetwork(GossipNetwork):
         self._held: list[tuple[Node, Address, Message]] = []
 
     def slow_down(self, nodes: Iterable[Node], duration_ms: int) -> None:
-        """These members' messages wait for a while; nobody else is slow."""
+        """These members' messages wait for a while; no other member is slow."""
         assert not self._held
         self._slow_until = {node.number: self.now + duration_ms for node in nodes}
 

@@ -1,4 +1,4 @@
-"""How long until somebody notices, and what watching costs (SWIM paper, sections 3.1 and 5.2).
+"""How long until a member notices, and what watching costs (SWIM paper, sections 3.1 and 5.2).
 
 A member is probed by each of the N - 1 others once per pass, at a random place of the pass. The chance that no probe
 falls on it in one period tends to 1/e, so the first detection takes e/(e - 1) = 1.582 periods on average, whatever N.
@@ -65,7 +65,7 @@ def first_detections(size: int, samples: int, random_seed: int, progress: Progre
     # By crash: in the order of detection the slow ones would stand together and look dependent.
     periods: dict[int, float] = {}
     network.run(2 * options.probe_period_ms)
-    # To the end of the last crash: whoever stops at the last sample leaves out the crashes that took long.
+    # To the end of the last crash: a run that stops at the last sample leaves out the crashes that took long.
     while len(periods) < samples:
         begin = next_period(network)
         network.run(begin - network.now - 1)

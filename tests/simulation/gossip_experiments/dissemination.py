@@ -1,4 +1,4 @@
-"""Until everyone knows, and that nobody is buried alive.
+"""How long until all members know, and that no living member is declared dead.
 
 A tenth of the group crashes in one moment. A crash is over when every surviving member holds it for dead: first
 detection, the suspicion that a living member would have refuted, and the epidemic that carries the verdict, together.

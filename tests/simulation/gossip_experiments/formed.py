@@ -58,7 +58,7 @@ def next_period(network: GossipNetwork) -> int:
 
 
 def acquaint(network: GossipNetwork, node: Node, infos: Iterable[NodeInfo]) -> None:
-    """Make the described members peers of a node; nobody has news to tell."""
+    """Make the described members peers of a node; no member has news."""
     membership = node.core._membership
     for info in infos:
         if info.node_id != node.node_id:

@@ -44,7 +44,7 @@ PARTS: Final[Mapping[str, Options]] = {
 }
 """The parts one at a time; the last is this project's own preset (alpha 4, and grace for standing still).
 
-Nacks have no row of their own: they tell nobody anything but local health.
+Nacks have no row of their own: they only affect local health.
 """
 
 

@@ -24,7 +24,7 @@ class Setting:
     ledger: Ledger = field(default_factory=Ledger)
 
     def progress(self, what: str) -> Progress:
-        """A bar on one line of the standard error, or nothing where nobody looks."""
+        """A bar on one line of the standard error, or nothing if that is no terminal."""
         began = time.monotonic()
 
         def show(done: float) -> None:

@@ -1,4 +1,4 @@
-"""The tables of what SWIM's paper promises: first detection, load, a crash of many, and nobody buried alive."""
+"""The tables of what SWIM's paper promises: first detection, load, a crash of many, and no false death."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -115,7 +115,7 @@ def _missed(runs: Sequence[MassCrash]) -> str:
 
 
 def steadiness(setting: Setting) -> str:
-    """A group in which nobody crashes."""
+    """A group in which no member crashes."""
     size, periods, loss = _STEADY
     show = setting.progress(f"{size} members, {loss:.0%} loss, {periods:,} periods")
     runs = [
