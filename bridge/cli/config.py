@@ -1,10 +1,13 @@
-"""`garlicfarm config`: a node's configuration shown, and one bundle for many routers.
+"""`garlicfarm config` and `doctor`: a node's configuration shown, exported, imported, and checked with its machine.
 
-    show      what a node would be told, complete, with every default
-    export    farm key and shared settings ──▶ one secret file (0600)
-    import    on each router: bundle + what is its own ──▶ farm.key and node.toml, a configuration that `run` takes
+    config show      what a node would be told, complete, with every default
+    config export    farm key and shared settings ──▶ one secret file (0600)
+    config import    on each router: bundle + what is its own ──▶ farm.key and node.toml, which `run` takes
+    doctor           this machine before a node runs on it: each check is ok, a warning (a node runs, and something else
+                     will not, or not for long) or a problem (a node will not start, or must not be trusted)
 
-What is a router's own (name, signing key, leaves, address) is given at the import, or written into node.toml later.
+What is a router's own (name, signing key, leaves, address) is given at the import, or written into node.toml later. The
+checks use the node's own code to read keys and configuration, so that what passes here passes there.
 """
 
 import tomllib
@@ -15,10 +18,11 @@ from typing import Any
 
 import click
 
-from bridge.api.outputs import BundleOutput, ConfigurationOutput, ImportOutput
+from bridge.api.outputs import BundleOutput, Check, CheckResult, ConfigurationOutput, DoctorOutput, ImportOutput
+from bridge.cli.asking import json_option
 from bridge.cli.failure import fail, failures
-from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_facts, print_json
+from bridge.node.doctor.checks import check_machine
 from bridge.node.security.key_files import (
     KeyFileError,
     load_farm_key,
@@ -33,6 +37,11 @@ from bridge.wire.keys.bundle import BundleError, bundle_text, parse_bundle, shar
 from consensus.storage import replace_file
 
 WRONG = (ConfigurationError, KeyFileError, BundleError, OSError)
+MARKS = {
+    CheckResult.OK: ("ok", "green"),
+    CheckResult.WARNING: ("warning", "yellow"),
+    CheckResult.PROBLEM: ("problem", "red"),
+}
 file_path = click.Path(path_type=Path, dir_okay=False)
 config_option = click.option("--config", "path", type=file_path, required=True, help="The node's configuration, TOML.")
 
@@ -208,3 +217,28 @@ def _check(path: Path, text: str) -> None:
         raise ConfigurationError(f"{reason}{told}") from error
     finally:
         trial.unlink(missing_ok=True)
+
+
+@click.command()
+@click.option("--config", type=file_path, help="The node's configuration file.")
+@click.option("--farm-key", type=file_path, help="The farm's key file.")
+@click.option("--state-dir", type=click.Path(path_type=Path, file_okay=False), help="The node's state directory.")
+@json_option
+def doctor(*, config: Path | None, farm_key: Path | None, state_dir: Path | None, as_json: bool) -> None:
+    """Check clock, ports, keys, Java, disk: what is missing and what to do."""
+    checks = check_machine(config, Overrides(farm_key=farm_key, state_dir=state_dir))
+    problems = [check.name for check in checks if check.result is CheckResult.PROBLEM]
+    if as_json:
+        print_json(DoctorOutput(not problems, tuple(checks)))
+    else:
+        for check in checks:
+            _print_check(check)
+    if problems:
+        fail(f"not ready: {', '.join(problems)}")
+
+
+def _print_check(check: Check) -> None:
+    mark, color = MARKS[check.result]
+    echo(f" {check.name:<14} {check.text}", mark=f"{mark:<8}", color=color)
+    if check.action:
+        echo(f"{'':<24}-> {check.action}")

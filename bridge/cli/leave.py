@@ -1,7 +1,11 @@
-"""`garlicfarm leave`, `withdraw`, `confirm-cluster`: a node goes, a founder takes back its promise, a newcomer joins.
+"""`garlicfarm leave`, `transfer`, `withdraw`, `confirm-cluster`: a node leaves, hands leadership over, or joins a farm.
 
 The leader takes a node that left out of the Raft group, unless too few voters would stay; started again, it comes back
-under its Raft id. A promise can be taken back only as long as the farm cannot have been founded with it; formation
+under its Raft id. Before maintenance it is enough to hand leadership over: the leader brings its successor up to date,
+holds what is submitted meanwhile, and tells it to take over, so that nothing waits for an election timeout. A node that
+is stopped in the ordinary way does so by itself.
+
+A promise can be taken back only as long as the farm cannot have been founded with it; formation
 judges that, and this command prints its reason.
 
 A newcomer whose key file names no cluster cannot know its farm from one that a holder of the key invented. It waits
@@ -12,9 +16,10 @@ import re
 
 import click
 
+from bridge.api.control import LeaderAnswer
 from bridge.api.outputs import ConfirmClusterOutput, LeaveOutput, WithdrawOutput
+from bridge.cli.asking import ask_node, json_option, node_option, yes_option
 from bridge.cli.failure import confirm, fail
-from bridge.cli.options import ask_node, json_option, node_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.core.formation.founding import CLUSTER_ID_BYTES
 from bridge.node.control.client import ControlClient
@@ -76,3 +81,22 @@ def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None
         print_json(ConfirmClusterOutput(cluster_id, name))
     else:
         echo(f"{name} joins cluster {cluster_id}, and no other.")
+
+
+@click.command()
+@node_option
+@click.option(
+    "--to", metavar="NODE", help="Name or Raft id of the voter that is to lead (default: whoever is closest)."
+)
+@json_option
+def transfer(node: str | None, to: str | None, *, as_json: bool) -> None:
+    """Have the leader hand leadership to another node."""
+
+    async def hand_over(client: ControlClient) -> str:
+        return await client.transfer(to)
+
+    leader = ask_node(node, hand_over)
+    if as_json:
+        print_json(LeaderAnswer(leader))
+    else:
+        echo(f"{leader} leads now.")

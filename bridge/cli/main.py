@@ -28,31 +28,33 @@ class LazyCommand:
 COMMANDS = {
     "up": LazyCommand("bridge.cli.up:up", "Run a farm of several routers on this machine's loopback."),
     "run": LazyCommand("bridge.cli.run:run", "Run one router node."),
-    "top": LazyCommand("bridge.cli.top:top", "Watch the farm live in the terminal."),
+    "top": LazyCommand("bridge.cli.status:top", "Watch the farm live in the terminal."),
     "status": LazyCommand("bridge.cli.status:status", "Show how the farm is, as one node sees it."),
     "members": LazyCommand(
         "bridge.cli.status:members", "List the members with status, incarnation and round-trip time."
     ),
     "farm": LazyCommand("bridge.cli.farm:farm", "Show all that the farm's servers agree on."),
-    "servers": LazyCommand("bridge.cli.servers:servers", "List the Raft group's servers; remove one, or the leader."),
+    "servers": LazyCommand("bridge.cli.farm:servers", "List the Raft group's servers; remove one, or the leader."),
     "log-time": LazyCommand("bridge.cli.log_time:log_time", "Show the farm's time and whose clocks are off."),
     "publish": LazyCommand("bridge.cli.publish:publish", "Publish anew; exclude leaves, make them dearer or cheaper."),
     "log": LazyCommand("bridge.cli.log:log", "Print committed entries of the farm's log."),
     "submit": LazyCommand("bridge.cli.log:submit", "Have one entry (a JSON object) committed to the farm's log."),
     "leave": LazyCommand("bridge.cli.leave:leave", "Tell a node to leave the farm and stop."),
-    "transfer": LazyCommand("bridge.cli.transfer:transfer", "Hand leadership to another node."),
+    "transfer": LazyCommand("bridge.cli.leave:transfer", "Hand leadership to another node."),
     "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Take back a node's promise to found a farm."),
     "confirm-cluster": LazyCommand(
         "bridge.cli.leave:confirm_cluster", "Tell a new router which of the farms that it hears of is its own."
     ),
     "recover": LazyCommand("bridge.cli.recover:recover", "Make a new farm of a survivor when a majority is lost."),
     "node": LazyCommand("bridge.cli.node:node", "List who belongs to the farm; approve or evict an identity."),
-    "backup": LazyCommand("bridge.cli.backup:backup", "Write down what the farm agreed on, without any key."),
-    "restore": LazyCommand("bridge.cli.backup:restore", "Make a new router's state directory out of a backup."),
+    "backup": LazyCommand("bridge.cli.recover:backup", "Write down what the farm agreed on, without any key."),
+    "restore": LazyCommand("bridge.cli.recover:restore", "Make a new router's state directory out of a backup."),
     "config": LazyCommand("bridge.cli.config:config", "Show a configuration; export one for many routers, import it."),
-    "keys": LazyCommand("bridge.cli.keys:keys", "Make the keys of a farm, list them, and change them while it runs."),
+    "keys": LazyCommand(
+        "bridge.cli.keys.farm_keys:keys", "Make the keys of a farm, list them, and change them while it runs."
+    ),
     "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Look at published structures."),
-    "doctor": LazyCommand("bridge.cli.doctor:doctor", "Check this machine: what is missing and what to do."),
+    "doctor": LazyCommand("bridge.cli.config:doctor", "Check this machine: what is missing and what to do."),
     "simulate": LazyCommand("bridge.cli.simulate:simulate", "Run large groups in virtual time, and measure them."),
     "pipeline": LazyCommand("bridge.cli.pipeline:pipeline", "History and health of the routers, on Spark."),
 }

@@ -1,16 +1,20 @@
-"""`garlicfarm status` and `members`: the farm as one node sees it, for people or as the documented JSON."""
+"""`garlicfarm status`, `members` and `top`: the farm as one node sees it, as text, as JSON, or live."""
 
+import sys
 from collections import Counter
 
 import click
+import trio
 
 from bridge.api.outputs import MembersOutput
 from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView
-from bridge.cli.options import ask_node, json_option, node_option
+from bridge.cli.asking import ask_node, find_control_socket, json_option, node_option
+from bridge.cli.failure import fail, failures
 from bridge.cli.printing import print_facts, print_json, print_table
 from bridge.core.membership.reconcile import MemberStatus
-from bridge.node.control.client import ControlClient
+from bridge.node.control.client import ControlClient, ControlError
 from bridge.tui.sections import by_name
+from bridge.tui.top import show_farm
 from bridge.tui.words import clock_text, duration, known, milliseconds_text
 
 
@@ -125,3 +129,18 @@ def members(node: str | None, *, as_json: bool) -> None:
             for member in ordered
         ],
     )
+
+
+@click.command()
+@node_option
+def top(node: str | None) -> None:
+    """Watch the farm live: members, Raft, what is published, recent events. q quits."""
+    if not sys.stdout.isatty():
+        fail("top draws on a terminal and stdout is none; use `garlicfarm status` or `garlicfarm status --json`")
+    with failures(ControlError):
+        path = find_control_socket(node)
+    try:
+        trio.run(show_farm, path)
+    except* KeyboardInterrupt:
+        # Ctrl-C is the other way to quit.
+        pass

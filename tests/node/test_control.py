@@ -26,7 +26,8 @@ from bridge.api.json import DOCUMENT_LIMIT_BYTES
 from bridge.api.log import EntryKind, LogEntryView, LogPage
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
-from bridge.node.control.client import ControlClient, ControlError, find_control_socket
+from bridge.cli.asking import find_control_socket
+from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.control.node_port import NodePort
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.events.event_log import EventLog

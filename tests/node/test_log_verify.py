@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bridge.cli.log_verify import verify
+from bridge.cli.log import verify
 from consensus.core.effects import Compact, Persist
 from consensus.core.entry_data import ENTRY_HEAD
 from consensus.core.model import Configuration, Entry, HardState, LogId, Server

@@ -4,7 +4,7 @@ import pytest
 
 from bridge.api.control import KeysAnswer, Refused
 from bridge.api.outputs import RotationOutput
-from bridge.cli.rotate import RotationError, rotate
+from bridge.cli.keys.rotation import RotationError, rotate
 from bridge.node.control.client import ControlError
 from gossip.core.keyring import key_id
 from tests.node.fake_keys import FakeKeys

@@ -6,13 +6,9 @@ Whatever goes wrong is a `ControlError`, whose text an operator can act on.
 
 Before it asks, it looks who answers: a node is run by this user or by root, and nobody else could have put its socket
 there (`bridge.node.security.local_trust`). What a question or an answer holds is nobody else's.
-
-Which node: the one that was named (`--node`, or the variable GARLICFARM_NODE), a socket or a state directory; otherwise
-the first that answers in `./farm-state` (where `up` keeps its nodes), otherwise the default state directory of `run`.
 """
 
-import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -51,18 +47,15 @@ from bridge.api.requests import (
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
 from bridge.node.http_exchange import AnswerTooLongError, exchange
-from bridge.node.security.control_socket import SOCKET_NAME, answers, socket_address
+from bridge.node.security.control_socket import socket_address
 from bridge.node.security.local_trust import (
     UntrustedPathError,
     check_control_socket,
     check_node_user,
-    default_state_directory,
     peer_user_id,
 )
 
 ANSWER_TIMEOUT_S = 30.0
-LOCAL_FARM_DIRECTORY = "farm-state"
-NODE_VARIABLE = "GARLICFARM_NODE"
 DONE = frozenset({200, 202})
 SUBMIT_STATUSES = frozenset({200, 409, 410, 503, 504})
 
@@ -303,45 +296,6 @@ def _refusal(body: bytes) -> str | None:
         return decode(body, RefusalAnswer).error.text
     except DocumentError:
         return None
-
-
-def find_control_socket(
-    named: str | None, environment: Mapping[str, str] = os.environ, directory: Path | None = None
-) -> Path:
-    """The control socket of the node that is meant; `ControlError` says how to name one."""
-    chosen = named or environment.get(NODE_VARIABLE)
-    if chosen:
-        return _named_socket(Path(chosen).expanduser())
-    here = directory or Path.cwd()
-    default = default_state_directory(environment)
-    for candidate in (*_sockets(here / LOCAL_FARM_DIRECTORY), *_sockets(default)):
-        if answers(candidate):
-            return candidate
-    raise ControlError(
-        f"no node answers in {here / LOCAL_FARM_DIRECTORY} or {default}; start one with `garlicfarm up` or "
-        f"`garlicfarm run`, or say which with --node STATE_DIR (or {NODE_VARIABLE})"
-    )
-
-
-def _named_socket(chosen: Path) -> Path:
-    if not chosen.is_dir():
-        return chosen
-    sockets = list(_sockets(chosen))
-    if not sockets:
-        raise ControlError(f"no control socket in {chosen}: no node has been started with this state directory")
-    return next((socket for socket in sockets if answers(socket)), sockets[0])
-
-
-def _sockets(directory: Path) -> Iterator[Path]:
-    """Sockets of a node's state directory, or of the nodes whose state directories lie in it, in the order of names."""
-    own = directory / SOCKET_NAME
-    if own.exists():
-        yield own
-    try:
-        found = sorted(directory.glob(f"*/{SOCKET_NAME}"), key=lambda path: (len(path.parent.name), path.parent.name))
-    except OSError:
-        return
-    yield from found
 
 
 def ask(path: Path, question: Callable[[ControlClient], Awaitable[T]], timeout_s: float = ANSWER_TIMEOUT_S) -> T:

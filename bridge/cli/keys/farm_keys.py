@@ -1,7 +1,7 @@
 """`garlicfarm keys`: make the one secret that makes a router a member of a farm, and change it while the farm runs.
 
 Gossip's keys are named by ids; a key itself is never printed, and leaves a node only into a file (`export`). The keys
-of the farm's destination are made by `bridge.cli.destination_keys`.
+of the farm's destination are made by `bridge.cli.keys.destination_keys`.
 """
 
 from pathlib import Path
@@ -10,11 +10,11 @@ import click
 
 from bridge.api.control import FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer
 from bridge.api.outputs import KeyExportOutput, NewClientOutput, NewFarmOutput, RotationOutput
-from bridge.cli.destination_keys import import_destination, new_destination, offline
+from bridge.cli.asking import ask_node, json_option, node_option, yes_option
 from bridge.cli.failure import confirm, fail, failures
-from bridge.cli.options import ask_node, json_option, node_option, yes_option
+from bridge.cli.keys.destination_keys import import_destination, new_destination, offline
+from bridge.cli.keys.rotation import RotationError, rotate
 from bridge.cli.printing import echo, print_facts, print_json, print_table
-from bridge.cli.rotate import RotationError, rotate
 from bridge.node.control.client import ControlClient
 from bridge.node.security.key_files import KeyFileError, replace_farm_key, save_client_key, save_farm_key
 from bridge.wire.keys.client_key import ClientKeyError, new_client_key

@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 
 from bridge.api.outputs import DestinationOutput, SigningKeysOutput, SigningKeyView
+from bridge.cli.asking import json_option
 from bridge.cli.failure import fail, failures
-from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json
 from bridge.node.doctor.checks import RELEASED_S
 from bridge.node.security.key_files import (

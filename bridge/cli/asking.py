@@ -1,0 +1,82 @@
+"""Options that several commands share, and asking the node that they name.
+
+Which node: the one that was named (`--node`, or the variable GARLICFARM_NODE), a socket or a state directory; otherwise
+the first that answers in `./farm-state` (where `up` keeps its nodes), otherwise the default state directory of `run`.
+"""
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from bridge.cli.failure import fail
+from bridge.node.control.client import ControlClient, ControlError, ask
+from bridge.node.security.control_socket import SOCKET_NAME, answers
+from bridge.node.security.local_trust import default_state_directory
+
+LOCAL_FARM_DIRECTORY = "farm-state"
+NODE_VARIABLE = "GARLICFARM_NODE"
+
+T = TypeVar("T")
+
+node_option = click.option(
+    "--node",
+    "node",
+    metavar="ADDRESS",
+    help="Control socket or state directory of the node to ask (default: $GARLICFARM_NODE, then the first that answers"
+    " in ./farm-state, then the default state directory).",
+)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask first.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with the documented keys.")
+
+
+def ask_node(node: str | None, question: Callable[[ControlClient], Awaitable[T]]) -> T:
+    """The answer of the node that is meant, or the end of the command with the reason."""
+    try:
+        return ask(find_control_socket(node), question)
+    except ControlError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def find_control_socket(
+    named: str | None, environment: Mapping[str, str] = os.environ, directory: Path | None = None
+) -> Path:
+    """The control socket of the node that is meant; `ControlError` says how to name one."""
+    chosen = named or environment.get(NODE_VARIABLE)
+    if chosen:
+        return _named_socket(Path(chosen).expanduser())
+    here = directory or Path.cwd()
+    default = default_state_directory(environment)
+    for candidate in (*_sockets(here / LOCAL_FARM_DIRECTORY), *_sockets(default)):
+        if answers(candidate):
+            return candidate
+    raise ControlError(
+        f"no node answers in {here / LOCAL_FARM_DIRECTORY} or {default}; start one with `garlicfarm up` or "
+        f"`garlicfarm run`, or say which with --node STATE_DIR (or {NODE_VARIABLE})"
+    )
+
+
+def _named_socket(chosen: Path) -> Path:
+    if not chosen.is_dir():
+        return chosen
+    sockets = list(_sockets(chosen))
+    if not sockets:
+        raise ControlError(f"no control socket in {chosen}: no node has been started with this state directory")
+    return next((socket for socket in sockets if answers(socket)), sockets[0])
+
+
+def _sockets(directory: Path) -> Iterator[Path]:
+    """Sockets of a node's state directory, or of the nodes whose state directories lie in it, in the order of names."""
+    own = directory / SOCKET_NAME
+    if own.exists():
+        yield own
+    try:
+        found = sorted(directory.glob(f"*/{SOCKET_NAME}"), key=lambda path: (len(path.parent.name), path.parent.name))
+    except OSError:
+        return
+    yield from found
