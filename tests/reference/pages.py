@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.reference import alarms, commands, layout, metrics, settings
+from tests.reference import alarms, commands, json_keys, layout, metrics, settings
 from tests.structure import raft_rules
 
 REFERENCE = raft_rules.ROOT / "docs" / "reference"
 PAGES: dict[Path, Callable[[], str]] = {
     REFERENCE / "alarms.md": alarms.page,
+    REFERENCE / "json.md": json_keys.page,
     REFERENCE / "layout.md": layout.page,
     REFERENCE / "metrics.md": metrics.page,
     REFERENCE / "settings.md": settings.page,

@@ -1,0 +1,149 @@
+"""docs/reference/json.md: the keys of every JSON document of a node, out of the types that make and read them."""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from enum import Enum
+from types import ModuleType
+
+import msgspec
+from msgspec import NODEFAULT, Struct, UnsetType
+from msgspec import inspect as kinds
+
+from bridge.api import control, lease_set_report, log, outputs, requests, trace, view
+from bridge.api.json import Document, Record, RequestBody
+
+HEAD = """# JSON that scripts may rely on
+
+Commands that print facts take `--json`; the [control endpoint](control-endpoint.md) answers with the same documents. A
+document has `schema`, now 1, which is raised only by a change that breaks readers. Ignore keys that you do not know.
+What is not known is `null`, never a made-up figure. Names of units end keys: `Ms` milliseconds, `S` seconds;
+`takenAtMs` and `timeMs` are by the node's own clock since the epoch, `logTimeMs` is log time. Exit codes of every
+command: 0 done, 1 refused or failed (one line with the reason on stderr), 2 wrong usage.
+
+| command with `--json` | document |
+|---|---|
+"""
+PASSED_ON = {
+    "`status`": "FarmView",
+    "`log`": "LogPage",
+    "`log --follow`, one on each line": "LogEntryView",
+    "`log-time show`": "LogTimeAnswer",
+    "`submit`; the exit code is 0 only for `committed`": "SubmitAnswer",
+    "`publish …`, `servers remove`, `servers restore`, `log-time back`": "CommandAnswer",
+    "`node admit-client`, `node remove-client`": "CommandAnswer",
+    "`node list`": "NodesAnswer",
+    "`node approve`": "NodeApproved",
+    "`node evict`": "NodeEvicted",
+    "`keys list`": "KeysAnswer",
+    "`keys install`, `keys use`, `keys remove`": "KeyAnswer",
+    "`keys replace`": "KeysReplaced",
+    "`transfer`": "LeaderAnswer",
+    "`lease-set show`, one for each file": "LeaseSetReport",
+}
+"""Commands that print an answer of the control endpoint as it is; the others are in `bridge.api.outputs`."""
+CHAPTERS = (
+    ("The view", view, Record),
+    ("Output of commands", outputs, Record),
+    ("Answers of the control endpoint", control, Record),
+    ("The log and the trace", log, Record),
+    ("", trace, Record),
+    ("Requests to the control endpoint", requests, RequestBody),
+    ("A Meta LeaseSet2 decoded", lease_set_report, Record),
+)
+LEASE_SET = """
+FILE of `garlicfarm lease-set show FILE` holds a Meta LeaseSet2 as bytes or as hexadecimal text (blanks, line ends,
+colons and a leading `0x` are allowed). The exit code is 0 only if `signature.verified` is true. Ed25519 (type 7) and
+RedDSA (type 11) signatures are checked by the rule of Java routers: S below the group's order, the equation without the
+cofactor. A structure with another type is shown, and its verdict is `cannot verify`. An expired transient key does not
+break the signature; it is a reason not to accept the structure.
+"""
+
+
+def page() -> str:
+    """The document."""
+    parts = [HEAD]
+    parts += [f"| {command} | {_link(document)} |\n" for command, document in PASSED_ON.items()]
+    parts.append("| others | [output of commands](#output-of-commands) |\n")
+    for heading, module, base in CHAPTERS:
+        parts += [f"\n## {heading}\n"] * bool(heading) + [LEASE_SET] * (module is lease_set_report)
+        parts += [_struct(kind) for kind in _structs(module, base)]
+    return "".join(parts)
+
+
+def _structs(module: ModuleType, base: type[Struct]) -> Iterator[type[Struct]]:
+    """The documents of a module first, then the objects in them; private ones are the module's own."""
+    found = [
+        kind
+        for name, kind in vars(module).items()
+        if inspect.isclass(kind) and issubclass(kind, base) and kind.__module__ == module.__name__ and name[0] != "_"
+    ]
+    yield from sorted(found, key=lambda kind: not issubclass(kind, Document))
+
+
+def _struct(kind: type[Struct]) -> str:
+    told = _meanings(kind)
+    rows = [
+        f"| `{field.encode_name}` | {_type(field.type)} | {told[field.name]} |\n"
+        for field in msgspec.structs.fields(kind)
+        if field.name in told or field.default is NODEFAULT
+    ]
+    return f"\n### {kind.__name__}\n\n{inspect.getdoc(kind)}\n\n| key | type | meaning |\n|---|---|---|\n" + "".join(
+        rows
+    )
+
+
+def _meanings(kind: type[Struct]) -> dict[str, str]:
+    """The texts below the fields, those of the classes that it extends included."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        if not (issubclass(each, Struct) and each.__module__.startswith("bridge.api")):
+            continue
+        body = ast.parse(inspect.getsource(each)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            match field, text:
+                case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(words))):
+                    found[name] = " ".join(words.split()).replace("|", "\\|")
+                case _:
+                    pass
+    return found
+
+
+def _type(annotation: object) -> str:
+    return _shown(kinds.type_info(annotation))
+
+
+def _shown(kind: kinds.Type) -> str:
+    match kind:
+        case kinds.UnionType():
+            return " or ".join(_shown(each) for each in kind.types if getattr(each, "cls", None) is not UnsetType)
+        case kinds.VarTupleType() | kinds.ListType():
+            return f"list of {_shown(kind.item_type)}"
+        case kinds.DictType():
+            return f"object of {_shown(kind.value_type)}"
+        case kinds.StructType():
+            return _link(kind.cls.__name__)
+        case kinds.EnumType():
+            return _words(kind.cls)
+        case _:
+            return WORDS.get(type(kind), type(kind).__name__)
+
+
+def _link(name: str) -> str:
+    return f"[{name}](#{name.lower()})"
+
+
+def _words(kind: type[Enum]) -> str:
+    return ", ".join(f"`{each.value}`" for each in kind)
+
+
+WORDS: dict[type[kinds.Type], str] = {
+    kinds.StrType: "text",
+    kinds.IntType: "whole number",
+    kinds.FloatType: "number",
+    kinds.BoolType: "`true` or `false`",
+    kinds.NoneType: "`null`",
+    kinds.AnyType: "any",
+    kinds.BytesType: "base64",
+}
