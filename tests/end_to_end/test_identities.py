@@ -90,6 +90,7 @@ def test_a_router_that_lost_its_state_comes_back_from_a_backup_once_it_is_approv
     refused = call("node", "approve", lost.name, "--yes", "--node", follower.directory)
     assert refused.returncode == 1
     assert f"{leader.name} does. Ask it there" in refused.stderr
+    farm.wait_until(lambda: nodes(leader)[old_id].status == "dead", START_BOUND_S, "gossip has seen the old one die")
     done = call("node", "approve", lost.name, "--yes", "--json", "--node", leader.directory)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
