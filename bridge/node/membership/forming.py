@@ -128,7 +128,6 @@ class Forming:
         self._requests: list[_Request] = []
         self._work = trio.Event()
         self._settled = trio.Event()
-        self._has_founded = trio.Event()
         self.founded: Founded | None = None
         self.known: Founding | None = None
 
@@ -165,13 +164,6 @@ class Forming:
     async def until_settled(self) -> None:
         """Returns once the farm is founded or known; see `founded` and `known`."""
         await self._settled.wait()
-
-    async def until_founded(self) -> Founded:
-        """Returns once this node is a founder of the farm: for an observer that may be never."""
-        await self._has_founded.wait()
-        if self.founded is None:
-            raise AssertionError("the event is set behind the fact")
-        return self.founded
 
     async def run(self) -> None:
         """Works until cancelled, or until a promise cannot be kept on disk (UnusableFormationError)."""
@@ -224,7 +216,6 @@ class Forming:
                 self._advertise(notice)
             case Founded():
                 self.founded = effect
-                self._has_founded.set()
                 self._settled.set()
             case KnowsCluster(founding):
                 self.known = founding
