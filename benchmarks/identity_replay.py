@@ -124,7 +124,7 @@ async def replay(count: int) -> dict[str, Any]:
 def _applied_state(authors: Mapping[int, bytes]) -> AppliedState:
     trace = EventLog("benchmark", lambda: 0)
     founders = tuple(authors[server] for server in SERVERS)
-    return AppliedState(1_700_000_000_000, trace, lambda _: None, founders, CLUSTER_ID)
+    return AppliedState(1_700_000_000_000, trace, founders, CLUSTER_ID)
 
 
 async def _take(applied_state: AppliedState, first: int, entries: list[bytes]) -> float:

@@ -16,7 +16,7 @@ from bridge.cli.failure import fail, reasons
 from bridge.cli.printing import PrintableFormatter, RepeatLimit
 from bridge.core.log.feature_level import UnsupportedLevelError
 from bridge.node.app import run_node
-from bridge.node.events.stopped import NodeStopped
+from bridge.node.events.alarms import NodeStopped
 from bridge.node.membership.forming import UnusableFormationError
 from bridge.node.raft.users import UsersError
 from bridge.node.router.router import RouterError

@@ -12,7 +12,6 @@ import pytest
 import trio
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
-from bridge.core.farm.state_machine import Change
 from bridge.core.log.records import (
     Clock,
     LeafStatus,
@@ -184,6 +183,16 @@ class StageReplica:
     barrier: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     """What happens while a linearizable read waits."""
     apply_patience_s: float = 5.0
+    role_changed: trio.Event = field(default_factory=trio.Event)
+
+    async def role_changes(self) -> None:
+        """As decreed."""
+        await self.role_changed.wait()
+
+    def change_role(self) -> None:
+        """A decree."""
+        self.role_changed.set()
+        self.role_changed = trio.Event()
 
     async def read_barrier(self) -> int:
         """As decided."""
@@ -225,7 +234,7 @@ class Stage:
     ) -> None:
         self.trace = EventLog("node-1", clock_now_ms)
         self.alarms = Alarms(self.trace)
-        self.applied_state = AppliedState(NOW_MS, self.trace, self._changed, NODE_IDS, CLUSTER_ID)
+        self.applied_state = AppliedState(NOW_MS, self.trace, NODE_IDS, CLUSTER_ID)
         self.signer = EntrySigner(key_of(OWN), CLUSTER_ID, self.applied_state, clock_now_ms)
         # Of the three servers this one alone runs, so its clock has to do for a majority.
         state = self.applied_state.state
@@ -258,9 +267,6 @@ class Stage:
             )
         )
 
-    def _changed(self, change: Change) -> None:
-        self.background_tasks.changed(change)
-
     async def append(self, command: bytes) -> None:
         """Commit and apply one entry."""
         self.log.append(command)
@@ -275,14 +281,14 @@ class Stage:
         """Another server leads from here on."""
         role = Role.LEADER if server_id == OWN else Role.FOLLOWER
         self.server.role = RoleChanged(role, self.server.role.term + 1, server_id)
-        self.background_tasks.leadership_changed()
+        self.replica.change_role()
 
     def lose_quorum(self) -> None:
         """There is no leader from here on, and nothing is committed."""
         self.server.role = RoleChanged(Role.FOLLOWER, self.server.role.term + 1, None)
         self.server.outcome = Outcome.NOT_LEADER
         self.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason="no leader")
-        self.background_tasks.leadership_changed()
+        self.replica.change_role()
 
     def regain_quorum(self, leader: ServerId) -> None:
         """There is a leader again."""

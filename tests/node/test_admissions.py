@@ -13,7 +13,10 @@ from bridge.core.formation.founding import Founder, Founding
 from bridge.core.log.records import Admission
 from bridge.core.membership.admission import Admitted, Standing, of_founders
 from bridge.core.state.farm_state import FarmState
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
 from bridge.node.membership.admissions import FILE_NAME, AdmissionStore, not_started
+from bridge.node.membership.farm_peers import KnownFarm
 from bridge.node.membership.forming import UnusableFormationError
 from bridge.node.membership.member_directory import DirectoryEntry, MemberDirectory
 from bridge.node.membership.own_raft_id import RETRY_S, OwnRaftId
@@ -103,7 +106,9 @@ def listed(node_id: bytes) -> DirectoryEntry:
 
 
 def search(notes: AdmissionStore, told: Told, out: bytes = b"") -> OwnRaftId:
-    return OwnRaftId(notes, told.member_directory, told, FOUNDING, lambda node_id: node_id == out)
+    farm = KnownFarm(FOUNDING, notes, told.applied_state)
+    alarms = Alarms(EventLog("node", lambda: 0))
+    return OwnRaftId(farm, told.member_directory, told, lambda node_id: node_id == out, alarms)
 
 
 async def test_a_founder_has_its_raft_id_at_once_and_without_a_file(tmp_path: Path) -> None:

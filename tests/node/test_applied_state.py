@@ -65,7 +65,8 @@ class Story:
     def __init__(self) -> None:
         self.trace = EventLog("node-1", lambda: NOW_MS)
         self.changes: list[Change] = []
-        self.applied_state = AppliedState(NOW_MS, self.trace, self.changes.append, NODE_IDS, CLUSTER_ID)
+        self.applied_state = AppliedState(NOW_MS, self.trace, NODE_IDS, CLUSTER_ID)
+        self.applied_state.subscribe(self.changes.append)
         self.last = 0
 
     async def append(self, *contents: bytes | None) -> None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from bridge.cli import run as run_command
 from bridge.cli import up as up_command
 from bridge.cli.main import cli
-from bridge.node.events.stopped import NodeStopped
+from bridge.node.events.alarms import NodeStopped
 from bridge.node.local.supervisor import Child, Command
 from bridge.node.security.key_files import save_farm_key
 from bridge.wire.keys.farm_key import new_farm_key

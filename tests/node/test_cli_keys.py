@@ -12,6 +12,7 @@ from bridge.cli.main import cli
 from bridge.node.control.node_port import NodePort
 from bridge.node.control.routes import Answer, Request, Routes
 from bridge.node.events.event_log import EventLog
+from bridge.node.founded_farm import CurrentFarm
 from bridge.node.security.key_files import load_farm_key
 from bridge.wire.keys.text import encode_key
 from gossip.core.keyring import key_id
@@ -33,7 +34,15 @@ async def refused(cluster_id: bytes) -> str | None:
 def port_of(farm: FakeKeys) -> NodePort:
     """A node of which only the keys are asked."""
     trace = EventLog("node-1", lambda: 0)
-    return NodePort(make_view=farm_view, trace=trace, leave=lambda: None, withdraw=nothing, confirm=refused, keys=farm)
+    return NodePort(
+        make_view=farm_view,
+        trace=trace,
+        leave=lambda: None,
+        withdraw=nothing,
+        confirm=refused,
+        keys=farm,
+        current=CurrentFarm(),
+    )
 
 
 @pytest.fixture

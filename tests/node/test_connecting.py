@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.node.raft.connecting import Connecting
+from bridge.node.raft.connecting import Connecting, HandshakeWords, load_transport
 from bridge.node.security.farm_keys import FarmKeys
-from bridge.node.security.key_files import save_farm_key
+from bridge.node.security.key_files import load_farm_key, save_farm_key
 from bridge.node.settings.configuration import Machine, load_configuration
 from bridge.node.settings.lan_address import Network
 from bridge.wire.keys.farm_key import new_farm_key
@@ -18,6 +18,7 @@ from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.peers import ListedPeers
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from gossip.core.member import Address
 from gossip.node.discovery import LanInterface
 from tests.i2p_proxy import LOOPBACK, I2pProxy, b32_name
 from tests.node.certificates import Authority
@@ -44,16 +45,27 @@ def party(directory: Path, farm_key: Path, settings: str) -> Party:
     configuration = load_configuration(directory / "node.toml", machine=machine)
     incidents: list[Incident] = []
     peers = ListedPeers(key_of(BOB if directory.name == "bob" else ALICE), SERVER_KEYS)
-    return Party(Connecting(configuration, FarmKeys(farm_key), Metrics(incidents.append), peers), incidents)
+    server_id = BOB if directory.name == "bob" else ALICE
+    connecting = Connecting(
+        configuration,
+        load_transport(configuration),
+        FarmKeys(farm_key, load_farm_key(farm_key)),
+        peers,
+        ScriptedHandler(server_id),
+        lambda: Identity("c", server_id),
+        Metrics(incidents.append),
+        HandshakeWords(),
+    )
+    return Party(connecting, incidents)
 
 
 async def meet(bob: Party, alice: Party, named: str = LOOPBACK, proxy: I2pProxy | None = None) -> Fault | None:
     """Alice calls Bob; why she is not let in, or None."""
     async with trio.open_nursery() as nursery:
-        port = await bob.connecting.listen(nursery, (LOOPBACK, 0), ScriptedHandler(BOB), lambda: Identity("c", BOB))
+        port = await bob.connecting.listen(nursery, Address(LOOPBACK, 0))
         if proxy is not None:
             proxy.names[NAME] = port
-        address = PeerAddress(named, 7669 if proxy is not None else port, bob.connecting.fingerprint)
+        address = PeerAddress(named, 7669 if proxy is not None else port, bob.connecting.transport.fingerprint)
         try:
             dialer = alice.connecting.dialer(lambda: Identity("c", ALICE), ConnectionRole.SERVER)
             dialed = await dialer.dial(address, BOB)
@@ -100,7 +112,7 @@ async def test_i2p_needs_no_certificate_and_no_gossip(tmp_path: Path, farm_key: 
             f'transport = "i2p"\n[consensus]\nadvertise = "{NAME}:7669"\n[proxy]\naddress = "{LOOPBACK}:{proxy.port}"'
         )
         bob, alice = party(tmp_path / "bob", farm_key, settings), party(tmp_path / "alice", farm_key, settings)
-        assert bob.connecting.fingerprint is None
+        assert bob.connecting.transport.fingerprint is None
         assert await meet(bob, alice, NAME, proxy) is None
         assert await meet(bob, alice, LOOPBACK, proxy) is Fault.PLAIN_REFUSED
 

@@ -26,9 +26,7 @@ class Story:
 
     def __init__(self) -> None:
         self.now_ms = NOW_MS
-        self.applied_state = AppliedState(
-            NOW_MS, EventLog("node", lambda: 0), lambda _: None, (node_id(1),), CLUSTER_ID
-        )
+        self.applied_state = AppliedState(NOW_MS, EventLog("node", lambda: 0), (node_id(1),), CLUSTER_ID)
         self.signer = self.new_life()
 
     def new_life(self) -> EntrySigner:

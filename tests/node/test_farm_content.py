@@ -27,11 +27,10 @@ from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.raft.farm_content import (
     CHECKS,
-    QUIET_AFTER_S,
-    RejectedContent,
     objection_to_entries,
     objection_to_snapshot,
 )
+from bridge.node.raft.notices import QUIET_AFTER_S, RaftNotices
 from bridge.wire.log.entries import encode
 from bridge.wire.log.snapshot import FarmSnapshot, encode_farm
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
@@ -225,12 +224,13 @@ async def test_the_alarm_names_the_server_and_ends_when_it_has_been_quiet(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
-    alarms = Alarms(EventLog("node", lambda: 0))
-    content = RejectedContent(alarms, {2: "berlin"}.get)
+    trace = EventLog("node", lambda: 0)
+    alarms = Alarms(trace)
+    content = RaftNotices(trace, alarms, {2: "berlin"}.get)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(content.run)
         await trio.sleep(1)
-        content.rejected(ContentRejected(TWO, "too new"))
+        content.observe(ContentRejected(TWO, "too new"))
         (alarm,) = alarms.standing()
         assert "server 2 (berlin)" in alarm.text
         assert "too new" in alarm.text

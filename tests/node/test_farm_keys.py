@@ -1,5 +1,6 @@
 """The farm's keys of a running node: which credentials it shows and accepts, and when the key file is out of date."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,10 +23,10 @@ class Following:
         self.keyring = chain
 
 
-def farm_keys(directory: Path, farm_key: FarmKey) -> FarmKeys:
+def farm_keys(directory: Path, filed: FarmKey, keyring: Callable[[], Keyring | None] = lambda: None) -> FarmKeys:
     """The keys of a node with this key file."""
-    save_farm_key(directory / "farm.key", farm_key)
-    return FarmKeys(directory / "farm.key")
+    save_farm_key(directory / "farm.key", filed)
+    return FarmKeys(directory / "farm.key", filed, keyring)
 
 
 def users(keys: FarmKeys) -> list[str]:
@@ -35,11 +36,10 @@ def users(keys: FarmKeys) -> list[str]:
 
 def test_credentials_follow_the_ring_through_a_rotation(tmp_path: Path) -> None:
     filed = new_farm_key(3)
-    keys = farm_keys(tmp_path, filed)
+    agent = Following(filed.key_ring.chain)
+    keys = farm_keys(tmp_path, filed, lambda: agent.keyring)
     old = keys.credentials()[0]
     assert keys.password_of(old.user) == old.password
-    agent = Following(filed.key_ring.chain)
-    keys.follow(lambda: agent.keyring)
 
     agent.keyring = agent.keyring.install(NEW)
     assert users(keys)[0] == old.user, "the new key is accepted before it is shown"
@@ -58,9 +58,8 @@ def test_credentials_follow_the_ring_through_a_rotation(tmp_path: Path) -> None:
 def test_two_members_agree_on_the_credentials_of_a_key_however_they_heard_of_it(tmp_path: Path) -> None:
     filed = new_farm_key(3)
     rotated = filed.key_ring.chain.install(NEW).use(NEW)
-    by_gossip, by_file = farm_keys(tmp_path, filed), tmp_path / "other"
+    by_gossip, by_file = farm_keys(tmp_path, filed, lambda: rotated), tmp_path / "other"
     by_file.mkdir()
-    by_gossip.follow(lambda: rotated)
     assert farm_keys(by_file, filed.following(rotated)).credentials() == by_gossip.credentials()
 
 
@@ -71,9 +70,8 @@ def alarm_text(alarms: Alarms) -> str:
 
 def test_a_key_file_that_the_ring_has_left_behind_is_an_alarm_until_it_is_replaced(tmp_path: Path) -> None:
     filed = new_farm_key(3)
-    keys = farm_keys(tmp_path, filed)
+    keys = farm_keys(tmp_path, filed, lambda: filed.key_ring.chain.install(NEW).use(NEW))
     alarms = Alarms(EventLog("node-1", lambda: 0))
-    keys.follow(lambda: filed.key_ring.chain.install(NEW).use(NEW))
     keys.judge_file(keys.filed_now(), alarms)
     assert f"epoch 3, the farm key file {keys.path} is of epoch 1" in alarm_text(alarms)
     assert f"garlicfarm keys export --replace {keys.path}" in alarm_text(alarms)
@@ -99,11 +97,13 @@ def test_a_key_file_that_is_gone_foreign_or_later_is_an_alarm_with_what_to_do(tm
 
 def test_the_exported_key_file_names_the_cluster_and_a_file_that_names_another_one_is_an_alarm(tmp_path: Path) -> None:
     mine, other = bytes(16), bytes(15) + b"1"
-    keys = farm_keys(tmp_path, replace(new_farm_key(3), cluster_id=other))
+    filed, known = replace(new_farm_key(3), cluster_id=other), [None, mine]
+    save_farm_key(tmp_path / "farm.key", filed)
+    keys = FarmKeys(tmp_path / "farm.key", filed, cluster_id=lambda: known[0])
     board = Alarms(EventLog("a", lambda: 0))
     keys.judge_file(keys.filed_now(), board)
     assert board.standing() == ()
-    keys.belong_to(mine)
+    known.pop(0)
     keys.judge_file(keys.filed_now(), board)
     assert "names another cluster" in board.standing()[0].text
     assert "garlicfarm keys export --replace" in board.standing()[0].action

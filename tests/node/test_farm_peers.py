@@ -68,7 +68,7 @@ class Story:
     def __post_init__(self) -> None:
         """It knows its farm."""
         self.notes = AdmissionStore(self.directory, FOUNDING, node_id(NUMBERS[0]), founded=True)
-        self.peers = FarmPeers(Identity.of(key_of(NUMBERS[0])))
+        self.peers = FarmPeers(Identity.of(key_of(NUMBERS[0])), None)
         self.farm = KnownFarm(FOUNDING, self.notes, cast("AppliedState", self.log), lambda: self.group)
         self.peers.farm = self.farm
 
@@ -162,7 +162,7 @@ def test_who_signs_an_admission_for_itself_gains_nothing(story: Story) -> None:
 
 
 def test_before_it_knows_its_farm_a_node_believes_no_peer_and_puts_all_off(tmp_path: Path) -> None:
-    peers = FarmPeers(Identity.of(key_of(1)))
+    peers = FarmPeers(Identity.of(key_of(1)), None)
     refusal = peers.judge(Claim(1, SERVER, public_key(2)))
     assert refusal is not None
     assert refusal.fault is Fault.BUSY
@@ -199,9 +199,8 @@ async def test_what_shows_a_newcomer_to_others_is_kept_on_disk(tmp_path: Path) -
         while not notes.chain:
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
-    again = FarmPeers(Identity.of(key_of(44)))
     own = AdmissionStore(tmp_path, FOUNDING, node_id(44), founded=False)
-    again.farm = KnownFarm(FOUNDING, own, cast("AppliedState", Log()), lambda: ())
+    again = FarmPeers(Identity.of(key_of(44)), KnownFarm(FOUNDING, own, cast("AppliedState", Log())))
     assert again.admissions() == (entry,)
 
 

@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from bridge.core.formation.founding import FormationNotice, FormationState, Promise, found
-from bridge.core.formation.messages import Founded, Member, Phase
+from bridge.core.formation.messages import Founded, KnowsCluster, Member, Phase
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership import forming as forming_module
@@ -86,12 +86,6 @@ class Founder:
         return next((each.text for each in self.alarms.standing() if each.kind == ALARM), None)
 
 
-async def founded_by(forming: Forming) -> Founded:
-    await forming.until_settled()
-    assert forming.founded is not None
-    return forming.founded
-
-
 async def test_a_promise_is_on_disk_before_it_is_advertised(tmp_path: Path, autojump_clock: MockClock) -> None:
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
@@ -109,7 +103,8 @@ async def test_a_farm_is_founded_when_all_have_promised_and_that_is_on_disk_firs
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
         forming.members_changed((member(B, FormationNotice(promise=promise(B, A, B))),))
-        founded = await founded_by(forming)
+        founded = await forming.until_settled()
+        assert isinstance(founded, Founded)
         assert founded.raft_id == 1
         assert load_formation(tmp_path, A).founding == founded.founding
         assert founder.alarm is None
@@ -118,7 +113,7 @@ async def test_a_farm_is_founded_when_all_have_promised_and_that_is_on_disk_firs
 async def test_what_a_router_that_founds_alone_says_last_is_its_farm(tmp_path: Path, autojump_clock: MockClock) -> None:
     founder = Founder(tmp_path, expect=1)
     async with founder.at_work() as forming:
-        founded = await founded_by(forming)
+        founded = await forming.until_settled()
         await trio.sleep(5)
         assert founder.advertised[-1] == FormationNotice(founding=founded.founding)
 
@@ -131,7 +126,7 @@ async def test_a_founder_that_starts_again_founds_the_same_farm_without_meeting_
         encode_formation_state(FormationState(promise=promise(A, A, B), founding=founding))
     )
     async with Founder(tmp_path).at_work() as forming:
-        assert (await founded_by(forming)).founding == founding
+        assert (await forming.until_settled()).founding == founding
 
 
 async def test_a_node_that_sees_a_farm_of_others_knows_it_and_is_not_founded(
@@ -140,10 +135,9 @@ async def test_a_node_that_sees_a_farm_of_others_knows_it_and_is_not_founded(
     foreign = found({B: promise(B, B, C), C: promise(C, B, C)})
     async with Founder(tmp_path, cluster_id=foreign.cluster_id).at_work() as forming:
         forming.members_changed((member(B, FormationNotice(founding=foreign)),))
-        await forming.until_settled()
-        assert (forming.phase, forming.known, forming.founded) == (Phase.OBSERVER, foreign, None)
+        assert await forming.until_settled() == KnowsCluster(foreign)
         await trio.sleep(100)
-        assert forming.founded is None
+        assert (forming.phase, forming.outcome) == (Phase.OBSERVER, KnowsCluster(foreign))
 
 
 async def test_a_promise_that_cannot_complete_is_taken_back_and_another_is_given(
@@ -172,7 +166,7 @@ async def test_a_withdrawal_is_refused_with_the_reason_and_raises_no_alarm(
     async with founder.at_work() as forming:
         assert await forming.withdraw() == "Withdrawal refused: this node has promised nothing yet."
         forming.members_changed((member(B, FormationNotice(promise=promise(B, A, B))),))
-        await founded_by(forming)
+        await forming.until_settled()
         refusal = await forming.withdraw()
         assert refusal is not None
         assert "the farm is founded" in refusal
@@ -246,7 +240,7 @@ async def test_a_confirmed_cluster_is_on_disk_when_that_is_answered_and_then_joi
             )
         )
         await trio.sleep(5)
-        assert (forming.known, forming.founded, forming.ignored_count) == (None, None, 2)
+        assert (forming.outcome, forming.ignored_count) == (None, 2)
         assert founder.alarm is not None
         assert "garlicfarm confirm-cluster" in founder.alarm
         refusal = await forming.confirm(bytes(16))
@@ -255,7 +249,7 @@ async def test_a_confirmed_cluster_is_on_disk_when_that_is_answered_and_then_joi
         assert await forming.confirm(mine.cluster_id) is None
         assert load_formation(tmp_path, A).confirmed == mine.cluster_id
         await forming.until_settled()
-        assert forming.known == load_formation(tmp_path, A).known == mine
+        assert forming.founding == load_formation(tmp_path, A).known == mine
     assert [event.kind for event in founder.trace.recent(10)].count("founding-ignored") == 2
 
 

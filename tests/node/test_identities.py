@@ -1,10 +1,9 @@
 """A router that was away while the keys were replaced: whom it believes what the farm's key is, and whom not."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trio
@@ -17,10 +16,10 @@ from bridge.core.membership.admission import Admitted, Standing
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.membership.identities import END_CONNECTIONS_AFTER_S, Identities
+from bridge.node.membership.identities import END_CONNECTIONS_AFTER_S, Identities, IdentityParts
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.security.farm_keys import FarmKeys
-from bridge.node.security.key_files import save_farm_key
+from bridge.node.security.key_files import load_farm_key, save_farm_key
 from bridge.wire.keys.box import EraKey, new_key, seal_key, sign_offer
 from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.log.entries import encode
@@ -28,7 +27,6 @@ from consensus.core.model import Entry
 from gossip.core.effects import KeyOffered
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address
-from gossip.node.group import Group
 from gossip.node.state_files import Identity
 from tests.authored import CLUSTER_ID, node_id, signed
 
@@ -67,30 +65,40 @@ class FakeAgent:
 class Router:
     """One of five voters, 1 to 5; server k is router k."""
 
-    def __init__(self, number: int, farm_key: Path) -> None:
+    def __init__(
+        self, number: int, farm_key: Path, out: frozenset[bytes] = frozenset(), *, by_gossip: bool = True
+    ) -> None:
+        """`out`: who is noted to be thrown out. `by_gossip`: whether gossip carries keys."""
         trace = EventLog(f"node-{number}", lambda: 0)
-        self.keys = FarmKeys(farm_key)
+        self.keys = FarmKeys(farm_key, load_farm_key(farm_key))
         self.agent = FakeAgent(identity(number), self.keys.filed.key_ring.chain)
         self.halted: list[str] = []
-        self.identities = Identities(self.keys, trace, Alarms(trace), self.halted.append)
-        self.identities._agent = cast(Group, self.agent)
-        self.identities._node_id = self.agent.node_id
+        self.ended: list[float] = []
+        """When connections were ended."""
         self.state = FarmState(
             0, admitted={each: Admitted(identity(each).node_id, f"node-{each}") for each in range(1, 6)}
         )
         self._something_new = trio.Event()
-        self.founded()
-
-    def founded(self, out: frozenset[bytes] = frozenset()) -> None:
-        """There is a log. `out`: who is noted to be thrown out."""
         raft = SimpleNamespace(raft=SimpleNamespace(configuration=SimpleNamespace(voter_ids=frozenset(range(1, 6)))))
-        self.replica = SimpleNamespace(server=SimpleNamespace(describe=lambda: raft), leads=False)
-        notes = SimpleNamespace(node_id_of=lambda _: None, raft_id_of=lambda _: None, out=out)
-        self.identities.founded(*cast(Any, (self.replica, self, notes)))
-
-    async def run_identities(self, end_connections: Callable[[], None]) -> None:
-        """At work."""
-        await self.identities.run(*cast(Any, (self.replica, self, None, None, end_connections)))
+        parts: dict[str, Any] = {
+            "group": self.agent if by_gossip else None,
+            "member_directory": SimpleNamespace(members=tuple),
+            "admissions": SimpleNamespace(node_id_of=lambda _: None, out=out),
+            "replica": SimpleNamespace(server=SimpleNamespace(describe=lambda: raft), leads=False),
+            "applied_state": self,
+            "signer": None,
+        }
+        self.identities = Identities(
+            IdentityParts(
+                node_id=self.agent.node_id,
+                farm_keys=self.keys,
+                halt=self.halted.append,
+                end_connections=lambda: self.ended.append(trio.current_time()),
+                trace=trace,
+                alarms=Alarms(trace),
+                **parts,
+            )
+        )
 
     async def news(self) -> None:
         """When the log says something."""
@@ -182,24 +190,21 @@ async def test_where_no_gossip_carries_keys_an_eviction_ends_all_connections(
     *,
     noted: bool,
 ) -> None:
-    router = Router(1, farm_key)
-    router.identities._agent = None
-    if noted:
-        router.founded(out=frozenset({identity(5).node_id}))
-    ended: list[float] = []
+    out = frozenset({identity(5).node_id} if noted else ())
+    router = Router(1, farm_key, out, by_gossip=False)
     async with trio.open_nursery() as nursery:
         begun = trio.current_time()
-        nursery.start_soon(router.run_identities, lambda: ended.append(trio.current_time() - begun))
+        nursery.start_soon(router.identities.run)
         await wait_all_tasks_blocked()
         for standing in (Standing.MEMBER, Standing.EVICTED, Standing.EVICTED):
             await router.log_says(5, standing)
         await trio.sleep(60)
         nursery.cancel_scope.cancel()
-    assert ended == ([] if noted else [END_CONNECTIONS_AFTER_S])
+    assert router.ended == ([] if noted else [begun + END_CONNECTIONS_AFTER_S])
 
 
 async def test_a_level_beyond_this_version_stops_the_log_and_names_the_version() -> None:
-    applied_state = AppliedState(0, EventLog("node", lambda: 0), lambda _: None, (node_id(1),), CLUSTER_ID)
+    applied_state = AppliedState(0, EventLog("node", lambda: 0), (node_id(1),), CLUSTER_ID)
     await applied_state.apply(1, (Entry.command(1, signed(Level(SUPPORTED_LEVEL, "0.1.0"))),))
     with pytest.raises(UnsupportedLevelError, match=r"Install garlicfarm 9\.9\.0 or newer.*nothing is lost"):
         await applied_state.apply(2, (Entry.command(1, signed(Level(SUPPORTED_LEVEL + 1, "9.9.0"))),))
@@ -209,7 +214,7 @@ async def test_a_level_beyond_this_version_stops_the_log_and_names_the_version()
 @pytest.mark.parametrize("author", [None, 99], ids=["unsigned", "a stranger"])
 async def test_a_level_that_no_server_of_the_farm_signed_stops_no_server(author: int | None) -> None:
     """Sent to the Raft port by a holder of the farm's key, `level` 65535 ended every node, and again at each start."""
-    applied_state = AppliedState(0, EventLog("node", lambda: 0), lambda _: None, (node_id(1),), CLUSTER_ID)
+    applied_state = AppliedState(0, EventLog("node", lambda: 0), (node_id(1),), CLUSTER_ID)
     entry = encode(Level(2**16 - 1, "9.9.0"))
     await applied_state.apply(1, (Entry.command(1, entry if author is None else signed(entry, author)),))
     assert applied_state.state.applied_index == 1
@@ -219,7 +224,7 @@ async def test_a_level_that_no_server_of_the_farm_signed_stops_no_server(author:
 
 async def test_a_level_that_is_not_the_next_has_no_effect_and_ends_no_server() -> None:
     trace = EventLog("node", lambda: 0)
-    applied_state = AppliedState(0, trace, lambda _: None, (node_id(1),), CLUSTER_ID)
+    applied_state = AppliedState(0, trace, (node_id(1),), CLUSTER_ID)
     levels = (Level(65535, "9.9.9"), Level(2, ""))
     await applied_state.apply(1, tuple(Entry.command(1, signed(level)) for level in levels))
     assert (applied_state.state.level, applied_state.state.applied_index) == (2, 2)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,9 +17,11 @@ from bridge.core.state.farm_state import FarmState
 from bridge.node.control.identity_admin import IdentityAdmin
 from bridge.node.control.routes import Request
 from bridge.node.events.event_log import EventLog
+from bridge.node.founded_farm import CurrentFarm
 from bridge.wire.log.entries import decode
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Outcome, ProposalResolved
 from consensus.core.model import Configuration, LogId, Server
+from tests.node.partial_farm import partial_farm
 
 LEADER, STOLEN = 1, 4
 EVICT_STOLEN = Request("POST", "/v1/nodes/evict", b'{"node": "node-4"}')
@@ -35,14 +37,13 @@ def servers(*numbers: int) -> tuple[Server, ...]:
     return tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in numbers)
 
 
-def office() -> IdentityAdmin:
+def office(current: CurrentFarm) -> IdentityAdmin:
     """Of router 1, whose farm has no gossip that could carry keys."""
     agent = SimpleNamespace(node_id=identity(LEADER), keyring=None)
     member_directory = SimpleNamespace(members=tuple)
     farm_keys = SimpleNamespace(current=SimpleNamespace(expect=3))
-    return IdentityAdmin(
-        cast("Any", agent), cast("Any", member_directory), cast("Any", farm_keys), EventLog("a", lambda: 0)
-    )
+    parts: dict[str, Any] = {"provider": agent, "member_directory": member_directory, "farm_keys": farm_keys}
+    return IdentityAdmin(**parts, trace=EventLog("a", lambda: 0), current=current)
 
 
 class _Unsigned:
@@ -57,7 +58,6 @@ class _Unsigned:
 class FakeLeader:
     """Replica, server and applied state in one, of a farm of four that do what it is asked for at once."""
 
-    office: IdentityAdmin
     outcome: Outcome = Outcome.COMMITTED
     """Of proposals."""
     leads: bool = True
@@ -74,7 +74,13 @@ class FakeLeader:
     )
 
     def __post_init__(self) -> None:
-        self.office.founded(cast("Any", self), cast("Any", self), cast("Any", _Unsigned()), cast("Any", None), 1_000)
+        self.farm = partial_farm(self, replica=self, signer=_Unsigned(), answered_within_ms=1_000)
+        self.office = office(CurrentFarm(self.farm))
+
+    @property
+    def losing_vote(self) -> set[int]:
+        """Who is held back from the vote at the moment."""
+        return set(self.farm.reconciling.losing_vote)
 
     @property
     def server(self) -> "FakeLeader":
@@ -95,14 +101,14 @@ class FakeLeader:
     ) -> ConfigurationResolved:
         """Committed."""
         await trio.lowlevel.checkpoint()
-        self.asked.append(("change", set(self.office.losing_vote)))
+        self.asked.append(("change", self.losing_vote))
         self.voters, self.learners = voters, learners
         return ConfigurationResolved(1, ChangeOutcome.COMMITTED)
 
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
         """As decided; an eviction has its effect in the farm's state."""
         await trio.lowlevel.checkpoint()
-        self.asked.append(("eviction", set(self.office.losing_vote)))
+        self.asked.append(("eviction", self.losing_vote))
         if self.outcome is not Outcome.COMMITTED:
             return ProposalResolved(1, self.outcome)
         eviction = decode(commands[0])
@@ -126,17 +132,17 @@ async def asked(office: IdentityAdmin) -> dict[str, Any]:
 
 
 async def test_from_before_the_vote_is_taken_until_the_eviction_is_applied_it_is_not_given_back() -> None:
-    leader = FakeLeader(office())
+    leader = FakeLeader()
     told = await asked(leader.office)
     assert leader.asked == [("change", {STOLEN}), ("eviction", {STOLEN})]
     assert (told["raftId"], told["era"], told["votesStill"]) == (STOLEN, 1, False)
     assert [each.server_id for each in leader.learners] == [STOLEN]
     # By now the log itself keeps it from voting.
-    assert leader.office.losing_vote == set()
+    assert leader.losing_vote == set()
 
 
 async def test_an_eviction_of_which_no_entry_can_be_made_is_answered_with_the_reason() -> None:
-    leader = FakeLeader(office())
+    leader = FakeLeader()
     replaced = Rekeying(era=2**53)
     leader.state = replace(leader.state, rekeying=replaced)
     with pytest.raises(Refused, match="no entry can be made of this: no server would accept this entry") as refused:
@@ -146,8 +152,8 @@ async def test_an_eviction_of_which_no_entry_can_be_made_is_answered_with_the_re
 
 
 async def test_an_eviction_that_comes_to_nothing_holds_no_vote_back() -> None:
-    leader = FakeLeader(office(), outcome=Outcome.UNKNOWN)
+    leader = FakeLeader(outcome=Outcome.UNKNOWN)
     with pytest.raises(Refused, match="leadership changed, or no majority answers"):
         await asked(leader.office)
     assert leader.asked == [("change", {STOLEN}), ("eviction", {STOLEN})]
-    assert leader.office.losing_vote == set()
+    assert leader.losing_vote == set()

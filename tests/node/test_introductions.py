@@ -11,9 +11,9 @@ from trio.testing import MockClock
 
 from bridge.api.control import FarmKeyState, Refused
 from bridge.node.control.key_admin import StaticKeyAdmin
-from bridge.node.membership.introductions import Introductions
+from bridge.node.membership.introductions import Introductions, Others
 from bridge.node.security.farm_keys import FarmKeys
-from bridge.node.security.key_files import save_farm_key
+from bridge.node.security.key_files import load_farm_key, save_farm_key
 from bridge.wire.keys.farm_key import new_farm_key
 from consensus.protocols.garlic_farm.node.dialer import Dialed, Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.metrics import Metrics
@@ -100,10 +100,8 @@ async def test_a_seed_where_an_expelled_server_listens_is_not_called(autojump_cl
     del autojump_clock
     seeds = [PeerAddress(f"{name}.i2p", 7669, None) for name in ("evicted", "honest")]
     alice, calls = node(1, seeds=seeds), Calls()
-    alice.call_by(cast("Dialer", calls))
-    alice.avoided = lambda: seeds[:1]
     with trio.move_on_after(100):
-        await alice.run()
+        await alice.run(cast("Dialer", calls), Others(avoided=lambda: seeds[:1]))
     assert calls.called == {"honest.i2p"}
 
 
@@ -154,7 +152,7 @@ async def test_without_gossip_the_key_file_is_the_ring_and_changes_are_refused_w
     tmp_path: Path,
 ) -> None:
     save_farm_key(tmp_path / "farm.key", new_farm_key(3))
-    keys = StaticKeyAdmin(FarmKeys(tmp_path / "farm.key"))
+    keys = StaticKeyAdmin(FarmKeys(tmp_path / "farm.key", load_farm_key(tmp_path / "farm.key")))
     listing = await keys.listing()
     assert [each.state for each in listing.keys] == [FarmKeyState.PRIMARY]
     assert (listing.members, listing.file_epoch) == (1, 1)

@@ -51,8 +51,8 @@ async def staged(directory: Path) -> AsyncIterator[Stage]:
         agents = await farm.start_many(2, key_ring=farm_key.key_ring)
         agents[1].set_metadata(encode_metadata(NodeMetadata(cluster="farm", name="boris", role=RoleHint.ELIGIBLE)))
         await until_all_see_all(agents)
-        farm_keys, trace = FarmKeys(directory / "farm.key"), EventLog("alice", lambda: 0)
-        farm_keys.follow(lambda: agents[0].keyring)
+        trace = EventLog("alice", lambda: 0)
+        farm_keys = FarmKeys(directory / "farm.key", farm_key, lambda: agents[0].keyring)
         member_directory = MemberDirectory(agents[0].node_id, "alice", agents[0].members)
         stage = Stage(agents, None, farm_keys, trace, network, all_alive(farm_view()))  # type: ignore[arg-type] # next line
         stage.office = KeyAdmin(agents[0], member_directory, farm_keys, lambda: stage.view, trace)

@@ -18,6 +18,7 @@ from bridge.node.control.era_sealing import seal_era
 from bridge.node.control.identity_admin import IdentityAdmin
 from bridge.node.control.routes import Request
 from bridge.node.events.event_log import EventLog
+from bridge.node.founded_farm import CurrentFarm
 from bridge.wire.keys.box import open_key
 from bridge.wire.log.entries import decode
 from consensus.core.effects import Outcome, ProposalResolved
@@ -28,6 +29,7 @@ from gossip.node.key_manager import KeyManager
 from gossip.wire.seal import SALT_BYTES, KeyRing, Sealed, SealError
 from tests.node.gossip_farm import RING, in_simulated_time, running_farm, sees, until_all_see_all
 from tests.node.gossip_network import MemoryNetwork
+from tests.node.partial_farm import partial_farm
 
 OLD = bytes(RING.primary)
 
@@ -132,10 +134,9 @@ class Leader:
         self.state = replace(FarmState(0, level=SUPPORTED_LEVEL, admitted=admitted), **changes)
         self.answering: tuple[int, ...] = (2,)
         self.proposed: list[object] = []
-        self.office = IdentityAdmin(
-            cast("Any", agent), cast("Any", member_directory), cast("Any", farm_keys), EventLog("a", lambda: 0)
-        )
-        self.office.founded(cast("Any", self), cast("Any", self), cast("Any", self), cast("Any", None), 1_000)
+        farm = partial_farm(self, replica=self, signer=self, answered_within_ms=1_000)
+        parts: dict[str, Any] = {"provider": agent, "member_directory": member_directory, "farm_keys": farm_keys}
+        self.office = IdentityAdmin(**parts, trace=EventLog("a", lambda: 0), current=CurrentFarm(farm))
 
     @property
     def server(self) -> "Leader":

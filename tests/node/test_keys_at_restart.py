@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,15 +11,15 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.core.formation.founding import FormationState, Founder, Founding, Promise
-from bridge.node import app
-from bridge.node.events.alarms import Alarms
+from bridge.node import app, joined_node
+from bridge.node.events.alarms import NodeStopped
 from bridge.node.events.event_log import EventLog
-from bridge.node.events.stopped import NodeStopped
 from bridge.node.membership.admissions import FILE_NAME as ADMISSIONS
 from bridge.node.membership.admissions import AdmissionStore
+from bridge.node.membership.farm_peers import FarmPeers, KnownFarm
 from bridge.node.membership.forming import FILE_NAME as FORMATION
-from bridge.node.membership.identities import Identities
-from bridge.node.security.farm_keys import FarmKeys
+from bridge.node.membership.membership_provider import GroupKeys
+from bridge.node.raft.applied_state import AppliedState
 from bridge.node.security.key_files import save_farm_key
 from bridge.node.settings.configuration import load_configuration
 from bridge.wire.keys.farm_key import new_farm_key
@@ -27,7 +27,7 @@ from bridge.wire.membership.formation_state import encode_formation_state
 from gossip.core.member import Address, NodeId
 from gossip.core.messages import KeyringUpdate
 from gossip.node.group import Group
-from gossip.node.state_files import load_identity
+from gossip.node.state_files import Identity, load_identity
 from gossip.wire.codec import encode
 from gossip.wire.identity import sign_keys
 from gossip.wire.seal import ANYBODY, SALT_BYTES, Sealed
@@ -43,11 +43,9 @@ def founding_of(*founders: bytes) -> Founding:
     return Founding(tuple(Founder(each, 0, bytes(16)) for each in sorted(founders)))
 
 
-def identities_at(directory: Path) -> Identities:
+def peers_that_know_no_farm() -> FarmPeers:
     """Of a node that has just started."""
-    save_farm_key(directory / "farm.key", new_farm_key(2))
-    trace = EventLog("node", lambda: 0)
-    return Identities(FarmKeys(directory / "farm.key"), trace, Alarms(trace), lambda _: None)
+    return FarmPeers(Identity.of(Ed25519PrivateKey.generate()), None)
 
 
 def chosen(agent: Group) -> bytes:
@@ -61,12 +59,14 @@ async def test_before_its_log_is_there_a_node_takes_keys_from_a_founder_and_from
     tmp_path: Path,
 ) -> None:
     # Given: a node of a farm that has restarted, and has no log yet.
-    network, identities = MemoryNetwork(), identities_at(tmp_path)
+    network, peers = MemoryNetwork(), peers_that_know_no_farm()
     async with running_farm(network) as farm:
         founder = await farm.start()
-        node = await farm.start(founder, may_tell_keys=identities.may_tell_keys)
+        node = await farm.start(founder, may_tell_keys=peers.may_tell_keys)
         founding = founding_of(founder.node_id, node.node_id)
-        identities.belongs(AdmissionStore(tmp_path, founding, node.node_id, founded=True))
+        admissions = AdmissionStore(tmp_path, founding, node.node_id, founded=True)
+        state = AppliedState(0, EventLog("node", lambda: 0), founding.founders, founding.cluster_id)
+        peers.farm = KnownFarm(founding, admissions, state)
         await until_all_see_all([founder, node])
         chain = node.keyring
         assert chain is not None
@@ -83,8 +83,8 @@ async def test_before_its_log_is_there_a_node_takes_keys_from_a_founder_and_from
         assert chosen(node) == b"n" * 32
 
 
-def test_a_node_that_knows_no_farm_yet_believes_any_signer(tmp_path: Path) -> None:
-    assert identities_at(tmp_path).may_tell_keys(STRANGER)
+def test_a_node_that_knows_no_farm_yet_believes_any_signer() -> None:
+    assert peers_that_know_no_farm().may_tell_keys(STRANGER)
 
 
 @pytest.mark.parametrize("knows", ["a founder", "admitted later", "of no farm"])
@@ -113,14 +113,13 @@ def test_what_is_on_disk_counts_from_the_first_datagram_on(
     believed: list[bool] = []
 
     @asynccontextmanager
-    async def open_membership(*parts: object) -> AsyncIterator[None]:
-        may_tell_keys: Callable[[NodeId], bool] = parts[-1]  # type: ignore[assignment]  # the last that is passed
-        believed.extend(may_tell_keys(NodeId(each)) for each in asked)
+    async def open_membership(_settings: object, _metadata: bytes, keys: GroupKeys, _: object) -> AsyncIterator[None]:
+        believed.extend(keys.may_tell_keys(NodeId(each)) for each in asked)
         await trio.lowlevel.checkpoint()
         raise NodeStopped("the story ends here")
         yield
 
-    monkeypatch.setattr(app, "open_membership", open_membership)
+    monkeypatch.setattr(joined_node, "open_membership", open_membership)
     with pytest.raises(ExceptionGroup):
         trio.run(app.run_node, load_configuration(node.configuration))
     assert believed == ([True] * 4 if knows == "of no farm" else [True, True, False, False])

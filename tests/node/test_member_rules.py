@@ -68,5 +68,7 @@ def test_a_farm_is_not_talked_below_the_number_of_its_founders() -> None:
 def test_a_node_without_a_server_takes_no_invitation_and_says_so() -> None:
     configuration = LogEntry(1, WireConfiguration(1, 0, ()))
     with pytest.raises(GarlicFarmError, match="has not started its Raft server yet") as refused:
-        RequestGateway().membership_request(JoinClusterRequest(1, 4, 1, 0, 3, 3, (configuration,)), lambda _: None)
+        RequestGateway(lambda: None, lambda _: False).membership_request(
+            JoinClusterRequest(1, 4, 1, 0, 3, 3, (configuration,)), lambda _: None
+        )
     assert refused.value.fault is Fault.BUSY

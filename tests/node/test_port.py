@@ -14,12 +14,15 @@ from bridge.api.control import Refused, SubmitOutcome
 from bridge.api.log import LogPage
 from bridge.core.log.records import Clock, Publication
 from bridge.node.control.node_port import NodePort
+from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.raft.replica import Replica
+from bridge.node.raft.submitting import Submitting
 from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, encode
 from consensus.core.model import Entry
 from consensus.server.errors import NotLeaderError, ServerBusyError, ServerStoppedError
 from tests.node.fake_keys import FakeKeys
 from tests.node.farm_stage import MASTER, NOW_MS, OWN, Stage, machine_clock
+from tests.node.partial_farm import partial_farm
 from tests.operator_views import farm_view
 
 
@@ -36,7 +39,7 @@ async def _nothing_to_confirm(cluster_id: bytes) -> str | None:
     return f"no member tells of cluster {cluster_id.hex()}"
 
 
-def port_of(stage: Stage, left: list[bool] | None = None) -> NodePort:
+def port_of(stage: Stage, left: list[bool] | None = None, current: CurrentFarm | None = None) -> NodePort:
     return NodePort(
         make_view=lambda: farm_view(2, leader=1),
         trace=stage.trace,
@@ -44,13 +47,17 @@ def port_of(stage: Stage, left: list[bool] | None = None) -> NodePort:
         withdraw=_nothing_to_withdraw,
         confirm=_nothing_to_confirm,
         keys=FakeKeys(),
+        current=current or CurrentFarm(),
     )
 
 
 def founded_port(stage: Stage) -> NodePort:
-    port = port_of(stage)
-    port.founded(cast("Replica", stage.replica), stage.applied_state, stage.signer, "submit-01-1")
-    return port
+    return port_of(stage, current=CurrentFarm(farm_of(stage)))
+
+
+def farm_of(stage: Stage) -> FoundedFarm:
+    submitting = Submitting(cast("Replica", stage.replica), stage.applied_state, stage.signer, "submit-01-1")
+    return partial_farm(stage.applied_state, replica=stage.replica, signer=stage.signer, submitting=submitting)
 
 
 def indexes(page: LogPage) -> list[int]:
@@ -168,7 +175,8 @@ async def test_a_reader_at_the_end_waits_for_the_next_entry_and_no_longer(autoju
 
 async def test_a_reader_who_waits_is_there_when_the_farm_is_founded(autojump_clock: MockClock) -> None:
     stage = Stage()
-    port = port_of(stage)
+    current = CurrentFarm()
+    port = port_of(stage, current=current)
     assert await port.read_log(4, 10, 1_000) == LogPage(1, 0, 0, 4)
     pages: list[LogPage] = []
 
@@ -178,8 +186,9 @@ async def test_a_reader_who_waits_is_there_when_the_farm_is_founded(autojump_clo
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
         await trio.sleep(1)
-        port.founded(cast("Replica", stage.replica), stage.applied_state, stage.signer, "submit-01-1")
-        await stage.append(b"{}")
+        with current.of(farm_of(stage)):
+            await stage.append(b"{}")
+            await trio.testing.wait_all_tasks_blocked()
     assert indexes(pages[0]) == [1]
     assert trio.current_time() == 2
 

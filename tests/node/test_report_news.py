@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.log.records import LeafStatus, Report
-from bridge.node.settings.reported import reported_settings
+from bridge.node.settings.configuration import reported_settings
 from bridge.node.tasks.report_news import CONFIGURATION_EVERY_MS, ReportNews
 from bridge.wire.i2p.structures import base64_encode
 from bridge.wire.log.entries import encode

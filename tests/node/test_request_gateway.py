@@ -23,6 +23,7 @@ from consensus.protocols.garlic_farm.node.connection import ClientAnswer
 from consensus.protocols.garlic_farm.node.links import PeerLinks
 from consensus.protocols.garlic_farm.node.membership import Members
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
+from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.server.batching import Proposal, ProposalLimit
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.server import ConsensusServer
@@ -108,6 +109,7 @@ def replica(server: Server, client: Client | None = None) -> Replica:
         OWN,
         NoSessions(),
         cast("Members", None),
+        Identity("c", OWN),
     )
 
 
@@ -120,9 +122,8 @@ def asked(opened: RequestGateway, commands: tuple[bytes, ...]) -> ClientAnswer |
 
 
 def gateway(server: Server) -> RequestGateway:
-    opened = RequestGateway()
-    opened.replica = replica(server)
-    return opened
+    running = replica(server)
+    return RequestGateway(lambda: running, lambda _: False)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +152,7 @@ async def test_a_client_that_sends_nothing_learns_who_leads() -> None:
         accepted=False, leader=OTHER, next_index=0, term=7
     )
     stage = Stage()
-    opened = RequestGateway()
-    opened.replica = cast("Replica", stage.replica)
+    opened = RequestGateway(lambda: cast("Replica", stage.replica), lambda _: False)
     assert asked(opened, ()) == ClientAnswer(accepted=True, leader=OWN, next_index=1, term=1)
 
 
@@ -170,8 +170,8 @@ def test_a_client_may_neither_approve_nor_evict_nor_raise_the_level() -> None:
 
 
 def test_a_server_that_was_thrown_out_is_not_heard() -> None:
-    opened = gateway(Server())
-    opened.is_out = lambda server_id: server_id == OTHER
+    running = replica(Server())
+    opened = RequestGateway(lambda: running, lambda server_id: server_id == OTHER)
     request = core.RequestVote(7, OTHER, ORIGIN, 1)
     with pytest.raises(GarlicFarmError, match="server 2 was thrown out of the farm"):
         opened.request(OTHER, request, lambda _: None)
@@ -198,7 +198,7 @@ def test_a_peer_that_comes_too_early_too_late_or_too_often_is_told_to_try_again(
         gateway(Server(error=error)).request(OTHER, request, no_answer_expected)
     assert refused.value.fault is Fault.BUSY
     with pytest.raises(GarlicFarmError, match="has not started its Raft server yet"):
-        RequestGateway().request(OTHER, request, no_answer_expected)
+        RequestGateway(lambda: None, lambda _: False).request(OTHER, request, no_answer_expected)
 
 
 def no_answer_expected(reply: core.Reply | None) -> None:
@@ -206,17 +206,19 @@ def no_answer_expected(reply: core.Reply | None) -> None:
 
 
 def test_before_the_farm_is_founded_a_client_is_told_that_there_is_no_leader() -> None:
-    assert asked(RequestGateway(), (b"{}",)) == ClientAnswer(accepted=False, leader=None, next_index=0, term=0)
+    assert asked(RequestGateway(lambda: None, lambda _: False), (b"{}",)) == ClientAnswer(
+        accepted=False, leader=None, next_index=0, term=0
+    )
 
 
 @pytest.mark.parametrize("outcome", [Outcome.BUSY, Outcome.NOT_LEADER])
 def test_a_gateway_that_loses_its_replica_while_a_request_is_under_way_lets_it_end(outcome: Outcome) -> None:
     server = Server(ProposalResolved(0, outcome), late=[])
-    opened = gateway(server)
+    running: list[Replica | None] = [replica(server), None]
     answers: list[ClientAnswer | None] = []
-    opened.client_request((b"{}",), answers.append)
+    RequestGateway(lambda: running.pop(0), lambda _: False).client_request((b"{}",), answers.append)
     assert answers == []
-    opened.replica = None
+    assert running == [None], "the replica is asked for once"
     assert server.late is not None
     for answer_now in server.late:
         answer_now(server.answer)

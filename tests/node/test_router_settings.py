@@ -6,6 +6,7 @@ import pytest
 
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
+from bridge.node.local_node import make_router, structure_files
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.i2cp_router import I2cpRouter
 from bridge.node.router.link import Link, Software
@@ -15,7 +16,6 @@ from bridge.node.settings.choices import RouterKind
 from bridge.node.settings.configuration import ConfigurationError, Machine, NodeConfiguration, load_configuration
 from bridge.node.settings.lan_address import Network
 from bridge.node.settings.router import I2cpSettings
-from bridge.node.settings.router_choice import make_router, structure_files
 from gossip.node.discovery import LanInterface
 
 LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")

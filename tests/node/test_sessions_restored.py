@@ -113,14 +113,15 @@ async def test_a_report_repeated_after_a_restart_from_a_snapshot_is_not_applied_
     machine_clock(monkeypatch)
     repeated = signed(replace(rival_report(), request=str(REQUEST)))
     later = replace(rival_report(), date_ms=NOW_MS + 10, request=str(RequestId("client", 0, 2)))
-    first = AppliedState(NOW_MS, EventLog("node-1", lambda: NOW_MS), lambda _: None, NODE_IDS, CLUSTER_ID)
+    first = AppliedState(NOW_MS, EventLog("node-1", lambda: NOW_MS), NODE_IDS, CLUSTER_ID)
     async with life(tmp_path / "raft", 1, first) as server:
         index = await committed(server, repeated)
         await committed(server, signed(later))
         await compacted(server, index)
         crashed = contents(tmp_path / "raft")
     changes: list[Change] = []
-    second = AppliedState(NOW_MS, EventLog("node-1", lambda: NOW_MS), changes.append, NODE_IDS, CLUSTER_ID)
+    second = AppliedState(NOW_MS, EventLog("node-1", lambda: NOW_MS), NODE_IDS, CLUSTER_ID)
+    second.subscribe(changes.append)
     put_back(tmp_path / "raft", crashed)
     async with life(tmp_path / "raft", 2, second) as server:
         await committed(server, repeated)

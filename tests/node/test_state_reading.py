@@ -65,7 +65,7 @@ async def compacted(path: Path, covered: int) -> Path:
     """The same, with a snapshot instead of the first entries."""
     node_directory(path)
     applied_state = AppliedState(
-        FOUNDING.log_time_base_ms, EventLog("a", lambda: 0), lambda _: None, FOUNDING.founders, FOUNDING.cluster_id
+        FOUNDING.log_time_base_ms, EventLog("a", lambda: 0), FOUNDING.founders, FOUNDING.cluster_id
     )
     await applied_state.apply(1, ENTRIES[:covered])
     directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 2, StorageOptions(segment_bytes=64 * 1024))

@@ -8,7 +8,7 @@ from enum import Enum
 from types import ModuleType
 
 from bridge.core.membership.authors import NoEffect
-from bridge.node.control import metrics, routes, server, view_builder
+from bridge.node.control import metrics, routes, view_builder
 from bridge.node.raft.applied_state import _COUNTED
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from gossip.core.outbox import DropReason
@@ -61,7 +61,7 @@ def _counters() -> Iterator[tuple[list[str], str]]:
     yield _keys(view_builder, "gossip_counters", "gossip_"), "datagrams, bytes and events of gossip"
     yield _values("gossip_dropped_", Refusal, Loss), "datagrams that gossip dropped, by reason"
     yield _values("gossip_ignored_", DropReason), "messages that changed nothing, by reason"
-    yield [name for module in (server, routes) for name in _keys(module, None, "")], "requests of the control endpoint"
+    yield list(routes.new_counters()), "requests of the control endpoint"
     yield _values("garlic_farm_", Fault), "connections of the Raft port that failed, by [fault](refusals.md)"
     yield _counted("garlic_farm_"), "other events of the Raft port"
     yield [f"raft_{name}" for name in _COUNTED.values()], "entries that this node applied, by kind"
@@ -76,15 +76,13 @@ def _values(prefix: str, *kinds: type[Enum]) -> list[str]:
     return [prefix + re.sub(r"\W", "_", each.value) for kind in kinds for each in kind]
 
 
-def _keys(module: ModuleType, keyword: str | None, prefix: str, of: str = "") -> list[str]:
-    """The keys of the dictionaries that are made for `keyword` of a call of `of`, or for an attribute `counters`."""
+def _keys(module: ModuleType, keyword: str, prefix: str, of: str = "") -> list[str]:
+    """The keys of the dictionaries that are made for `keyword` of a call of `of`."""
     found = []
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         match node:
-            case ast.Call(ast.Name(name), _, keywords) if keyword is not None and of in {"", name}:
+            case ast.Call(ast.Name(name), _, keywords) if of in {"", name}:
                 found += [each.value for each in keywords if each.arg == keyword]
-            case ast.Assign([ast.Attribute(attr="counters" | "_counters")], value) if keyword is None:
-                found.append(value)
     keys = [key for each in found if isinstance(each, ast.Dict) for key in each.keys]
     return [prefix + str(key.value) for key in keys if isinstance(key, ast.Constant)]
 

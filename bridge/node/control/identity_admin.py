@@ -12,8 +12,6 @@ may do anything to that router anyway, whereas an entry that any server passes o
 to be thrown out, against the others.
 """
 
-from dataclasses import dataclass
-
 import trio
 
 from bridge.api.control import (
@@ -27,7 +25,6 @@ from bridge.api.control import (
     RetiredIdentity,
 )
 from bridge.api.requests import NodeRequest, ReplaceKeysRequest
-from bridge.core.formation.founding import Founding
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, needed_level
 from bridge.core.log.records import Admission, Approval, Eviction, KeyReplacement
 from bridge.core.membership.admission import (
@@ -44,12 +41,10 @@ from bridge.core.state.farm_state import FarmState
 from bridge.node.control.era_sealing import not_admitted, seal_era, staying
 from bridge.node.control.routes import Answer, Handler, Request, body_of, json_answer
 from bridge.node.events.event_log import EventLog, clock_ms
+from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.membership.member_directory import DirectoryEntry, MemberDirectory
 from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.node.membership.reconciling import PASSING, group_of
-from bridge.node.raft.applied_state import AppliedState
-from bridge.node.raft.entry_signer import EntrySigner
-from bridge.node.raft.replica import Replica
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.backup import Backup, BackupHead, encode_backup
 from bridge.wire.log.entries import encode
@@ -75,41 +70,22 @@ WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
 _WHICH = 'expected {"node": NAME or ID, "force": false}'
 
 
-@dataclass(frozen=True, slots=True)
-class _Farm:
-    """What there is once this node is a server."""
-
-    replica: Replica
-    applied_state: AppliedState
-    signer: EntrySigner
-    founding: Founding
-    answered_within_ms: int
-
-
 class IdentityAdmin:
     """Answers the routes above."""
 
     def __init__(
-        self, agent: MembershipProvider, member_directory: MemberDirectory, farm_keys: FarmKeys, trace: EventLog
+        self,
+        provider: MembershipProvider,
+        member_directory: MemberDirectory,
+        farm_keys: FarmKeys,
+        trace: EventLog,
+        current: CurrentFarm,
     ) -> None:
-        self._agent = agent
+        self._agent = provider
         self._member_directory = member_directory
         self._farm_keys = farm_keys
         self._trace = trace
-        self._farm: _Farm | None = None
-        self.losing_vote: frozenset[int] = frozenset()
-        """Who is being thrown out: as a learner that is caught up and well it would otherwise be given a vote again."""
-
-    def founded(
-        self,
-        replica: Replica,
-        applied_state: AppliedState,
-        signer: EntrySigner,
-        founding: Founding,
-        answered_within_ms: int,
-    ) -> None:
-        """From now on there is a log."""
-        self._farm = _Farm(replica, applied_state, signer, founding, answered_within_ms)
+        self._current = current
 
     @property
     def handlers(self) -> dict[str, tuple[str, Handler]]:
@@ -125,8 +101,8 @@ class IdentityAdmin:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def _list(self, _request: Request, _query: str) -> Answer:
-        farm = self._server()
-        state, configuration = farm.applied_state.state, farm.replica.server.describe().raft.configuration
+        farm = self._current.required()
+        state, configuration = farm.state, farm.replica.server.describe().raft.configuration
         seen = {bytes(each.node_id): each for each in self._member_directory.members()}
         identities = [
             IdentityView(
@@ -181,7 +157,7 @@ class IdentityAdmin:
 
     async def _approve(self, request: Request, _query: str) -> Answer:
         farm, wanted = self._leader(), body_of(request, NodeRequest, _WHICH).node
-        state = farm.applied_state.state
+        state = farm.state
         newcomer = self._newcomer(state, wanted)
         name = newcomer.metadata.name
         holder = holder_of(state.admitted, name)
@@ -201,7 +177,7 @@ class IdentityAdmin:
         if reason is not None:
             raise Refused(409, "not-approved", reason)
         await self._commit(farm, approval)
-        after = farm.applied_state.state.admitted
+        after = farm.state.admitted
         given = raft_id_of(after, newcomer.node_id)
         if given is None or after[given].name != name:
             raise Refused(409, "not-approved", "another decision about this name came first: `garlicfarm node list`")
@@ -209,9 +185,9 @@ class IdentityAdmin:
         retired = RetiredIdentity(replaced.node_id.hex(), holder)
         return json_answer(NodeApproved(name, newcomer.node_id.hex(), given, retired))
 
-    async def _admit(self, farm: _Farm, newcomer: DirectoryEntry) -> Answer:
+    async def _admit(self, farm: FoundedFarm, newcomer: DirectoryEntry) -> Answer:
         """A router under a name that nobody has."""
-        node_id, name, table = newcomer.node_id, newcomer.metadata.name, farm.applied_state.state.admitted
+        node_id, name, table = newcomer.node_id, newcomer.metadata.name, farm.state.admitted
         if raft_id_of(table, node_id) is not None:
             text = f"{node_id.hex()} is admitted already; the leader records by itself that it is called {name} now"
             raise Refused(409, "not-needed", text)
@@ -219,7 +195,7 @@ class IdentityAdmin:
         if reason is not None:
             raise Refused(409, "not-approved", reason)
         await self._commit(farm, Admission(node_id, name, newcomer.key or None, next_raft_id(table, node_id)))
-        given = raft_id_of(farm.applied_state.state.admitted, node_id)
+        given = raft_id_of(farm.state.admitted, node_id)
         if given is None:
             raise Refused(409, "not-approved", "another admission came first: ask again")
         self._trace.append("node-approved", {"name": name, "id": node_id.hex(), "server": given})
@@ -246,7 +222,7 @@ class IdentityAdmin:
 
     async def _evict(self, request: Request, _query: str) -> Answer:
         farm, which = self._leader(), body_of(request, NodeRequest, _WHICH)
-        state = farm.applied_state.state
+        state = farm.state
         node_id, server_id = self._target(state, which.node)
         if node_id == self._agent.node_id:
             text = "this node leads, and nobody throws himself out: `garlicfarm transfer`, then ask the next leader"
@@ -261,15 +237,15 @@ class IdentityAdmin:
         if obstacle is not None and not which.force:
             raise Refused(409, "no-majority", obstacle)
         going = frozenset(() if server_id is None else (server_id,))
-        self.losing_vote |= going
+        farm.reconciling.losing_vote |= going
         try:
             if obstacle is None and server_id is not None and vote_goes_first(group.voters, server_id, expect):
                 await self._take_vote(farm, server_id)
-            eviction, left_out = self._eviction(farm.applied_state.state, node_id)
+            eviction, left_out = self._eviction(farm.state, node_id)
             await self._commit(farm, eviction)
         finally:
-            self.losing_vote -= going
-        if farm.applied_state.state.rekeying.era != eviction.era:
+            farm.reconciling.losing_vote -= going
+        if farm.state.rekeying.era != eviction.era:
             raise Refused(409, "not-evicted", "somebody else evicted at the same time, and that came first: ask again")
         boxes = len(eviction.boxes)
         self._trace.append("node-evicted", {"id": node_id.hex(), "era": eviction.era, "sealedFor": boxes})
@@ -280,14 +256,14 @@ class IdentityAdmin:
                 era=eviction.era,
                 sealed_for=boxes,
                 name=None if each is None else each.name,
-                raft_id=raft_id_of(farm.applied_state.state.admitted, node_id),
+                raft_id=raft_id_of(farm.state.admitted, node_id),
                 keys_replaced=self._agent.keyring is not None,
                 left_out=left_out,
                 votes_still=server_id is not None and server_id in raft.configuration.voter_ids,
             )
         )
 
-    async def _take_vote(self, farm: _Farm, server_id: int) -> None:
+    async def _take_vote(self, farm: FoundedFarm, server_id: int) -> None:
         """Make a learner of a voter: it still gets the log, and so hears that it is out."""
         server, ended = farm.replica.server, None
         with trio.move_on_after(VOTE_PATIENCE_S):
@@ -338,7 +314,7 @@ class IdentityAdmin:
     async def _replace_keys(self, request: Request, _query: str) -> Answer:
         farm = self._leader()
         force = body_of(request, ReplaceKeysRequest, 'expected {"force": false}', empty=b"{}").force
-        state, chain, seen = farm.applied_state.state, self._agent.keyring, self._seen()
+        state, chain, seen = farm.state, self._agent.keyring, self._seen()
         if chain is None:
             text = (
                 'with transport = "i2p" no gossip carries keys: replace the key file of each router by hand, as'
@@ -359,7 +335,7 @@ class IdentityAdmin:
             )
             raise Refused(409, "left-out", text)
         await self._commit(farm, KeyReplacement(sealed.era, sealed.boxes))
-        if farm.applied_state.state.rekeying.era != sealed.era:
+        if farm.state.rekeying.era != sealed.era:
             text = "another operator replaced the keys at the same time, and that came first: `garlicfarm keys list`"
             raise Refused(409, "not-replaced", text)
         names = {each.node_id: each.name or each.node_id.hex() for each in state.admitted.values()}
@@ -374,15 +350,15 @@ class IdentityAdmin:
     # -- a backup ------------------------------------------------------------------------------------------------------
 
     async def _back_up(self, _request: Request, _query: str) -> Answer:
-        farm = self._server()
-        state = farm.applied_state.state
+        farm = self._current.required()
+        state = farm.state
         image = farm.applied_state.snapshot()
         configuration = farm.replica.server.describe().raft.configuration
         key = self._farm_keys.current
         head = BackupHead(
             node_id=self._agent.node_id,
-            cluster_id=farm.founding.cluster_id,
-            founding=farm.founding,
+            cluster_id=farm.known.founding.cluster_id,
+            founding=farm.known.founding,
             configuration=configuration,
             last=LogId(state.applied_index, state.applied_term),
             made_at_ms=clock_ms(),
@@ -395,16 +371,11 @@ class IdentityAdmin:
 
     # -- common --------------------------------------------------------------------------------------------------------
 
-    def _server(self) -> _Farm:
-        if self._farm is None:
-            raise Refused(409, "no-server", "this node is not a server of a founded farm; see `garlicfarm status`")
-        return self._farm
-
-    def _leader(self) -> _Farm:
-        farm = self._server()
+    def _leader(self) -> FoundedFarm:
+        farm = self._current.required()
         if not farm.replica.leads:
             leader = farm.replica.server.role.leader
-            each = None if leader is None else farm.applied_state.state.admitted.get(integer_id(leader))
+            each = None if leader is None else farm.state.admitted.get(integer_id(leader))
             name = "nobody known" if leader is None else (each.name if each and each.name else f"server {leader}")
             text = f"only the leader decides about identities, and this node does not lead; {name} does. Ask it there"
             raise Refused(409, "not-leader", text)
@@ -415,8 +386,8 @@ class IdentityAdmin:
             return True
         return any(each.node_id == node_id and each.reachable for each in self._member_directory.members())
 
-    async def _commit(self, farm: _Farm, record: Admission | Approval | Eviction | KeyReplacement) -> None:
-        level = farm.applied_state.state.level
+    async def _commit(self, farm: FoundedFarm, record: Admission | Approval | Eviction | KeyReplacement) -> None:
+        level = farm.state.level
         if level < needed_level(record):
             raise Refused(
                 409,

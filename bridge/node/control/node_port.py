@@ -27,11 +27,9 @@ from bridge.core.membership.admission import server_name
 from bridge.node.control.key_admin import KeyPort
 from bridge.node.control.operator_commands import OperatorCommands
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft.applied_state import AppliedState
-from bridge.node.raft.entry_signer import EntrySigner
+from bridge.node.founded_farm import NO_SERVER, CurrentFarm
 from bridge.node.raft.handover import hand_over
 from bridge.node.raft.replica import Replica
-from bridge.node.raft.submitting import Submitting
 from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, decode
 from consensus import Entry, NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.sessions import RequestId
@@ -51,6 +49,7 @@ class NodePort:
         withdraw: Callable[[], Awaitable[str | None]],
         confirm: Callable[[bytes], Awaitable[str | None]],
         keys: KeyPort,
+        current: CurrentFarm,
     ) -> None:
         self._make_view = make_view
         self._trace = trace
@@ -58,16 +57,7 @@ class NodePort:
         self._withdraw = withdraw
         self._confirm = confirm
         self.keys = keys
-        self._applied_state: AppliedState | None = None
-        self._replica: Replica | None = None
-        self._submitting: Submitting | None = None
-        self._has_log = trio.Event()
-
-    def founded(self, replica: Replica, applied_state: AppliedState, signer: EntrySigner, client_name: str) -> None:
-        """From now on there is a log; under `client_name`, unique to this life, others' entries are submitted."""
-        self._replica, self._applied_state = replica, applied_state
-        self._submitting = Submitting(replica, applied_state, signer, client_name)
-        self._has_log.set()
+        self._current = current
 
     async def view(self) -> FarmView:
         """The picture of this moment."""
@@ -103,18 +93,17 @@ class NodePort:
         if linearizable:
             await self._catch_up()
         with trio.move_on_after(wait_ms / 1000), suppress(ServerStoppedError):
-            await self._has_log.wait()
-            if self._replica is not None:
-                await self._replica.server.wait_applied(start)
-        if self._replica is None or self._applied_state is None:
+            await (await self._current.founded()).replica.server.wait_applied(start)
+        farm = self._current.farm
+        if farm is None:
             return LogPage(first_index=1, last_index=0, commit_index=0, next_index=start)
-        server, applied_state = self._replica.server, self._applied_state
+        server, applied_state = farm.replica.server, farm.applied_state
         about = server.describe()
         applied, kept = about.applied, about.raft.log_start.index + 1
         # What a snapshot covers and the log no longer holds is skipped; the page says where it begins.
         start = max(start, kept)
         readable = max(0, min(limit, applied - start + 1))
-        entries = await self._read(self._replica, start, readable) if readable else ()
+        entries = await self._read(farm.replica, start, readable) if readable else ()
         shown = tuple(
             log_entry(start + offset, entry, applied_state.log_time_at(start + offset))
             for offset, entry in enumerate(entries)
@@ -128,10 +117,11 @@ class NodePort:
         )
 
     async def _catch_up(self) -> None:
-        if self._replica is None:
-            raise Refused(503, "no-leader", "this node is not a server of a founded farm; see `garlicfarm status`")
+        replica = self._current.replica()
+        if replica is None:
+            raise Refused(503, "no-leader", NO_SERVER)
         try:
-            await self._replica.read_barrier()
+            await replica.read_barrier()
         except NotLeaderError as error:
             text = "no leader has confirmed in time what is committed; read without `linearizable`, or try again"
             raise Refused(503, "no-leader", text) from error
@@ -157,32 +147,27 @@ class NodePort:
         refusal = _refusal(entry)
         if refusal is not None:
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=refusal)
-        if self._submitting is None:
-            return SubmitAnswer(
-                outcome=SubmitOutcome.REFUSED,
-                reason="this node is not a server of a founded farm; see `garlicfarm status`",
-            )
-        return await self._submitting.submit(entry, request)
+        farm = self._current.farm
+        if farm is None:
+            return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=NO_SERVER)
+        return await farm.submitting.submit(entry, request)
 
     async def command(self, body: bytes) -> CommandAnswer:
         """Have what an operator asks for committed; `Refused` says why it came to nothing."""
-        if self._submitting is None or self._applied_state is None:
-            raise Refused(409, "no-server", "this node is not a server of a founded farm; see `garlicfarm status`")
-        return await OperatorCommands(self._make_view(), self._applied_state, self._submitting.submit).grant(body)
+        farm = self._current.required()
+        return await OperatorCommands(self._make_view(), farm.applied_state, farm.submitting.submit).grant(body)
 
     async def log_time(self) -> LogTimeAnswer:
         """The farm's time, and the servers' clocks beside it."""
-        view = self._make_view()
-        if self._applied_state is None or view.node.raft_id is None:
-            raise Refused(409, "no-server", "this node is not a server of a founded farm; see `garlicfarm status`")
-        applied_state, state = self._applied_state, self._applied_state.state
-        judgement = applied_state.judge_clocks(view.node.raft_id)
+        farm = self._current.required()
+        applied_state, state = farm.applied_state, farm.state
+        judgement = applied_state.judge_clocks(farm.replica.server_id)
         offsets_ms: Mapping[int, int] = {} if judgement is None else judgement.offsets_ms
         voters = {each for majority in state.clocks.majorities for each in majority}
         return LogTimeAnswer(
             log_time_ms=state.log_time_ms,
             majority_ms=None if judgement is None else judgement.majority_ms,
-            latest_ms=state.clocks.limit_ms(view.raft.term, applied_state.farm.tuning.period_ms),
+            latest_ms=state.clocks.limit_ms(farm.replica.server.role.term, applied_state.farm.tuning.period_ms),
             agreed=judgement is not None and judgement.agreed,
             clocks=tuple(
                 ServerClock(each, server_name(state.admitted, each), each in voters, offsets_ms.get(each))
@@ -196,9 +181,7 @@ class NodePort:
 
     async def transfer(self, to: str | None) -> str:
         """Hand leadership to the node of that name or Raft id, or to whoever is caught up best; who leads now."""
-        if self._replica is None:
-            raise Refused(409, "no-server", "this node is not a server of a founded farm; see `garlicfarm status`")
-        return await hand_over(self._replica, self._make_view().raft.voters, to)
+        return await hand_over(self._current.required().replica, self._make_view().raft.voters, to)
 
     async def withdraw(self) -> str | None:
         """Take back this node's promise to found the farm; a text says why it cannot be."""

@@ -8,6 +8,7 @@ than a handshake and the head of a request take. Who comes from where a token wa
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -28,10 +29,10 @@ class Place:
 class RemotePlaces:
     """Who is connected by TCP."""
 
-    def __init__(self, strangers_max: int, authenticated_max: int) -> None:
+    def __init__(self, strangers_max: int, authenticated_max: int, gave_way: Callable[[], None]) -> None:
+        """`gave_way` is called for each stranger that is closed for another."""
         self.known = KnownSources()
-        self.gave_way = 0
-        """Strangers that were closed for another."""
+        self._gave_way = gave_way
         self._strangers_max = strangers_max
         self._authenticated_max = authenticated_max
         self._strangers: dict[Place, None] = {}
@@ -45,7 +46,7 @@ class RemotePlaces:
             oldest = next(each for each in crowd if each.source == crowding)
             del self._strangers[oldest]
             oldest.scope.cancel()
-            self.gave_way += 1
+            self._gave_way()
         place = Place(source_of(address), address in self.known)
         self._strangers[place] = None
         return place

@@ -100,13 +100,34 @@ def refusal(status: int, code: str, text: str) -> Answer:
     return Answer(status, encode(RefusalAnswer(RefusalView(code, text))))
 
 
+def new_counters() -> dict[str, int]:
+    """What the control endpoint counts; its server, its routes and the view share one."""
+    return dict.fromkeys(
+        (
+            "control_connections",
+            "control_connections_refused",
+            "control_connections_broken",
+            "control_unauthorized",
+            "control_requests",
+            "control_refused",
+            "control_internal_errors",
+        ),
+        0,
+    )
+
+
 class Routes:
     """Answers requests out of a `NodePort`."""
 
-    def __init__(self, port: NodePort, more: Mapping[str, tuple[str, Handler]] | None = None) -> None:
-        """`more`: routes that other parts of the node answer."""
+    def __init__(
+        self,
+        port: NodePort,
+        more: Mapping[str, tuple[str, Handler]] | None = None,
+        counters: dict[str, int] | None = None,
+    ) -> None:
+        """`more`: routes that other parts of the node answer. `counters`: of `new_counters`."""
         self._port = port
-        self.counters = {"control_requests": 0, "control_refused": 0, "control_internal_errors": 0}
+        self.counters = new_counters() if counters is None else counters
         self._handlers: dict[str, tuple[str, Handler]] = {
             "/v1/view": ("GET", self._view),
             "/v1/cluster": ("GET", self._cluster),

@@ -25,7 +25,7 @@ import trio
 from bridge.node.control.access import Access, RemoteAccess
 from bridge.node.control.node_port import NodePort
 from bridge.node.control.places import Place, RemotePlaces
-from bridge.node.control.routes import Answer, Handler, Request, Routes, refusal
+from bridge.node.control.routes import Answer, Handler, Request, Routes, new_counters, refusal
 from bridge.node.security.control_socket import ControlSocketError, identity, listen, remove_if_ours
 from bridge.node.security.local_trust import is_trusted_user, peer_user_id
 from consensus.net import AcceptOptions, AcceptQueue, DropReason, TlsStream
@@ -83,31 +83,27 @@ class ControlServer:
         limits: ControlLimits | None = None,
         remote: RemoteAccess | None = None,
         more: Mapping[str, tuple[str, Handler]] | None = None,
+        counters: dict[str, int] | None = None,
         user_of: Callable[[trio.socket.SocketType], int | None] = peer_user_id,
     ) -> None:
-        """`more`: routes that other parts of the node answer. `user_of`: who is on the other side of a Unix socket."""
+        """`more`: routes that other parts of the node answer. `user_of`: who is on the other side of a Unix socket.
+
+        `counters`: what happened here so far, of `new_counters`.
+        """
         self._user_of = user_of
         self.path = path
         self.remote_port: int | None = None
         """The TCP port, once there is one."""
         self._remote = remote
-        self._routes = Routes(port, more)
+        self.counters = new_counters() if counters is None else counters
+        self._routes = Routes(port, more, self.counters)
         self._limits = limits or ControlLimits()
         self._local_connections = 0
-        self._places = RemotePlaces(self._limits.remote_strangers, self._limits.remote_connections)
+        self._places = RemotePlaces(self._limits.remote_strangers, self._limits.remote_connections, self._give_way)
         self._bodies_bytes = 0
-        self._counters = {
-            "control_connections": 0,
-            "control_connections_refused": 0,
-            "control_connections_broken": 0,
-            "control_unauthorized": 0,
-        }
 
-    @property
-    def counters(self) -> dict[str, int]:
-        """What happened here so far."""
-        refused = self._counters["control_connections_refused"] + self._places.gave_way
-        return {**self._counters, "control_connections_refused": refused, **self._routes.counters}
+    def _give_way(self) -> None:
+        self.counters["control_connections_refused"] += 1
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve. `task_status` is started once the socket answers; a `ControlSocketError` says why it cannot."""
@@ -138,10 +134,10 @@ class ControlServer:
                 await trio.aclose_forcefully(transport)
 
         def arrived() -> None:
-            self._counters["control_connections"] += 1
+            self.counters["control_connections"] += 1
 
         def dropped(_address: str, _why: DropReason) -> None:
-            self._counters["control_connections_refused"] += 1
+            self.counters["control_connections_refused"] += 1
 
         try:
             listeners = await trio.open_tcp_listeners(remote.address.port, host=remote.address.host)
@@ -165,13 +161,13 @@ class ControlServer:
         await nursery.start(queue.serve, listeners, accept)
 
     async def _serve(self, stream: trio.SocketStream) -> None:
-        self._counters["control_connections"] += 1
+        self.counters["control_connections"] += 1
         with self._counted():
             async with stream:
                 if is_trusted_user(self._user_of(stream.socket)):
                     await self._guarded(stream, None)
                 else:
-                    self._counters["control_unauthorized"] += 1
+                    self.counters["control_unauthorized"] += 1
 
     async def _guarded(self, stream: trio.abc.Stream, client: _Client | None) -> None:
         try:
@@ -179,12 +175,12 @@ class ControlServer:
                 with trio.fail_after(self._stranger_s):
                     await stream.do_handshake()
             if client is None and self._local_connections > self._limits.connections:
-                self._counters["control_connections_refused"] += 1
+                self.counters["control_connections_refused"] += 1
                 await self._refuse(stream, f"{self._limits.connections} connections are open already; try again")
             else:
                 await self._converse(stream, client)
         except (h11.ProtocolError, trio.BrokenResourceError, trio.TooSlowError):
-            self._counters["control_connections_broken"] += 1
+            self.counters["control_connections_broken"] += 1
 
     @property
     def _stranger_s(self) -> float:
@@ -215,7 +211,7 @@ class ControlServer:
                     await self._send(stream, connection, refusal(413, "too-large", text), closing=True)
                     return
                 except Full as full:
-                    self._counters["control_connections_refused"] += 1
+                    self.counters["control_connections_refused"] += 1
                     await self._refuse(stream, str(full), connection)
                     return
                 except h11.RemoteProtocolError as error:
@@ -235,7 +231,7 @@ class ControlServer:
             connection.start_next_cycle()
 
     async def _refuse_unauthorized(self, stream: trio.abc.Stream, connection: h11.Connection) -> None:
-        self._counters["control_unauthorized"] += 1
+        self.counters["control_unauthorized"] += 1
         text = "show a token: 'Authorization: Bearer …' with what is in control.read.token or control.admin.token"
         await self._send(stream, connection, refusal(401, "unauthorized", text), closing=True)
 

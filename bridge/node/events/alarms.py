@@ -12,6 +12,10 @@ from bridge.api.view import AlarmView
 from bridge.node.events.event_log import EventLog
 
 
+class NodeStopped(Exception):  # noqa: N818 - it is an end, told in words, not a fault of the program
+    """The node cannot go on; the text says why and what to do."""
+
+
 class Alarms:
     """The board."""
 

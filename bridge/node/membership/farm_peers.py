@@ -43,9 +43,9 @@ class KnownFarm:
     """What this node knows of who belongs, once it knows its farm."""
 
     founding: Founding
-    notes: AdmissionStore
+    admissions: AdmissionStore
     applied_state: AppliedState
-    group: Callable[[], Collection[int]]
+    group: Callable[[], Collection[int]] = tuple
     """The Raft ids of the configuration in effect; none before the server runs."""
 
     def is_lapsed(self, server_id: int) -> bool:
@@ -56,7 +56,7 @@ class KnownFarm:
         """Whose Raft id it is: by the log, else by what was noted of it before the log was replayed."""
         admitted = self.applied_state.state.admitted.get(server_id)
         if admitted is None:
-            node_id = self.notes.node_id_of(server_id)
+            node_id = self.admissions.node_id_of(server_id)
             admitted = None if node_id is None else Admitted(node_id)
         return admitted
 
@@ -65,17 +65,37 @@ class KnownFarm:
         known = raft_id_of(self.applied_state.state.admitted, node_id)
         if known is not None:
             return known
-        noted = self.notes.raft_id_of(node_id)
+        noted = self.admissions.raft_id_of(node_id)
         return None if noted is None or self.is_lapsed(noted) else noted
 
     def expulsion(self, node_id: bytes) -> str | None:
         """Why this identity is out for good; None if it is not."""
-        if node_id in self.notes.out:
+        if node_id in self.admissions.out:
             return (
                 f"the identity {node_id.hex()} was evicted or replaced, and is never admitted again: a router that may"
                 " come back needs a new state directory, and with it a new identity"
             )
         return out_refusal(self.applied_state.state.admitted, node_id)
+
+    def is_out(self, server_id: int) -> bool:
+        """Whether the log says that this server's identity is retired or evicted."""
+        each = self.applied_state.state.admitted.get(server_id)
+        return each is not None and not each.is_member
+
+    def may_tell_keys(self, node_id: bytes) -> bool:
+        """Whether what this identity says of the gossip keys counts: the farm admitted it.
+
+        What is on disk of the farm counts until the log has been replayed. Otherwise a copied key could tell keys to
+        every node that restarts, which would pass them on under its own signature.
+        """
+        if node_id in self.admissions.out:
+            return False
+        admitted = self.applied_state.state.admitted
+        known = raft_id_of(admitted, node_id)
+        if known is not None:
+            return admitted[known].is_member
+        noted = self.admissions.raft_id_of(node_id)
+        return noted is not None and not self.is_lapsed(noted)
 
     def is_removed(self, server_id: int) -> bool:
         """Whether an operator has removed this server, and the group does not need it any more."""
@@ -85,16 +105,17 @@ class KnownFarm:
         """All that verdicts rest on and that changes: equal grounds, equal verdicts."""
         state = self.applied_state.state
         table = frozenset((number, each.node_id, each.key, each.standing) for number, each in state.admitted.items())
-        return table, self.notes.out, frozenset(number for number in state.removed if self.is_removed(number))
+        return table, self.admissions.out, frozenset(number for number in state.removed if self.is_removed(number))
 
 
 class FarmPeers:
-    """The directory of one node. `farm` is set once, when the node knows its farm."""
+    """The directory of one node. `farm` is None for as long as the node does not know its farm."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: Identity, farm: KnownFarm | None) -> None:
+        """`farm`: what this node remembers of it."""
         self._identity = identity
         self._public_key = identity.key.public_key().public_bytes_raw()
-        self.farm: KnownFarm | None = None
+        self.farm = farm
 
     @property
     def public_key(self) -> bytes:
@@ -107,7 +128,7 @@ class FarmPeers:
 
     def admissions(self) -> tuple[bytes, ...]:
         """What shows this node's identity to who has not heard of it."""
-        return () if self.farm is None else self.farm.notes.chain
+        return () if self.farm is None else self.farm.admissions.chain
 
     def judge(self, claim: Claim) -> Refusal | None:
         """What is against this claim; the sentence says who, and why."""
@@ -127,6 +148,17 @@ class FarmPeers:
     def is_out(self, node_id: bytes) -> bool:
         """Whether this identity was evicted or replaced: nobody calls it."""
         return self.farm is not None and self.farm.expulsion(node_id) is not None
+
+    def may_tell_keys(self, node_id: bytes) -> bool:
+        """Whether what this identity says of the gossip keys counts.
+
+        Before a node knows its farm nobody is admitted: an identity that signs may be a founder-to-be, and is believed.
+        """
+        return self.farm is None or self.farm.may_tell_keys(node_id)
+
+    def is_server_out(self, server_id: int) -> bool:
+        """Whether the log says that this server's identity is retired or evicted: nobody dials it or listens to it."""
+        return self.farm is not None and self.farm.is_out(server_id)
 
     async def follow(self, farm: KnownFarm, end_connections: Callable[[Callable[[ProvenPeer], bool]], None]) -> None:
         """End the connections of those who would not be let in any more, until cancelled."""

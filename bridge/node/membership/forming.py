@@ -128,8 +128,8 @@ class Forming:
         self._requests: list[_Request] = []
         self._work = trio.Event()
         self._settled = trio.Event()
-        self.founded: Founded | None = None
-        self.known: Founding | None = None
+        self.outcome: Founded | KnowsCluster | None = None
+        """What has come of it; None while it goes on."""
 
     @property
     def phase(self) -> Phase:
@@ -161,9 +161,21 @@ class Forming:
         await request.done.wait()
         return request.refusal
 
-    async def until_settled(self) -> None:
-        """Returns once the farm is founded or known; see `founded` and `known`."""
-        await self._settled.wait()
+    @property
+    def founding(self) -> Founding | None:
+        """Of the farm that this node belongs to, or is to belong to."""
+        return None if self.outcome is None else self.outcome.founding
+
+    @property
+    def cluster_id(self) -> bytes | None:
+        """Of that farm."""
+        return None if self.outcome is None else self.outcome.founding.cluster_id
+
+    async def until_settled(self) -> Founded | KnowsCluster:
+        """Returns once the farm is founded, by this node among others or without it."""
+        while self.outcome is None:
+            await self._settled.wait()
+        return self.outcome
 
     async def run(self) -> None:
         """Works until cancelled, or until a promise cannot be kept on disk (UnusableFormationError)."""
@@ -214,11 +226,8 @@ class Forming:
                 return self._core.step(Persisted(number), _now_ms(), time.time_ns() // 1_000_000)
             case Advertise(notice):
                 self._advertise(notice)
-            case Founded():
-                self.founded = effect
-                self._settled.set()
-            case KnowsCluster(founding):
-                self.known = founding
+            case Founded() | KnowsCluster():
+                self.outcome = effect
                 self._settled.set()
             case Alarm() | RequestRefused():
                 pass  # What stands is read from the core after each step; a refusal is the answer to its asker.

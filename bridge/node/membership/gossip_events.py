@@ -1,24 +1,34 @@
-"""What gossip tells this node, passed on to whom it concerns.
+"""What gossip tells this node, passed on to the parts that it concerns.
 
-    a member's status or metadata ──▶ roster, trace, formation
-    an alarm of gossip            ──▶ the board; of a twin: the end of this node
+    a member's status or metadata ──▶ member directory, trace, formation
+    an alarm of gossip            ──▶ the alarms; of a twin: the end of this node
     a key offered                 ──▶ identities
 
 A live twin of this identity ends the node at once, without handing anything over: until one of the two is gone, neither
 may vote in the name of both. So do words of a later life of its own: it has forgotten what it voted in that.
+
+*Before a server that has voted in an earlier life votes again* it looks around first (`wait_for_conflicts`). A state
+directory can be a clone of one that runs elsewhere, or older than the last life of its own identity, and the files
+cannot tell: a clone of a whole disk has the same inodes. Gossip finds both out within a few periods of the first
+contact and ends the node. A Raft server that was started at once would have voted meanwhile, and in an election two
+twins of one voter make two leaders. So a server with a storage waits until gossip has a peer, and then for some periods
+more. Without any peer it does not wait for ever: a farm whose gossip is cut off still has its Raft port.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bridge.node.events.alarms import Alarms
+import trio
+
+from bridge.node.events.alarms import Alarms, NodeStopped
 from bridge.node.events.event_log import EventLog
-from bridge.node.events.stopped import NodeStopped
 from bridge.node.membership.forming import Forming
-from bridge.node.membership.identities import Identities
 from bridge.node.membership.member_directory import MemberDirectory
-from bridge.node.membership.membership_provider import MembershipProvider
+from bridge.node.membership.membership_provider import MembershipProvider, gossip_options
+from bridge.node.raft.replica import STORAGE_NOTE
 from bridge.node.security.farm_keys import FarmKeys
+from bridge.node.settings.configuration import NodeConfiguration
 from gossip import (
     Alarm,
     AlarmKind,
@@ -30,6 +40,8 @@ from gossip import (
     UserEventReceived,
 )
 
+PERIODS_WITH_A_PEER: Final = 5
+PERIODS_WITHOUT: Final = 15
 _FORGOTTEN: Final = (
     "What it voted and acknowledged since, it has forgotten, so it must not vote again: put the newest state directory"
     " back and start one process with it; or, if that is lost, start with an empty one, and at the leader `garlicfarm"
@@ -44,7 +56,8 @@ class GossipEvents:
     agent: MembershipProvider
     member_directory: MemberDirectory
     forming: Forming
-    identities: Identities
+    offered: Callable[[KeyOffered], Awaitable[None]]
+    """What becomes of an offered key."""
     farm_keys: FarmKeys
     trace: EventLog
     alarms: Alarms
@@ -62,8 +75,8 @@ class GossipEvents:
                 continue  # what follows looks at all members: once for all that has happened
             members, peers = agent.counts
             if lost or len(member_directory) > members:
-                member_directory.refresh()
                 lost = 0
+                member_directory.refresh()
             if peers:
                 self.alarms.clear(AlarmKind.ISOLATED.value)
                 self.alarms.clear(AlarmKind.KEY_RETIRED.value)
@@ -79,7 +92,7 @@ class GossipEvents:
             case Alarm():
                 self._heed(event)
             case KeyOffered():
-                await self.identities.offered(event)
+                await self.offered(event)
             case KeyringUpdateRefused(teller, source):
                 facts = {"id": teller.hex(), "from": f"{source.host}:{source.port}"}
                 self.trace.append("key-news-refused", {**facts, "reason": "its teller is not admitted"})
@@ -100,3 +113,17 @@ class GossipEvents:
                 self.alarms.set(AlarmKind.FOREIGN_VERSION.value, text, "install the same release on every node")
             case Alarm(kind, text):
                 self.alarms.set(kind.value, text, "see docs/reference/alarms.md")
+
+
+async def wait_for_conflicts(
+    provider: MembershipProvider, member_directory: MemberDirectory, settings: NodeConfiguration
+) -> None:
+    """Returns when no conflicting instance has answered, or no peer is there; at once before the first storage."""
+    if settings.gossip is None or not (settings.state_dir / STORAGE_NOTE).exists():
+        return
+    period_s = gossip_options(settings.gossip).gossip_period_ms / 1000
+    with trio.move_on_after(PERIODS_WITHOUT * period_s) as alone:
+        while provider.counts[1] == 0:
+            await member_directory.news()
+    if not alone.cancelled_caught:
+        await trio.sleep(PERIODS_WITH_A_PEER * period_s)

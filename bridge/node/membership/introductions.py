@@ -8,13 +8,13 @@ its handshake, behind the password: each side's signed description (name, endpoi
 newcomers are admitted) and those that it has of others. A connection that is made only for that is closed again after
 the 101. Who is alive follows from these and from Raft's connections (`bridge.core.membership.connection_membership`).
 
-To the rest of the node this stands in gossip's place (`company`). It changes no keys, and queries nobody.
+To the rest of the node this stands in gossip's place (`membership_provider`). It changes no keys, and queries nobody.
 """
 
 import base64
 import binascii
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from types import MappingProxyType
 
@@ -50,6 +50,20 @@ GOODBYE_S = 30.0
 BREATH_S = 0.1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """What the node knows of the others by other ways than introductions."""
+
+    settled: Callable[[], bool] = lambda: False
+    """Whether there is a farm: until then introductions are hurried."""
+    connected: Callable[[], Collection[NodeId]] = tuple
+    """The members with which a Raft connection stands."""
+    addresses: Callable[[], Iterable[PeerAddress]] = tuple
+    """Where the known members listen."""
+    avoided: Callable[[], Iterable[PeerAddress]] = tuple
+    """Where members listen that were thrown out: nobody calls them, though they may be seeds."""
+
+
 class Introductions:
     """One node's acquaintances. `run` it once; everything that is not async returns at once."""
 
@@ -66,7 +80,6 @@ class Introductions:
         hurried_s: float,
     ) -> None:
         self._seeds, self._advertised = tuple(seeds), advertised
-        self._dialer: Dialer | None = None
         self._random = Random()
         self._core = ConnectionMembership(own, int(SILENT_PERIODS * period_s * 1000))
         self._signer = signer
@@ -78,14 +91,8 @@ class Introductions:
         self._changed = trio.Event()
         self._heard, self._said, self._refused = 0, 0, 0
         self._adopting: int | None = None
-        self.settled: Callable[[], bool] = lambda: False
-        """Whether there is a farm: until then introductions are hurried."""
-        self.connected: Callable[[], Collection[NodeId]] = tuple
-        """With whom a Raft connection stands."""
-        self.addresses: Callable[[], Iterable[PeerAddress]] = tuple
-        """Where those listen who are known."""
-        self.avoided: Callable[[], Iterable[PeerAddress]] = tuple
-        """Where those listen who were thrown out: nobody calls them, though they may be seeds."""
+        """The generation that this node has to rise above, since others know it."""
+        self._leaving, self._said_goodbye = trio.Event(), trio.Event()
 
     # -- in gossip's place ---------------------------------------------------------------------------------------------
 
@@ -186,24 +193,21 @@ class Introductions:
 
     # -- at work -------------------------------------------------------------------------------------------------------
 
-    def call_by(self, dialer: Dialer) -> None:
-        """How others are reached."""
-        self._dialer = dialer
-
-    async def run(self) -> None:
+    async def run(self, dialer: Dialer, others: Others) -> None:
         """Introduce this node to its seeds and to whom it knows, until cancelled; then the events end."""
         visited: set[PeerAddress] = set()
         try:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._say_goodbye, dialer, others)
                 while True:
-                    for change in self._core.look(now_ms(), self.connected()):
+                    for change in self._core.look(now_ms(), others.connected()):
                         self._publish(change)
                     if self._adopting is not None:
                         await self._adopt(self._adopting)
-                    for address in self._contacts() - visited:
+                    for address in self._contacts(others) - visited:
                         if len(visited) < CONTACTS_MAX:
                             visited.add(address)
-                            nursery.start_soon(self._visit, address, visited)
+                            nursery.start_soon(self._visit, dialer, others, address, visited)
                     await trio.sleep(LOOK_INTERVAL_S)
         finally:
             self._ring.close()
@@ -211,31 +215,35 @@ class Introductions:
     async def leave(self) -> None:
         """Say goodbye to everybody, and wait a moment for that to arrive."""
         self._core.say_goodbye()
+        self._leaving.set()
         with trio.move_on_after(GOODBYE_S):
-            async with trio.open_nursery() as nursery:
-                for address in self._contacts():
-                    nursery.start_soon(self._introduce, address)
+            await self._said_goodbye.wait()
 
-    def _contacts(self) -> set[PeerAddress]:
+    async def _say_goodbye(self, dialer: Dialer, others: Others) -> None:
+        await self._leaving.wait()
+        async with trio.open_nursery() as nursery:
+            for address in self._contacts(others):
+                nursery.start_soon(self._introduce, dialer, address)
+        self._said_goodbye.set()
+
+    def _contacts(self, others: Others) -> set[PeerAddress]:
         # The same list of seeds may have been given to all nodes.
-        return {*self._seeds, *self.addresses()} - {self._advertised, *self.avoided()}
+        return {*self._seeds, *others.addresses()} - {self._advertised, *others.avoided()}
 
-    async def _visit(self, address: PeerAddress, visited: set[PeerAddress]) -> None:
+    async def _visit(self, dialer: Dialer, others: Others, address: PeerAddress, visited: set[PeerAddress]) -> None:
         """Introduce this node at one address, as long as it is a seed or somebody's."""
-        while address in self._contacts():
+        while address in self._contacts(others):
             said = self._core.own.incarnation
-            await self._introduce(address)
-            with trio.move_on_after(self._period_s if self.settled() else self._hurried_s):
+            await self._introduce(dialer, address)
+            with trio.move_on_after(self._period_s if others.settled() else self._hurried_s):
                 if said == self._core.own.incarnation:
                     await self._changed.wait()
             await trio.sleep(BREATH_S)
         visited.discard(address)
 
-    async def _introduce(self, address: PeerAddress) -> None:
-        if self._dialer is None:
-            return
+    async def _introduce(self, dialer: Dialer, address: PeerAddress) -> None:
         try:
-            dialed = await self._dialer.dial(address)
+            dialed = await dialer.dial(address)
         except GarlicFarmError as error:
             self._metrics.incident(error.fault, str(address), f"introduction to {address}: {error}", ours=True)
         else:

@@ -4,25 +4,22 @@ transport = "tls"  ──▶ gossip.node.agent.Agent
 transport = "i2p"  ──▶ bridge.node.membership.introductions.Introductions
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import gossip
-from bridge.node.membership.forming import Forming
-from bridge.node.membership.introductions import Introductions
+from bridge.node.membership.introductions import Introductions, Others
 from bridge.node.membership.member_directory import MemberDirectory
-from bridge.node.membership.node_metadata import OwnMetadata
 from bridge.node.raft.connecting import Connecting, HandshakeWords
-from bridge.node.raft.replica import RequestGateway
 from bridge.node.settings.choices import Timing
 from bridge.node.settings.configuration import GossipSettings, NodeConfiguration
 from bridge.node.settings.timing import profile_of
-from consensus.protocols.garlic_farm import PeerAddress
+from consensus.protocols.garlic_farm import Metrics, PeerAddress
 from gossip import (
     Address,
     GroupDescription,
@@ -83,58 +80,66 @@ class MembershipProvider(Protocol):
         """Tell the others that this node goes."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupKeys:
+    """What gossip asks the farm about its keys."""
+
+    key_ring: KeyRing
+    """Of the farm key file."""
+    offer_keys: Callable[[NodeId, bytes], bytes]
+    """What to say to a node that comes with a retired key (NodeId, public key)."""
+    may_tell_keys: Callable[[NodeId], bool]
+    """Whether what this identity says of keys counts."""
+
+
 @asynccontextmanager
 async def open_membership(
-    settings: NodeConfiguration,
-    own_metadata: OwnMetadata,
-    key_ring: KeyRing,
-    connecting: Connecting,
-    offer_keys: Callable[[NodeId, bytes], bytes],
-    may_tell_keys: Callable[[NodeId], bool],
+    settings: NodeConfiguration, metadata: bytes, keys: GroupKeys, metrics: Metrics
 ) -> AsyncIterator[MembershipProvider]:
-    """The company of one node while the block lasts.
-
-    `offer_keys`: what to say to whoever comes with a retired key; `may_tell_keys`: whose news of keys counts.
-    """
+    """The membership of one node while the block lasts. Introductions are made from `introduce` on."""
     if settings.gossip is not None:
         chosen = settings.gossip
         async with gossip.open(
             chosen.bind,
-            key=key_ring,
+            key=keys.key_ring,
             advertise=chosen.advertise,
             seeds=chosen.seeds,
             state_directory=settings.state_dir,
             capacity=chosen.capacity,
-            metadata=own_metadata.metadata(),
+            metadata=metadata,
             options=gossip_options(chosen),
             broadcast=chosen.broadcast,
             allow_wan=chosen.allow_wan,
-            offer_keys=offer_keys,
-            may_tell_keys=may_tell_keys,
+            offer_keys=keys.offer_keys,
+            may_tell_keys=keys.may_tell_keys,
         ) as group:
             yield group
         return
     with ExitStack() as stack:
-        introductions = _introductions(settings, own_metadata, connecting, stack)
-        introductions.call_by(connecting.introduce_by(HandshakeWords(introductions.introduced, introductions.met)))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(introductions.run)
-            yield introductions
-            nursery.cancel_scope.cancel()
+        yield _introductions(settings, metadata, metrics, stack)
 
 
-def acquaint(
-    company: MembershipProvider,
+def words_of(provider: MembershipProvider) -> HandshakeWords:
+    """What handshakes carry: introductions where there is no gossip."""
+    if isinstance(provider, Introductions):
+        return HandshakeWords(provider.introduced, provider.met)
+    return HandshakeWords()
+
+
+async def introduce(
+    provider: MembershipProvider,
+    connecting: Connecting,
     member_directory: MemberDirectory,
-    forming: Forming,
-    gateway: RequestGateway,
+    settled: Callable[[], bool],
+    connected: Callable[[], Collection[int]],
     is_out: Callable[[bytes], bool],
 ) -> None:
-    """Tell those who introduce themselves what the node knows by now; gossip needs to know none of it.
+    """Where there is no gossip, introduce this node to others until cancelled.
 
+    `settled`: whether the node knows its farm; `connected`: the Raft ids of the servers that it has a connection to;
     `is_out`: whether an identity was thrown out.
     """
-    if not isinstance(company, Introductions):
+    if not isinstance(provider, Introductions):
         return
 
     def addresses(*, out: bool) -> list[PeerAddress]:
@@ -142,15 +147,17 @@ def acquaint(
         found = [member_directory.address_of(each.node_id) for each in wanted if out or each.status is not Status.LEFT]
         return [address for address in found if address is not None]
 
-    def connected() -> set[NodeId]:
-        if gateway.replica is None:
-            return set()
-        servers = {link.peer for link in gateway.replica.links.describe() if link.connected}
+    def present() -> set[NodeId]:
+        servers = connected()
         return {each.node_id for each in member_directory.members() if each.metadata.raft_id in servers}
 
-    company.addresses, company.avoided = partial(addresses, out=False), partial(addresses, out=True)
-    company.connected = connected
-    company.settled = lambda: forming.founded is not None or forming.known is not None
+    others = Others(
+        settled=settled,
+        connected=present,
+        addresses=partial(addresses, out=False),
+        avoided=partial(addresses, out=True),
+    )
+    await provider.run(connecting.introducer(), others)
 
 
 def gossip_options(settings: GossipSettings) -> gossip.Options:
@@ -158,9 +165,7 @@ def gossip_options(settings: GossipSettings) -> gossip.Options:
     return gossip.Options.loopback() if settings.timing is Timing.LOCAL else gossip.Options.lan()
 
 
-def _introductions(
-    settings: NodeConfiguration, own_metadata: OwnMetadata, connecting: Connecting, stack: ExitStack
-) -> Introductions:
+def _introductions(settings: NodeConfiguration, metadata: bytes, metrics: Metrics, stack: ExitStack) -> Introductions:
     """The next life of this node begins."""
     directory, consensus = settings.state_dir, settings.consensus
     stack.enter_context(exclusive(directory))
@@ -173,13 +178,13 @@ def _introductions(
         address=Address(consensus.bind.host, consensus.bind.port),
         incarnation=Incarnation(generation, 0),
         capacity=DEFAULT_CAPACITY,
-        metadata=own_metadata.metadata(),
+        metadata=metadata,
     )
     return Introductions(
         own,
         Signer(identity.key),
         GenerationKeeper(directory, identity.node_id, generation),
-        connecting.metrics,
+        metrics,
         seeds=[PeerAddress(seed.host, seed.port, None) for seed in settings.transport.seeds],
         advertised=PeerAddress(consensus.advertise.host, consensus.advertise.port, None),
         period_s=period_s,

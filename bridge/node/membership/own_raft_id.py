@@ -20,13 +20,14 @@ from typing import Protocol
 
 import trio
 
-from bridge.core.formation.founding import Founding
-from bridge.node.membership.admissions import AdmissionStore
+from bridge.node.events.alarms import Alarms
+from bridge.node.membership.farm_peers import KnownFarm
 from bridge.node.membership.member_directory import DirectoryEntry, MemberDirectory
 from bridge.node.raft.applied_state import AppliedState
 from consensus.protocols.garlic_farm import Dialed, GarlicFarmError, PeerAddress
 from gossip.wire import node_id_of
 
+ALARM = "not-admitted"
 RETRY_S = 5.0
 """As long as a call may take on a LAN: more often, a liar's words would keep the node busy calling."""
 PAUSE_LIMIT_S = 600.0
@@ -49,24 +50,31 @@ class OwnRaftId:
 
     def __init__(
         self,
-        notes: AdmissionStore,
+        farm: KnownFarm,
         member_directory: MemberDirectory,
         calls: Calls,
-        founding: Founding,
         is_out: Callable[[bytes], bool],
+        alarms: Alarms,
     ) -> None:
         """`is_out`: whether an identity is known to be thrown out."""
-        self._notes = notes
+        self._notes = farm.admissions
+        self._founding = farm.founding
         self._member_directory = member_directory
         self._calls = calls
-        self._founding = founding
         self._is_out = is_out
+        self._alarms = alarms
         self._random = Random()
         self._pause_s = RETRY_S
 
     async def until_known(self) -> int:
         """This node's Raft id, as soon as a member tells it; on disk when this returns."""
         while (own_id := self._notes.own_id) is None:
+            node_id = self._notes.node_id.hex()
+            self._alarms.set(
+                ALARM,
+                f"this router ({node_id}) has found its farm, and is not admitted to it",
+                f"at the router that leads: `garlicfarm node approve {node_id}`",
+            )
             words = self._words(None)
             word = await self._proven(words)
             if word is not None:
@@ -75,6 +83,7 @@ class OwnRaftId:
                 await trio.sleep(RETRY_S)
             else:
                 await self._member_directory.news()
+        self._alarms.clear(ALARM)
         return own_id
 
     async def until_corrected(

@@ -84,7 +84,7 @@ class OwnIdentity:
 class ReconcilingParts:
     """What it works with.
 
-    `announce` tells routers their Raft ids through this node's metadata; `losing_vote` tells who is just being evicted.
+    `announce` tells routers their Raft ids through this node's metadata.
     """
 
     settings: ReconcileSettings
@@ -97,7 +97,6 @@ class ReconcilingParts:
     signer: EntrySigner
     member_directory: MemberDirectory
     announce: Callable[[tuple[tuple[bytes, int], ...]], None]
-    losing_vote: Callable[[], frozenset[int]] = frozenset
     trace: EventLog
     alarms: Alarms
 
@@ -109,6 +108,8 @@ class Reconciling:
         self._parts = parts
         self._busy = False
         self.waits: tuple[str, ...] = ()
+        self.losing_vote: frozenset[int] = frozenset()
+        """Servers that are being evicted: as a learner that is caught up and well each would get its vote back."""
 
     async def run(self) -> None:
         """Works until cancelled."""
@@ -152,7 +153,7 @@ class Reconciling:
             replace(
                 group_of(raft, parts.answered_within_ms),
                 removed=frozenset(parts.applied_state.state.removed),
-                losing_vote=parts.losing_vote(),
+                losing_vote=self.losing_vote,
             ),
         )
         listed = [each for each in parts.member_directory.members() if each.metadata.cluster == parts.cluster]

@@ -220,7 +220,6 @@ async def _read_storage(
     applied_state = AppliedState(
         founding.log_time_base_ms,
         EventLog("offline", clock_ms, 1),
-        lambda _: None,
         founding.founders,
         founding.cluster_id,
     )

@@ -124,7 +124,6 @@ class AppliedState:
         self,
         log_time_base_ms: int,
         trace: EventLog,
-        on_change: Callable[[Change], None],
         founders: tuple[bytes, ...],
         cluster_id: bytes,
         on_entry_without_effect: Callable[[EntryWithoutEffect], None] = lambda _: None,
@@ -136,7 +135,7 @@ class AppliedState:
         self.log_time = LogTime(log_time_base_ms, now_ms(), self._farm.tuning.period_ms)
         self.quorum = QuorumWatch(now_ms())
         self._trace = trace
-        self._on_change = on_change
+        self._listeners: list[Callable[[Change], None]] = []
         self._on_entry_without_effect = on_entry_without_effect
         self._moment_indexes = array("q", [0])
         self._moment_times_ms = array("q", [log_time_base_ms])
@@ -169,6 +168,10 @@ class AppliedState:
     def refusal_of(self, index: Index) -> str | None:
         """Why the entry at `index` changed nothing; None if it had its effect, or that is long ago."""
         return self._refusals.get(index)
+
+    def subscribe(self, listener: Callable[[Change], None]) -> None:
+        """Have `listener` called with each change that an entry makes from now on, replayed ones as well."""
+        self._listeners.append(listener)
 
     def history_ends_at(self, index: Index) -> None:
         """The log of an earlier life reaches up to `index`."""
@@ -282,7 +285,8 @@ class AppliedState:
                 self._trace.append(kind, data, log_time_ms=self.state.log_time_ms)
                 if isinstance(change, EntryWithoutEffect):
                     self._on_entry_without_effect(change)
-            self._on_change(change)
+            for listener in self._listeners:
+                listener(change)
 
     def _note_time(self, index: Index, record: Record) -> None:
         match record:

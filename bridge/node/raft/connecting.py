@@ -6,7 +6,8 @@
 Every handshake proves this node's identity, by the directory that also judges the other side's (`farm_peers`).
 Introductions are made in no server's name: they are signed themselves, and serve before there is a farm.
 
-What is unusable is said at the start, in words, before anything listens.
+What the settings and their files say is read first (`load_transport`), and what is unusable is said then, in words,
+before this node says anything to others. `Connecting` is made when there are keys to show and a gateway to ask.
 """
 
 import os
@@ -16,12 +17,12 @@ from functools import partial
 
 import trio
 
-from bridge.node.events.alarms import Alarms
-from bridge.node.raft.users import Users, read_password
+from bridge.node.events.alarms import Alarms, NodeStopped
+from bridge.node.raft.users import UserFiles, Users, read_files, read_password
 from bridge.node.security.certificates import watch_certificate
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.settings.configuration import NodeConfiguration
-from bridge.node.settings.descriptors import descriptor_shares
+from bridge.node.settings.descriptors import DescriptorShares, descriptor_shares
 from bridge.node.settings.timing import profile_of
 from bridge.node.settings.transport import ProxySettings
 from bridge.wire.log.proof import ends_like_proof
@@ -46,6 +47,7 @@ from consensus.protocols.garlic_farm import (
     TlsConnector,
     authority_context,
 )
+from gossip import Address
 
 PROVEN_ENTRY_US, OPAQUE_ENTRY_US = 500, 20
 """Processor time, twice what `python -m benchmarks identity-cost` and the state machine show for one."""
@@ -59,123 +61,135 @@ class HandshakeWords:
     met: Callable[[Identity], None] = lambda _: None
 
 
-class Connecting:
-    """Made before anything else of the node; raises CertificateError, UsersError and DescriptorError."""
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """What the settings and their files say of the way between servers, read once at the start."""
 
-    def __init__(
-        self, settings: NodeConfiguration, farm_keys: FarmKeys, metrics: Metrics, peers: PeerDirectory
-    ) -> None:
-        self.metrics = metrics
-        self._peers = peers
-        self._shares = descriptor_shares()
-        self._i2p_name = settings.consensus.advertise.host
-        self.users = Users(farm_keys, settings.transport.users)
-        self._cluster = farm_keys.filed.cluster
-        self._profile = profile_of(settings.consensus.timing)
-        self._words = HandshakeWords()
-        self._own_identity: Callable[[], Identity] = Identity
-        self._server: GarlicFarmServer | None = None
-        self.certificate: NodeCertificate | None = None
-        """None where I2P encrypts."""
-        transport = settings.transport
-        self._signed = transport.certificate is not None
-        if transport.proxy is not None:
-            self._transport: Connector = I2pConnector(_proxy(transport.proxy), os.urandom)
-        elif transport.ca_file is not None and transport.certificate is not None:
-            self.certificate = operators_certificate(transport.certificate)
-            self._transport = TlsConnector(authority_context(transport.ca_file))
-        else:
-            self.certificate = load_or_create_certificate(settings.state_dir)
-            self._transport = TlsConnector()
-
-    async def watch(self, alarms: Alarms) -> None:
-        """Look after the files of users and the end of the certificate, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.users.watch, alarms)
-            nursery.start_soon(partial(watch_certificate, self.certificate, alarms, signed=self._signed))
+    connector: Connector
+    certificate: NodeCertificate | None
+    """None where I2P encrypts."""
+    signed: bool
+    """By an authority, in whose name other servers believe it."""
+    users: UserFiles
+    shares: DescriptorShares
 
     @property
     def fingerprint(self) -> bytes | None:
         """Of the certificate that others may pin."""
         return None if self.certificate is None else self.certificate.fingerprint
 
-    def introduce_by(self, words: HandshakeWords) -> Dialer:
-        """From now on every handshake carries introductions; the dialer makes connections for nothing else."""
+
+def load_transport(settings: NodeConfiguration) -> Transport:
+    """Raises CertificateError, UsersError and DescriptorError, before this node says or opens anything."""
+    shares, users = descriptor_shares(), read_files(settings.transport.users)
+    transport = settings.transport
+    if transport.proxy is not None:
+        return Transport(
+            I2pConnector(_proxy(transport.proxy), os.urandom), None, signed=False, users=users, shares=shares
+        )
+    if transport.ca_file is not None and transport.certificate is not None:
+        connector = TlsConnector(authority_context(transport.ca_file))
+        own = operators_certificate(transport.certificate)
+        return Transport(connector, own, signed=True, users=users, shares=shares)
+    own = load_or_create_certificate(settings.state_dir)
+    return Transport(TlsConnector(), own, signed=False, users=users, shares=shares)
+
+
+class Connecting:
+    """One node's way to other servers, and theirs to it. It listens from `listen` on."""
+
+    def __init__(
+        self,
+        settings: NodeConfiguration,
+        transport: Transport,
+        farm_keys: FarmKeys,
+        peers: PeerDirectory,
+        handler: RequestHandler,
+        identity: Callable[[], Identity],
+        metrics: Metrics,
+        words: HandshakeWords,
+    ) -> None:
+        """`handler` answers others in the name of `identity`."""
+        self.transport = transport
+        self._peers = peers
+        self._identity = identity
         self._words = words
-        return self.dialer(lambda: Identity(self._own_identity().cluster_id), ConnectionRole.CLIENT)
+        self._i2p_name = settings.consensus.advertise.host
+        self._users = Users(farm_keys, settings.transport.users, transport.users)
+        self._cluster = farm_keys.filed.cluster
+        profile, shares = profile_of(settings.consensus.timing), transport.shares
+        self._dial_s = profile.dial_s
+        authenticator = Authenticator(
+            self._cluster,
+            self._users.password_of,
+            NonceBook(os.urandom(32), os.urandom),
+            identity,
+            peers=peers,
+            introduced=words.introduced,
+        )
+        self._server = GarlicFarmServer(
+            authenticator,
+            handler,
+            metrics,
+            connection_limits=replace(
+                profile.connection_limits,
+                handshakes_max=shares.raft_handshakes,
+                established_max=shares.raft_established,
+            ),
+            accepting=AcceptOptions(strangers_max=shares.raft_strangers_waiting, known_max=shares.raft_known_waiting),
+            connection=profile.conversation,
+            on_identity=words.met,
+            quota=ClientQuota(_cost_us),
+        )
+
+    async def watch(self, alarms: Alarms) -> None:
+        """Look after the files of users and the end of the certificate, until cancelled."""
+        transport = self.transport
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._users.watch, alarms)
+            nursery.start_soon(partial(watch_certificate, transport.certificate, alarms, signed=transport.signed))
+
+    def introducer(self) -> Dialer:
+        """Makes the connections that serve introductions alone, and are made in no server's name."""
+        return self.dialer(lambda: Identity(self._identity().cluster_id), ConnectionRole.CLIENT)
+
+    def client(self, cluster_id: str) -> Dialer:
+        """Calls servers of that cluster as a client."""
+        return self.dialer(lambda: Identity(cluster_id), ConnectionRole.CLIENT)
 
     def dialer(self, identity: Callable[[], Identity], role: ConnectionRole) -> Dialer:
         """Connects in the name of `identity`, to say what `role` may say."""
         caller = Caller(
             self._cluster,
-            self.users.credentials,
-            lambda: self._introduced(identity()),
+            self._users.credentials,
+            lambda: self._words.introduced(identity()),
             os.urandom,
             self._peers,
             role,
-            login=self.users.login,
+            login=self._users.login,
         )
-        return Dialer(
-            caller,
-            transport=self._transport,
-            timeout_s=self._profile.dial_s,
-            on_identity=self._met,
-        )
+        return Dialer(caller, transport=self.transport.connector, timeout_s=self._dial_s, on_identity=self._words.met)
 
-    async def listen(
-        self,
-        nursery: trio.Nursery,
-        address: tuple[str, int],
-        handler: RequestHandler,
-        identity: Callable[[], Identity],
-    ) -> int:
-        """Accept connections as long as the nursery lives, at this port; OSError if the address cannot be had."""
-        self._own_identity = identity
-        authenticator = Authenticator(
-            self._cluster,
-            self.users.password_of,
-            NonceBook(os.urandom(32), os.urandom),
-            identity,
-            peers=self._peers,
-            introduced=self._introduced,
-        )
-        server = self._server = GarlicFarmServer(
-            authenticator,
-            handler,
-            self.metrics,
-            connection_limits=replace(
-                self._profile.connection_limits,
-                handshakes_max=self._shares.raft_handshakes,
-                established_max=self._shares.raft_established,
-            ),
-            accepting=AcceptOptions(
-                strangers_max=self._shares.raft_strangers_waiting, known_max=self._shares.raft_known_waiting
-            ),
-            connection=self._profile.conversation,
-            on_identity=self._met,
-            quota=ClientQuota(_cost_us),
-        )
-        if self.certificate is None:
-            port: int = await nursery.start(server.listen_plain, *address, self._i2p_name)
-        else:
-            port = await nursery.start(server.listen, *address, self.certificate)
-        return port
+    async def listen(self, nursery: trio.Nursery, bind: Address) -> int:
+        """Accept connections as long as the nursery lives; the port. NodeStopped if the address cannot be had."""
+        certificate = self.transport.certificate
+        try:
+            if certificate is None:
+                return int(await nursery.start(self._server.listen_plain, bind.host, bind.port, self._i2p_name))
+            return int(await nursery.start(self._server.listen, bind.host, bind.port, certificate))
+        except OSError as error:
+            raise NodeStopped(
+                f"consensus.bind = {bind.host}:{bind.port} cannot be opened ({error.strerror or error}): choose an"
+                " address of this machine and a port that no other process uses",
+            ) from error
 
     def end_connections(self) -> None:
         """Have everybody who is connected to this node show the credentials of now."""
-        if self._server is not None:
-            self._server.places.end_established()
+        self._server.places.end_established()
 
     def end_refused(self, refused: Callable[[ProvenPeer], bool]) -> None:
         """End the connections of those who may not speak any more."""
-        if self._server is not None:
-            self._server.places.end_proven(refused)
-
-    def _introduced(self, identity: Identity) -> Identity:
-        return self._words.introduced(identity)
-
-    def _met(self, peer: Identity) -> None:
-        self._words.met(peer)
+        self._server.places.end_proven(refused)
 
 
 def _cost_us(entry: bytes) -> int:

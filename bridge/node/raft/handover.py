@@ -51,9 +51,9 @@ async def hand_over(replica: Replica, voters: Sequence[VoterView], to: str | Non
     raise Refused(409, f"transfer-{ended.outcome.value}", EXPLAINED[ended.outcome].format(leader=leader))
 
 
-async def hand_over_before_stop(replica: Replica | None) -> dict[str, Scalar] | None:
+async def hand_over_before_stop(replica: Replica) -> dict[str, Scalar] | None:
     """If this server leads, let another one lead; who does now and in which term, for the trace, if one does."""
-    if replica is None or not replica.leads:
+    if not replica.leads:
         return None
     with trio.move_on_after(STOP_PATIENCE_SECONDS), suppress(ServerBusyError, ServerStoppedError):
         ended = await replica.server.transfer_leadership()

@@ -47,6 +47,7 @@ from consensus import (
     Reply,
     Request,
     Role,
+    RoleChanged,
     Server,
     ServerId,
     integer_id,
@@ -133,6 +134,7 @@ class Replica:
         server_id: int,
         sessioned: ExecutedRequests,
         members: Members,
+        identity: Identity,
         *,
         submit_patience_s: float = SUBMIT_PATIENCE_SECONDS,
         apply_patience_s: float = APPLY_PATIENCE_SECONDS,
@@ -144,12 +146,15 @@ class Replica:
         self._client_patience_s = client_patience_s
         self.server = server
         self.members = members
+        self.identity = identity
+        """What it says of itself in handshakes."""
         self.clients = ClientRequests(server, server_id, sessioned)
         self.links = links
         self.server_id = server_id
         self.alone = False
         """It is the only voter: there is nobody to ask who leads."""
         self._client = client
+        self._role_changed = trio.Event()
 
     @property
     def leads(self) -> bool:
@@ -160,6 +165,29 @@ class Replica:
         """Whether this server's storage holds an entry, a snapshot or a vote, so that it can serve no other Raft id."""
         raft = self.server.describe().raft
         return raft.last.index > 0 or raft.voted_for is not None
+
+    def group(self) -> frozenset[int]:
+        """The Raft ids of the group in effect, as far as this server knows."""
+        return frozenset(map(integer_id, self.server.describe().raft.configuration.member_ids))
+
+    def connected(self) -> frozenset[int]:
+        """The Raft ids of the servers that this one has a connection to."""
+        return frozenset(integer_id(link.peer) for link in self.links.describe() if link.connected)
+
+    async def role_changes(self) -> None:
+        """Returns when another server leads, or this one, or none any more."""
+        await self._role_changed.wait()
+
+    def heard(self, notice: Notice) -> None:
+        """The server tells of itself."""
+        match notice:
+            case ConfigurationChanged(configuration):
+                self.voters_are(configuration)
+            case RoleChanged():
+                self._role_changed.set()
+                self._role_changed = trio.Event()
+            case _:
+                pass
 
     def voters_are(self, configuration: Configuration) -> None:
         """The configuration in effect names these voters from here on."""
@@ -220,46 +248,54 @@ class Replica:
 
 
 class RequestGateway:
-    """What stands behind the listener: refuses until there is a replica, then asks it."""
+    """What stands behind the listener: asks the replica that this node has at that moment, or refuses."""
 
-    def __init__(self) -> None:
-        self.replica: Replica | None = None
-        self.identity = Identity()
-        self.is_out: Callable[[int], bool] = lambda _: False
-        """Whether the log has thrown a server out: what comes under its id is not heard."""
+    def __init__(self, replica: Callable[[], Replica | None], is_out: Callable[[int], bool]) -> None:
+        """`is_out`: whether the log has thrown a server out. What comes under its id is refused."""
+        self._replica = replica
+        self._is_out = is_out
+
+    @property
+    def identity(self) -> Identity:
+        """What this node says of itself in handshakes."""
+        replica = self._replica()
+        return Identity() if replica is None else replica.identity
 
     def request(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> Cancel:
         """A peer's request."""
-        if self.replica is None:
-            raise GarlicFarmError(Fault.BUSY, "this node has not started its Raft server yet")
-        if self.is_out(integer_id(sender)):
+        replica = self._started()
+        if self._is_out(integer_id(sender)):
             raise GarlicFarmError(Fault.WRONG_SERVER, f"server {sender} was thrown out of the farm, and is not heard")
-        return ask_server(self.replica.server, sender, request, answered)
+        return ask_server(replica.server, sender, request, answered)
 
     def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
         """A client's entries; without any, only who leads."""
-        # Kept by name: when the node stops, the gateway loses it while a request is under way.
-        replica = self.replica
+        replica = self._replica()
         if replica is None:
-            answered(ClientAnswer(accepted=False, leader=None, next_index=0, term=0))
-            return nothing_to_cancel
+            return _no_leader_known(answered)
         if any(is_leaders_own(command) for command in commands):
             raise GarlicFarmError(Fault.OUT_OF_TURN, LEADERS_OWN_TEXT)
         return replica.clients.client_request(commands, answered)
 
     def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
         """Up to where a client's log must be applied for a linearizable read."""
-        replica = self.replica
-        if replica is None:
-            answered(ClientAnswer(accepted=False, leader=None, next_index=0, term=0))
-            return nothing_to_cancel
-        return replica.clients.read_index(answered)
+        replica = self._replica()
+        return _no_leader_known(answered) if replica is None else replica.clients.read_index(answered)
 
     def membership_request(self, request: MembershipRequest, answered: Callable[[WireReply | None], None]) -> Cancel:
         """A server is to come or go."""
-        if self.replica is None:
+        return self._started().members.membership_request(request, answered)
+
+    def _started(self) -> Replica:
+        replica = self._replica()
+        if replica is None:
             raise GarlicFarmError(Fault.BUSY, "this node has not started its Raft server yet")
-        return self.replica.members.membership_request(request, answered)
+        return replica
+
+
+def _no_leader_known(answered: Callable[[ClientAnswer | None], None]) -> Cancel:
+    answered(ClientAnswer(accepted=False, leader=None, next_index=0, term=0))
+    return nothing_to_cancel
 
 
 def is_leaders_own(command: bytes) -> bool:
@@ -273,7 +309,6 @@ def is_leaders_own(command: bytes) -> bool:
 async def open_replica(
     settings: ReplicaSettings,
     applied_state: AppliedState,
-    gateway: RequestGateway,
     metrics: Metrics,
     observe: Callable[[Notice], None],
 ) -> AsyncIterator[Replica]:
@@ -294,8 +329,7 @@ async def open_replica(
         )
 
         def hear(notice: Notice) -> None:
-            if isinstance(notice, ConfigurationChanged):
-                replica.voters_are(notice.configuration)
+            replica.heard(notice)
             observe(notice)
 
         links = PeerLinks(
@@ -328,6 +362,7 @@ async def open_replica(
             server_id,
             applied_state,
             members,
+            identity,
             submit_patience_s=profile.submit_patience_s,
             apply_patience_s=profile.apply_patience_s,
             client_patience_s=profile.client_patience_s,
@@ -338,12 +373,8 @@ async def open_replica(
             await nursery.start(server.run)
             await nursery.start(requests.run)
             nursery.start_soon(keep_commit_note, settings.state_dir, lambda: applied_state.state.applied_index)
-            gateway.identity, gateway.replica = identity, replica
-            try:
-                yield replica
-            finally:
-                gateway.replica = None
-                nursery.cancel_scope.cancel()
+            yield replica
+            nursery.cancel_scope.cancel()
     finally:
         directory.close()
 

@@ -32,12 +32,12 @@ class UsersError(Exception):
 
 
 class Users:
-    """The credentials of one node's servers. Raises UsersError if its files cannot be used at the start."""
+    """The credentials of one node's servers. `files` is what `read_files` found at the start."""
 
-    def __init__(self, farm_keys: FarmKeys, settings: UserSettings) -> None:
+    def __init__(self, farm_keys: FarmKeys, settings: UserSettings, files: "UserFiles") -> None:
         self._farm_keys = farm_keys
         self._settings = settings
-        self._files = read_files(settings)
+        self._files = files
 
     def credentials(self) -> tuple[Credentials, ...]:
         """What any other server of the farm is shown."""

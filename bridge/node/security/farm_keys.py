@@ -27,36 +27,37 @@ LOOK_EVERY_S: Final = 5.0
 
 
 class FarmKeys:
-    """The keys of one node's farm. `filed` is what the key file held at the start."""
+    """The keys of one node's farm. `filed` is what the key file at `path` held at the start."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        filed: FarmKey,
+        keyring: Callable[[], Keyring | None] = lambda: None,
+        cluster_id: Callable[[], bytes | None] = lambda: None,
+    ) -> None:
+        """`keyring`: the group's keys, if it can change them; `cluster_id`: the cluster that this node belongs to."""
         self.path = path
-        self.filed = load_farm_key(path)
-        self._keyring: Callable[[], Keyring | None] = lambda: None
-        self._chain: Keyring | None = None
-        self._current = self.filed
-        self._credentials: tuple[Credentials, ...] = ()
-        self._cluster_id: bytes | None = None
-
-    def belong_to(self, cluster_id: bytes) -> None:
-        """From now on this node is of that cluster: an exported key file names it."""
+        self.filed = filed
+        self._keyring = keyring
         self._cluster_id = cluster_id
+        self._followed: Keyring | None = None
+        """The keyring that `_current` and `_credentials` were made of."""
+        self._current = filed
+        self._credentials: tuple[Credentials, ...] = ()
 
     @property
     def exported(self) -> FarmKey:
         """The key file for other routers: with the cluster that this node belongs to, if it does."""
-        return self.current if self._cluster_id is None else replace(self.current, cluster_id=self._cluster_id)
-
-    def follow(self, keyring: Callable[[], Keyring | None]) -> None:
-        """From now on the group's keys count, if it has any of its own."""
-        self._keyring = keyring
+        cluster_id = self._cluster_id()
+        return self.current if cluster_id is None else replace(self.current, cluster_id=cluster_id)
 
     @property
     def current(self) -> FarmKey:
         """The key file as it would have to be now."""
         chain = self._keyring()
-        if chain is not None and chain != self._chain:
-            self._chain, self._current, self._credentials = chain, self.filed.following(chain), ()
+        if chain is not None and chain != self._followed:
+            self._followed, self._current, self._credentials = chain, self.filed.following(chain), ()
         return self._current
 
     def credentials(self) -> tuple[Credentials, ...]:
@@ -102,7 +103,7 @@ class FarmKeys:
 
     def judge_file(self, filed: FarmKey | None, alarms: Alarms) -> None:
         """Compare what the file holds with what the group has."""
-        current = self.current
+        current, cluster_id = self.current, self._cluster_id()
         export = f"`garlicfarm keys export --replace {self.path}` writes the current one"
         if filed is None or filed.label != current.label:
             text = (
@@ -118,10 +119,10 @@ class FarmKeys:
         elif filed.epoch > current.epoch:
             text = f"the farm key file {self.path} is of epoch {filed.epoch}, this node's ring of epoch {current.epoch}"
             alarms.set(ALARM, text, "restart this node: the later keys count, and it tells them to the others")
-        elif filed.cluster_id not in {None, self._cluster_id} and self._cluster_id is not None:
+        elif filed.cluster_id not in {None, cluster_id} and cluster_id is not None:
             text = (
                 f"the farm key file {self.path} names another cluster than the one that this node belongs to, "
-                f"{self._cluster_id.hex()}: a node that has nothing but the file would never join it"
+                f"{cluster_id.hex()}: a node that has nothing but the file would never join it"
             )
             alarms.set(ALARM, text, export)
         else:

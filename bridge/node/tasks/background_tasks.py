@@ -23,15 +23,17 @@ from bridge.node.tasks.timekeeping import TimekeepingTask
 
 
 class BackgroundTasks:
-    """The loops. `run` them once; `changed` hears what the state machine did."""
+    """The loops. `run` them once; what the state machine does they are told from the beginning."""
 
     def __init__(self, context: TaskContext) -> None:
+        self._replica = context.replica
         self._outage = Outage(context)
         alarms = publishing_alarms(context.alarms)
         self.publishing = tuple(PublishingTask(context, held, self._outage, alarms) for held in context.keys)
         self._time = TimekeepingTask(context)
         self._measuring = MeasuringTask(context)
         self._reporting = ReportingTask(context, self.publishing, self._measuring)
+        context.applied_state.subscribe(self.changed)
 
     @property
     def published(self) -> int:
@@ -44,11 +46,6 @@ class BackgroundTasks:
             self._reporting.refused(change.request)
         for task in self.publishing:
             task.changed(change)
-
-    def leadership_changed(self) -> None:
-        """Another server leads, or this one: its clock entry, or its first report, is due at once."""
-        self._time.leadership_changed()
-        self._reporting.leadership_changed()
 
     async def resign(self) -> None:
         """This node leaves: if it publishes, another one takes over at once."""
@@ -63,5 +60,13 @@ class BackgroundTasks:
             nursery.start_soon(self._measuring.run)
             nursery.start_soon(self._reporting.run)
             nursery.start_soon(self._time.run)
+            nursery.start_soon(self._follow_leadership)
             for task in self.publishing:
                 nursery.start_soon(task.run)
+
+    async def _follow_leadership(self) -> None:
+        """When another server leads, or this one, its clock entry, or its first report, is due at once."""
+        while True:
+            await self._replica.role_changes()
+            self._time.leadership_changed()
+            self._reporting.leadership_changed()

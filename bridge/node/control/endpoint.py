@@ -1,0 +1,45 @@
+"""The control endpoint of a node: what it shows and what it does, behind one server.
+
+JoinedNode, CurrentFarm ──▶ ViewBuilder ──▶ NodePort, IdentityAdmin, KeyPort ──▶ routes ──▶ ControlServer
+"""
+
+from collections.abc import Callable
+
+from bridge.node.control.access import open_remote_access
+from bridge.node.control.identity_admin import IdentityAdmin
+from bridge.node.control.key_admin import key_port
+from bridge.node.control.node_port import NodePort
+from bridge.node.control.routes import new_counters
+from bridge.node.control.server import ControlLimits, ControlServer
+from bridge.node.control.view_builder import ViewBuilder
+from bridge.node.founded_farm import CurrentFarm
+from bridge.node.joined_node import JoinedNode
+from bridge.node.security.control_socket import SOCKET_NAME
+
+
+def control_server(
+    node: JoinedNode, current: CurrentFarm, leave: Callable[[], None], is_stopping: Callable[[], bool]
+) -> ControlServer:
+    """Not running yet. `leave` begins to leave the farm and stop."""
+    local, provider, directory, farm_keys = node.local, node.provider, node.member_directory, node.farm_keys
+    counters = new_counters()
+    view = ViewBuilder(node, current, counters, is_stopping)
+    port = NodePort(
+        make_view=view.picture,
+        trace=local.trace,
+        leave=leave,
+        withdraw=node.forming.withdraw,
+        confirm=node.forming.confirm,
+        keys=key_port(provider, directory, farm_keys, view.picture, local.trace),
+        current=current,
+    )
+    identities = IdentityAdmin(provider, directory, farm_keys, local.trace, current)
+    shares = node.connecting.transport.shares
+    limits = ControlLimits(
+        connections=shares.control_local,
+        remote_connections=shares.control_remote,
+        remote_strangers=shares.control_remote,
+    )
+    state_dir = local.configuration.state_dir
+    remote = open_remote_access(state_dir, local.configuration.control_listen)
+    return ControlServer(state_dir / SOCKET_NAME, port, limits, remote, identities.handlers, counters)

@@ -1,0 +1,244 @@
+"""The farm as one of its servers has it: everything that exists only while this node is a server of a founded farm.
+
+    KnownFarm (founding, admissions.json, an empty applied state) ─┐
+    JoinedNode ────────────────────────────────────────────────────┴─▶ open_founded_farm ──▶ FoundedFarm
+         Replica ──▶ log ──▶ AppliedState ──▶ BackgroundTasks      reports, log time, publishing
+                                         ├──▶ Reconciling          who is a member of the group
+                                         └──▶ Identities           evictions, eras of keys, the feature level
+
+A `FoundedFarm` is built whole when the replica runs, and its tasks live as long as the replica does. `CurrentFarm` is
+the one place that says whether there is one: a listener, the control endpoint and gossip ask it at each request. It is
+empty before, and again for a moment when this node turns out to have another Raft id than it was told.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+
+import trio
+
+from bridge.api.control import Refused
+from bridge.core.state.farm_state import FarmState
+from bridge.node.joined_node import JoinedNode
+from bridge.node.membership.farm_peers import KnownFarm
+from bridge.node.membership.identities import Identities, IdentityParts
+from bridge.node.membership.reconciling import OwnIdentity, Reconciling, ReconcilingParts, settings_of
+from bridge.node.raft.applied_state import AppliedState
+from bridge.node.raft.entry_signer import EntrySigner
+from bridge.node.raft.notices import RaftNotices
+from bridge.node.raft.replica import Replica, ReplicaSettings, open_replica
+from bridge.node.raft.submitting import Submitting
+from bridge.node.settings.configuration import reported_settings
+from bridge.node.tasks.background_tasks import BackgroundTasks
+from bridge.node.tasks.published_store import PublishedStore
+from bridge.node.tasks.task_context import TaskContext, router_alarm
+from consensus.protocols.garlic_farm import PeerAddress
+from gossip import Group, KeyOffered
+
+NO_SERVER = "this node is not a server of a founded farm; see `garlicfarm status`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundedFarm:
+    """The parts of a server of the farm."""
+
+    known: KnownFarm
+    replica: Replica
+    signer: EntrySigner
+    submitting: Submitting
+    """What others have this node submit."""
+    background_tasks: BackgroundTasks
+    reconciling: Reconciling
+    identities: Identities
+    answered_within_ms: int
+    """A member that answered the leader this recently is well."""
+
+    @property
+    def applied_state(self) -> AppliedState:
+        """What the log adds up to here."""
+        return self.known.applied_state
+
+    @property
+    def state(self) -> FarmState:
+        """What all servers agree on after the last entry that this one has applied."""
+        return self.known.applied_state.state
+
+
+class CurrentFarm:
+    """The farm of which this node is a server at the moment, if it is."""
+
+    def __init__(self, farm: FoundedFarm | None = None) -> None:
+        self.farm = farm
+        self._news = trio.Event()
+
+    @contextmanager
+    def of(self, farm: FoundedFarm) -> Iterator[None]:
+        """It is this one while the block lasts."""
+        self.farm = farm
+        self._news.set()
+        try:
+            yield
+        finally:
+            self.farm, self._news = None, trio.Event()
+
+    def required(self) -> FoundedFarm:
+        """Raises `Refused` for an operator who asks for what only a server of the farm can do."""
+        if self.farm is None:
+            raise Refused(409, "no-server", NO_SERVER)
+        return self.farm
+
+    async def founded(self) -> FoundedFarm:
+        """Returns as soon as there is one."""
+        while self.farm is None:
+            await self._news.wait()
+        return self.farm
+
+    def replica(self) -> Replica | None:
+        """The Raft server that runs, if one does."""
+        return None if self.farm is None else self.farm.replica
+
+    def connected(self) -> frozenset[int]:
+        """The Raft ids of the servers that this node's server has a connection to."""
+        return frozenset() if self.farm is None else self.farm.replica.connected()
+
+    def offer_keys(self, node_id: bytes, public_key: bytes) -> bytes:
+        """What a node that comes with a retired key is told."""
+        return b"" if self.farm is None else self.farm.identities.offer_to(node_id, public_key)
+
+    async def keys_offered(self, event: KeyOffered) -> None:
+        """A member refuses this node's key and offers another one. Without the farm no offer can be judged."""
+        if self.farm is not None:
+            await self.farm.identities.offered(event)
+
+
+@asynccontextmanager
+async def open_founded_farm(
+    node: JoinedNode, known: KnownFarm, server_id: int, halt: Callable[[str], None]
+) -> AsyncIterator[FoundedFarm]:
+    """Be the server `server_id` of the farm while the block lasts. StorageError says why it cannot be.
+
+    `halt` is called with the reason if the log says that this node is not a member of the farm any more.
+    """
+    local, connecting = node.local, node.connecting
+    notices = RaftNotices(local.trace, local.alarms, node.member_directory.name_of_server)
+    settings = _replica_settings(node, known, server_id)
+    async with (
+        open_replica(settings, known.applied_state, local.metrics, notices.observe) as replica,
+        trio.open_nursery() as nursery,
+    ):
+        farm = _founded_farm(node, replace(known, group=replica.group), replica, halt)
+        node.peers.farm = farm.known
+        node.own_metadata.server_runs(server_id)
+        nursery.start_soon(notices.run)
+        nursery.start_soon(farm.identities.run)
+        nursery.start_soon(known.admissions.follow, known.applied_state)
+        nursery.start_soon(node.peers.follow, farm.known, connecting.end_refused)
+        nursery.start_soon(farm.reconciling.run)
+        nursery.start_soon(farm.background_tasks.run)
+        yield farm
+        nursery.cancel_scope.cancel()
+
+
+def _replica_settings(node: JoinedNode, known: KnownFarm, server_id: int) -> ReplicaSettings:
+    local, own_id, directory = node.local, node.provider.node_id, node.member_directory
+    consensus = local.configuration.consensus
+    own_address = PeerAddress(consensus.advertise.host, consensus.advertise.port, node.own_metadata.fingerprint)
+    return ReplicaSettings(
+        state_dir=local.configuration.state_dir,
+        node_id=own_id,
+        generation=node.provider.generation,
+        server_id=server_id,
+        founding=known.founding,
+        node_id_of=known.admissions.node_id_of,
+        cluster=local.farm_key.cluster,
+        dialer=node.connecting.dialer,
+        profile=local.profile,
+        segment_bytes=consensus.segment_bytes,
+        voters_max=consensus.voters_max,
+        endpoint_of=lambda node_id: local.endpoint if node_id == own_id else directory.endpoint_of(node_id),
+        # A submission that set out for the leader may come home: this server was elected meanwhile.
+        address_of=lambda node_id: own_address if node_id == own_id else directory.address_of(node_id),
+        had_storage=known.admissions.was_server,
+    )
+
+
+def _founded_farm(node: JoinedNode, known: KnownFarm, replica: Replica, halt: Callable[[str], None]) -> FoundedFarm:
+    local, provider = node.local, node.provider
+    signer = EntrySigner(provider.identity_key, known.founding.cluster_id, known.applied_state)
+    context = _task_context(node, known, replica, signer)
+    name = f"submit-{context.request_prefix}"
+
+    def end_connections() -> None:
+        node.connecting.end_connections()
+        replica.links.reconnect()
+
+    return FoundedFarm(
+        known=known,
+        replica=replica,
+        signer=signer,
+        submitting=Submitting(replica, known.applied_state, signer, name),
+        background_tasks=BackgroundTasks(context),
+        reconciling=Reconciling(_reconciling_parts(node, known, replica, signer)),
+        identities=Identities(
+            IdentityParts(
+                node_id=provider.node_id,
+                group=provider if isinstance(provider, Group) else None,
+                farm_keys=node.farm_keys,
+                member_directory=node.member_directory,
+                admissions=known.admissions,
+                replica=replica,
+                applied_state=known.applied_state,
+                signer=signer,
+                halt=halt,
+                end_connections=end_connections,
+                trace=local.trace,
+                alarms=local.alarms,
+            )
+        ),
+        answered_within_ms=local.profile.answered_within_ms,
+    )
+
+
+def _reconciling_parts(node: JoinedNode, known: KnownFarm, replica: Replica, signer: EntrySigner) -> ReconcilingParts:
+    local = node.local
+    configuration = local.configuration
+    return ReconcilingParts(
+        settings=settings_of(
+            configuration.consensus, local.farm_key.expect, configuration.publishing.reporting_period_ms
+        ),
+        own=OwnIdentity(node.provider.node_id, configuration.name, node.provider.public_key),
+        answered_within_ms=local.profile.answered_within_ms,
+        cluster=local.farm_key.cluster,
+        cluster_id=known.founding.cluster_id,
+        replica=replica,
+        applied_state=known.applied_state,
+        signer=signer,
+        member_directory=node.member_directory,
+        announce=node.own_metadata.tell,
+        trace=local.trace,
+        alarms=local.alarms,
+    )
+
+
+def _task_context(node: JoinedNode, known: KnownFarm, replica: Replica, signer: EntrySigner) -> TaskContext:
+    local = node.local
+    configuration = local.configuration
+    return TaskContext(
+        cluster=local.farm_key.cluster,
+        replica=replica,
+        applied_state=known.applied_state,
+        signer=signer,
+        router=local.router,
+        keys=local.masters.keys,
+        keyless=local.masters.keyless,
+        configuration=reported_settings(configuration),
+        pace=local.pace,
+        period_ms=configuration.publishing.reporting_period_ms,
+        election_timeout_ms=local.profile.raft.election_timeout_min_ms,
+        published=PublishedStore(configuration.state_dir),
+        trace=local.trace,
+        alarms=local.alarms,
+        router_alarm=router_alarm(local.alarms),
+        request_prefix=f"{node.provider.node_id.hex()}-{node.provider.generation}",
+        reachable=node.member_directory.reachable,
+    )

@@ -1,0 +1,143 @@
+"""A node that is in touch with others: the parts that it has whether it belongs to a farm or not.
+
+    MembershipProvider ──▶ MemberDirectory ──▶ Forming ──▶ the farm is known
+         └── metadata (notice, endpoint, fingerprint, Raft id) ◀──┘
+    FarmKeys, FarmPeers, RequestGateway ──▶ Connecting: handshakes, both ways
+
+They are made in one go when membership is open, each out of those before it.
+"""
+
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from bridge.core.formation.founding import FormationNotice, Founding
+from bridge.node.local_node import Beginning, LocalNode
+from bridge.node.membership.admissions import AdmissionStore
+from bridge.node.membership.farm_peers import FarmPeers, KnownFarm
+from bridge.node.membership.forming import Forming
+from bridge.node.membership.member_directory import MemberDirectory
+from bridge.node.membership.membership_provider import (
+    GroupKeys,
+    MembershipProvider,
+    introduce,
+    open_membership,
+    words_of,
+)
+from bridge.node.membership.node_metadata import OwnMetadata, first_metadata, metadata_bytes
+from bridge.node.raft.applied_state import AppliedState
+from bridge.node.raft.connecting import Connecting, Transport
+from bridge.node.raft.replica import RequestGateway
+from bridge.node.security.farm_keys import FarmKeys
+from gossip import NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedNode:
+    """Made by `join`."""
+
+    local: LocalNode
+    provider: MembershipProvider
+    own_metadata: OwnMetadata
+    member_directory: MemberDirectory
+    forming: Forming
+    peers: FarmPeers
+    farm_keys: FarmKeys
+    connecting: Connecting
+
+    async def introduce(self, connected: Callable[[], Collection[int]]) -> None:
+        """Where there is no gossip, introduce this node to others until cancelled.
+
+        `connected`: the Raft ids of the servers that this node's server has a connection to.
+        """
+        await introduce(
+            self.provider,
+            self.connecting,
+            self.member_directory,
+            settled=lambda: self.forming.outcome is not None,
+            connected=connected,
+            is_out=self.peers.is_out,
+        )
+
+
+@asynccontextmanager
+async def join(
+    local: LocalNode,
+    beginning: Beginning,
+    transport: Transport,
+    peers: FarmPeers,
+    gateway: RequestGateway,
+    offer_keys: Callable[[NodeId, bytes], bytes],
+) -> AsyncIterator[JoinedNode]:
+    """Be in touch with others while the block lasts. `gateway` answers those that connect."""
+    metadata = first_metadata(local.farm_key.cluster, local.configuration.name, local.endpoint, transport.fingerprint)
+    keys = GroupKeys(local.farm_key.key_ring, offer_keys, peers.may_tell_keys)
+    async with open_membership(local.configuration, metadata_bytes(metadata), keys, local.metrics) as provider:
+        own_metadata = OwnMetadata(metadata, provider.set_metadata)
+        forming = _forming(local, beginning, provider.node_id, own_metadata)
+        farm_keys = FarmKeys(
+            local.configuration.farm_key,
+            local.farm_key,
+            keyring=lambda: provider.keyring,
+            cluster_id=lambda: forming.cluster_id,
+        )
+        yield JoinedNode(
+            local=local,
+            provider=provider,
+            own_metadata=own_metadata,
+            member_directory=MemberDirectory(provider.node_id, local.configuration.name, provider.members),
+            forming=forming,
+            peers=peers,
+            farm_keys=farm_keys,
+            connecting=Connecting(
+                local.configuration,
+                transport,
+                farm_keys,
+                peers,
+                gateway,
+                lambda: gateway.identity,
+                local.metrics,
+                words_of(provider),
+            ),
+        )
+
+
+def _forming(local: LocalNode, beginning: Beginning, node_id: NodeId, own_metadata: OwnMetadata) -> Forming:
+    def advertise(notice: FormationNotice) -> None:
+        if notice.promise is not None and own_metadata.notice.promise is None:
+            local.trace.append("founding-promised", {"founders": len(notice.promise.founders)})
+        own_metadata.notice_changed(notice)
+
+    return Forming(
+        local.configuration.state_dir,
+        node_id,
+        local.farm_key.expect,
+        beginning.formation,
+        advertise=advertise,
+        alarms=local.alarms,
+        trace=local.trace,
+        cluster_id=local.farm_key.cluster_id,
+        tuning=local.profile.formation,
+    )
+
+
+def remembered_farm(local: LocalNode, beginning: Beginning) -> KnownFarm | None:
+    """What this node knows of its farm from the first datagram on; raises UnusableFormationError."""
+    formation = beginning.formation
+    founding = formation.founding or formation.known
+    if founding is None:
+        return None
+    return known_farm(local, founding, beginning.identity.node_id, founded=formation.founding is not None)
+
+
+def known_farm(local: LocalNode, founding: Founding, node_id: bytes, *, founded: bool) -> KnownFarm:
+    """A farm before this node has its log. `founded`: by this node itself. Raises UnusableFormationError."""
+    admissions = AdmissionStore(local.configuration.state_dir, founding, node_id, founded=founded)
+    return KnownFarm(founding, admissions, new_applied_state(local, founding))
+
+
+def new_applied_state(local: LocalNode, founding: Founding) -> AppliedState:
+    """To which the log is applied from its beginning."""
+    return AppliedState(
+        founding.log_time_base_ms, local.trace, founding.founders, founding.cluster_id, local.ineffective.heard
+    )

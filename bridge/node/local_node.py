@@ -1,0 +1,163 @@
+"""What a node is by itself, before it speaks to others: its settings, keys, router, trace and alarms.
+
+    settings ──▶ LocalNode: farm key, masters, trace, alarms, metrics, router
+                   └──▶ begin ──▶ Beginning: identity and formation, as the state directory remembers them
+
+Everything that an operator can have set wrongly is found here, before another node hears of this one.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import trio
+
+from bridge.api.trace import TraceEvent, event_text
+from bridge.core.formation.founding import FormationState
+from bridge.core.publishing.publication import Pace
+from bridge.node.events.alarms import Alarms, NodeStopped
+from bridge.node.events.event_log import EventLog, cause_of, clock_ms
+from bridge.node.membership.forming import load_formation
+from bridge.node.raft.ineffective_entries import IneffectiveEntries
+from bridge.node.raft.refused_connections import RefusedConnections
+from bridge.node.raft.replica import RAFT_DIRECTORY
+from bridge.node.router.host import HostSampler, LoopLag
+from bridge.node.router.i2cp_router import I2cpRouter
+from bridge.node.router.router import FileRouter
+from bridge.node.security.control_socket import SOCKET_NAME, answers
+from bridge.node.security.key_files import load_farm_key
+from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
+from bridge.node.security.signing_keys import HeldKey
+from bridge.node.settings.choices import Pace as PaceSetting
+from bridge.node.settings.configuration import NodeConfiguration
+from bridge.node.settings.masters import Masters, load_masters
+from bridge.node.settings.timing import Profile, profile_of
+from bridge.wire.i2p.destination_keys import SigningKey
+from bridge.wire.keys.farm_key import FarmKey
+from consensus.protocols.garlic_farm import Metrics
+from consensus.storage import check_place
+from gossip.node import Identity, load_identity
+
+LOG = logging.getLogger("garlicfarm")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNode:
+    """Made of the settings alone, by `load_local_node`."""
+
+    configuration: NodeConfiguration
+    farm_key: FarmKey
+    """As its file had it at the start."""
+    masters: Masters
+    trace: EventLog
+    alarms: Alarms
+    refused: RefusedConnections
+    ineffective: IneffectiveEntries
+    metrics: Metrics
+    lag: LoopLag
+    router: FileRouter | I2cpRouter
+
+    @property
+    def profile(self) -> Profile:
+        """How patient this node is with other servers."""
+        return profile_of(self.configuration.consensus.timing)
+
+    @property
+    def pace(self) -> Pace:
+        """How often a structure is published anew."""
+        publishing = self.configuration.publishing
+        if publishing.pace is PaceSetting.REPORTING_PERIOD:
+            return Pace.of_period(publishing.reporting_period_ms)
+        return Pace(gather_ms=publishing.reporting_period_ms)
+
+    @property
+    def endpoint(self) -> str:
+        """Where other servers reach this one's Raft server."""
+        address = self.configuration.consensus.advertise
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        return f"tcp://{host}:{address.port}"
+
+    def structure_files(self) -> dict[str, str]:
+        """Master destination → the file with its structure, where the router keeps it in one."""
+        return structure_files(self.router, self.masters.keys)
+
+    async def run(self) -> None:
+        """What goes on for as long as the node lives, with or without others."""
+        async with trio.open_nursery() as nursery:
+            for each in (self.lag, self.router, self.refused, self.ineffective):
+                nursery.start_soon(each.run)
+
+
+def load_local_node(configuration: NodeConfiguration) -> LocalNode:
+    """Raises `KeyFileError` and `MasterError`."""
+    trace = EventLog(configuration.name, clock_ms, on_event=_log_event)
+    alarms = Alarms(trace)
+    refused = RefusedConnections(trace, alarms)
+    masters, lag = load_masters(configuration.masters, configuration.leaves), LoopLag()
+    return LocalNode(
+        configuration,
+        load_farm_key(configuration.farm_key),
+        masters,
+        trace,
+        alarms,
+        refused,
+        IneffectiveEntries(alarms),
+        Metrics(refused.incident, refused.connected),
+        lag,
+        make_router(configuration, HostSampler(), lag, alarms, masters.keys),
+    )
+
+
+def make_router(
+    configuration: NodeConfiguration, host: HostSampler, lag: LoopLag, alarms: Alarms, keys: Sequence[HeldKey]
+) -> FileRouter | I2cpRouter:
+    """The router that the settings name, not running yet; raises `KeyFileError` where a password cannot be used."""
+    settings, leaves = configuration.router, configuration.leaves
+    if settings.i2cp is None:
+        return FileRouter(settings.directory, leaves, host, lag, demo=configuration.demo)
+
+    def signing_key_of(master_hash: bytes) -> SigningKey | None:
+        # Asked each time: a renewed key counts at once.
+        return next((held.key for held in keys if held.master_hash == master_hash), None)
+
+    return I2cpRouter(settings.i2cp.access(), leaves, host, lag, alarms, signing_key_of=signing_key_of)
+
+
+def structure_files(router: FileRouter | I2cpRouter, keys: Sequence[HeldKey]) -> dict[str, str]:
+    """Master destination → the file with its structure, where there is one."""
+    if not isinstance(router, FileRouter):
+        return {}
+    paths = {held.master: router.path_of(held.master_hash) for held in keys}
+    return {master: str(path) for master, path in paths.items() if path.exists()}
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What the state directory remembers of earlier lives."""
+
+    identity: Identity
+    formation: FormationState
+
+
+async def begin(configuration: NodeConfiguration) -> Beginning:
+    """Make and check the state directory, and read it; NodeStopped says why this process must not go on."""
+    state_dir = configuration.state_dir
+    try:
+        await trio.to_thread.run_sync(make_state_directory, state_dir)
+    except UntrustedPathError as error:
+        raise NodeStopped(str(error)) from error
+    if answers(state_dir / SOCKET_NAME):
+        # Asked first: otherwise its ports would be what is found in use, and blamed.
+        raise NodeStopped(
+            f"a node already runs with the state directory {state_dir}: look at it with `garlicfarm status"
+            f" --node {state_dir}`, or give this one another state_dir and ports",
+        )
+    configuration.router.directory.mkdir(parents=True, exist_ok=True)
+    # Before another node hears this process: if a copy spoke first, the original could take itself for the copy.
+    await trio.to_thread.run_sync(check_place, state_dir / RAFT_DIRECTORY)
+    identity = await trio.to_thread.run_sync(load_identity, state_dir)
+    return Beginning(identity, load_formation(state_dir, identity.node_id))
+
+
+def _log_event(event: TraceEvent) -> None:
+    LOG.info("%s", event_text(event), extra={"cause": cause_of(event)})

@@ -1,0 +1,80 @@
+"""What the Raft server tells of itself, as events of the trace and alarms: roles, members, a full disk, bad content.
+
+The alarm about content that was rejected (`farm_content`) stands until the node has been sent none for a while. The
+others end when the server says so.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, Role, RoleChanged, integer_id
+
+ALARM = "content-rejected"
+ACTION = (
+    "install the version that the text names on this node and start it again; if none of your routers runs a newer"
+    " version, that server is in other hands: `garlicfarm node evict` throws it out"
+)
+QUIET_AFTER_S = 120.0
+"""Longer than a leader waits between two tries."""
+LOOK_EVERY_S = 5.0
+
+
+class RaftNotices:
+    """Of one server. `name_of` knows servers by their Raft ids; `run` it for the alarm about content to end."""
+
+    def __init__(self, trace: EventLog, alarms: Alarms, name_of: Callable[[int], str | None]) -> None:
+        self._trace = trace
+        self._alarms = alarms
+        self._name_of = name_of
+        self._last_s = 0.0
+        """When content was last rejected."""
+
+    def observe(self, notice: Notice) -> None:
+        """The server tells of itself."""
+        match notice:
+            case RoleChanged(role, term, leader):
+                if role is Role.LEADER:
+                    self._trace.append("leader-elected", {"term": term})
+                elif leader is not None:
+                    self._trace.append("leader-followed", {"term": term, "leader": integer_id(leader)})
+                elif role is Role.CANDIDATE:
+                    self._trace.append("election-started", {"term": term})
+                else:
+                    self._trace.append("leader-unknown", {"term": term})
+            case ConfigurationChanged(configuration):
+                self._trace.append(
+                    "configuration-changed",
+                    {
+                        "voters": " ".join(map(str, sorted(configuration.voter_ids))),
+                        "learners": " ".join(map(str, sorted(configuration.learner_ids))),
+                    },
+                )
+            case DiskFull(full):
+                if full:
+                    self._alarms.set(
+                        "disk-full",
+                        "the disk of the state directory is full: nothing new is stored or acknowledged",
+                        "free some space, the node goes on by itself; see docs/reference/alarms.md",
+                    )
+                else:
+                    self._alarms.clear("disk-full")
+            case ContentRejected():
+                self._content_rejected(notice)
+
+    def _content_rejected(self, notice: ContentRejected) -> None:
+        self._last_s = trio.current_time()
+        name = None if notice.sender is None else self._name_of(integer_id(notice.sender))
+        who = "a server" if notice.sender is None else f"server {notice.sender}{f' ({name})' if name else ''}"
+        self._alarms.set(
+            ALARM, f"{who} sends what this node cannot take, and nothing of it is stored: {notice.reason}", ACTION
+        )
+
+    async def run(self) -> None:
+        """Clear the alarm when it has been quiet, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            if trio.current_time() > self._last_s + QUIET_AFTER_S:
+                self._alarms.clear(ALARM)

@@ -1,0 +1,18 @@
+"""A founded farm of which only some parts are there: those that a story asks for."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from bridge.node.founded_farm import FoundedFarm
+from bridge.node.membership.farm_peers import KnownFarm
+
+
+def partial_farm(applied_state: Any, **parts: Any) -> FoundedFarm:
+    """Any part that is not given is None."""
+    reconciling = SimpleNamespace(losing_vote=frozenset(), waits=())
+    rest: dict[str, Any] = dict.fromkeys(
+        ("replica", "signer", "submitting", "background_tasks", "identities", "answered_within_ms")
+    )
+    nothing: Any = None
+    known = KnownFarm(nothing, nothing, applied_state)
+    return FoundedFarm(known=known, **{**rest, "reconciling": reconciling, **parts})
