@@ -13,8 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from gossip.core.clock_bound import CLOCK_LIMIT
-    from gossip.core.description import Description, Member
     from gossip.core.effects import (
         AdoptGeneration,
         Alarm,
@@ -26,9 +24,27 @@ if TYPE_CHECKING:
         UserEventReceived,
         rolled_back,
     )
-    from gossip.core.keyring import ERA_LIMIT, KEY_BYTES, KEYS_LIMIT, Keyring, KeyringError, KeyState, key_id
-    from gossip.core.local_node import INCARNATION_LIMIT, is_plausible
-    from gossip.core.member import METADATA_LIMIT_BYTES, Address, Incarnation, NodeId, NodeInfo, Status
+    from gossip.core.keyring import (
+        CLOCK_LIMIT,
+        ERA_LIMIT,
+        KEY_BYTES,
+        KEYS_LIMIT,
+        Keyring,
+        KeyringError,
+        KeyState,
+        key_id,
+    )
+    from gossip.core.member import (
+        INCARNATION_LIMIT,
+        METADATA_LIMIT_BYTES,
+        Address,
+        Incarnation,
+        NodeId,
+        NodeInfo,
+        Status,
+        is_plausible,
+    )
+    from gossip.core.membership import Description, Member
     from gossip.core.messages import JoinNak, Query, UserEvent
     from gossip.core.options import Options
     from gossip.core.swim import Swim
@@ -96,8 +112,6 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "gossip.core.clock_bound": ("CLOCK_LIMIT",),
-    "gossip.core.description": ("Description", "Member"),
     "gossip.core.effects": (
         "AdoptGeneration",
         "Alarm",
@@ -109,9 +123,27 @@ _HOMES: Final = {
         "UserEventReceived",
         "rolled_back",
     ),
-    "gossip.core.keyring": ("ERA_LIMIT", "KEYS_LIMIT", "KEY_BYTES", "KeyState", "Keyring", "KeyringError", "key_id"),
-    "gossip.core.local_node": ("INCARNATION_LIMIT", "is_plausible"),
-    "gossip.core.member": ("Address", "Incarnation", "METADATA_LIMIT_BYTES", "NodeId", "NodeInfo", "Status"),
+    "gossip.core.keyring": (
+        "CLOCK_LIMIT",
+        "ERA_LIMIT",
+        "KEYS_LIMIT",
+        "KEY_BYTES",
+        "KeyState",
+        "Keyring",
+        "KeyringError",
+        "key_id",
+    ),
+    "gossip.core.member": (
+        "Address",
+        "INCARNATION_LIMIT",
+        "Incarnation",
+        "METADATA_LIMIT_BYTES",
+        "NodeId",
+        "NodeInfo",
+        "Status",
+        "is_plausible",
+    ),
+    "gossip.core.membership": ("Description", "Member"),
     "gossip.core.messages": ("JoinNak", "Query", "UserEvent"),
     "gossip.core.options": ("Options",),
     "gossip.core.swim": ("Swim",),

@@ -1,28 +1,37 @@
-"""News that rides on pings: each piece lambda * log n times, those told least first (SWIM paper, section 4.1).
+"""What rides on pings: which updates are gossiped further, and what each payload holds.
 
-A piece of news about a member replaces an older one about the same member, so the queue is bounded by the directory.
-The queue lies in levels by how often a piece was told, so that the least told are found without sorting: a group that
-loses a fifth of its members has hundreds of pieces in the queue, and a datagram takes twenty of them.
+*Queue.* Each update is sent lambda * log n times, those sent least first (SWIM paper, section 4.1). An update about a
+member replaces an older one about the same member, so the directory bounds the queue. The queue has a level for each
+number of times sent, so that the least sent are found without sorting: a group that loses a fifth of its members has
+hundreds of updates in the queue, and a datagram takes twenty of them.
 
-Sizes are estimates: the core does not know the encoding, and the wire floor shortens a payload that turns out too long.
+*Payload.* It is filled in this order, within the budget of a datagram:
+
+    1. the notice: what this node holds against the receiver itself, so that it can refute (Lifeguard's buddy notice)
+    2. this node's own description, if the other end holds an older one
+    3. updates, those sent least first
+    4. user messages: what applications say
+    5. in acks: a sample of the living, and one verdict that this node remembers, which repairs what piggybacking missed
+
+The core decides by estimated sizes, each computed once per description or update. It does not know the encoding; the
+wire shortens a payload that turns out too long.
 """
 
+from collections.abc import Sequence
 from math import ceil, log10
+from typing import Final
 
-from gossip.core.member import CREDENTIAL_LIMIT_BYTES, NodeId, NodeInfo, Status
-from gossip.core.messages import AliveUpdate, Update
+from gossip.core.effects import Context
+from gossip.core.keyring_exchange import KeyringExchange
+from gossip.core.member import CREDENTIAL_LIMIT_BYTES, NodeId, NodeInfo, Status, info_bytes
+from gossip.core.membership import Entry
+from gossip.core.messages import AliveUpdate, Payload, Update, UserMessage, VerdictUpdate
+from gossip.core.user_events import UserEvents
 
-_VERDICT_BYTES = 48
-_INFO_BASE_BYTES = 64
-_PAIR = 2
-_MISFITS_LIMIT = 8
-"""How many pieces too large for the rest of a datagram are passed over before it counts as full."""
-
-
-def info_bytes(info: NodeInfo) -> int:
-    """About how many bytes a member's description takes; an own one is not signed yet and will grow."""
-    credential_bytes = len(info.credential) or CREDENTIAL_LIMIT_BYTES
-    return _INFO_BASE_BYTES + len(info.address.host) + len(info.metadata) + credential_bytes
+_VERDICT_BYTES: Final = 48
+_PAIR: Final = 2
+_MISFITS_LIMIT: Final = 8
+"""So many updates that are too large for the rest of a datagram are passed over before it counts as full."""
 
 
 def update_bytes(update: Update) -> int:
@@ -32,84 +41,184 @@ def update_bytes(update: Update) -> int:
     return _VERDICT_BYTES + (CREDENTIAL_LIMIT_BYTES if update.status is Status.LEFT else 0)
 
 
-def subject(update: Update) -> NodeId:
-    """Whom an update is about."""
-    return update.info.node_id if isinstance(update, AliveUpdate) else update.node_id
-
-
-class _News:
+class _Queued:
     __slots__ = ("is_alive", "sent", "size_bytes", "subject", "update")
 
     def __init__(self, update: Update) -> None:
         self.update = update
-        self.subject = subject(update)
         self.is_alive = isinstance(update, AliveUpdate)
+        self.subject = update.info.node_id if isinstance(update, AliveUpdate) else update.node_id
         self.size_bytes = update_bytes(update)
         self.sent = 0
 
 
-class Dissemination:
-    """The queue of news still to be told."""
+class UpdateQueue:
+    """The updates that are still to be gossiped."""
 
     def __init__(self, multiplier: int) -> None:
         self._multiplier = multiplier
-        self._news: dict[NodeId, _News] = {}
-        self._levels: list[dict[NodeId, _News]] = [{}]
+        self._queued: dict[NodeId, _Queued] = {}
+        self._levels: list[dict[NodeId, _Queued]] = [{}]
 
     def __len__(self) -> int:
-        return len(self._news)
+        return len(self._queued)
 
     def add(self, update: Update) -> None:
-        """Tell this, and no longer what was told about the same member before."""
-        news = _News(update)
-        self.forget(news.subject)
-        self._news[news.subject] = self._levels[0][news.subject] = news
+        """Gossip this update, and no longer an older one about the same member."""
+        queued = _Queued(update)
+        self.forget(queued.subject)
+        self._queued[queued.subject] = self._levels[0][queued.subject] = queued
 
     def forget(self, node_id: NodeId) -> None:
-        """Tell nothing about this member any more."""
-        news = self._news.pop(node_id, None)
-        if news is not None:
-            del self._levels[news.sent][node_id]
+        """Gossip nothing about this member any more."""
+        queued = self._queued.pop(node_id, None)
+        if queued is not None:
+            del self._levels[queued.sent][node_id]
 
-    def take(self, budget_bytes: int, group_size: int, told: NodeId | None = None) -> list[Update]:
-        """What to say now to `told`: the least told first, as much as fits. Counts as sent."""
-        if not self._news:
-            return []
-        if told is not None and group_size <= _PAIR:
-            self._forget_introduction(told)
+    def take(self, budget_bytes: int, group_size: int, receiver: NodeId | None = None) -> tuple[list[Update], int]:
+        """The updates to send now to `receiver`, those sent least first, as many as fit; and the rest of the budget."""
+        if receiver is not None and group_size <= _PAIR:
+            # In a pair there is no other member to introduce the receiver to: it would be gossiped without end.
+            queued = self._queued.get(receiver)
+            if queued is not None and queued.is_alive:
+                self.forget(receiver)
+        chosen, budget_bytes = self._choose(budget_bytes, receiver)
         limit = self._multiplier * ceil(log10(group_size + 1))
-        taken = self._choose(budget_bytes, told)
-        for news in taken:
-            del self._levels[news.sent][news.subject]
-            news.sent += 1
-            if news.sent >= limit:
-                del self._news[news.subject]
+        for queued in chosen:
+            del self._levels[queued.sent][queued.subject]
+            queued.sent += 1
+            if queued.sent >= limit:
+                del self._queued[queued.subject]
                 continue
-            if news.sent == len(self._levels):
+            if queued.sent == len(self._levels):
                 self._levels.append({})
-            self._levels[news.sent][news.subject] = news
-        return [news.update for news in taken]
+            self._levels[queued.sent][queued.subject] = queued
+        return [queued.update for queued in chosen], budget_bytes
 
-    def _forget_introduction(self, told: NodeId) -> None:
-        """In a pair nobody is left to whom the other could be introduced: kept, that would be gossip without end."""
-        news = self._news.get(told)
-        if news is not None and news.is_alive:
-            self.forget(told)
-
-    def _choose(self, budget_bytes: int, told: NodeId | None) -> list[_News]:
-        chosen: list[_News] = []
+    def _choose(self, budget_bytes: int, receiver: NodeId | None) -> tuple[list[_Queued], int]:
+        chosen: list[_Queued] = []
         misfits = 0
         for level in self._levels:
-            for news in level.values():
-                if news.is_alive and news.subject == told:
+            for queued in level.values():
+                if queued.is_alive and queued.subject == receiver:
                     continue
-                if news.size_bytes > budget_bytes:
+                if queued.size_bytes > budget_bytes:
                     misfits += 1
                     if misfits > _MISFITS_LIMIT:
-                        return chosen
+                        return chosen, budget_bytes
                     continue
-                budget_bytes -= news.size_bytes
-                chosen.append(news)
+                budget_bytes -= queued.size_bytes
+                chosen.append(queued)
                 if budget_bytes < _VERDICT_BYTES:
-                    return chosen
-        return chosen
+                    return chosen, budget_bytes
+        return chosen, budget_bytes
+
+
+def notice(entry: Entry, own_id: NodeId) -> Update:
+    """What this node holds about a member, to be sent to the member itself or to others."""
+    if entry.status is Status.ALIVE:
+        return AliveUpdate(entry.info)
+    if entry.status is Status.LEFT:
+        return VerdictUpdate(entry.node_id, entry.incarnation, Status.LEFT, entry.node_id, entry.departure)
+    return VerdictUpdate(entry.node_id, entry.incarnation, entry.status, own_id)
+
+
+class Piggyback:
+    """Fills payloads from the queue, the user messages and the directory."""
+
+    def __init__(
+        self, context: Context, updates: UpdateQueue, user_events: UserEvents, keyring: KeyringExchange
+    ) -> None:
+        self._context = context
+        self._updates = updates
+        self._user_events = user_events
+        self._keyring = keyring
+
+    def ping_payload(self, entry: Entry | None, first: tuple[Update, ...] = ()) -> Payload:
+        """The payload of a ping to `entry`."""
+        return self._payload(entry, list(first), [], ())
+
+    def relayed_payload(self, entry: Entry) -> Payload:
+        """The payload of a ping that helpers pass on: the notice only, since they carry it at their own cost."""
+        updates = (notice(entry, self._context.local.node_id),) if self._is_owed_notice(entry) else ()
+        return Payload(updates, self._context.local.info.capacity, self._context.members.peer_count)
+
+    def ack_payload(self, entry: Entry | None, updates: list[Update]) -> Payload:
+        """The payload of an ack to `entry`, which begins with `updates`."""
+        receiver = None if entry is None else entry.node_id
+        return self._payload(entry, updates, self._remembered(receiver), self._sample(receiver))
+
+    def welcome_sample(self, receiver: NodeId, first: tuple[NodeInfo, ...] = ()) -> tuple[NodeInfo, ...]:
+        """The members named in a JoinAck, beside this node's own description."""
+        budget = self._context.options.payload_budget_bytes - info_bytes(self._context.local.info)
+        named = {info.node_id for info in first}
+        others = [entry for entry in self._sample(receiver) if entry.node_id not in named]
+        return (*first, *_fitting(others, budget - sum(map(info_bytes, first))))
+
+    def _payload(
+        self, entry: Entry | None, updates: list[Update], remembered: list[Update], sample: Sequence[Entry]
+    ) -> Payload:
+        """`remembered` has room kept: a group that always has updates would otherwise repair nothing."""
+        context = self._context
+        receiver = None
+        if entry is not None:
+            receiver = entry.node_id
+            if entry.status is not Status.ALIVE and not updates and self._is_owed_notice(entry):
+                updates.append(notice(entry, context.local.node_id))
+        budget = context.options.payload_budget_bytes
+        for update in [*updates, *remembered] if updates or remembered else ():
+            budget -= update_bytes(update)
+        members = context.members
+        if len(self._updates):
+            taken, budget = self._updates.take(budget, members.group_size, receiver)
+            updates.extend([update for update in taken if update not in updates] if updates else taken)
+        user_messages: tuple[UserMessage, ...] = ()
+        if self._user_events.has_messages:
+            user_messages, budget = self._user_events.take(budget, members.group_size, receiver)
+        updates.extend(remembered)
+        return Payload(
+            tuple(updates),
+            context.local.info.capacity,
+            members.peer_count,
+            _fitting(sample, budget) if sample else (),
+            user_messages,
+            self._keyring.digest,
+        )
+
+    def _is_owed_notice(self, entry: Entry) -> bool:
+        if entry.status is Status.SUSPECT:
+            return self._context.options.buddy_notice
+        return entry.status is not Status.ALIVE
+
+    def _sample(self, receiver: NodeId | None) -> list[Entry]:
+        """The members to name. In an overlay only those that this node heard itself lately."""
+        options, members = self._context.options, self._context.members
+        if options.overlay:
+            return members.vouched(options.sample_size, self._context.now - options.directory_age_ms, receiver)
+        return members.sample(options.sample_size, Status.ALIVE, receiver)
+
+    def _remembered(self, receiver: NodeId | None) -> list[Update]:
+        """One dead and one departed member, for members that missed the update.
+
+        The dead one is sent as suspect: a member that holds it alive may be right, as after a healed partition, and the
+        dead one must get its time to refute before half a group is declared dead on the other half's word.
+        """
+        members, own_id = self._context.members, self._context.local.node_id
+        if not members.has_tombstones:
+            return []
+        updates: list[Update] = [notice(entry, own_id) for entry in members.sample(1, Status.LEFT, receiver)]
+        updates.extend(
+            VerdictUpdate(entry.node_id, entry.incarnation, Status.SUSPECT, own_id)
+            for entry in members.sample(1, Status.DEAD, receiver)
+        )
+        return updates
+
+
+def _fitting(entries: Sequence[Entry], budget_bytes: int) -> tuple[NodeInfo, ...]:
+    chosen: list[NodeInfo] = []
+    for entry in entries:
+        size_bytes = entry.size_bytes
+        if size_bytes <= budget_bytes:
+            chosen.append(entry.info)
+            budget_bytes -= size_bytes
+    return tuple(chosen)

@@ -1,30 +1,34 @@
-"""What a `Swim` wants done: the outputs of `step(event, now)`, carried out by the agent in order."""
+"""What a `Swim` wants done: the outputs of `step(event, now)`, carried out in order; and the context that has them."""
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
+from random import Random
 
 from gossip.core.keyring import Keyring
-from gossip.core.member import Address, NodeId, NodeInfo, Status
+from gossip.core.member import Address, LocalNode, NodeId, NodeInfo, Status
+from gossip.core.membership import Membership
 from gossip.core.messages import Message, Query, UserEvent
+from gossip.core.options import Options
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
     """Send a datagram. Dropping it is allowed: the protocol retries by itself.
 
-    `recipient` is the node that it is for, none where that is whoever lives at the address: the seal binds it.
+    `recipient` is the node that it is for: the seal binds it. None: the node that lives at the address.
     """
 
     target: Address
     message: Message
     recipient: NodeId | None
     boxed_for: bytes = b""
-    """The recipient's credential, if it can read none of our keys: keyring updates is then boxed for its identity."""
+    """The recipient's credential, if it can open none of our keys: the message is then boxed for its identity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Broadcast presence on the LAN, if the agent has a broadcast address."""
+    """Broadcast presence on the LAN, if the node has a broadcast address."""
 
     message: Message
 
@@ -47,24 +51,29 @@ class MembershipChanged:
     status: Status
     previous: Status | None
 
+    @property
+    def is_revival(self) -> bool:
+        """Whether a member that was dead in this node's view lives."""
+        return self.status is Status.ALIVE and self.previous is Status.DEAD
+
 
 @dataclass(frozen=True, slots=True)
 class AdoptGeneration:
-    """Somebody heard a higher generation of ourselves: make `generation` durable before anything else is sent."""
+    """Other members know a higher generation of this node: store `generation` before anything else is sent."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class UserEventReceived:
-    """An application elsewhere said something to everybody. Told once."""
+    """An application elsewhere sent a user event. Emitted once per event."""
 
     user_event: UserEvent
 
 
 @dataclass(frozen=True, slots=True)
 class QueryReceived:
-    """An application elsewhere asks; AnswerGiven answers. Told once."""
+    """An application elsewhere asks; AnswerGiven answers. Emitted once per query."""
 
     query: Query
 
@@ -87,14 +96,14 @@ class QueryEnded:
 
 @dataclass(frozen=True, slots=True)
 class UseKeyring:
-    """Seal and open with these keys from now on, and keep them: a restart must not bring old ones back."""
+    """Seal and open with these keys from now on, and store them: a restart must not bring old ones back."""
 
     chain: Keyring
 
 
 @dataclass(frozen=True, slots=True)
 class KeyOffered:
-    """A member at `source` refuses this node's key, and gave what the application there has to say to it."""
+    """A member at `source` refuses this node's key, and sent what its application offers instead."""
 
     source: Address
     offer: bytes
@@ -102,7 +111,7 @@ class KeyOffered:
 
 @dataclass(frozen=True, slots=True)
 class KeyringUpdateRefused:
-    """Somebody told keys whom the application does not let (`GroupSettings.may_tell_keys`). Not every time is told."""
+    """A node sent keys that the application does not trust with keys (`may_tell_keys`). Emitted at a low rate."""
 
     teller: NodeId
     source: Address
@@ -112,9 +121,9 @@ class AlarmKind(Enum):
     """Conditions that an operator must see."""
 
     IDENTITY_CONFLICT = "identity-conflict"
-    """A live node uses our identity: this node stops."""
+    """Another live node uses this node's identity: this node stops."""
     ROLLED_BACK = "rolled-back"
-    """A later life of our identity was heard of, in its own words: what this node keeps is older than that."""
+    """This node signed a later generation than its state directory knows: the directory is an older copy."""
     ISOLATED = "isolated"
     """No peer answers and every seed is silent."""
     KEY_RETIRED = "key-retired"
@@ -122,15 +131,15 @@ class AlarmKind(Enum):
     KEYRING_NOT_STORED = "keyring-not-stored"
     """New keys are in use and could not be stored: after a restart this node would come with old ones."""
     GENERATION_NOT_STORED = "generation-not-stored"
-    """This node must begin a later life and cannot store its number: it is mute until it can."""
+    """This node must begin a later generation and cannot store its number: it is mute until it can."""
     ADMIT_FAILED = "admit-failed"
-    """The application's `admit` raised, or returned what is no answer: the joiner was refused."""
+    """The application's `admit` raised or returned no answer: the joiner was refused."""
     FOREIGN_VERSION = "foreign-version"
-    """Another node of the group speaks another version of the protocol: neither hears the other."""
+    """Another node of the group uses another version of the protocol: neither can read the other."""
 
 
 def rolled_back(node_id: NodeId, heard: int, own: int) -> "Alarm":
-    """A node has signed words of its own, from its own address, of a generation that it knows nothing of."""
+    """The alarm of a node that signed, at its own address, a later generation than it knows."""
     return Alarm(
         AlarmKind.ROLLED_BACK,
         f"this node's identity {node_id.hex()} was heard from here in its generation {heard}, and this is generation"
@@ -140,7 +149,7 @@ def rolled_back(node_id: NodeId, heard: int, own: int) -> "Alarm":
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something that an operator must see, in words."""
+    """A condition that an operator must see."""
 
     kind: AlarmKind
     text: str
@@ -162,3 +171,72 @@ LocalEffect = (
     | KeyOffered
 )
 Effect = Send | LocalEffect
+
+
+class DropReason(Enum):
+    """Why a message or a part of it changed nothing."""
+
+    BAD_DESCRIPTION = "bad-description"
+    UNKNOWN_SUBJECT = "unknown-subject"
+    BAD_VERDICT = "bad-verdict"
+    FORGED_LEFT = "forged-left"
+    NOT_THE_TARGET = "not-the-target"
+    RELAY_TABLE_FULL = "relay-table-full"
+    RELAY_REPEATED = "relay-repeated"
+    UNMATCHED_RESPONSE = "unmatched-response"
+    UNSOLICITED = "unsolicited"
+    RATE_LIMITED = "rate-limited"
+    LEAVING = "leaving"
+    STALE_JOIN = "stale-join"
+    FORMER_LIFE = "former-life"
+    OWN_MESSAGE = "own-message"
+    DIRECTORY_FULL = "directory-full"
+    SEEDS_FULL = "seeds-full"
+    MAINTENANCE = "maintenance"
+    BAD_USER_MESSAGE = "bad-user-message"
+    USER_MESSAGE_BEFORE_JOIN = "user-message-before-join"
+    QUERIES_FULL = "queries-full"
+    ANSWER_TOO_LATE = "answer-too-late"
+    ANSWER_REPEATED = "answer-repeated"
+    BAD_KEYRING = "bad-keyring"
+    OTHER_ERA = "other-era"
+    KEYRING_WOULD_SPLIT = "keyring-would-split"
+    """A keyring that shares no open key with this node's: this node could not read the others any more."""
+
+
+class Context:
+    """What all parts of one node's core share: this node, its members, and what the step under way brings about.
+
+    Everything that leaves the core passes here and is counted. Counters are keyed by names from closed sets (message
+    classes, drop reasons), so that no stranger can make them grow.
+    """
+
+    def __init__(self, local: LocalNode, members: Membership, options: Options, random: Random, now: int) -> None:
+        self.local = local
+        self.members = members
+        self.options = options
+        self.random = random
+        self.now = now
+        """The time of the step under way."""
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+        self._effects: list[Effect] = []
+
+    def send(self, target: Address, message: Message, recipient: NodeId | None, boxed_for: bytes = b"") -> None:
+        """Send a message and count it. No recipient: the node that lives at the address."""
+        self.sent[type(message).__name__] += 1
+        self._effects.append(Send(target, message, recipient, boxed_for))
+
+    def emit(self, effect: LocalEffect) -> None:
+        """Add any other effect."""
+        self._effects.append(effect)
+
+    def drop(self, reason: DropReason) -> None:
+        """Count something that changed nothing."""
+        self.dropped[reason.value] += 1
+
+    def take_effects(self) -> list[Effect]:
+        """The effects since the last call, in order."""
+        effects, self._effects = self._effects, []
+        return effects

@@ -1,35 +1,76 @@
-"""The joiner's part: through which addresses this node tries to get peers.
+"""Joining, on both sides: how this node gets peers, and how it gives links to others.
+
+*The joiner* sends JoinReqs to addresses:
 
     JoinReq ──▶ JoinNak(TOKEN_EXPECTED, token) ──▶ JoinReq with it ──▶ JoinAck         a new peer
                                                                   └──▶ JoinRedirect    try those, boundedly
                                                                   └──▶ JoinNak, silence    the next seed, later
 
-Three sources of addresses: seeds that an operator gave (kept and retried for ever, since a whole site may come back
-after hours), hints from broadcasts (dropped after a few failures), and, once a node knows members, its own directory: a
-node with fewer peers than it could have looks for more, which makes a small group a full mesh and repairs an overlay.
+It has three sources of addresses: seeds that an operator gave (kept and retried without end, since a whole site may
+come back after hours), hints from broadcasts (dropped after a few failures), and, once the node knows members, its own
+directory: a node with fewer peers than it could have looks for more, which makes a small group a full mesh and repairs
+an overlay. Retries back off exponentially with jitter: a hundred nodes that lost the same seed must not return to it in
+step. When a search finds no room anywhere (all are at capacity, one vacancy is left over) its pace drops the same way.
 
-Retries back off exponentially with jitter: a hundred nodes that lost the same seed must not return to it in step. When
-a search finds no room anywhere (all are at capacity, one vacancy is left over) its pace drops the same way.
+*The receiver* answers a JoinReq:
+
+    leaving, in maintenance     nothing
+    no valid token              a JoinNak with a token (minted by the wire)
+    the policy says no          a JoinNak with its own domain, code and etag
+    room                        JoinAck; the link is symmetrical from now on
+    no room, others have        JoinRedirect to them
+    no known member has room    the link A-B becomes A-new-B: JoinAck to new, JoinRedirect(EDGE_SPLIT) to B
+    new could not use two ends  JoinNak(AT_CAPACITY)
+
+Splitting lets a full overlay take a joiner: the number of peers of each member stays the same, and the new one gets
+two. It happens only for a source with two vacancies, so each split uses up two and splitting comes to an end.
+Capacities of 2 can only form rings, perhaps several; from 3 on the overlay holds together.
+
+A source that this node holds for dead, of which it knows a later generation, or which it knows elsewhere under the same
+incarnation does not become a peer by its word alone (that would break the precedence rule): it is told what this node
+holds, refutes, and asks again.
+
+*Rewiring* repairs an overlay after a partition. While a group is split, each half fills the links that it lost among
+its own members. Once they learn of each other again, every node may be at capacity: updates cross by the occasional
+probe of the directory, but not one link does, and the next failure could cut the halves apart for good. So a node at
+capacity that sees a dead member revive gives up two links, with a probability that makes about two nodes of the group
+do so per revived member:
+
+    Y1 - X - Y2   and   Z - W      become      Y1 - Y2   and   Z - X - W
+
+Y1 and Y2 are told to link with each other, X joins Z, which splits one of its links for it. The number of peers of each
+stays the same.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
-from random import Random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
 
-from gossip.core.effects import Alarm, AlarmKind, KeyOffered
-from gossip.core.local_node import LocalNode
-from gossip.core.member import Address, Status
-from gossip.core.membership import Entry, Membership
-from gossip.core.messages import JoinNak, JoinRedirect, JoinReq
-from gossip.core.options import Options
-from gossip.core.outbox import DropReason, Outbox
-from gossip.core.refusal import DOMAIN, RefusalCode
-from gossip.core.user_events import UserEvents
+from gossip.core.dissemination import Piggyback
+from gossip.core.effects import Alarm, AlarmKind, Context, DropReason, KeyOffered, OfferToken
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status, is_plausible
+from gossip.core.membership import Entry
+from gossip.core.messages import DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq, RefusalCode
+from gossip.core.options import TokenBucket
+from gossip.core.probe import Prober
+from gossip.core.queries import Queries
+from gossip.core.updates import Updates
 
-_HINT_FAILURES = 5
-_ALARM_FAILURES = 3
-_TOKENS_PER_JOIN = 3
-_ALTERNATIVES_LIMIT = 8
+_HINT_FAILURES: Final = 5
+_ALARM_FAILURES: Final = 3
+_TOKENS_PER_JOIN: Final = 3
+_ALTERNATIVES_LIMIT: Final = 8
+_REDIRECT_ADDRESSES: Final = 4
+_ENDS_OF_A_SPLIT: Final = 2
+
+AdmissionPolicy = Callable[[NodeInfo], JoinNak | None]
+"""Why a joiner with a valid token is refused all the same, or None."""
+
+
+def admit_all(_source: NodeInfo) -> JoinNak | None:
+    """Admit every holder of the farm's key."""
+    return None
 
 
 @dataclass(slots=True)
@@ -41,7 +82,7 @@ class _Seed:
 
 @dataclass(slots=True)
 class _Join:
-    """One attempt to gain one peer, which may wander from address to address by redirects."""
+    """One attempt to gain one peer, which redirects may lead from address to address."""
 
     address: Address
     seed: Address | None
@@ -54,31 +95,26 @@ class _Join:
     alternatives: deque[Address] = field(default_factory=lambda: deque(maxlen=_ALTERNATIVES_LIMIT))
 
 
-class Joining:
-    """Seeds, and the joins under way (at most `joins_in_flight`)."""
+class Joiner:
+    """The seeds, and the joins under way (at most `joins_in_flight`)."""
 
-    def __init__(
-        self,
-        own: LocalNode,
-        membership: Membership,
-        user_messages: UserEvents,
-        outbox: Outbox,
-        options: Options,
-        random: Random,
-        now: int,
-    ) -> None:
-        self._local = own
-        self._membership = membership
-        self._user_events = user_messages
-        self._outbox = outbox
-        self._options = options
-        self._random = random
+    def __init__(self, context: Context, updates: Updates, prober: Prober, queries: Queries) -> None:
+        self._context = context
+        self._local = context.local
+        self._members = context.members
+        self._options = options = context.options
+        self._random = context.random
+        self._updates = updates
+        self._prober = prober
+        self._queries = queries
         self._seeds: dict[Address, _Seed] = {}
         self._joins: dict[Address, _Join] = {}
-        self._next_seek_at = now
+        self._next_seek_at = context.now
         self._fruitless = 0
         self._alarmed = False
         self._alarmed_of_key = False
+        self._rewirings = TokenBucket(1, 1)
+        self._link_naks = TokenBucket(options.join_rate_per_second, options.join_burst)
 
     @property
     def seed_count(self) -> int:
@@ -96,22 +132,19 @@ class Joining:
         if self._local.leaving:
             return None
         times = [join.next_at for join in self._joins.values()] if self._joins else []
-        if self.has_free:
+        if self._has_free:
             times.extend(seed.next_at for seed in self._seeds.values())
-            if self._membership.is_short:
+            if self._members.is_short:
                 times.append(self._next_seek_at)
         return min(times, default=None)
 
     @property
-    def has_free(self) -> bool:
-        """Whether another join may begin."""
+    def _has_free(self) -> bool:
         return len(self._joins) < self._options.joins_in_flight
 
-    def is_joining(self, address: Address) -> bool:
-        """Whether an answer from this address is awaited."""
-        return address in self._joins
+    # -- seeds ---------------------------------------------------------------------------------------------------------
 
-    def give_seeds(self, addresses: tuple[Address, ...], now: int, *, is_hint: bool = False) -> None:
+    def add_seeds(self, addresses: tuple[Address, ...], *, is_hint: bool = False) -> None:
         """Further addresses to join through; known ones keep their pace."""
         for address in addresses:
             if address == self._local.info.address:
@@ -120,9 +153,9 @@ class Joining:
             if known is not None:
                 known.is_hint = known.is_hint and is_hint
             elif len(self._seeds) >= self._options.seeds_limit and not (not is_hint and self._drop_hint()):
-                self._outbox.drop(DropReason.SEEDS_FULL)
+                self._context.drop(DropReason.SEEDS_FULL)
             else:
-                self._seeds[address] = _Seed(is_hint, now)
+                self._seeds[address] = _Seed(is_hint, self._context.now)
 
     def _drop_hint(self) -> bool:
         hint = next((address for address, seed in self._seeds.items() if seed.is_hint), None)
@@ -131,36 +164,48 @@ class Joining:
         del self._seeds[hint]
         return True
 
-    def expire(self, now: int) -> None:
+    def receive_broadcast(self, info: NodeInfo) -> None:
+        """A node announced its presence: its address is a hint."""
+        if not is_plausible(info):
+            self._context.drop(DropReason.BAD_DESCRIPTION)
+        elif info.node_id == self._local.node_id:
+            self._updates.apply_own(info.incarnation, Status.ALIVE, info)
+        elif not self._members.live_at(info.address):
+            self.add_seeds((info.address,), is_hint=True)
+
+    def expire(self) -> None:
         """Retry what is due, then begin what is due."""
+        now = self._context.now
         for join in list(self._joins.values()):
             if join.next_at <= now:
-                self._retry(join, now)
+                self._retry(join)
         due = [(address, seed) for address, seed in self._seeds.items() if seed.next_at <= now]
         self._random.shuffle(due)
         for address, seed in due:
-            self._try_seed(address, seed, now)
-        if self._membership.is_short and self._next_seek_at <= now:
+            self._try_seed(address, seed)
+        if self._members.is_short and self._next_seek_at <= now:
             self._next_seek_at = now + self._seek_pause_ms()
             for target in self._candidates():
-                self._begin(target.address, None, now)
+                self._begin(target.address)
 
-    def _try_seed(self, address: Address, seed: _Seed, now: int) -> None:
-        if self._membership.live_at(address):
+    def _try_seed(self, address: Address, seed: _Seed) -> None:
+        now = self._context.now
+        if self._members.live_at(address):
             if seed.is_hint:
                 del self._seeds[address]
                 return
             seed.failures = 0
             seed.next_at = now + self._jittered(self._options.join_backoff_max_ms)
-        elif address in self._joins or self._begin(address, address, now):
+        elif address in self._joins or self._begin(address, address):
             seed.next_at = now + self._backoff_ms(seed.failures)
 
     def _candidates(self) -> list[Entry]:
+        members = self._members
         free = self._options.joins_in_flight - len(self._joins)
-        wanted = min(self._membership.capacity, self._membership.live_count) - self._membership.peer_count
+        wanted = min(members.capacity, members.live_count) - members.peer_count
         others = [
             entry
-            for entry in self._membership.strangers()
+            for entry in members.strangers()
             if entry.status is Status.ALIVE
             and entry.address not in self._joins
             and entry.address != self._local.info.address
@@ -169,49 +214,47 @@ class Joining:
         pool = roomy or others
         return self._random.sample(pool, max(min(free, wanted - len(self._joins), len(pool)), 0))
 
-    def go(self, address: Address, now: int) -> None:
-        """Join through this address now, if there is room for another join."""
-        self._begin(address, None, now)
+    # -- joins ---------------------------------------------------------------------------------------------------------
 
-    def _begin(self, address: Address, seed: Address | None, now: int) -> bool:
-        if not self.has_free or address in self._joins:
+    def _begin(self, address: Address, seed: Address | None = None) -> bool:
+        if not self._has_free or address in self._joins:
             return False
         if address == self._local.info.address or self._local.leaving:
             return False
-        self._send(_Join(address, seed, now), now)
+        self._send(_Join(address, seed, self._context.now))
         return True
 
-    def _send(self, join: _Join, now: int) -> None:
+    def _send(self, join: _Join) -> None:
         join.tries += 1
         join.tried.add(join.address)
-        join.next_at = now + self._jittered(self._options.join_timeout_ms)
+        join.next_at = self._context.now + self._jittered(self._options.join_timeout_ms)
         self._joins[join.address] = join
-        request = JoinReq(
-            self._local.info, join.token, peer_count=self._membership.peer_count, clock=self._user_events.clock
-        )
-        self._outbox.send(join.address, request, None)
+        own, peer_count = self._local.info, self._members.peer_count
+        request = JoinReq(own, join.token, peer_count=peer_count, clock=self._queries.clock)
+        self._context.send(join.address, request, None)
 
-    def _retry(self, join: _Join, now: int) -> None:
+    def _retry(self, join: _Join) -> None:
         if join.tries < self._options.join_tries:
-            self._send(join, now)
+            self._send(join)
         else:
-            self._wander(join, now)
+            self._move_on(join)
 
-    def _wander(self, join: _Join, now: int) -> None:
-        """This address will not do: go on with the next alternative, or give up."""
+    def _move_on(self, join: _Join) -> None:
+        """This address does not serve: go on with the next alternative, or give up."""
         del self._joins[join.address]
         while join.alternatives and join.redirects < self._options.redirects_per_join:
             address = join.alternatives.popleft()
-            if address in self._joins or address in join.tried or self._membership.peer_at(address) is not None:
+            if address in self._joins or address in join.tried or self._members.peer_at(address) is not None:
                 continue
             join.address = address
             join.redirects += 1
             join.token, join.tries, join.tokens = b"", 0, 0
-            self._send(join, now)
+            self._send(join)
             return
-        self._fail(join, now)
+        self._fail(join)
 
-    def _fail(self, join: _Join, now: int) -> None:
+    def _fail(self, join: _Join) -> None:
+        now = self._context.now
         seed = self._seeds.get(join.seed) if join.seed is not None else None
         if seed is not None and join.seed is not None:
             seed.failures += 1
@@ -224,7 +267,7 @@ class Joining:
         self._check_isolation()
 
     def _check_isolation(self) -> None:
-        if self._membership.peer_count > 0 or self._alarmed or not self._seeds:
+        if self._members.peer_count > 0 or self._alarmed or not self._seeds:
             return
         if all(seed.failures >= _ALARM_FAILURES for seed in self._seeds.values()):
             self._alarmed = True
@@ -233,71 +276,18 @@ class Joining:
                 f"no peer answers, and neither do the {len(self._seeds)} seed addresses ({named}); check that one of "
                 "those nodes runs with the same farm key and that UDP reaches it. This node goes on trying"
             )
-            self._outbox.emit(Alarm(AlarmKind.ISOLATED, text))
+            self._context.emit(Alarm(AlarmKind.ISOLATED, text))
 
-    def succeeded(self, source: Address) -> bool:
-        """A JoinAck came from `source`. Whether it was asked for."""
-        join = self._joins.pop(source, None)
-        if join is None:
-            return False
-        seed = self._seeds.get(join.seed) if join.seed is not None else None
-        if seed is not None:
-            seed.failures = 0
-        return True
-
-    def peers_changed(self, now: int) -> None:
-        """A peer was gained or lost: searching is worth while again."""
+    def peers_changed(self) -> None:
+        """A peer was gained or lost: a search may succeed again."""
         self._fruitless = 0
-        self._next_seek_at = min(self._next_seek_at, now + self._options.gossip_period_ms)
-        if self._membership.peer_count > 0:
+        self._next_seek_at = min(self._next_seek_at, self._context.now + self._options.gossip_period_ms)
+        if self._members.peer_count > 0:
             self._alarmed = False
             self._alarmed_of_key = False
 
-    def receive_nak(self, source: Address, nak: JoinNak, now: int) -> None:
-        """A refusal: come back with the token that it carries, or go elsewhere."""
-        join = self._joins.get(source)
-        if join is None:
-            self._outbox.drop(DropReason.UNSOLICITED)
-        elif nak.domain == DOMAIN and nak.code == RefusalCode.TOKEN_EXPECTED and nak.etag:
-            join.tokens += 1
-            if join.tokens > _TOKENS_PER_JOIN:
-                self._wander(join, now)
-                return
-            join.token = nak.etag
-            self._send(join, now)
-        elif nak.domain == DOMAIN and nak.code == RefusalCode.NOT_A_PEER:
-            # Crossed our JoinReq on the way; the answer to that is still to come.
-            self._outbox.drop(DropReason.UNSOLICITED)
-        else:
-            if nak.domain == DOMAIN and nak.code == RefusalCode.KEY_RETIRED:
-                self._alarm_of_key(source)
-                if nak.etag:
-                    self._outbox.emit(KeyOffered(source, nak.etag))
-            self._wander(join, now)
-
-    def _alarm_of_key(self, source: Address) -> None:
-        if self._alarmed_of_key or self._membership.peer_count > 0:
-            return
-        self._alarmed_of_key = True
-        text = (
-            f"the member at {source.host}:{source.port} refuses this node's key: the group's keys were changed while "
-            "this node was away. Copy the current key from a member, then start this node again; it goes on trying"
-        )
-        self._outbox.emit(Alarm(AlarmKind.KEY_RETIRED, text))
-
-    def receive_redirect(self, source: Address, redirect: JoinRedirect, now: int) -> None:
-        """At capacity there: the addresses it names come next."""
-        join = self._joins.get(source)
-        if join is None:
-            self._outbox.drop(DropReason.UNSOLICITED)
-            return
-        for address in redirect.addresses[:_ALTERNATIVES_LIMIT]:
-            if address not in join.tried and address != self._local.info.address:
-                join.alternatives.append(address)
-        self._wander(join, now)
-
     def stop(self) -> None:
-        """Leaving: no joins any more."""
+        """This node leaves: it joins no more."""
         self._joins.clear()
 
     def _seek_pause_ms(self) -> int:
@@ -311,3 +301,243 @@ class Joining:
     def _jittered(self, duration_ms: int) -> int:
         """Between three quarters and five quarters of a duration."""
         return max(1, duration_ms * self._random.randrange(750, 1_251) // 1_000)
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def receive_answer(self, source: Address, answer: JoinAck | JoinNak | JoinRedirect) -> None:
+        """An answer to a JoinReq, or word of the end of a link."""
+        if answer.receiver_generation != self._local.incarnation.generation:
+            # For an earlier generation: late, or a recording replayed to a node that has just started.
+            self._context.drop(DropReason.FORMER_LIFE)
+            return
+        match answer:
+            case JoinAck():
+                self._receive_ack(source, answer)
+            case JoinNak():
+                self._receive_nak(source, answer)
+            case JoinRedirect():
+                self._receive_redirect(source, answer)
+
+    def _receive_ack(self, source: Address, ack: JoinAck) -> None:
+        join = self._joins.pop(source, None)
+        if join is None:
+            self._context.drop(DropReason.UNSOLICITED)
+            return
+        seed = self._seeds.get(join.seed) if join.seed is not None else None
+        if seed is not None:
+            seed.failures = 0
+        self._queries.sync_clock(ack.clock)
+        entry = self._updates.apply_alive(ack.description)
+        if entry is not None and not entry.is_live:
+            self._prober.correct(entry, source)
+        elif entry is not None and not self._members.link(entry):
+            # Others joined this node meanwhile: no room for the peer that it asked.
+            self._send_link_nak(source, entry.node_id, entry.incarnation)
+        # Only now: in a full directory the sample could push out the very member that names it.
+        for info in ack.sample:
+            self._updates.apply_alive(info, further=False)
+
+    def _receive_nak(self, source: Address, nak: JoinNak) -> None:
+        join = self._joins.get(source)
+        code = nak.code if nak.domain == DOMAIN else None
+        if code == RefusalCode.LINK_REJECTED:
+            peer = self._members.peer_at(source)
+            if join is not None or peer is None:
+                # Crossed this node's JoinReq on the way: the answer to that is still to come.
+                self._context.drop(DropReason.UNSOLICITED)
+            else:
+                self._members.unlink(peer.node_id)
+        elif join is None:
+            self._context.drop(DropReason.UNSOLICITED)
+        elif code == RefusalCode.TOKEN_EXPECTED and nak.etag:
+            join.tokens += 1
+            if join.tokens > _TOKENS_PER_JOIN:
+                self._move_on(join)
+            else:
+                join.token = nak.etag
+                self._send(join)
+        else:
+            if code == RefusalCode.KEY_RETIRED:
+                self._alarm_of_key(source)
+                if nak.etag:
+                    self._context.emit(KeyOffered(source, nak.etag))
+            self._move_on(join)
+
+    def _alarm_of_key(self, source: Address) -> None:
+        if self._alarmed_of_key or self._members.peer_count > 0:
+            return
+        self._alarmed_of_key = True
+        text = (
+            f"the member at {source.host}:{source.port} refuses this node's key: the group's keys were changed while "
+            "this node was away. Copy the current key from a member, then start this node again; it goes on trying"
+        )
+        self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text))
+
+    def _receive_redirect(self, source: Address, redirect: JoinRedirect) -> None:
+        if redirect.domain == DOMAIN and redirect.code == RefusalCode.EDGE_SPLIT:
+            peer = self._members.peer_at(source)
+            if peer is None:
+                self._context.drop(DropReason.UNSOLICITED)
+                return
+            self._members.unlink(peer.node_id)
+            for address in redirect.addresses[:1]:
+                self._begin(address)
+            return
+        join = self._joins.get(source)
+        if join is None:
+            self._context.drop(DropReason.UNSOLICITED)
+            return
+        for address in redirect.addresses[:_ALTERNATIVES_LIMIT]:
+            if address not in join.tried and address != self._local.info.address:
+                join.alternatives.append(address)
+        self._move_on(join)
+
+    # -- links ---------------------------------------------------------------------------------------------------------
+
+    def reject_link(self, source: Address, node_id: NodeId, incarnation: Incarnation) -> None:
+        """A node that is no peer probes this one as its peer: say so, unless this node's JoinReq is on the way."""
+        if source not in self._joins and self._link_naks.take(self._context.now):
+            self._send_link_nak(source, node_id, incarnation)
+
+    def _send_link_nak(self, target: Address, node_id: NodeId, incarnation: Incarnation) -> None:
+        nak = JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, b"", incarnation.generation)
+        self._context.send(target, nak, node_id)
+
+    def rewire(self, node_id: NodeId) -> None:
+        """A member that was dead in this node's view lives: perhaps exchange links so that one leads to it."""
+        members, entry = self._members, self._members.get(node_id)
+        if entry is None or members.has_room or members.is_peer(node_id) or not entry.is_live:
+            return
+        is_chosen = self._random.random() * members.live_count < _ENDS_OF_A_SPLIT
+        if not is_chosen or not self._has_free or not self._rewirings.take(self._context.now):
+            return
+        able = [peer for peer in members.peers() if peer.status is Status.ALIVE]
+        if len(able) < _ENDS_OF_A_SPLIT:
+            return
+        one, other = self._random.sample(able, _ENDS_OF_A_SPLIT)
+        for peer, partner in ((one, other), (other, one)):
+            members.unlink(peer.node_id)
+            generation = peer.info.incarnation.generation
+            redirect = JoinRedirect((partner.address,), DOMAIN, RefusalCode.EDGE_SPLIT, receiver_generation=generation)
+            self._context.send(peer.address, redirect, peer.node_id)
+        self._begin(entry.address)
+
+
+class Admission:
+    """Decides about JoinReqs."""
+
+    def __init__(
+        self,
+        context: Context,
+        updates: Updates,
+        piggyback: Piggyback,
+        prober: Prober,
+        queries: Queries,
+        admit: AdmissionPolicy,
+    ) -> None:
+        self.in_maintenance = False
+        self._context = context
+        self._local = context.local
+        self._members = context.members
+        self._updates = updates
+        self._piggyback = piggyback
+        self._prober = prober
+        self._queries = queries
+        self._admit = admit
+        options = context.options
+        self._tokens = TokenBucket(options.join_rate_per_second, options.join_burst)
+        self._joins = TokenBucket(options.join_rate_per_second, options.join_burst)
+
+    def receive(self, source: Address, request: JoinReq, *, token_valid: bool) -> None:
+        """Handle one JoinReq."""
+        reason = self._drop_reason(request, token_valid=token_valid)
+        if reason is not None:
+            self._context.drop(reason)
+        elif not token_valid:
+            self._context.emit(OfferToken(source, request.source.node_id, request.source.incarnation.generation))
+        elif request.source.node_id == self._local.node_id:
+            self._updates.suspect_conflict(request.source.address)
+        else:
+            self._consider(source, request)
+
+    def _drop_reason(self, request: JoinReq, *, token_valid: bool) -> DropReason | None:
+        if self._local.leaving:
+            return DropReason.LEAVING
+        if self.in_maintenance:
+            return DropReason.MAINTENANCE
+        if not is_plausible(request.source):
+            return DropReason.BAD_DESCRIPTION
+        own = self._local.info
+        if request.source.node_id == own.node_id and request.source.address == own.address:
+            return DropReason.OWN_MESSAGE
+        bucket = self._joins if token_valid else self._tokens
+        return None if bucket.take(self._context.now) else DropReason.RATE_LIMITED
+
+    def _consider(self, source: Address, request: JoinReq) -> None:
+        self._queries.sync_clock(request.clock)
+        rejection = self._admit(request.source)
+        if rejection is not None:
+            self._answer(source, request.source, rejection)
+            return
+        entry = self._members.get(request.source.node_id)
+        if entry is None and not self._members.has_room and not self._may_split(request):
+            # Not admitted, so not recorded: a refusal costs no memory.
+            self._refuse(source, request)
+            return
+        entry = self._updates.apply_alive(request.source)
+        if entry is None:
+            self._context.drop(DropReason.DIRECTORY_FULL)
+            return
+        moved = entry.info.address != request.source.address
+        if not entry.is_live or moved or entry.incarnation > request.source.incarnation:
+            self._context.drop(DropReason.STALE_JOIN)
+            self._prober.correct(entry, source)
+            return
+        entry.peer_count = request.peer_count
+        if self._members.is_peer(entry.node_id) or self._members.link(entry):
+            self._welcome(source, entry)
+        elif self._may_split(request):
+            self._split(source, entry)
+        else:
+            self._refuse(source, request)
+
+    def _may_split(self, request: JoinReq) -> bool:
+        return request.source.capacity - request.peer_count >= _ENDS_OF_A_SPLIT and not self._with_room(request)
+
+    def _with_room(self, request: JoinReq) -> list[Entry]:
+        return [
+            entry
+            for entry in self._members.alive()
+            if entry.has_room and entry.node_id != request.source.node_id and entry.address != request.source.address
+        ]
+
+    def _welcome(self, source: Address, entry: Entry, *others: Entry) -> None:
+        sample = self._piggyback.welcome_sample(entry.node_id, tuple(other.info for other in others))
+        self._answer(source, entry.info, JoinAck(self._local.info, sample, self._queries.clock))
+
+    def _answer(self, target: Address, receiver: NodeInfo, answer: JoinAck | JoinNak | JoinRedirect) -> None:
+        """Send it for the receiver's present generation: a later one must not take a recording of it for an answer."""
+        bound = replace(answer, receiver_generation=receiver.incarnation.generation)
+        self._context.send(target, bound, receiver.node_id)
+
+    def _refuse(self, source: Address, request: JoinReq) -> None:
+        roomy = self._with_room(request)
+        if not roomy:
+            self._answer(source, request.source, JoinNak(DOMAIN, RefusalCode.AT_CAPACITY))
+            return
+        chosen = self._context.random.sample(roomy, min(_REDIRECT_ADDRESSES, len(roomy)))
+        # The first named will probably be taken: do not send all joiners there until it has sent its new figure.
+        chosen[0].peer_count = (chosen[0].peer_count or 0) + 1
+        addresses = tuple(entry.address for entry in chosen)
+        self._answer(source, request.source, JoinRedirect(addresses, DOMAIN, RefusalCode.AT_CAPACITY))
+
+    def _split(self, source: Address, entry: Entry) -> None:
+        able = [peer for peer in self._members.peers() if peer.status is Status.ALIVE]
+        if not able:
+            self._answer(source, entry.info, JoinNak(DOMAIN, RefusalCode.AT_CAPACITY))
+            return
+        other = self._context.random.choice(able)
+        self._members.unlink(other.node_id)
+        self._members.link(entry)
+        self._answer(other.address, other.info, JoinRedirect((entry.address,), DOMAIN, RefusalCode.EDGE_SPLIT))
+        self._welcome(source, entry, other)

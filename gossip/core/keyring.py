@@ -1,30 +1,45 @@
-"""The farm's gossip keys as a value that merges: whatever order changes arrive in, all members end with the same ring.
+"""The farm's gossip keys as a value that merges: in whatever order changes arrive, all members end with the same one.
 
-    install   a key opens                                 dated by the chain's clock, plus one
+    install   a key opens                                 dated by the keyring's clock, plus one
     use       it seals (the primary)                      the register (used_at, key): the highest wins
     remove    it opens nothing but a JoinReq              dated anew: the later date of a key wins, then retired
 
-Rotation by commands that are broadcast, as serf does it, leaves a member that misses one with another ring for ever.
-Here members compare digests on every ping and send the whole chain where they differ, so that one message of many is
-enough. Two operators who act at once are settled by the rules above; a key that one of them uses while the other
-removes it stays primary until the next use.
+Rotation by commands that are broadcast, as serf does it, leaves a member that misses one with another keyring for ever.
+Here members compare digests on every ping and send the whole keyring where they differ, so that one message of many is
+enough. The rules above settle two operators that act at once; a key that one of them uses while the other removes it
+stays primary until the next use.
 
-A chain has a limit, and a merge that forgets must not depend on the order in which it is told, or two halves of a group
-forget different keys and cannot read each other any more. So a merge knows one rule: of each key the latest entry, of
-all entries the `DATED_LIMIT` latest. Who merges in whatever order, grouping and repetition gets the same. The oldest
-entry of a full chain is its floor, since nothing below it comes in: a member that slept through a removal which was
-forgotten since brings no key back to life. The primary has a place of its own, whatever its age (`since` 0 if it is not
-among the latest).
+*Limit.* A keyring is bounded, and what a merge forgets must not depend on the order of merges: otherwise two halves of
+a group forget different keys and cannot read each other any more. So a merge knows one rule: of each key the latest
+entry, of all entries the `DATED_LIMIT` latest. Any order, grouping and repetition of merges gives the same. The oldest
+entry of a full keyring is its floor, since nothing below it comes in: a member that missed a removal which was
+forgotten since revives no key. The primary has a place of its own, whatever its age (`since` 0 if it is not among the
+latest).
 
-That rule alone would forget an open key for being old. So whoever changes a full chain forgets the oldest retired key
-instead, and dates the open ones below it anew, one above it: no later than it must be, for a removal of such a key that
-happens elsewhere at this moment is to win. It does unless that member missed as many changes as a chain remembers.
+That rule alone would forget an open key for being old. So a change of a full keyring forgets the oldest retired key
+instead, and dates the open ones below it anew, one above it: no later than necessary, since a removal of such a key
+that happens elsewhere at this moment must win. It does, unless that member missed as many changes as a keyring
+remembers.
 
-*Eras.* Merging trusts whoever holds a key, and a member that is thrown out holds one: it could choose a later key than
-the one that is to keep it out. So there are changes that do not merge. `rekeyed` begins an era: one new key, all others
-retired. Of two chains of different eras the later one counts, whole, and whatever was done to the earlier one at the
-same time is void. An era is never taken from a chain that a member tells (`keys`); who it is taken from is for the
-application to say, which knows of more than keys.
+*Eras.* A merge trusts every holder of a key, and a member that is thrown out holds one: it could choose a later key
+than the one that is to keep it out. So there are changes that do not merge. `rekeyed` begins an era: one new key, all
+others retired. Of two keyrings of different eras the later one counts, whole, and changes of the earlier one at the
+same time are void. An era is never taken from a KeyringUpdate (`keyring_exchange`); the application, which knows of
+more than keys, decides where it comes from.
+
+*Clocks.* Keyrings and user messages are ordered by Lamport clocks, which honest members raise by one at a time. A
+holder of the farm's key can claim any time, and a member could treat a claim far ahead in three ways:
+
+    believe it          one false claim at the end of the scale leaves no later time to any member, for good
+    believe a step of   a member that misses one such claim is behind the others by more than a step, refuses all that
+    at most so much     they say from then on, and is cut off for good: the bound itself does the harm
+    believe what the    one bound for all members, wherever their clocks are. A member that missed every false claim
+    time of day allows  follows at once, and the scale lasts until the year 2248
+
+The bound is 1,024 per millisecond since 1970: no group is so quick, so honest clocks never come near it, and after a
+false claim that uses it up there is room for the next change one millisecond later. Members whose times of day differ
+by a second may disagree for a second about such a claim; nothing else depends on the time of day. `HEAD_START` serves
+machines that begin in 1970 because nothing tells them the time: they understand every group without false claims.
 """
 
 from dataclasses import dataclass
@@ -32,21 +47,34 @@ from enum import Enum
 from hashlib import sha256
 from typing import Final
 
-from gossip.core.clock_bound import CLOCK_LIMIT
-
 KEY_BYTES: Final = 32
 KEYS_LIMIT: Final = 16
 INSTALLED_LIMIT: Final = 8
-"""How many keys may be open at once by installing: the rest of the chain's places remember retired ones."""
+"""How many keys may be open at once by installing: the rest of the keyring's places remember retired ones."""
 DATED_LIMIT: Final = KEYS_LIMIT - 1
 """How many entries have a date. The last place is for a primary that is older than all of them."""
 DIGEST_BYTES: Final = 8
 KEY_ID_BYTES: Final = 4
 ERA_LIMIT: Final = 2**32
+CLOCK_LIMIT: Final = 1 << 53
+"""The end of the scale: numbers beyond it lose digits in other languages."""
+HEAD_START: Final = 1 << 32
+TICKS_PER_MS: Final = 1 << 10
+
+
+class ClockBound:
+    """How far a Lamport clock may be. `unix_ms` is the time of day when the core's own clock is 0."""
+
+    def __init__(self, unix_ms: int) -> None:
+        self._unix_ms = max(unix_ms, 0)
+
+    def at(self, now: int) -> int:
+        """The latest time that may be believed now."""
+        return min(HEAD_START + (self._unix_ms + max(now, 0)) * TICKS_PER_MS, CLOCK_LIMIT - 1)
 
 
 class KeyringError(ValueError):
-    """A change that the chain does not allow; the text says why. It never holds key material."""
+    """A change that the keyring does not allow; the text says why. It never holds key material."""
 
 
 class KeyState(Enum):
@@ -64,7 +92,7 @@ def key_id(key: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, order=True, repr=False)
 class DatedKey:
-    """One key, when it was installed or removed by the chain's clock, and whether it is retired.
+    """One key, when it was installed or removed by the keyring's clock, and whether it is retired.
 
     The order is that of merging: by date, and of one key with one date the retired entry is the higher.
     """
@@ -96,7 +124,7 @@ class Keyring:
     def of(
         cls, primary: bytes, others: tuple[bytes, ...], retired: tuple[bytes, ...], epoch: int, era: int = 0
     ) -> "Keyring":
-        """The chain of a ring whose history is not known."""
+        """The keyring of a ring whose history is not known."""
         keys = [DatedKey(epoch, key) for key in others]
         keys.extend(DatedKey(epoch, key, retired=True) for key in retired)
         keys.append(DatedKey(epoch if len(keys) < DATED_LIMIT else 0, primary))
@@ -104,7 +132,7 @@ class Keyring:
 
     @property
     def clock(self) -> int:
-        """The highest time in the chain."""
+        """The highest time in the keyring."""
         return max(self.used_at, *(each.since for each in self.keys))
 
     @property
@@ -124,25 +152,25 @@ class Keyring:
 
     @property
     def digest(self) -> bytes:
-        """Equal digests, equal chains. Says nothing about the keys to those who do not have them."""
+        """Equal digests, equal keyrings. Says nothing about the keys to those who do not have them."""
         parts = [b"%d %d %d " % (each.since, each.retired, len(each.key)) + each.key for each in self.keys]
         head = b"%d " % self.used_at + (b"%d " % self.era if self.era else b"") + self.primary
-        return sha256(b"garlic farm, gossip 1: keyring " + b"".join([head, *parts])).digest()[:DIGEST_BYTES]
+        return sha256(b"garlic farm, gossip 1: key chain " + b"".join([head, *parts])).digest()[:DIGEST_BYTES]
 
     def state_of(self, each: DatedKey) -> KeyState:
-        """What holders of this chain do with one of its keys. One that was used while it was removed seals still."""
+        """What a holder of this keyring does with a key. One that was used while it was removed still seals."""
         if each.key == self.primary:
             return KeyState.PRIMARY
         return KeyState.RETIRED if each.retired else KeyState.OPEN
 
     @property
     def summary(self) -> bytes:
-        """What a member tells of its chain when it is asked: the digest, then the id and the state of each key."""
+        """What a member tells of its keyring when it is asked: the digest, then the id and the state of each key."""
         told = (key_id(each.key) + bytes([self.state_of(each).value]) for each in self.keys)
         return self.digest + b"".join(told)
 
     def is_sound(self) -> bool:
-        """Whether a chain told by somebody keeps the rules."""
+        """Whether a keyring told by somebody keeps the rules."""
         keys = [each.key for each in self.keys]
         return (
             len(self.dated) <= DATED_LIMIT
@@ -167,9 +195,9 @@ class Keyring:
         if sum(not each.retired for each in self.keys) >= INSTALLED_LIMIT:
             raise KeyringError(f"{INSTALLED_LIMIT} keys are installed already: remove one first")
         if key_id(key) in {key_id(each.key) for each in self.keys}:
-            raise KeyringError("this key has the id of another one in the chain: make a new one")
+            raise KeyringError("this key has the id of another one in the keyring: make a new one")
         dated = _with_room((*self.dated, DatedKey(self.clock + 1, key)), self.primary)
-        return _chain(dated, self.primary, self.used_at, self.era)
+        return _keyring(dated, self.primary, self.used_at, self.era)
 
     def use(self, key: bytes) -> "Keyring":
         """Sealing with another of its keys."""
@@ -182,7 +210,7 @@ class Keyring:
         dated = self.dated
         if self.primary not in {each.key for each in dated}:  # others still seal with it: it goes on to open
             dated = _with_room((*dated, DatedKey(now, self.primary)), key)
-        return _chain(dated, key, now, self.era)
+        return _keyring(dated, key, now, self.era)
 
     def remove(self, key: bytes) -> "Keyring":
         """With a key retired."""
@@ -192,12 +220,12 @@ class Keyring:
         if key == self.primary:
             raise KeyringError("this key is in use: use another first")
         kept = (each for each in self.dated if each.key != key)
-        return _chain((*kept, DatedKey(self.clock + 1, key, retired=True)), self.primary, self.used_at, self.era)
+        return _keyring((*kept, DatedKey(self.clock + 1, key, retired=True)), self.primary, self.used_at, self.era)
 
     def rekeyed(self, key: bytes, era: int, used_at: int) -> "Keyring":
-        """The chain that begins an era: `key` alone opens, whatever was known before is retired.
+        """The keyring that begins an era: `key` alone opens, whatever was known before is retired.
 
-        Members that knew different keys before begin it with chains that differ in what is retired, and merge.
+        Members that knew different keys before begin it with keyrings that differ in what is retired, and merge.
         """
         if len(key) != KEY_BYTES or era <= self.era:
             raise KeyringError(f"an era begins with a key of {KEY_BYTES} bytes, after era {self.era}")
@@ -211,7 +239,7 @@ class Keyring:
             return max(self, other, key=lambda chain: chain.era)
         used_at, primary = max((self.used_at, self.primary), (other.used_at, other.primary))
         latest = {each.key: each for each in sorted({*self.dated, *other.dated})}
-        return _chain(tuple(sorted(latest.values())[-DATED_LIMIT:]), primary, used_at, self.era)
+        return _keyring(tuple(sorted(latest.values())[-DATED_LIMIT:]), primary, used_at, self.era)
 
     @property
     def dated(self) -> tuple[DatedKey, ...]:
@@ -222,7 +250,7 @@ class Keyring:
         return next((each for each in self.keys if each.key == key), None)
 
 
-def _chain(dated: tuple[DatedKey, ...], primary: bytes, used_at: int, era: int) -> Keyring:
+def _keyring(dated: tuple[DatedKey, ...], primary: bytes, used_at: int, era: int) -> Keyring:
     """With the primary in its own place if it is not among the dated."""
     own_place = () if primary in {each.key for each in dated} else (DatedKey(0, primary),)
     return Keyring(tuple(sorted((*own_place, *dated))), primary, used_at, era)

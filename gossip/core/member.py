@@ -1,19 +1,45 @@
-"""Who a member is and how it stands. Which of two claims about it wins is in `precedence`.
+"""Who a member is, how it stands, and which of two updates about it wins.
 
-A node is named by its `NodeId`; each of its lives has a `generation` (a persisted restart counter) and within a life it
-raises `number` to refute suspicion or to announce new metadata. The pair is its `Incarnation`.
+A node is named by its `NodeId`. Each start of it has a `generation` (a persisted counter), and within a generation it
+raises `number` to refute a suspicion or to announce new metadata. The pair is its `Incarnation`.
+
+*Precedence.* An update claims an incarnation and a status. Rows are what is claimed, columns what is known, and the
+three places of a cell are for a claimed incarnation that is older than, equal to and newer than the known one:
+
+    .  nothing happens     +  the update replaces what is known     c  it confirms the suspicion that runs
+
+It is one total order, (incarnation, status) with left > dead > suspect > alive, so all nodes that received the same
+updates end with the same one, in whatever order they came. SWIM's own rule (a death is final) needs no such table, but
+a healed partition could never come back together: each half has declared the other dead for good.
+
+Only a node itself knows the truth about itself. It answers (`!`) an update that would win elsewhere with a higher
+incarnation.
+
+*This node.* Only a node itself raises its number. If it receives a higher generation of itself, its own record of
+starts is older than what the group remembers (a restored backup, a lost disk): it takes the next generation, or its
+updates would never win again.
 """
 
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import NamedTuple, NewType
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+from typing import Final, NamedTuple, NewType
+
+from gossip.core.options import Options, TokenBucket
 
 NodeId = NewType("NodeId", bytes)
 """First 8 bytes of the SHA-256 of a node's identity key."""
 
-NODE_ID_BYTES = 8
-METADATA_LIMIT_BYTES = 512
-CREDENTIAL_LIMIT_BYTES = 128
+NODE_ID_BYTES: Final = 8
+METADATA_LIMIT_BYTES: Final = 512
+CREDENTIAL_LIMIT_BYTES: Final = 128
+_INFO_BASE_BYTES: Final = 64
+INCARNATION_LIMIT: Final = 1 << 53
+"""Generations and numbers from here on are refused: at the end of the scale no update could be refuted any more."""
+
+GENERATION_STEP_LIMIT: Final = 1 << 24
+"""No node restarts so often unnoticed: an unsigned claim further ahead of what its subject signed is false. Its subject
+would have to adopt it, and two such claims would use up the generations of that node."""
 
 
 class Status(IntEnum):
@@ -25,8 +51,11 @@ class Status(IntEnum):
     LEFT = 3
 
 
+ALIVE, SUSPECT, DEAD, LEFT = Status
+
+
 class Incarnation(NamedTuple):
-    """A member's life (`generation`) and the claims it made within that life (`number`).
+    """A start of a member (`generation`), and the updates that it made since (`number`).
 
     A tuple, since three of them are compared with every datagram, which tuples do without running a line of Python.
     """
@@ -35,7 +64,7 @@ class Incarnation(NamedTuple):
     number: int
 
     def raised(self) -> "Incarnation":
-        """The next claim of the same life."""
+        """The next number of the same generation."""
         return Incarnation(self.generation, self.number + 1)
 
 
@@ -53,7 +82,7 @@ class NodeInfo:
 
     `capacity` is the number of peers that it is willing to probe. `metadata` is opaque to gossip (at most 512 bytes).
     `credential` is what the wire floor made to prove that the node itself said so (identity key and signature); the
-    core passes it on unchanged and never looks inside. It is empty for the node's own description until the wire signs.
+    core passes it on unchanged and never reads it. It is empty for the node's own description until the wire signs.
     """
 
     node_id: NodeId
@@ -66,3 +95,125 @@ class NodeInfo:
     def __hash__(self) -> int:
         """A signature stands for all that it covers, and infos are looked up with every datagram."""
         return hash(self.credential or self.node_id)
+
+
+def is_sound(incarnation: Incarnation) -> bool:
+    """Whether an incarnation leaves room to be refuted."""
+    return 0 <= incarnation.generation < INCARNATION_LIMIT and 0 <= incarnation.number < INCARNATION_LIMIT
+
+
+def is_credible(claimed: Incarnation, signed: Incarnation) -> bool:
+    """Whether an unsigned update about a member may be true, given what the member itself signed last."""
+    return is_sound(claimed) and claimed.generation <= signed.generation + GENERATION_STEP_LIMIT
+
+
+def is_plausible(info: NodeInfo) -> bool:
+    """Whether a description keeps its limits (the wire checks the same; a core trusts no caller with its memory)."""
+    return is_sound(info.incarnation) and info.capacity >= 1 and len(info.metadata) <= METADATA_LIMIT_BYTES
+
+
+def info_bytes(info: NodeInfo) -> int:
+    """About how many bytes a description takes; this node's own is not signed yet and will grow."""
+    credential_bytes = len(info.credential) or CREDENTIAL_LIMIT_BYTES
+    return _INFO_BASE_BYTES + len(info.address.host) + len(info.metadata) + credential_bytes
+
+
+# -- precedence ----------------------------------------------------------------------------------------------------
+
+
+class Outcome(Enum):
+    """What an update does to the node that receives it."""
+
+    NOTHING = "."
+    REPLACES = "+"
+    CONFIRMS = "c"
+    REFUTED = "!"
+
+
+_ABOUT_OTHERS: Final[Mapping[Status, tuple[str, str, str, str]]] = {
+    #         known:  alive  suspect  dead   left
+    ALIVE:  (          "..+", "..+",  "..+", "..+"),
+    SUSPECT: (         ".++", ".c+",  "..+", "..+"),
+    DEAD:   (          ".++", ".++",  "..+", "..+"),
+    LEFT:   (          ".++", ".++",  ".++", "..+"),
+}  # fmt: skip
+
+_ABOUT_SELF: Final[Mapping[Status, str]] = {
+    ALIVE:   "..!",
+    SUSPECT: ".!!",
+    DEAD:    ".!!",
+    LEFT:    ".!!",
+}  # fmt: skip
+
+
+def _cell(places: str) -> tuple[Outcome, Outcome, Outcome]:
+    older, equal, newer = (Outcome(place) for place in places)
+    return older, equal, newer
+
+
+ABOUT_OTHERS: Final = tuple(tuple(_cell(places) for places in _ABOUT_OTHERS[claimed]) for claimed in Status)
+ABOUT_SELF: Final = tuple(_cell(_ABOUT_SELF[claimed]) for claimed in Status)
+
+
+def weigh(claimed: Incarnation, status: Status, known: Incarnation, known_status: Status) -> Outcome:
+    """What an update about another member does."""
+    return ABOUT_OTHERS[status][known_status][(claimed >= known) + (claimed > known)]
+
+
+def weigh_own(claimed: Incarnation, status: Status, own: Incarnation) -> Outcome:
+    """What an update about this node itself does."""
+    return ABOUT_SELF[status][(claimed >= own) + (claimed > own)]
+
+
+# -- this node -----------------------------------------------------------------------------------------------------
+
+
+class Awareness:
+    """Local health: how far this node should doubt itself before it accuses others (Lifeguard, section IV.A).
+
+    A node that is short of processor time misses answers that did arrive. The score rises with each sign of that (a
+    failed probe, a helper's nack that did not come, a suspicion that it had to refute) and falls with each answered
+    probe. Probe period and timeout are multiplied by score + 1. A fixed timeout would let one overloaded node accuse a
+    healthy group.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.score = 0
+
+    def adjust(self, delta: int) -> None:
+        """Count a sign of ill health (positive) or of health (negative)."""
+        self.score = min(max(self.score + delta, 0), self._limit - 1)
+
+    def scale(self, duration_ms: int) -> int:
+        """The duration at the present health."""
+        return duration_ms * (self.score + 1)
+
+
+class LocalNode:
+    """This node's description of itself and its health. It is never suspect or dead; `leaving` is final."""
+
+    def __init__(self, info: NodeInfo, options: Options) -> None:
+        self.info = replace(info, credential=b"")
+        self.node_id = info.node_id
+        self.leaving = False
+        self.awareness = Awareness(options.awareness_max)
+        self.refutations = TokenBucket(options.refutations_per_second, 2 * options.refutations_per_second)
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """The incarnation of its present description."""
+        return self.info.incarnation
+
+    def raise_above(self, claim: Incarnation) -> None:
+        """Describe this node anew, above what is claimed within this generation."""
+        number = max(self.info.incarnation.number, claim.number) + 1
+        self.info = replace(self.info, incarnation=Incarnation(self.info.incarnation.generation, number))
+
+    def adopt(self, generation: int) -> None:
+        """Begin a later generation."""
+        self.info = replace(self.info, incarnation=Incarnation(generation, 0))
+
+    def set_metadata(self, metadata: bytes) -> None:
+        """Announce new metadata under a new number."""
+        self.info = replace(self.info, metadata=metadata, incarnation=self.info.incarnation.raised())

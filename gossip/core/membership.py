@@ -1,28 +1,29 @@
-"""Whom a node knows: peers, and the directory of everybody else that it heard of.
+"""The members that a node knows: its peers, and the directory of all others that it heard of.
 
     peer        a symmetrical link: each end probes the other and gossips with it; bounded by the node's capacity
     directory   all known members, peers included; bounded and aged, so that ten thousand members do not have to fit
 
-The RFC bounds peers by capacity; knowing more members than one's peers costs memory only, and is what lets a node that
-loses peers find new ones. Dead and left members stay for a while as tombstones: without them a replayed or late claim
-would bring them back.
+The RFC bounds peers by capacity. Knowing more members than one's peers costs memory only, and lets a node that loses
+peers find new ones. Dead members and members that left stay for a while as tombstones: without them a replayed or late
+update would bring them back.
 
 In a full directory a newcomer takes the place of, in this order:
 
-    the dead or gone that this node never met     the longest unmentioned of them
-    the living that it never met                  the newest of them
-    those it met                                  the longest unmentioned of them
+    the dead or gone that this node never met     first the one that was silent longest
+    the living that it never met                  first the newest
+    those that it met                             first the one that was silent longest
 
-Whoever holds the farm's key can name new identities without end. If the longest unmentioned of all had to go, as is
-usual, such a flood would wash out every quiet member within a second; like this its names replace one another.
+A holder of the farm's key can name new identities without end. If the member that was silent longest always had to go,
+such a flood would push out every quiet member within a second. With this order the new names replace one another.
 
 Iteration is in insertion order everywhere (dicts, never sets of bytes), so that a run repeats exactly under one seed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status, info_bytes
 
 _LIVE = (Status.ALIVE, Status.SUSPECT)
 
@@ -39,23 +40,31 @@ class Entry:
     round_trip_ms: int | None = None
     peer_count: int | None = None
     contact_ms: int = 0
-    """When it last spoke to this node itself, as against others who mention it."""
+    """When this node last received a message of the member itself."""
     confirmed: bool = False
-    """Whether it ever spoke to this node itself: hearsay costs its teller nothing."""
+    """Whether this node ever received a message of the member itself. Naming a member costs others nothing."""
     departure: bytes = b""
-    """The member's signature over its leaving, while it is gone: whoever is told so wants to see it."""
+    """The member's signature over its leaving, while it is gone: others believe the leaving only with it."""
     place: int = 0
-    """Where it stands among those of its status: the membership's own bookkeeping."""
+    """Its index among the entries of its status; used by the membership only."""
+    size_bytes: int = field(init=False)
+    """About how many bytes the description takes on the wire."""
     node_id: NodeId = field(init=False)
-    """Whose entry it is. The description may be replaced by a newer one, never by another member's."""
+    """The member's id. The description may be replaced by a newer one, never by another member's."""
 
     def __post_init__(self) -> None:
         """Name the entry after its first description."""
         self.node_id = self.info.node_id
+        self.size_bytes = info_bytes(self.info)
+
+    def replace_info(self, info: NodeInfo) -> None:
+        """Take over a newer description."""
+        self.info = info
+        self.size_bytes = info_bytes(info)
 
     @property
     def address(self) -> Address:
-        """Where the member says it is."""
+        """The address that the member gives."""
         return self.info.address
 
     @property
@@ -65,12 +74,53 @@ class Entry:
 
     @property
     def has_room(self) -> bool:
-        """Whether it could take a peer, by its last word; unknown counts as no."""
+        """Whether it could take a peer, by what it said last; unknown counts as no."""
         return self.peer_count is not None and self.peer_count < self.info.capacity
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One other member, as this node sees it. `since_ms` is when it got its present status (this core's clock)."""
+
+    info: NodeInfo
+    status: Status
+    incarnation: Incarnation
+    is_peer: bool
+    since_ms: int
+    round_trip_ms: int | None
+    peer_count: int | None
+
+    @property
+    def node_id(self) -> NodeId:
+        """The member's name."""
+        return self.info.node_id
+
+    @property
+    def metadata(self) -> bytes:
+        """What the member's application says."""
+        return self.info.metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """This node, the members that it knows, and its counters, for operators."""
+
+    self_info: NodeInfo
+    members: tuple[Member, ...]
+    peer_count: int
+    health_score: int
+    leaving: bool
+    in_maintenance: bool
+    halted: bool
+    joins_in_flight: int
+    seed_count: int
+    sent: Mapping[str, int]
+    received: Mapping[str, int]
+    dropped: Mapping[str, int]
+
+
 class Membership:
-    """The directory, and which of it are peers. Holds no rules of precedence: see `updates`."""
+    """The directory, and which of its members are peers. It knows no rule of precedence: see `updates`."""
 
     def __init__(self, own_id: NodeId, capacity: int, directory_limit: int, random: Random) -> None:
         self._own_id = own_id
@@ -82,7 +132,7 @@ class Membership:
         self._standing: tuple[list[Entry], ...] = tuple([] for _ in Status)
         self._alive, self._suspects = self._standing[Status.ALIVE], self._standing[Status.SUSPECT]
         self._none_older_than = 0
-        """No stranger was last heard of before this time: until that matters there is nothing to sweep."""
+        """Every member that is no peer was mentioned since: until that is long ago there is nothing to sweep."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -96,7 +146,7 @@ class Membership:
         return list(self._entries.values())
 
     def alive(self) -> list[Entry]:
-        """All that are held for alive (not to be changed)."""
+        """All members that are alive (not to be changed)."""
         return self._alive
 
     def peers(self) -> list[Entry]:
@@ -142,7 +192,7 @@ class Membership:
         return len(self._peers) < min(self.capacity, self.live_count)
 
     def peer_at(self, address: Address) -> Entry | None:
-        """The peer that lives at this address."""
+        """The peer at this address."""
         for peer in self._peers.values():
             known = peer.info.address
             if known is address or (known.host == address.host and known.port == address.port):
@@ -154,7 +204,7 @@ class Membership:
         return any(entry.is_live and entry.address == address for entry in self._entries.values())
 
     def insert(self, info: NodeInfo, now: int) -> tuple[Entry | None, NodeId | None]:
-        """A new live member. Returns its entry (None if there is no room at all) and who had to go for it, if any."""
+        """Add a live member. Returns its entry (None if there is no room) and the id of the member that it replaced."""
         evicted: NodeId | None = None
         if len(self._entries) >= self._limit:
             victim = self._dispensable()
@@ -169,7 +219,7 @@ class Membership:
         return entry, evicted
 
     def _dispensable(self) -> Entry | None:
-        """Who makes room for a newcomer; see the module's text."""
+        """The member that makes room for a newcomer; see the module's text."""
 
         def rank(place: int, entry: Entry) -> tuple[int, int]:
             if entry.confirmed:
@@ -198,7 +248,7 @@ class Membership:
             last.place = entry.place
 
     def set_status(self, entry: Entry, incarnation: Incarnation, status: Status, now: int) -> None:
-        """Record how a member stands; the dead and the gone are nobody's peers."""
+        """Record how a member stands. A member that is dead or gone is no peer."""
         if status is not entry.status:
             self._unstand(entry)
             entry.status = status
@@ -210,7 +260,7 @@ class Membership:
             self.unlink(entry.node_id)
 
     def link(self, entry: Entry) -> bool:
-        """Make a member a peer, if there is room and it lives."""
+        """Make a live member a peer, if there is room."""
         if entry.node_id in self._peers:
             return True
         if not self.has_room or not entry.is_live:
@@ -220,7 +270,7 @@ class Membership:
         return True
 
     def unlink(self, node_id: NodeId) -> None:
-        """A peer becomes one of the directory."""
+        """Make a peer an ordinary member of the directory."""
         peer = self._peers.pop(node_id, None)
         if peer is not None:
             self._none_older_than = min(self._none_older_than, peer.heard_ms)
@@ -241,7 +291,7 @@ class Membership:
         return chosen
 
     def vouched(self, count: int, since_ms: int, but: NodeId | None = None) -> list[Entry]:
-        """Random living peers that spoke to this node since then."""
+        """Random living peers of which this node received a message since then."""
         found = [
             peer
             for peer in self._peers.values()
@@ -250,16 +300,31 @@ class Membership:
         return self._random.sample(found, min(count, len(found)))
 
     def longest_silent(self) -> Entry | None:
-        """The living peer that has not spoken to this node for the longest time."""
+        """The living peer of which this node received no message for the longest time."""
         alive = (peer for peer in self._peers.values() if peer.status is Status.ALIVE)
         return min(alive, key=lambda peer: peer.contact_ms, default=None)
 
     def strangers(self) -> list[Entry]:
-        """The living who are no peers, suspects included."""
+        """All live members that are no peers, suspects included."""
         return [entry for entry in self._entries.values() if entry.is_live and entry.node_id not in self._peers]
 
+    def describe(self) -> tuple[Member, ...]:
+        """Every known member, for operators."""
+        return tuple(
+            Member(
+                entry.info,
+                entry.status,
+                entry.incarnation,
+                entry.node_id in self._peers,
+                entry.since_ms,
+                entry.round_trip_ms,
+                entry.peer_count,
+            )
+            for entry in self._entries.values()
+        )
+
     def sweep(self, now: int, directory_age_ms: int, tombstone_ms: int) -> list[NodeId]:
-        """Forget whom nobody has mentioned for long; returns the forgotten."""
+        """Forget members that were not mentioned for long; returns their ids."""
         if now - self._none_older_than < min(directory_age_ms, tombstone_ms):
             return []
         old: list[NodeId] = []

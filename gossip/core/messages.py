@@ -1,4 +1,4 @@
-"""The eight messages of the RFC and two of ours, one dataclass each, and what rides on pings.
+"""The eight messages of the RFC and two more, one dataclass each, and what rides on pings.
 
     joining    JoinReq -> JoinNak (a token to come back with) -> JoinReq with token and auth -> JoinAck | JoinRedirect
     leaving    Leave
@@ -6,37 +6,63 @@
     presence   Broadcast
     ours       QueryReply (an answer to an application's query), KeyringUpdate (the farm's keyring)
 
-`seq` pairs a response with its request, as in the RFC's example. A relayed request carries `requester`, the address to
-which the target answers directly; `relayed` tells a helper's copy from a direct ping. In a response `source_id` is the
-requester of the ping and `target_id` the node that answers, as the RFC defines them.
+`seq` pairs a response with its request, as in the RFC's example. A relayed ping carries `requester`, the address to
+which the target answers directly. In a response, `source_id` is the requester of the ping and `target_id` the node that
+answers, as the RFC defines them.
 
-Answers to a join, and whatever else ends or begins a link, name the life of the receiver that they are for
+Answers to a join, and messages that end or begin a link, name the generation of the receiver that they are for
 (`receiver_generation`): a recording of them is worth nothing to the same node after a restart.
+
+*Refusals.* The RFC gives an error a `domain`, which names the space of its `code`, and an `etag`. All codes here live
+in one domain. The number of TOKEN_EXPECTED is the one of the RFC's example session; the others follow it.
 """
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Final
 
 from gossip.core.keyring import Keyring
 from gossip.core.member import NODE_ID_BYTES, Address, Incarnation, NodeId, NodeInfo, Status
 
-NOBODY: Final = NodeId(bytes(NODE_ID_BYTES))
+UNKNOWN_NODE: Final = NodeId(bytes(NODE_ID_BYTES))
+NAME_LIMIT_CHARACTERS: Final = 32
+BODY_LIMIT_BYTES: Final = 512
+QUERY_TIMEOUT_LIMIT_MS: Final = 600_000
+DOMAIN: Final = "swimjoin"
+"""The space of the codes below (8 characters, as the RFC lays it out)."""
+
+
+class RefusalCode(IntEnum):
+    """What the sender of a JoinReq should do next."""
+
+    TOKEN_EXPECTED = 7115
+    """The etag is a token: send the JoinReq again with it."""
+    AT_CAPACITY = 7116
+    """No room here; a JoinRedirect names members with room, a JoinNak knows of none."""
+    LINK_REJECTED = 7117
+    """Answers a direct ping of a node that is no peer of the sender: a link is symmetrical or gone."""
+    EDGE_SPLIT = 7118
+    """Told to a peer whose link is given to a newcomer: go to the newcomer at the address of the JoinRedirect."""
+    KEY_RETIRED = 7119
+    """The JoinReq was sealed with a retired key: get the current farm key."""
+    POLICY_FAILED = 7120
+    """The receiver's application has a say about joiners, and its check failed: that is to be mended over there."""
 
 
 @dataclass(frozen=True, slots=True)
 class AliveUpdate:
-    """A member is alive, in its own signed words."""
+    """A member is alive, as it says and signs itself."""
 
     info: NodeInfo
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictUpdate:
-    """Somebody's verdict (suspect, dead) about a member, or the word (left) that the member said itself.
+    """A node's verdict (suspect, dead) about a member, or the leaving (left) that the member announced itself.
 
     `accuser` is the node whose verdict it is: independent confirmations shorten a suspicion. For LEFT it is the member,
-    and `proof` is its signature over this incarnation's leaving, which travels with the update: nobody believes it from
-    hearsay alone. The wire floor makes and checks it; to a core only proved departures are told.
+    and `proof` is its signature over leaving in this incarnation, which travels with the update: no node believes it
+    without. The wire makes and checks it; a core receives only proved departures.
     """
 
     node_id: NodeId
@@ -51,7 +77,7 @@ Update = AliveUpdate | VerdictUpdate
 
 @dataclass(frozen=True, slots=True, order=True)
 class UserMessageId:
-    """Names a user message: the Lamport time at which its origin began to tell it, in which life of the origin."""
+    """Names a user message: the Lamport time at which its origin sent it, and in which generation of the origin."""
 
     time: int
     origin: NodeId
@@ -60,7 +86,7 @@ class UserMessageId:
 
 @dataclass(frozen=True, slots=True)
 class UserEvent:
-    """An application's word to everybody (not to be confused with the RFC's Broadcast, which is presence)."""
+    """What an application sends to every member (the RFC's Broadcast is presence)."""
 
     message_id: UserMessageId
     name: str
@@ -69,7 +95,7 @@ class UserEvent:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An application's question to everybody; answers go straight to `address`, within `timeout_ms` of hearing it."""
+    """What an application asks every member; answers go straight to `address`, within `timeout_ms` of receiving it."""
 
     message_id: UserMessageId
     name: str
@@ -83,7 +109,7 @@ UserMessage = UserEvent | Query
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Gossip that rides on a ping or its answer: news, the sender's room for peers, and a sample of members it knows.
+    """What rides on a ping or its ack: updates, the sender's room for peers, and a sample of the members it knows.
 
     `capacity` and `peer_count` steer redirects; `sample` is anti-entropy (the RFC's example puts it in ping replies).
     `user messages` are what applications say. `keys_digest` tells which keyring the sender has (none: unsealed).
@@ -212,7 +238,7 @@ class KeyringUpdate:
     """
 
     chain: Keyring
-    teller: NodeId = NOBODY
+    teller: NodeId = UNKNOWN_NODE
     credential: bytes = b""
 
 

@@ -1,23 +1,23 @@
-"""Every knob of the gossip core, with three presets.
+"""Every option of the gossip core, with three presets, and the token bucket that enforces the rates among them.
 
 `lan()` has the timing that users of memberlist know. `loopback()` is for farms on one machine, where a detection in
-seconds would only be waiting. A knob is here if an operator may have a reason to turn it; bounds on tables are knobs
-too, because an edge box and a rack differ in memory.
+seconds would only be waiting. An option is here if an operator may have a reason to change it; bounds on tables are
+options too, because an edge box and a rack differ in memory.
 
-`for_overlay()` is for groups far larger than a directory. There "everyone lists everyone" ends: two members that list a
-third need not know of each other, so that news about it finds hardly anybody, and one who trusted such news would list
-the dead for ever. `overlay` therefore replaces what rests on news by what a member sees for itself. What a member costs
-is then the same in a group of one thousand and of a hundred thousand:
+`for_overlay()` is for groups far larger than a directory. There, not every member lists every other one: two members
+that list a third need not know of each other, so that an update about it reaches hardly any node that lists it, and a
+node that trusted such updates would list dead members for ever. `overlay` therefore replaces what rests on updates by
+what a member sees for itself. A member then costs the same in a group of one thousand and of a hundred thousand:
 
-    probing              the peer that was silent for longest is next, whoever of the two asked last; so each link is
+    probing              the peer that was silent for longest is next, whichever of the two pinged last; so each link is
                          tried within about capacity / 2 periods, and each peer finds a crash by itself
-    suspicion            has its shortest length at once: nobody in reach could confirm it; the suspect itself is asked
-                         each period, and so needs no epidemic to refute
-    directory            members name in samples only peers that spoke to them within `directory_age_ms`, and a stranger
-                         that nobody named for as long is forgotten; news introduces nobody. Twice that age and the
-                         length of a suspicion are less than 30 periods: no directory lists a dead one for longer
-    news                 rides on probes only
-    local health         falls when no helper at all answers: single helpers die as often as targets
+    suspicion            has its shortest length at once: no node in reach could confirm it; the suspect itself is
+                         pinged each period, and so refutes without the help of gossip
+    directory            samples name only peers that were heard within `directory_age_ms`, and a member that is no peer
+                         and was not named for as long is forgotten; updates introduce no member. Twice that age and the
+                         length of a suspicion are less than 30 periods: no directory lists a dead member for longer
+    updates              ride on probes only
+    local health         falls when no helper at all responds: single helpers die as often as targets
 
 Lifeguard's parts are knobs as well. Each is measured alone (docs/reference/gossip-experiments.md), and whoever suspects
 one of them in the field can switch it off, for the whole group:
@@ -28,11 +28,31 @@ one of them in the field can switch it off, for the whole group:
     shrinking suspicion  suspicion_max_multiplier  1 is off: every suspicion has its shortest length from the beginning
     buddy notice         buddy_notice              a ping to a suspect tells it so first
     standing still       standstill_grace          beyond the paper: time in which this node got no processor is given
-                                                   back to everybody whom it was about to accuse
+                                                   back to all members that it was about to accuse
 """
 
 from dataclasses import dataclass, fields, replace
 from typing import Self
+
+
+class TokenBucket:
+    """At most `burst` at once and `per_second` in the long run. It is given the time and starts full."""
+
+    def __init__(self, per_second: float, burst: float) -> None:
+        self._per_second = per_second
+        self._burst_thousandths = burst * 1_000
+        self._thousandths = self._burst_thousandths
+        self._filled_at_ms = 0
+
+    def take(self, now_ms: int) -> bool:
+        """Take one token if there is one."""
+        gained = max(0, now_ms - self._filled_at_ms) * self._per_second
+        self._thousandths = min(self._thousandths + gained, self._burst_thousandths)
+        self._filled_at_ms = now_ms
+        if self._thousandths < 1_000:  # noqa: PLR2004 - one token is a thousand thousandths
+            return False
+        self._thousandths -= 1_000
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +106,11 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, by name."""
-        for knob in fields(self):
-            if knob.type is not bool and getattr(self, knob.name) < (
-                0 if knob.name in {"helpers", "sample_size", "relay_ttl"} else 1
+        for each in fields(self):
+            if each.type is not bool and getattr(self, each.name) < (
+                0 if each.name in {"helpers", "sample_size", "relay_ttl"} else 1
             ):
-                raise ValueError(f"gossip options: {knob.name} = {getattr(self, knob.name)} must be positive")
+                raise ValueError(f"gossip options: {each.name} = {getattr(self, each.name)} must be positive")
         if self.probe_timeout_ms >= self.probe_period_ms:
             raise ValueError(
                 f"gossip options: probe_timeout_ms = {self.probe_timeout_ms} must be below "

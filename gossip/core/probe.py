@@ -1,45 +1,183 @@
-"""Failure detection: one round per period, and the answers to other nodes' rounds.
+"""Failure detection: one round per period, acks to the rounds of others, and help with them.
 
     0 ─────────── timeout ──────────────────────────────── period
-    ping the next  no answer: ask k helpers to ping it     still no answer: the target is suspect
-    of the rotation (ttl, relay)                           (missing nacks count against ourselves)
+    ping the next  no ack: ask k helpers to ping it        still no ack: the target is suspect
+    of the rotation (ttl, relay)                           (missing nacks count against this node itself)
 
-Period and timeout are stretched by the local health multiplier. Most rounds probe peers; every few rounds one probes a
-member of the directory, since a member whose peers all died with it would otherwise be thought alive for ever.
+Period and timeout are stretched by the local health multiplier. Most rounds probe peers. Every few rounds one probes a
+member of the directory: a member whose peers all died with it would otherwise stay alive in the directory for ever.
 
-A ping addressed to another id is never answered for it: an address may have passed to another node. An answer counts
-only for a ping that this node sent, to that id, under that number. Gossip pings, and pings towards the dead, use the
-same messages but no round: their silence accuses nobody.
+A ping addressed to another id is never acked for it: an address may have passed to another node. An ack counts only for
+a ping that this node sent, to that id, under that number. Gossip pings, and pings of members that are dead or gone, use
+the same messages but no round: their silence accuses no member.
+
+*Order.* Peers are probed in SWIM's round robin with random insertion (SWIM paper, section 4.3). Choosing at random in
+each round would leave the time until a given peer is probed unbounded. The rotation probes each peer once per pass, so
+a failed peer is found within two passes; newcomers enter at a random place and the order is shuffled after each pass,
+so that the group does not fall into step.
+
+*Relay.*
+
+    requester ──ttl 2──▶ helper ──ttl 1──▶ [second helper] ──ttl 0──▶ target
+        ▲◀────────────── ack, back along the same hops ──────────────────┘│
+        └◀────────────────────── and directly ──────────────────────────┘
+
+A helper passes a ping on to its target if it knows the target and ttl is at least 1; at ttl 2 or more it may give it to
+one other peer instead. It passes it on with one less, as the RFC says; a ttl above `RELAY_TTL_MAX` counts as that. It
+remembers (source, target, seq) -> previous hop for one period; an ack that matches goes back there, whatever its ttl. A
+helper that pinged the target itself and received no ack says so with a nack: the requester learns that its own link
+works, and does not blame itself (Lifeguard). In an overlay most helpers do not know the target; they send the same nack
+when they passed the ping on in vain. A repeated key is dropped, which also ends loops; the table is bounded.
+
+*Reconnect.* Members that are dead or gone are pinged now and then:
+
+    most known members live              one of the lost every `reconnect_period_ms`, at random times about that
+    as many are lost as live, or all     one of the lost every probe period: then rather this node is lost
+
+So the halves of a partition find each other without an operator, and a false verdict that never reached its subject
+ends: the ping brings the verdict to its subject, which refutes it. Members that left are pinged as well: a node learns
+that from others, too, and two halves of a group that each hold the other for gone would stay so for ever.
 """
 
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from random import Random
+from typing import Final
 
-from gossip.core.awareness import Awareness
-from gossip.core.local_node import LocalNode
+from gossip.core.dissemination import Piggyback, notice
+from gossip.core.effects import Context, DropReason
 from gossip.core.member import Address, Incarnation, NodeId, Status
-from gossip.core.membership import Entry, Membership
-from gossip.core.messages import Payload, PingRequest, PingResponse, Update
-from gossip.core.options import Options
-from gossip.core.outbox import DropReason, Outbox
-from gossip.core.piggyback import Piggyback, notice
-from gossip.core.relay import Relays
-from gossip.core.rotation import Rotation
+from gossip.core.membership import Entry
+from gossip.core.messages import AliveUpdate, Payload, PingRequest, PingResponse, Update
 from gossip.core.updates import Updates
 
-_PENDING_LIMIT = 1_024
-_NONCE_BITS = 64
-"""A twin signs the number of the ping that asks it: one that nobody can have had signed before."""
+RELAY_TTL_MAX: Final = 8
+"""A higher ttl counts as this one: otherwise 254 helpers would send one datagram of a stranger with ttl 255."""
+_PENDING_LIMIT: Final = 1_024
+_NONCE_BITS: Final = 64
+"""Another instance signs the number of the ping that asks it, so the number must not have been signed before."""
 
 
-class Answerer(Enum):
-    """Who turned out to be at the other end of a ping."""
+class Rotation:
+    """A shuffled ring over a set that changes."""
 
-    MEMBER = "member"
-    STRANGER = "stranger"
-    IDENTITY_CONFLICT = "identity-conflict"
-    NOBODY = "nobody"
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._order: list[NodeId] = []
+        self._next = 0
+
+    def next(self, current: Collection[NodeId]) -> NodeId | None:
+        """The next of `current`; what left the set is forgotten, what is new enters at a random place."""
+        self._follow(current)
+        if not self._order:
+            return None
+        if self._next >= len(self._order):
+            self._random.shuffle(self._order)
+            self._next = 0
+        chosen = self._order[self._next]
+        self._next += 1
+        return chosen
+
+    def _follow(self, current: Collection[NodeId]) -> None:
+        known = set(self._order)
+        if known == set(current):
+            return
+        self._next = sum(1 for node_id in self._order[: self._next] if node_id in current)
+        self._order = [node_id for node_id in self._order if node_id in current]
+        for node_id in current:
+            if node_id not in known:
+                place = self._random.randint(0, len(self._order))
+                self._order.insert(place, node_id)
+                if place < self._next:
+                    self._next += 1
+
+
+@dataclass(slots=True)
+class _Relay:
+    previous_hop: Address
+    nack_at: int | None
+    forget_at: int
+    request: PingRequest
+
+    @property
+    def previous_node(self) -> NodeId | None:
+        """The requester, or None for one more helper, whose id the ping does not tell."""
+        return self.request.source_id if self.request.requester is None else None
+
+
+class Relays:
+    """Pings that this node passed on for others."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._relays: dict[tuple[NodeId, NodeId, int], _Relay] = {}
+
+    def __len__(self) -> int:
+        return len(self._relays)
+
+    @property
+    def deadline(self) -> int | None:
+        """When the next nack is due or an entry ends."""
+        if not self._relays:
+            return None
+        return min(relay.forget_at if relay.nack_at is None else relay.nack_at for relay in self._relays.values())
+
+    def expire(self) -> None:
+        """Send the nacks that are due, and forget what is over."""
+        now = self._context.now
+        for key, relay in list(self._relays.items()):
+            if relay.nack_at is not None and relay.nack_at <= now:
+                relay.nack_at = None
+                ping = relay.request
+                nack = PingResponse(ping.source_id, ping.target_id, ping.target_incarnation, ping.seq, 0, nack=True)
+                self._context.send(relay.previous_hop, nack, relay.previous_node)
+            if relay.forget_at <= now:
+                del self._relays[key]
+
+    def pass_on(self, source: Address, ping: PingRequest) -> None:
+        """A ping for another member: towards its target, as far as ttl allows."""
+        context, options = self._context, self._context.options
+        key = (ping.source_id, ping.target_id, ping.seq)
+        next_hop = self._next_hop(source, ping)
+        if next_hop is None:
+            context.drop(DropReason.NOT_THE_TARGET)
+            return
+        if key in self._relays:
+            context.drop(DropReason.RELAY_REPEATED)
+            return
+        if len(self._relays) >= options.relays_limit:
+            context.drop(DropReason.RELAY_TABLE_FULL)
+            return
+        forwarded = replace(ping, ttl=min(ping.ttl, RELAY_TTL_MAX) - 1, requester=ping.requester or source)
+        # Three quarters: the nack must be back before the requester's round ends.
+        nacks = options.nacks and (next_hop.node_id == ping.target_id or options.overlay)
+        nack_at = context.now + options.probe_timeout_ms * 3 // 4 if nacks else None
+        self._relays[key] = _Relay(source, nack_at, context.now + options.probe_period_ms, ping)
+        context.send(next_hop.address, forwarded, next_hop.node_id)
+
+    def _next_hop(self, source: Address, ping: PingRequest) -> Entry | None:
+        if ping.ttl < 1:
+            return None
+        members = self._context.members
+        target = members.get(ping.target_id)
+        if target is not None and target.status is not Status.LEFT:
+            return target
+        if ping.ttl < 2:  # noqa: PLR2004 - the last hop must be the target itself
+            return None
+        seen = {source, ping.requester}
+        others = [peer for peer in members.peers() if peer.address not in seen and peer.node_id != ping.source_id]
+        return self._context.random.choice(others) if others else None
+
+    def pass_back(self, response: PingResponse) -> bool:
+        """A response to another node's ping: one hop back. Whether this node had passed the ping on."""
+        key = (response.source_id, response.target_id, response.seq)
+        relay = self._relays.get(key)
+        if relay is None:
+            return False
+        if not response.nack:
+            del self._relays[key]
+        self._context.send(relay.previous_hop, response, relay.previous_node)
+        return True
 
 
 @dataclass(slots=True)
@@ -53,45 +191,29 @@ class _Round:
     answered: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    target: NodeId
-    sent_at: int
-
-
 class Prober:
-    """Sends and answers pings."""
+    """Sends and acks pings."""
 
-    def __init__(
-        self,
-        own: LocalNode,
-        membership: Membership,
-        updates: Updates,
-        composer: Piggyback,
-        awareness: Awareness,
-        outbox: Outbox,
-        options: Options,
-        random: Random,
-        now: int,
-    ) -> None:
-        self._local = own
-        self._membership = membership
+    def __init__(self, context: Context, updates: Updates, piggyback: Piggyback) -> None:
+        self._context = context
+        self._local = context.local
+        self._members = context.members
+        self._options = options = context.options
+        self._random = random = context.random
         self._updates = updates
-        self._piggyback = composer
-        self._awareness = awareness
-        self._outbox = outbox
-        self._options = options
-        self._random = random
+        self._piggyback = piggyback
         self._rotation = Rotation(random)
-        self._relays = Relays(membership, outbox, options, random)
+        self._relays = Relays(context)
         self._round: _Round | None = None
         self._rounds = 0
-        self._next_round_at = now + random.randrange(options.probe_period_ms)
+        self._next_round_at = context.now + random.randrange(options.probe_period_ms)
+        self._reconnect_at = context.now + options.reconnect_period_ms
         self._seq = random.getrandbits(32)
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, tuple[NodeId, int]] = {}
+        """By the number of each ping that may still be acked: its target, and when it was sent."""
 
     @property
-    def deadline(self) -> int:
+    def round_deadline(self) -> int:
         """When the round, or a relay, needs attention."""
         earliest = self._next_round_at
         current = self._round
@@ -100,199 +222,200 @@ class Prober:
         relays_at = self._relays.deadline
         return earliest if relays_at is None else min(earliest, relays_at)
 
+    @property
+    def deadline(self) -> int:
+        """When the round, a relay or a lost member needs attention."""
+        return min(self.round_deadline, self._reconnect_at)
+
     def postpone(self, duration_ms: int) -> None:
-        """This node stood still: answers to the present round may be waiting unread."""
+        """This node stood still: acks to the present round may be waiting unread."""
         self._next_round_at += duration_ms
         current = self._round
         if current is not None and current.relay_at is not None:
             current.relay_at += duration_ms
 
-    def expire(self, now: int) -> None:
+    def expire(self) -> None:
         """Ask helpers, end the round, begin the next."""
-        self._relays.expire(now)
-        current = self._round
-        if current is not None and not current.answered and current.relay_at is not None and current.relay_at <= now:
-            current.relay_at = None
-            self._ask_helpers(current)
-        if self._next_round_at <= now:
-            if current is not None and not current.answered:
-                self._fail(current, now)
-            self._begin(now)
+        now = self._context.now
+        if self.round_deadline <= now:
+            self._relays.expire()
+            current = self._round
+            is_open = current is not None and not current.answered
+            if current is not None and is_open and current.relay_at is not None and current.relay_at <= now:
+                current.relay_at = None
+                self._ask_helpers(current)
+            if self._next_round_at <= now:
+                if current is not None and is_open:
+                    self._local.awareness.adjust(self._own_fault(current))
+                    self._updates.accuse(current.target, current.incarnation)
+                self._begin()
 
-    def _begin(self, now: int) -> None:
-        period_ms = self._awareness.scale(self._options.probe_period_ms)
+    def _begin(self) -> None:
+        now = self._context.now
+        period_ms = self._local.awareness.scale(self._options.probe_period_ms)
         self._next_round_at = now + period_ms
         self._round = None
-        self._pending = {
-            seq: pending for seq, pending in self._pending.items() if now - pending.sent_at < 5 * period_ms
-        }
-        self._ping_conflict_suspects(now)
+        self._pending = {seq: sent for seq, sent in self._pending.items() if now - sent[1] < 5 * period_ms}
+        self._ping_conflict_suspects()
         target = self._pick()
         if target is None:
             return
-        seq = self.ping(target, now)
-        timeout_ms = self._awareness.scale(self._options.probe_timeout_ms)
+        seq = self.ping(target)
+        timeout_ms = self._local.awareness.scale(self._options.probe_timeout_ms)
         self._round = _Round(target.node_id, target.incarnation, seq, now + timeout_ms, {})
 
     def _pick(self) -> Entry | None:
         if self._options.overlay:
-            return self._membership.longest_silent()
+            return self._members.longest_silent()
         self._rounds += 1
         peer_id = None
         if self._rounds % self._options.scrub_every_rounds != 0:
-            peer_id = self._rotation.next(self._membership.peer_ids())
+            peer_id = self._rotation.next(self._members.peer_ids())
         if peer_id is None:
-            strangers = self._membership.strangers()
+            strangers = self._members.strangers()
             if strangers:
                 return self._random.choice(strangers)
-            peer_id = self._rotation.next(self._membership.peer_ids())
-        return self._membership.get(peer_id) if peer_id is not None else None
+            peer_id = self._rotation.next(self._members.peer_ids())
+        return self._members.get(peer_id) if peer_id is not None else None
 
     def _ask_helpers(self, current: _Round) -> None:
-        target = self._membership.get(current.target)
+        target = self._members.get(current.target)
         if target is None:
             return
-        able = [
-            peer for peer in self._membership.peers() if peer.node_id != current.target and peer.status is Status.ALIVE
-        ]
+        peers = self._members.peers()
+        able = [peer for peer in peers if peer.node_id != current.target and peer.status is Status.ALIVE]
         for helper in self._random.sample(able, min(self._options.helpers, len(able))):
             if self._options.nacks:
                 current.awaited_nacks[helper.address] = None
             current.helpers_asked += 1
-            request = self._request(target, current.seq, self._options.relay_ttl, self._piggyback.bare(target))
-            self._outbox.send(helper.address, request, helper.node_id)
-
-    def _fail(self, current: _Round, now: int) -> None:
-        self._awareness.adjust(self._own_fault(current))
-        self._updates.accuse(current.target, current.incarnation, now)
+            payload = self._piggyback.relayed_payload(target)
+            ping = self._ping_to(target, current.seq, self._options.relay_ttl, payload)
+            self._context.send(helper.address, ping, helper.node_id)
 
     def _own_fault(self, current: _Round) -> int:
         """How much a failed round says against this node itself."""
         if not self._options.nacks or not current.helpers_asked:
             return 1
         if self._options.overlay:
-            # Helpers die as often as targets, and long before this node hears of it: one that answers clears it.
+            # Helpers die as often as targets, and long before this node learns it: one that responds clears this node.
             return int(len(current.awaited_nacks) == current.helpers_asked)
         return len(current.awaited_nacks)
 
-    def _ping_conflict_suspects(self, now: int) -> None:
+    def _ping_conflict_suspects(self) -> None:
+        own = self._local.info
         for address in self._updates.conflict_suspects:
-            own = self._local
             seq = self._random.getrandbits(_NONCE_BITS)
-            self._expect(seq, own.node_id, now)
+            self._expect(seq, own.node_id)
             ping = PingRequest(own.node_id, own.incarnation, own.node_id, own.incarnation, seq, 0)
-            self._outbox.send(address, ping, own.node_id)
+            self._context.send(address, ping, own.node_id)
         self._updates.conflict_suspects.clear()
 
-    def ping(self, target: Entry, now: int) -> int:
-        """One direct ping with gossip on it; returns its number. Its silence accuses nobody by itself."""
-        seq = self._take_seq(target.node_id, now)
-        request = self._request(target, seq, 0, self._piggyback.question(target))
-        self._outbox.send(target.address, request, target.node_id)
+    # -- pings of this node --------------------------------------------------------------------------------------------
+
+    def ping(self, target: Entry) -> int:
+        """Send one direct ping with gossip on it; returns its number. Its silence by itself accuses no member."""
+        seq = self._take_seq(target.node_id)
+        ping = self._ping_to(target, seq, 0, self._piggyback.ping_payload(target))
+        self._context.send(target.address, ping, target.node_id)
         return seq
 
-    def verify_suspects(self, now: int) -> None:
-        """Ask the suspects themselves, without waiting for the epidemic to bring their refutation."""
-        for suspect in self._membership.sample(self._options.gossip_fanout, Status.SUSPECT):
-            self.ping(suspect, now)
+    def verify_suspects(self) -> None:
+        """Ping the suspects themselves, without waiting until gossip brings their refutation."""
+        for suspect in self._members.sample(self._options.gossip_fanout, Status.SUSPECT):
+            self.ping(suspect)
 
-    def correct(self, target: Entry, address: Address, now: int) -> None:
-        """Tell a node that speaks for an outdated claim of its own what we hold, so that it can refute."""
-        seq = self._take_seq(target.node_id, now)
-        payload = self._piggyback.question(target, (notice(target, self._local.node_id),))
-        self._outbox.send(address, self._request(target, seq, 0, payload), target.node_id)
+    def reconnect(self) -> None:
+        """Ping a lost member, if it is time and there is one."""
+        now, members, options = self._context.now, self._members, self._options
+        if now < self._reconnect_at:
+            return
+        if len(members) - members.live_count < max(members.live_count, 1):
+            self._reconnect_at = now + self._random.randrange(1, 2 * options.reconnect_period_ms)
+        else:
+            self._reconnect_at = now + options.probe_period_ms
+        lost = [*members.sample(1, Status.DEAD), *members.sample(1, Status.LEFT)]
+        if lost:
+            self.ping(lost[0] if len(lost) == 1 else self._random.choice(lost))
 
-    def _take_seq(self, target: NodeId, now: int) -> int:
+    def correct(self, target: Entry, address: Address) -> None:
+        """Tell a node that sent an outdated update about itself what this node holds, so that it can refute."""
+        seq = self._take_seq(target.node_id)
+        payload = self._piggyback.ping_payload(target, (notice(target, self._local.node_id),))
+        self._context.send(address, self._ping_to(target, seq, 0, payload), target.node_id)
+
+    def _take_seq(self, target: NodeId) -> int:
         self._seq = (self._seq + 1) % (1 << 32)
-        self._expect(self._seq, target, now)
+        self._expect(self._seq, target)
         return self._seq
 
-    def _expect(self, seq: int, target: NodeId, now: int) -> None:
+    def _expect(self, seq: int, target: NodeId) -> None:
         while len(self._pending) >= _PENDING_LIMIT:
             del self._pending[next(iter(self._pending))]
-        self._pending[seq] = _Pending(target, now)
+        self._pending[seq] = (target, self._context.now)
 
-    def _request(self, target: Entry, seq: int, ttl: int, payload: Payload) -> PingRequest:
-        own = self._local
+    def _ping_to(self, target: Entry, seq: int, ttl: int, payload: Payload) -> PingRequest:
+        own = self._local.info
         return PingRequest(own.node_id, own.incarnation, target.node_id, target.incarnation, seq, ttl, payload=payload)
 
-    def receive_request(self, source: Address, request: PingRequest, now: int) -> Answerer:
-        """Answer a ping, or help with it. Says who the requester is, if the ping was a direct one to us."""
-        own = self._local
-        if request.source_id == own.node_id:
-            self._receive_own_name(source, request)
-            return Answerer.NOBODY
-        if request.target_id != own.node_id:
-            self._relays.pass_on(source, request, now)
-            return Answerer.NOBODY
-        self._updates.hear_payload(request.payload, now)
-        self._updates.hear_of_self(request.target_incarnation, Status.ALIVE, now)
-        entry = self._membership.get(request.source_id)
-        first: tuple[Update, ...] = ()
-        if entry is not None:
-            self._note_room(entry, request.payload, now)
-            if not entry.is_live or request.source_incarnation < entry.incarnation:
-                first = (notice(entry, own.node_id),)
-        self._answer(source, request, entry, first)
-        if request.requester is not None or self._membership.is_peer(request.source_id):
-            return Answerer.MEMBER
-        return Answerer.STRANGER
+    # -- pings of others -----------------------------------------------------------------------------------------------
 
-    def _receive_own_name(self, source: Address, request: PingRequest) -> None:
-        if request.seq in self._pending or request.target_id != self._local.node_id:
-            # Our own ping came back to us: by another of our addresses, or by helpers in a circle.
-            self._outbox.drop(DropReason.OWN_MESSAGE)
-            return
-        # Answered, so that the other one finds out; believed only once it answers a ping of ours.
-        self._updates.suspect_conflict(source)
-        self._answer(source, request, None, ())
+    def is_for_us(self, source: Address, ping: PingRequest) -> bool:
+        """Whether another member pings this node. Any other ping is passed on, or is a matter of identity."""
+        own_id = self._local.node_id
+        if ping.source_id == own_id:
+            if ping.seq in self._pending or ping.target_id != own_id:
+                # This node's own ping came back: by another of its addresses, or by helpers in a circle.
+                self._context.drop(DropReason.OWN_MESSAGE)
+            else:
+                # Acked, so that the other instance finds out; believed only once it acks a ping of this node.
+                self._updates.suspect_conflict(source)
+                self.ack(source, ping, None)
+            return False
+        if ping.target_id != own_id:
+            self._relays.pass_on(source, ping)
+            return False
+        return True
 
-    def _answer(self, source: Address, request: PingRequest, entry: Entry | None, first: tuple[Update, ...]) -> None:
-        own = self._local
-        with_own = request.target_incarnation < own.incarnation and not own.leaving
-        payload = self._piggyback.answer(entry, first, with_own=with_own)
-        response = PingResponse(
-            request.source_id, own.node_id, own.incarnation, request.seq, request.ttl, payload=payload
-        )
-        # A relayed request does not tell which helper it came from.
-        self._outbox.send(source, response, request.source_id if request.requester in {None, source} else None)
-        if request.requester is not None and request.requester != source:
-            self._outbox.send(request.requester, response, request.source_id)
+    def ack(self, source: Address, ping: PingRequest, entry: Entry | None) -> None:
+        """Answer a ping; `entry` is its sender's, if it is known."""
+        own = self._local.info
+        first: list[Update] = []
+        if entry is not None and (not entry.is_live or ping.source_incarnation < entry.incarnation):
+            first.append(notice(entry, own.node_id))
+        if ping.target_incarnation < own.incarnation and not self._local.leaving:
+            first.append(AliveUpdate(own))
+        payload = self._piggyback.ack_payload(entry, first)
+        ack = PingResponse(ping.source_id, own.node_id, own.incarnation, ping.seq, ping.ttl, payload=payload)
+        is_direct = ping.requester is None or ping.requester == source
+        # A relayed ping does not tell which helper it came from.
+        self._context.send(source, ack, ping.source_id if is_direct else None)
+        if ping.requester is not None and not is_direct:
+            self._context.send(ping.requester, ack, ping.source_id)
 
-    def receive_response(self, source: Address, response: PingResponse, now: int) -> Answerer:
-        """An answer to one of our pings, or one to pass back. Says who answered."""
-        own = self._local
-        if response.source_id != own.node_id:
+    def matches(self, source: Address, response: PingResponse) -> bool:
+        """Whether this is an ack to a ping of this node. Any other response is passed back, counted or dropped."""
+        own_id = self._local.node_id
+        if response.source_id != own_id:
             if not self._relays.pass_back(response):
-                self._outbox.drop(DropReason.UNMATCHED_RESPONSE)
-            return Answerer.NOBODY
-        pending = self._pending.get(response.seq)
-        if pending is None or pending.target != response.target_id:
-            self._outbox.drop(DropReason.UNMATCHED_RESPONSE)
-            return Answerer.NOBODY
+                self._context.drop(DropReason.UNMATCHED_RESPONSE)
+            return False
+        target, sent_at = self._pending.get(response.seq, (None, 0))
+        if target != response.target_id:
+            self._context.drop(DropReason.UNMATCHED_RESPONSE)
+            return False
         current = self._round if self._round is not None and self._round.seq == response.seq else None
         if response.nack:
             if current is not None:
                 current.awaited_nacks.pop(source, None)
-            return Answerer.NOBODY
+            return False
         del self._pending[response.seq]
-        if response.target_id == own.node_id:
-            return Answerer.IDENTITY_CONFLICT
+        if response.target_id == own_id:
+            return True
         if current is not None:
             current.answered = True
-            self._awareness.adjust(-1)
-        self._updates.hear_payload(response.payload, now)
-        entry = self._membership.get(response.target_id)
-        if entry is not None:
-            self._note_room(entry, response.payload, now)
-            # Once helpers were asked it is unknown which of the requests is being answered.
-            if source == entry.address and (current is None or not current.helpers_asked):
-                entry.round_trip_ms = now - pending.sent_at
-        return Answerer.MEMBER
-
-    @staticmethod
-    def _note_room(entry: Entry, payload: Payload, now: int) -> None:
-        entry.heard_ms = entry.contact_ms = now
-        entry.confirmed = True
-        if payload.capacity > 0:
-            entry.peer_count = payload.peer_count
+            self._local.awareness.adjust(-1)
+        entry = self._members.get(response.target_id)
+        # Once helpers were asked it is unknown which of the pings is being acked.
+        if entry is not None and source == entry.address and (current is None or not current.helpers_asked):
+            entry.round_trip_ms = self._context.now - sent_at
+        return True

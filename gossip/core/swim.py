@@ -3,24 +3,24 @@
     event ──▶ step(event, now) ──▶ effects          deadline: when DeadlineReached is due
 
 SWIM as the RFC describes it (peers bounded by capacity, joins with tokens and redirects, pings relayed by ttl, leaving,
-broadcast presence), with Lifeguard's three additions. This file is the control flow only; each mechanism has a leaf:
+broadcast presence), with Lifeguard's three additions. This file is the control flow only; each mechanism has a module:
 
-    claims       the precedence rule, suspicions, refutation        composer       what rides on a ping
-    probe        rounds, answers        relay  helping others       dissemination  which news, how often
-    joining      getting peers          admission  giving them      membership     peers and the directory
+    updates      the precedence rule, suspicions, refutation       dissemination  what rides on a ping
+    probe        rounds, acks, relays, reconnecting                join           getting peers, giving links
+    user_events  events and how messages spread                    queries        asking and answering
+    keyring_exchange  how changes of the keys spread               membership     peers and the directory
 
-Time is integer milliseconds and never runs backwards in here: an older `now` is taken as the latest one seen. A core
-that met its live twin is halted: it does nothing any more and has no deadline.
+What rides on a ping or an ack is handled in one place (`_handle_payload`), before the ping is answered.
+
+Time is integer milliseconds and never runs backwards in here: an older `now` counts as the latest one seen. A core that
+found another live instance of its identity is halted: it does nothing any more and has no deadline.
 """
 
 from random import Random
-from typing import assert_never
+from typing import Final, assert_never
 
-from gossip.core.admission import Admission, AdmissionPolicy, admit_all
-from gossip.core.awareness import Awareness
-from gossip.core.description import Description, described
-from gossip.core.dissemination import Dissemination
-from gossip.core.effects import Alarm, AlarmKind, Announce, Effect
+from gossip.core.dissemination import Piggyback, UpdateQueue
+from gossip.core.effects import Alarm, AlarmKind, Announce, Context, Effect, MembershipChanged, UserEventReceived
 from gossip.core.events import (
     AnswerGiven,
     DeadlineReached,
@@ -35,12 +35,11 @@ from gossip.core.events import (
     Unreadable,
     UserEventRequested,
 )
-from gossip.core.join import Joining
-from gossip.core.keyring import Keyring
+from gossip.core.join import Admission, AdmissionPolicy, Joiner, admit_all
+from gossip.core.keyring import ClockBound, Keyring
 from gossip.core.keyring_exchange import KeyringExchange
-from gossip.core.local_node import LocalNode, is_plausible
-from gossip.core.member import METADATA_LIMIT_BYTES, Address, Incarnation, NodeId, NodeInfo, Status
-from gossip.core.membership import Membership
+from gossip.core.member import METADATA_LIMIT_BYTES, Address, LocalNode, NodeId, NodeInfo, Status, is_plausible
+from gossip.core.membership import Description, Entry, Membership
 from gossip.core.messages import (
     Broadcast,
     JoinAck,
@@ -49,29 +48,24 @@ from gossip.core.messages import (
     JoinReq,
     KeyringUpdate,
     Leave,
-    Message,
     Payload,
     PingRequest,
     PingResponse,
     QueryReply,
+    UserEvent,
     VerdictUpdate,
 )
 from gossip.core.options import Options
-from gossip.core.outbox import DropReason, Outbox
-from gossip.core.piggyback import Piggyback
-from gossip.core.probe import Answerer, Prober
-from gossip.core.reconnect import Reconnect
-from gossip.core.refusal import DOMAIN, RefusalCode
-from gossip.core.rewiring import Rewiring
-from gossip.core.token_bucket import TokenBucket
+from gossip.core.probe import Prober
+from gossip.core.queries import Queries
 from gossip.core.updates import Updates
 from gossip.core.user_events import UserEvents
 
-_FAREWELLS = 3
+_LEAVES: Final = 3
 
 
 class Swim:
-    """The decider of one node."""
+    """The decisions of one node."""
 
     def __init__(
         self,
@@ -93,47 +87,23 @@ class Swim:
             )
         self._options = options
         self._random = random
-        self._now = now
         self._halted = False
-        self._outbox = Outbox()
-        self._local = LocalNode(self_info, options.refutations_per_second)
-        self._awareness = Awareness(options.awareness_max)
-        self._membership = Membership(self_info.node_id, self_info.capacity, options.directory_limit, random)
-        self._news = Dissemination(options.retransmit_multiplier)
-        self._updates = Updates(self._local, self._membership, self._news, self._awareness, self._outbox, options)
-        self._keys = KeyringExchange(keys, self._membership, self._outbox, unix_ms)
-        self._user_events = UserEvents(self._local, self._keys, self._outbox, options)
-        self._piggyback = Piggyback(self._local, self._membership, self._news, self._user_events, self._keys, options)
-        self._prober = Prober(
-            self._local,
-            self._membership,
-            self._updates,
-            self._piggyback,
-            self._awareness,
-            self._outbox,
-            options,
-            random,
-            now,
-        )
-        self._joining = Joining(self._local, self._membership, self._user_events, self._outbox, options, random, now)
-        self._admission = Admission(
-            self._local,
-            self._membership,
-            self._updates,
-            self._piggyback,
-            self._prober,
-            self._user_events,
-            self._outbox,
-            options,
-            random,
-            admit,
-        )
-        self._rewiring = Rewiring(self._membership, self._joining, self._outbox, random)
-        self._link_naks = TokenBucket(options.join_rate_per_second, options.join_burst)
+        self._local = LocalNode(self_info, options)
+        self._members = Membership(self_info.node_id, self_info.capacity, options.directory_limit, random)
+        self._context = context = Context(self._local, self._members, options, random, now)
+        self._queue = UpdateQueue(options.retransmit_multiplier)
+        self._updates = Updates(context, self._queue)
+        clock_bound = ClockBound(unix_ms)
+        self._keyring = KeyringExchange(context, keys, clock_bound)
+        self._user_events = UserEvents(context, clock_bound)
+        self._queries = Queries(context, self._user_events, self._keyring)
+        piggyback = Piggyback(context, self._queue, self._user_events, self._keyring)
+        self._prober = Prober(context, self._updates, piggyback)
+        self._joiner = Joiner(context, self._updates, self._prober, self._queries)
+        self._admission = Admission(context, self._updates, piggyback, self._prober, self._queries, admit)
         self._announce_at = self._gossip_at = now
-        self._reconnect = Reconnect(self._membership, self._prober, options, random, now)
         self._sweep_at = now + options.probe_period_ms
-        self._farewells = 0
+        self._leaves_to_send = 0
         self._updates.announce_self()
 
     @property
@@ -141,222 +111,140 @@ class Swim:
         """When DeadlineReached is to be given next; none for a halted core."""
         if self._halted:
             return None
-        earliest = min(self._prober.deadline, self._announce_at, self._reconnect.deadline, self._sweep_at)
-        for time in (self._updates.deadline, self._joining.deadline, self._user_events.deadline):
+        earliest = min(self._prober.deadline, self._announce_at, self._sweep_at)
+        for time in (self._updates.deadline, self._joiner.deadline, self._queries.deadline):
             if time is not None and time < earliest:
                 earliest = time
         return min(earliest, self._gossip_at) if self._wants_to_gossip else earliest
 
     @property
     def _wants_to_gossip(self) -> bool:
-        # In an overlay hardly any peer lists whom the news is about: there it only rides on probes.
-        has_news = len(self._news) > 0 and not self._options.overlay
-        return (has_news or len(self._user_events) > 0 or self._farewells > 0) and self._membership.peer_count > 0
+        # In an overlay hardly any peer lists the subject of an update: there updates only ride on probes.
+        has_updates = len(self._queue) > 0 and not self._options.overlay
+        wants = has_updates or self._user_events.has_messages or self._leaves_to_send > 0
+        return wants and self._members.peer_count > 0
 
     def step(self, event: Event, now: int) -> list[Effect]:
         """Take one event at one time; the effects are to be carried out in order."""
         if self._halted:
             return []
-        now = self._now = max(now, self._now)
+        context = self._context
+        context.now = max(now, context.now)
         if self._options.standstill_grace:
-            self._notice_standstill(now)
-        self._piggyback.now = now
-        peers_before = self._membership.peer_count
-        self._take(event, now)
-        for entry in self._updates.revived:
-            self._rewiring.revived(entry, now)
-        self._updates.revived.clear()
-        if self._membership.peer_count != peers_before:
-            self._joining.peers_changed(now)
-        return self._outbox.drain()
+            self._notice_standstill()
+        peers_before = self._members.peer_count
+        self._handle(event)
+        effects = context.take_effects()
+        for effect in effects:
+            if isinstance(effect, MembershipChanged) and effect.is_revival:
+                self._joiner.rewire(effect.info.node_id)
+        if self._members.peer_count != peers_before:
+            self._joiner.peers_changed()
+        return effects + context.take_effects()
 
-    def _take(self, event: Event, now: int) -> None:
+    def _handle(self, event: Event) -> None:  # noqa: C901 - one case per event
         match event:
-            case Received(source, message, token_valid, boxed):
-                self._outbox.received[type(message).__name__] += 1
-                self._receive(source, message, now, token_valid=token_valid, boxed=boxed)
+            case Received():
+                self._receive(event)
             case DeadlineReached():
-                self._expire(now)
+                self._expire()
             case SeedsGiven(addresses):
-                self._joining.give_seeds(addresses, now)
+                self._joiner.add_seeds(addresses)
             case MetadataChanged(metadata):
-                self._describe_anew(metadata)
+                self._set_metadata(metadata)
             case LeaveRequested():
-                self._leave(now)
+                self._leave()
             case MaintenanceSwitched(on):
                 self._admission.in_maintenance = on
-            case UserEventRequested() | QueryRequested() | AnswerGiven():
-                self._user_events.requested(event, now)
-            case KeyringChanged(chain):
-                self._keys.change(chain)
+            case UserEventRequested(name, body):
+                self._user_events.send_event(name, body)
+            case QueryRequested(ticket, name, body, timeout_ms):
+                self._queries.ask(ticket, name, body, timeout_ms)
+            case AnswerGiven(query_id, body):
+                self._queries.answer(query_id, body)
+            case KeyringChanged(keyring):
+                self._keyring.change(keyring)
             case Unreadable(source):
-                self._keys.repair(source, now)
+                self._keyring.repair(source)
             case _:
                 assert_never(event)
 
-    def _notice_standstill(self, now: int) -> None:
+    def _notice_standstill(self) -> None:
         """A deadline served far too late means that this node stood still (no processor, a suspended machine).
 
-        Refutations and answers are then waiting unread behind the event at hand; whoever acts on the clock alone buries
-        the healthy. So the time lost counts for nobody, and against our own health.
+        Refutations and acks are then waiting unread behind the event at hand, and a node that acts on the clock alone
+        declares healthy members dead. So the lost time is given back to all members, and counts against local health.
         """
-        late_ms = now - self._prober.deadline
+        late_ms = self._context.now - self._prober.round_deadline
         if late_ms > self._options.probe_timeout_ms:
-            self._awareness.adjust(1)
+            self._local.awareness.adjust(1)
             self._updates.postpone(late_ms)
             self._prober.postpone(late_ms)
 
-    def _receive(  # noqa: C901 - one case per message is the shape of this function
-        self, source: Address, message: Message, now: int, *, token_valid: bool, boxed: bool
-    ) -> None:
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def _receive(self, received: Received) -> None:
+        source, message = received.source, received.message
+        self._context.received[type(message).__name__] += 1
         match message:
             case PingRequest():
-                requester = self._prober.receive_request(source, message, now)
-                self._hear_riders(requester, source, message.source_id, message.payload, now)
-                if requester is Answerer.STRANGER:
-                    self._reject_link(source, message, now)
+                self._receive_ping(source, message)
             case PingResponse():
-                responder = self._prober.receive_response(source, message, now)
-                self._hear_riders(responder, source, message.target_id, message.payload, now)
-                if responder is Answerer.IDENTITY_CONFLICT:
-                    self._halt(source)
+                self._receive_ack(source, message)
             case JoinReq():
-                self._admission.receive(source, message, now, token_valid=token_valid)
+                self._admission.receive(source, message, token_valid=received.token_valid)
             case JoinAck() | JoinNak() | JoinRedirect():
-                self._receive_answer(source, message, now)
+                self._joiner.receive_answer(source, message)
             case Leave(info):
-                verdict = VerdictUpdate(
-                    info.node_id, info.incarnation, Status.LEFT, info.node_id, proof=info.credential
+                proof = info.credential
+                self._updates.apply_verdict(
+                    VerdictUpdate(info.node_id, info.incarnation, Status.LEFT, info.node_id, proof)
                 )
-                self._updates.hear_verdict(verdict, now)
             case Broadcast(info):
-                self._receive_broadcast(info, now)
+                self._joiner.receive_broadcast(info)
             case QueryReply():
-                self._user_events.hear_reply(message)
-            case KeyringUpdate(chain):
-                self._keys.hear(chain, now, boxed=boxed)
+                self._queries.receive_reply(message)
+            case KeyringUpdate(keyring):
+                self._keyring.receive(keyring, boxed=received.boxed)
             case _:
                 assert_never(message)
 
-    def _hear_riders(self, kind: Answerer, source: Address, teller: NodeId, payload: Payload, now: int) -> None:
-        if kind is Answerer.MEMBER or kind is Answerer.STRANGER:
-            self._user_events.hear(payload.user_messages, teller, now)
-            self._keys.compare(source, payload.keys_digest, now)
-
-    def _receive_answer(self, source: Address, answer: JoinAck | JoinNak | JoinRedirect, now: int) -> None:
-        if answer.receiver_generation != self._local.incarnation.generation:
-            # For a former life of ours: late, or a recording played to a node that has just started.
-            self._outbox.drop(DropReason.FORMER_LIFE)
-        elif isinstance(answer, JoinAck):
-            self._receive_welcome(source, answer, now)
-        elif isinstance(answer, JoinNak):
-            self._receive_nak(source, answer, now)
-        else:
-            self._receive_redirect(source, answer, now)
-
-    def _receive_welcome(self, source: Address, welcome: JoinAck, now: int) -> None:
-        if not self._joining.succeeded(source):
-            self._outbox.drop(DropReason.UNSOLICITED)
+    def _receive_ping(self, source: Address, ping: PingRequest) -> None:
+        if not self._prober.is_for_us(source, ping):
             return
-        self._user_events.sync_clock(welcome.clock, now)
-        entry = self._updates.hear_alive(welcome.description, now)
-        if entry is not None and not entry.is_live:
-            self._prober.correct(entry, source, now)
-        elif entry is not None and not self._membership.link(entry):
-            # Others joined us meanwhile: no room for the peer that we asked for.
-            self._reject(source, entry.node_id, entry.incarnation)
-        # Only now: in a full directory the sample could push out the very member that names it.
-        for info in welcome.sample:
-            self._updates.hear_alive(info, now, tell_on=False)
+        entry = self._handle_payload(source, ping.source_id, ping.payload)
+        if ping.target_incarnation != self._local.info.incarnation:
+            self._updates.apply_own(ping.target_incarnation, Status.ALIVE)
+        self._prober.ack(source, ping, entry)
+        if ping.requester is None and not self._members.is_peer(ping.source_id):
+            self._joiner.reject_link(source, ping.source_id, ping.source_incarnation)
 
-    def _receive_nak(self, source: Address, nak: JoinNak, now: int) -> None:
-        peer = self._membership.peer_at(source)
-        is_denial = nak.domain == DOMAIN and nak.code == RefusalCode.NOT_A_PEER
-        if peer is not None and is_denial and not self._joining.is_joining(source):
-            self._membership.unlink(peer.node_id)
-        else:
-            self._joining.receive_nak(source, nak, now)
-
-    def _receive_redirect(self, source: Address, redirect: JoinRedirect, now: int) -> None:
-        peer = self._membership.peer_at(source)
-        is_split = redirect.domain == DOMAIN and redirect.code == RefusalCode.EDGE_SPLIT
-        if not is_split:
-            self._joining.receive_redirect(source, redirect, now)
-        elif peer is None:
-            self._outbox.drop(DropReason.UNSOLICITED)
-        else:
-            self._membership.unlink(peer.node_id)
-            for address in redirect.addresses[:1]:
-                self._joining.go(address, now)
-
-    def _receive_broadcast(self, info: NodeInfo, now: int) -> None:
-        if not is_plausible(info):
-            self._outbox.drop(DropReason.BAD_DESCRIPTION)
-        elif info.node_id == self._local.node_id:
-            self._updates.hear_of_self(info.incarnation, Status.ALIVE, now, info)
-        elif not self._membership.live_at(info.address):
-            self._joining.give_seeds((info.address,), now, is_hint=True)
-
-    def _reject_link(self, source: Address, ping: PingRequest, now: int) -> None:
-        """Somebody probes us as its peer and is none of ours: say so, unless our JoinReq to it is on the way."""
-        if not self._joining.is_joining(source) and self._link_naks.take(now):
-            self._reject(source, ping.source_id, ping.source_incarnation)
-
-    def _reject(self, target: Address, node_id: NodeId, incarnation: Incarnation) -> None:
-        self._outbox.send(target, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, b"", incarnation.generation), node_id)
-
-    def _expire(self, now: int) -> None:
-        self._updates.expire(now)
-        self._user_events.expire(now)
-        if self._sweep_at <= now:
-            self._sweep_at = now + self._options.probe_period_ms
-            for node_id in self._membership.sweep(now, self._options.directory_age_ms, self._options.tombstone_ms):
-                self._updates.forget(node_id)
-            if self._options.overlay:
-                self._prober.verify_suspects(now)
-        if self._prober.deadline <= now:
-            self._prober.expire(now)
-        if not self._local.leaving:
-            self._joining.expire(now)
-        if self._announce_at <= now:
-            self._announce(now)
-        self._reconnect.expire(now)
-        if self._gossip_at <= now and self._wants_to_gossip:
-            self._gossip(now)
-
-    def _announce(self, now: int) -> None:
-        alone = self._membership.peer_count == 0
-        period_ms = self._options.announce_alone_period_ms if alone else self._options.announce_period_ms
-        self._announce_at = now + period_ms * self._random.randrange(750, 1_251) // 1_000 + 1
-        if not self._local.leaving:
-            self._outbox.emit(Announce(Broadcast(self._local.info)))
-
-    def _gossip(self, now: int) -> None:
-        self._gossip_at = now + self._options.gossip_period_ms
-        peers = self._membership.peers()
-        if self._farewells > 0:
-            self._farewells -= 1
-            for peer in peers:
-                self._outbox.send(peer.address, Leave(self._local.info), peer.node_id)
-        for peer in self._random.sample(peers, min(self._options.gossip_fanout, len(peers))):
-            self._prober.ping(peer, now)
-
-    def _describe_anew(self, metadata: bytes) -> None:
-        if len(metadata) > METADATA_LIMIT_BYTES:
-            raise ValueError(f"gossip metadata of {len(metadata)} bytes is over the limit of {METADATA_LIMIT_BYTES}")
-        if metadata != self._local.info.metadata and not self._local.leaving:
-            self._local.say(metadata)
-            self._updates.announce_self()
-
-    def _leave(self, now: int) -> None:
-        if self._local.leaving:
+    def _receive_ack(self, source: Address, ack: PingResponse) -> None:
+        if not self._prober.matches(source, ack):
             return
-        own = self._local
-        own.leaving = True
-        self._joining.stop()
-        self._news.add(VerdictUpdate(own.node_id, own.incarnation, Status.LEFT, own.node_id))
-        self._farewells = _FAREWELLS
-        self._gossip(now)
+        if ack.target_id == self._local.node_id:
+            self._halt(source)
+        else:
+            self._handle_payload(source, ack.target_id, ack.payload)
+
+    def _handle_payload(self, source: Address, sender: NodeId, payload: Payload) -> Entry | None:
+        """All that rides on a ping or ack of `sender`, whose entry this returns."""
+        self._updates.apply(payload)
+        if payload.user_messages:
+            for message in self._user_events.receive(payload.user_messages, sender):
+                if isinstance(message, UserEvent):
+                    self._context.emit(UserEventReceived(message))
+                else:
+                    self._queries.receive(message)
+        if payload.keys_digest != self._keyring.digest:
+            self._keyring.compare(source, payload.keys_digest)
+        entry = self._members.get(sender)
+        if entry is not None:
+            entry.heard_ms = entry.contact_ms = self._context.now
+            entry.confirmed = True
+            if payload.capacity > 0:
+                entry.peer_count = payload.peer_count
+        return entry
 
     def _halt(self, source: Address) -> None:
         self._halted = True
@@ -365,40 +253,98 @@ class Swim:
             f"{self._local.node_id.hex()}: this node stops. Two nodes must not share a state directory or a copy of "
             "one: give one of them a fresh state directory"
         )
-        self._outbox.emit(Alarm(AlarmKind.IDENTITY_CONFLICT, text))
+        self._context.emit(Alarm(AlarmKind.IDENTITY_CONFLICT, text))
+
+    # -- time and requests ---------------------------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        now, options = self._context.now, self._options
+        self._updates.expire()
+        self._queries.expire()
+        if self._sweep_at <= now:
+            self._sweep_at = now + options.probe_period_ms
+            for node_id in self._members.sweep(now, options.directory_age_ms, options.tombstone_ms):
+                self._updates.forget(node_id)
+            if options.overlay:
+                self._prober.verify_suspects()
+        self._prober.expire()
+        if not self._local.leaving:
+            self._joiner.expire()
+        if self._announce_at <= now:
+            self._announce()
+        self._prober.reconnect()
+        if self._gossip_at <= now and self._wants_to_gossip:
+            self._gossip()
+
+    def _announce(self) -> None:
+        alone = self._members.peer_count == 0
+        period_ms = self._options.announce_alone_period_ms if alone else self._options.announce_period_ms
+        self._announce_at = self._context.now + period_ms * self._random.randrange(750, 1_251) // 1_000 + 1
+        if not self._local.leaving:
+            self._context.emit(Announce(Broadcast(self._local.info)))
+
+    def _gossip(self) -> None:
+        self._gossip_at = self._context.now + self._options.gossip_period_ms
+        peers = self._members.peers()
+        if self._leaves_to_send > 0:
+            self._leaves_to_send -= 1
+            for peer in peers:
+                self._context.send(peer.address, Leave(self._local.info), peer.node_id)
+        for peer in self._random.sample(peers, min(self._options.gossip_fanout, len(peers))):
+            self._prober.ping(peer)
+
+    def _set_metadata(self, metadata: bytes) -> None:
+        if len(metadata) > METADATA_LIMIT_BYTES:
+            raise ValueError(f"gossip metadata of {len(metadata)} bytes is over the limit of {METADATA_LIMIT_BYTES}")
+        if metadata != self._local.info.metadata and not self._local.leaving:
+            self._local.set_metadata(metadata)
+            self._updates.announce_self()
+
+    def _leave(self) -> None:
+        local = self._local
+        if local.leaving:
+            return
+        local.leaving = True
+        self._joiner.stop()
+        self._queue.add(VerdictUpdate(local.node_id, local.incarnation, Status.LEFT, local.node_id))
+        self._leaves_to_send = _LEAVES
+        self._gossip()
+
+    # -- views ---------------------------------------------------------------------------------------------------------
 
     @property
-    def keys(self) -> Keyring | None:
+    def keyring(self) -> Keyring | None:
         """The farm's keys as this node knows them; none if datagrams travel in clear."""
-        return self._keys.chain
+        return self._keyring.keyring
 
-    def known_members(self) -> tuple[NodeInfo, ...]:
-        """The descriptions of the other members that are not known to be dead or gone."""
-        return tuple(entry.info for entry in self._membership.entries() if entry.is_live)
+    @property
+    def info(self) -> NodeInfo:
+        """What this node says about itself."""
+        return self._local.info
 
     @property
     def membership(self) -> Membership:
-        """The peers and the directory; to be looked at only."""
-        return self._membership
+        """The peers and the directory, to be read only."""
+        return self._members
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Members known, and peers among them; what `describe` would tell at the cost of listing them."""
-        return len(self._membership), self._membership.peer_count
+        """Members known, and peers among them, without the cost of listing them."""
+        return len(self._members), self._members.peer_count
 
     def describe(self) -> Description:
-        """This node's picture of the group, for operators."""
+        """This node's view of the group, for operators."""
         return Description(
             self_info=self._local.info,
-            members=described(self._membership),
-            peer_count=self._membership.peer_count,
-            health_score=self._awareness.score,
+            members=self._members.describe(),
+            peer_count=self._members.peer_count,
+            health_score=self._local.awareness.score,
             leaving=self._local.leaving,
             in_maintenance=self._admission.in_maintenance,
             halted=self._halted,
-            joins_in_flight=self._joining.in_flight,
-            seed_count=self._joining.seed_count,
-            sent=dict(self._outbox.sent),
-            received=dict(self._outbox.received),
-            dropped=dict(self._outbox.dropped),
+            joins_in_flight=self._joiner.in_flight,
+            seed_count=self._joiner.seed_count,
+            sent=dict(self._context.sent),
+            received=dict(self._context.received),
+            dropped=dict(self._context.dropped),
         )

@@ -1,71 +1,113 @@
-"""Where every claim about a member meets the one precedence rule, and what follows from a claim that wins.
+"""Updates about members: each meets the one precedence rule here, and what follows from one that wins.
 
     alive    known: the description is replaced, a suspicion ends        unknown: enters the directory
     suspect  starts a suspicion, or confirms the one that runs           unknown: dropped
     dead     the link ends, a tombstone stays                            unknown: dropped
     left     the same, and only in the member's own name, signed by it   unknown: dropped
 
-A claim that changes the view is told on; one that does not is silence, which is what ends an epidemic. A verdict about
-an unknown member must not create it, or members long forgotten would walk from directory to directory. For the same
-reason a newcomer is told on only while the directory has room: above its size nobody remembers what he has told.
+An update that changes this node's view is gossiped further; one that does not is dropped. That is why gossip ends. A
+verdict about an unknown member must not create it, or members long forgotten would wander from directory to directory.
+For the same reason a newcomer is gossiped further only while the directory has room.
 
-Claims about this node itself are refuted by raising its own incarnation, at a bounded rate.
+Updates about this node itself are refuted by raising its own incarnation, at a bounded rate.
+
+*Suspicion.* A suspect has this long to refute: Lifeguard's timeout, which shrinks with independent confirmations
+(section IV.B).
+
+    timeout = max - (max - min) * log(confirmations + 1) / log(k + 1),   k = multiplier - 2, not below min
+
+The first accusation may be the accuser's own fault, so it waits long; each further accuser makes that less likely. With
+fewer than k others that could confirm there is nothing to wait for, and the timeout is min at once. min grows with the
+logarithm of the group, because a refutation needs that long to travel.
 """
 
 from dataclasses import replace
+from math import log, log10
+from typing import Final
 
-from gossip.core.awareness import Awareness
-from gossip.core.dissemination import Dissemination
-from gossip.core.effects import AdoptGeneration, MembershipChanged, rolled_back
-from gossip.core.local_node import INCARNATION_LIMIT, LocalNode, is_credible, is_plausible, is_sound
-from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
-from gossip.core.membership import Entry, Membership
+from gossip.core.dissemination import UpdateQueue
+from gossip.core.effects import AdoptGeneration, Context, DropReason, MembershipChanged, rolled_back
+from gossip.core.member import (
+    INCARNATION_LIMIT,
+    Address,
+    Incarnation,
+    NodeId,
+    NodeInfo,
+    Outcome,
+    Status,
+    is_credible,
+    is_plausible,
+    is_sound,
+    weigh,
+    weigh_own,
+)
+from gossip.core.membership import Entry
 from gossip.core.messages import AliveUpdate, Payload, VerdictUpdate
 from gossip.core.options import Options
-from gossip.core.outbox import DropReason, Outbox
-from gossip.core.precedence import Outcome, weigh, weigh_own
-from gossip.core.suspicion import Suspicion
 
-_CONFLICT_SUSPECTS_LIMIT = 4
+_CONFLICT_SUSPECTS_LIMIT: Final = 4
+
+
+class Suspicion:
+    """One suspicion against one incarnation of a member."""
+
+    def __init__(self, incarnation: Incarnation, accuser: NodeId, group_size: int, options: Options, now: int) -> None:
+        self.incarnation = incarnation
+        self._started_at = now
+        self._accusers = {accuser}
+        shrinks = options.suspicion_max_multiplier > 1 and not options.overlay
+        wanted = max(options.suspicion_multiplier - 2, 0) if shrinks else 0
+        self._wanted = wanted if group_size - 2 >= wanted else 0
+        scale = max(1.0, log10(max(group_size, 1)))
+        self._min_ms = round(options.suspicion_multiplier * scale * options.probe_period_ms)
+        self._max_ms = self._min_ms * options.suspicion_max_multiplier
+        self.deadline = self._deadline()
+        """When the suspect is declared dead, as far as known now."""
+
+    def confirm(self, accuser: NodeId) -> bool:
+        """Count an accuser; whether it is a new one that still matters."""
+        if accuser in self._accusers or len(self._accusers) > self._wanted:
+            return False
+        self._accusers.add(accuser)
+        self.deadline = self._deadline()
+        return True
+
+    def postpone(self, duration_ms: int) -> None:
+        """Time in which this node could not have received a refutation does not count."""
+        self._started_at += duration_ms
+        self.deadline = self._deadline()
+
+    def _deadline(self) -> int:
+        if self._wanted == 0:
+            return self._started_at + self._min_ms
+        shrunk = (self._max_ms - self._min_ms) * log(len(self._accusers)) / log(self._wanted + 1)
+        return self._started_at + max(self._max_ms - round(shrunk), self._min_ms)
 
 
 class Updates:
-    """Applies claims to the membership and spreads those that win."""
+    """Applies updates to the membership and queues those that win."""
 
-    def __init__(
-        self,
-        own: LocalNode,
-        membership: Membership,
-        news: Dissemination,
-        awareness: Awareness,
-        outbox: Outbox,
-        options: Options,
-    ) -> None:
-        self._local = own
-        self._membership = membership
-        self._news = news
-        self._awareness = awareness
-        self._outbox = outbox
-        self._options = options
+    def __init__(self, context: Context, queue: UpdateQueue) -> None:
+        self._context = context
+        self._local = context.local
+        self._members = context.members
+        self._queue = queue
         self._suspicions: dict[NodeId, Suspicion] = {}
         self.conflict_suspects: dict[Address, None] = {}
-        """Other addresses at which this node's own id was claimed in a life as late as ours; to be pinged."""
-
-        self.revived: list[Entry] = []
-        """Members that a claim of this step brought back from the dead."""
+        """Other addresses at which this node's own id was claimed in a generation as late as its own; to be pinged."""
 
     @property
     def deadline(self) -> int | None:
         """When the next suspicion turns into a death."""
         if not self._suspicions:
             return None
-        return min((suspicion.deadline for suspicion in self._suspicions.values()), default=None)
+        return min(suspicion.deadline for suspicion in self._suspicions.values())
 
-    def expire(self, now: int) -> None:
-        """Declare dead those who did not refute in time."""
+    def expire(self) -> None:
+        """Declare dead the members that did not refute in time."""
         for node_id, suspicion in list(self._suspicions.items()):
-            if suspicion.deadline <= now:
-                self.hear_verdict(VerdictUpdate(node_id, suspicion.incarnation, Status.DEAD, self._local.node_id), now)
+            if suspicion.deadline <= self._context.now:
+                self.apply_verdict(VerdictUpdate(node_id, suspicion.incarnation, Status.DEAD, self._local.node_id))
                 self._suspicions.pop(node_id, None)
 
     def postpone(self, duration_ms: int) -> None:
@@ -73,148 +115,148 @@ class Updates:
         for suspicion in self._suspicions.values():
             suspicion.postpone(duration_ms)
 
-    def hear_payload(self, payload: Payload, now: int) -> None:
-        """All that rides on a ping: news, and a sample which is not told on."""
+    def apply(self, payload: Payload) -> None:
+        """Apply the updates of a payload, and its sample, which is not gossiped further."""
         for update in payload.updates:
-            if isinstance(update, AliveUpdate):
-                if self._is_worth_hearing(update.info):
-                    self.hear_alive(update.info, now)
-            else:
-                self.hear_verdict(update, now)
+            if not isinstance(update, AliveUpdate):
+                self.apply_verdict(update)
+            elif not self._context.options.overlay or self._is_change(update.info):
+                self.apply_alive(update.info)
         for info in payload.sample:
-            self.hear_alive(info, now, tell_on=False)
+            self.apply_alive(info, further=False)
 
-    def _is_worth_hearing(self, info: NodeInfo) -> bool:
-        """In an overlay news of the living changes what is known; it neither introduces nor keeps anybody fresh."""
-        if not self._options.overlay or info.node_id == self._local.node_id:
+    def _is_change(self, info: NodeInfo) -> bool:
+        """In an overlay, updates change what is known of members; they neither introduce any nor keep any fresh."""
+        if info.node_id == self._local.node_id:
             return True
-        known = self._membership.get(info.node_id)
+        known = self._members.get(info.node_id)
         return known is not None and (known.status is not Status.ALIVE or known.incarnation != info.incarnation)
 
-    def hear_alive(self, info: NodeInfo, now: int, *, tell_on: bool = True) -> Entry | None:
-        """A member's own word that it lives. Returns its entry, or None for ourselves and for what is refused."""
-        known = self._membership.get(info.node_id)
-        if known is not None and known.info is info and known.status is Status.ALIVE:
-            # The very description that is held: nearly all samples and most news of a quiet group.
-            known.heard_ms = now
-            return known
+    def apply_alive(self, info: NodeInfo, *, further: bool = True) -> Entry | None:
+        """A member says itself that it lives. Returns its entry, or None for this node and for what is refused."""
+        now = self._context.now
+        entry = self._members.get(info.node_id)
+        if entry is not None and entry.info is info and entry.status is Status.ALIVE:
+            # The very description that is held: nearly all samples and most updates of a quiet group.
+            entry.heard_ms = now
+            return entry
         if not is_plausible(info):
-            self._outbox.drop(DropReason.BAD_DESCRIPTION)
+            self._context.drop(DropReason.BAD_DESCRIPTION)
             return None
         if info.node_id == self._local.node_id:
-            self.hear_of_self(info.incarnation, Status.ALIVE, now, info)
+            self.apply_own(info.incarnation, Status.ALIVE, info)
             return None
-        entry = self._membership.get(info.node_id)
         if entry is None:
-            return self._welcome(info, now, tell_on=tell_on)
+            return self._add(info, further=further)
         if weigh(info.incarnation, Status.ALIVE, entry.incarnation, entry.status) is Outcome.REPLACES:
             previous = entry.status
-            entry.info = info
-            self._membership.set_status(entry, info.incarnation, Status.ALIVE, now)
+            entry.replace_info(info)
+            self._members.set_status(entry, info.incarnation, Status.ALIVE, now)
             self._suspicions.pop(info.node_id, None)
-            self._outbox.emit(MembershipChanged(info, Status.ALIVE, previous))
-            self._news.add(AliveUpdate(info))
-            if previous is Status.DEAD:
-                self.revived.append(entry)
+            self._context.emit(MembershipChanged(info, Status.ALIVE, previous))
+            self._queue.add(AliveUpdate(info))
         elif entry.status is Status.ALIVE and info.incarnation == entry.incarnation:
             entry.heard_ms = now
         return entry
 
-    def _welcome(self, info: NodeInfo, now: int, *, tell_on: bool) -> Entry | None:
-        entry, evicted = self._membership.insert(info, now)
+    def _add(self, info: NodeInfo, *, further: bool) -> Entry | None:
+        entry, evicted = self._members.insert(info, self._context.now)
         if entry is None:
             return None
         if evicted is not None:
-            # Its suspicion would else outlive it, and bury it when it is heard of again.
+            # Its suspicion would otherwise outlive it, and declare it dead when it is mentioned again.
             self._suspicions.pop(evicted, None)
-        self._outbox.emit(MembershipChanged(info, Status.ALIVE, None))
-        if tell_on and evicted is None and not self._options.overlay:
-            self._news.add(AliveUpdate(info))
+        self._context.emit(MembershipChanged(info, Status.ALIVE, None))
+        if further and evicted is None and not self._context.options.overlay:
+            self._queue.add(AliveUpdate(info))
         return entry
 
-    def hear_verdict(self, verdict: VerdictUpdate, now: int) -> None:
-        """Somebody's verdict about a member."""
-        if verdict.status is Status.ALIVE or not is_sound(verdict.incarnation):
-            self._outbox.drop(DropReason.BAD_VERDICT)
-            return
-        if verdict.status is Status.LEFT and verdict.accuser != verdict.node_id:
-            self._outbox.drop(DropReason.FORGED_LEFT)
+    def apply_verdict(self, verdict: VerdictUpdate) -> None:
+        """A verdict of any node about a member."""
+        reason = self._refusal(verdict)
+        if reason is not None:
+            self._context.drop(reason)
             return
         if verdict.node_id == self._local.node_id:
-            self.hear_of_self(verdict.incarnation, verdict.status, now)
+            self.apply_own(verdict.incarnation, verdict.status)
             return
-        entry = self._membership.get(verdict.node_id)
+        entry = self._members.get(verdict.node_id)
         if entry is None:
-            self._outbox.drop(DropReason.UNKNOWN_SUBJECT)
-            return
-        if not is_credible(verdict.incarnation, entry.info.incarnation):
-            self._outbox.drop(DropReason.BAD_VERDICT)
-            return
-        outcome = weigh(verdict.incarnation, verdict.status, entry.incarnation, entry.status)
-        if outcome is Outcome.REPLACES:
-            self._judge(entry, verdict, now)
-        elif outcome is Outcome.CONFIRMS and self._suspicions[entry.node_id].confirm(verdict.accuser):
-            self._news.add(verdict)
+            self._context.drop(DropReason.UNKNOWN_SUBJECT)
+        elif not is_credible(verdict.incarnation, entry.info.incarnation):
+            self._context.drop(DropReason.BAD_VERDICT)
+        else:
+            outcome = weigh(verdict.incarnation, verdict.status, entry.incarnation, entry.status)
+            if outcome is Outcome.REPLACES:
+                self._replace(entry, verdict)
+            elif outcome is Outcome.CONFIRMS and self._suspicions[entry.node_id].confirm(verdict.accuser):
+                self._queue.add(verdict)
 
-    def _judge(self, entry: Entry, verdict: VerdictUpdate, now: int) -> None:
-        previous = entry.status
+    @staticmethod
+    def _refusal(verdict: VerdictUpdate) -> DropReason | None:
+        if verdict.status is Status.ALIVE or not is_sound(verdict.incarnation):
+            return DropReason.BAD_VERDICT
+        is_forged = verdict.status is Status.LEFT and verdict.accuser != verdict.node_id
+        return DropReason.FORGED_LEFT if is_forged else None
+
+    def _replace(self, entry: Entry, verdict: VerdictUpdate) -> None:
+        previous, now = entry.status, self._context.now
         self._suspicions.pop(entry.node_id, None)
-        self._membership.set_status(entry, verdict.incarnation, verdict.status, now)
+        self._members.set_status(entry, verdict.incarnation, verdict.status, now)
         entry.departure = verdict.proof
         if verdict.status is Status.SUSPECT:
-            self._suspicions[entry.node_id] = Suspicion(
-                verdict.incarnation, verdict.accuser, self._membership.group_size, self._options, now
-            )
-        self._outbox.emit(MembershipChanged(entry.info, verdict.status, previous))
-        self._news.add(verdict)
+            size, options = self._members.group_size, self._context.options
+            self._suspicions[entry.node_id] = Suspicion(verdict.incarnation, verdict.accuser, size, options, now)
+        self._context.emit(MembershipChanged(entry.info, verdict.status, previous))
+        self._queue.add(verdict)
 
-    def accuse(self, node_id: NodeId, incarnation: Incarnation, now: int) -> None:
+    def accuse(self, node_id: NodeId, incarnation: Incarnation) -> None:
         """This node's own verdict after a probe round without an answer."""
-        self.hear_verdict(VerdictUpdate(node_id, incarnation, Status.SUSPECT, self._local.node_id), now)
+        self.apply_verdict(VerdictUpdate(node_id, incarnation, Status.SUSPECT, self._local.node_id))
 
-    def hear_of_self(self, incarnation: Incarnation, status: Status, now: int, info: NodeInfo | None = None) -> None:
-        """A claim about this node (`info` if it is in our own name): refuted if it would win, at a bounded rate."""
-        own = self._local
-        if info is None and status is Status.ALIVE and incarnation == own.incarnation:
+    def apply_own(self, incarnation: Incarnation, status: Status, info: NodeInfo | None = None) -> None:
+        """An update about this node (`info` if it is signed by it): refuted if it would win, at a bounded rate."""
+        local = self._local
+        own = local.info.incarnation
+        if info is None and status is Status.ALIVE and incarnation == own:
             return  # what every ping says
-        if info is None and not is_credible(incarnation, own.incarnation):
-            self._outbox.drop(DropReason.BAD_VERDICT)
+        if info is None and not is_credible(incarnation, own):
+            self._context.drop(DropReason.BAD_VERDICT)
             return
-        if own.leaving or not is_sound(Incarnation(incarnation.generation + 1, incarnation.number)):
+        if local.leaving or not is_sound(Incarnation(incarnation.generation + 1, incarnation.number)):
             return
-        if info is not None and info.address != own.info.address and incarnation >= own.incarnation:
+        if info is not None and info.address != local.info.address and incarnation >= own:
             self.suspect_conflict(info.address)
-        # Other words under our very incarnation: an unfinished life of which the record was lost, or a twin's.
-        contradicts = info is not None and incarnation == own.incarnation and replace(info, credential=b"") != own.info
-        if not contradicts and weigh_own(incarnation, status, own.incarnation) is Outcome.NOTHING:
+        # Another description under this very incarnation: a start of which the record was lost, or another instance.
+        contradicts = info is not None and incarnation == own and replace(info, credential=b"") != local.info
+        if not contradicts and weigh_own(incarnation, status, own) is Outcome.NOTHING:
             return
-        if not own.refutations.take(now):
-            self._outbox.drop(DropReason.RATE_LIMITED)
+        if not local.refutations.take(self._context.now):
+            self._context.drop(DropReason.RATE_LIMITED)
             return
-        # A liar's number near the end of the scale would leave no room for further refutations within this life.
-        known = own.incarnation.generation
-        if incarnation.generation > known or incarnation.number >= INCARNATION_LIMIT // 2:
-            own.adopt(incarnation.generation + 1)
-            self._outbox.emit(AdoptGeneration(own.incarnation.generation))
-            # From elsewhere it is a matter of twins: which of the two is the older is not for the address to say.
-            if info is not None and info.address == own.info.address and incarnation.generation > known:
-                self._outbox.emit(rolled_back(own.node_id, incarnation.generation, known))
+        # A false number near the end of the scale would leave no room for further refutations in this generation.
+        if incarnation.generation > own.generation or incarnation.number >= INCARNATION_LIMIT // 2:
+            local.adopt(incarnation.generation + 1)
+            self._context.emit(AdoptGeneration(local.info.incarnation.generation))
+            # From another address it is an identity conflict: the address does not say which instance is the older.
+            if info is not None and info.address == local.info.address and incarnation.generation > own.generation:
+                self._context.emit(rolled_back(local.node_id, incarnation.generation, own.generation))
         else:
-            own.raise_above(incarnation)
+            local.raise_above(incarnation)
         if status in {Status.SUSPECT, Status.DEAD}:
-            self._awareness.adjust(1)
+            local.awareness.adjust(1)
         self.announce_self()
 
     def suspect_conflict(self, address: Address) -> None:
-        """Have an address pinged at which our own id was claimed; only an answer proves a twin."""
+        """Have an address pinged at which this node's id was claimed; only an answer proves an identity conflict."""
         if len(self.conflict_suspects) < _CONFLICT_SUSPECTS_LIMIT:
             self.conflict_suspects[address] = None
 
     def announce_self(self) -> None:
-        """Tell our own present claim."""
-        self._news.add(AliveUpdate(self._local.info))
+        """Gossip this node's present description."""
+        self._queue.add(AliveUpdate(self._local.info))
 
     def forget(self, node_id: NodeId) -> None:
-        """A member fell out of the directory."""
+        """A member left the directory."""
         self._suspicions.pop(node_id, None)
-        self._news.forget(node_id)
+        self._queue.forget(node_id)

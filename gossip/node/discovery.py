@@ -20,7 +20,7 @@ import psutil
 import trio
 
 from gossip.core.member import Address
-from gossip.core.token_bucket import TokenBucket
+from gossip.core.options import TokenBucket
 from gossip.node.endpoints import is_private, numeric, parse_endpoint
 from gossip.node.settings import SEEDS_LIMIT, ConfigError
 from gossip.node.udp import DatagramSocket, Network

@@ -32,7 +32,6 @@ from typing import Any, Final, assert_never
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gossip.core.description import Member
 from gossip.core.effects import (
     AdoptGeneration,
     Alarm,
@@ -53,6 +52,7 @@ from gossip.core.effects import (
 from gossip.core.events import AnswerGiven, DeadlineReached, Event, KeyringChanged, QueryRequested, UserEventRequested
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo
+from gossip.core.membership import Member
 from gossip.core.messages import Query
 from gossip.core.swim import Swim
 from gossip.node.discovery import Discovery, NamesToFollow, numeric_seeds
@@ -236,7 +236,7 @@ class Group:
     @property
     def keyring(self) -> Keyring | None:
         """The group's keys as this node knows them; None if datagrams travel in clear."""
-        return self._core.keys
+        return self._core.keyring
 
     async def change_keyring(self, keyring: Keyring) -> None:
         """Have the whole group adopt a change that `keyring` allowed; returns when this node has adopted it."""

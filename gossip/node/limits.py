@@ -27,13 +27,12 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-from gossip.core.admission import AdmissionPolicy
-from gossip.core.description import Description
 from gossip.core.effects import Alarm, AlarmKind
+from gossip.core.join import AdmissionPolicy
 from gossip.core.member import Address, NodeId, NodeInfo
-from gossip.core.messages import JoinNak
-from gossip.core.refusal import DOMAIN, RefusalCode
-from gossip.core.token_bucket import TokenBucket
+from gossip.core.membership import Description
+from gossip.core.messages import DOMAIN, JoinNak, RefusalCode
+from gossip.core.options import TokenBucket
 from gossip.node.endpoints import endpoint
 from gossip.wire.codec import ETAG_LIMIT_BYTES, decode, encode
 from gossip.wire.identity import PUBLIC_KEY_BYTES

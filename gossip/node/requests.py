@@ -32,8 +32,9 @@ from gossip.core.events import (
     UserEventRequested,
 )
 from gossip.core.member import METADATA_LIMIT_BYTES, Address
-from gossip.core.token_bucket import TokenBucket
-from gossip.core.user_events import BODY_LIMIT_BYTES, NAME_LIMIT_CHARACTERS, QUERY_TIMEOUT_LIMIT_MS, is_sayable
+from gossip.core.messages import BODY_LIMIT_BYTES, NAME_LIMIT_CHARACTERS, QUERY_TIMEOUT_LIMIT_MS
+from gossip.core.options import TokenBucket
+from gossip.core.user_events import fits_limits
 from gossip.node.settings import SEEDS_LIMIT
 
 WAITING_LIMIT: Final = 64
@@ -140,7 +141,7 @@ def _check(request: Request) -> None:
             _require_bytes("the body", body)
             if not isinstance(name, str):
                 raise TypeError(f"the name must be text, not {type(name).__name__}")
-            if not is_sayable(name, body):
+            if not fits_limits(name, body):
                 raise ValueError(
                     f"a user event or query has a name of 1 to {NAME_LIMIT_CHARACTERS} printable characters and at "
                     f"most {BODY_LIMIT_BYTES} bytes, not {len(name)} and {len(body)}"

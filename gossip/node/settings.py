@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from gossip.core.admission import AdmissionPolicy, admit_all
+from gossip.core.join import AdmissionPolicy, admit_all
 from gossip.core.keyring import KEY_BYTES
 from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeId
 from gossip.core.options import Options

@@ -45,8 +45,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from gossip.core.effects import Alarm, AlarmKind
 from gossip.core.keyring import Keyring
-from gossip.core.local_node import INCARNATION_LIMIT
-from gossip.core.member import Address, NodeId
+from gossip.core.member import INCARNATION_LIMIT, Address, NodeId
 from gossip.core.messages import KeyringUpdate
 from gossip.node.endpoints import endpoint, numeric, parse_endpoint
 from gossip.wire.codec import DatagramError, decode, encode

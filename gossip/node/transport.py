@@ -26,8 +26,7 @@ from gossip.core.effects import Alarm, KeyringUpdateRefused, Send
 from gossip.core.events import Received, Unreadable
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address, NodeId
-from gossip.core.messages import Broadcast, JoinNak, JoinReq, KeyringUpdate, Message
-from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.core.messages import DOMAIN, Broadcast, JoinNak, JoinReq, KeyringUpdate, Message, RefusalCode
 from gossip.node.discovery import Discovery
 from gossip.node.endpoints import is_private
 from gossip.node.limits import Counters, ForeignVersions, Loss, SourceLimits, offer_to

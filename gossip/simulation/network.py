@@ -34,9 +34,8 @@ from gossip.core.effects import (
 from gossip.core.events import DeadlineReached, Event, LeaveRequested, MetadataChanged, Received, SeedsGiven
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
-from gossip.core.messages import JoinNak, JoinReq, Message
+from gossip.core.messages import DOMAIN, JoinNak, JoinReq, Message, RefusalCode
 from gossip.core.options import Options
-from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.swim import Swim
 
 

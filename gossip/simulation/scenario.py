@@ -8,19 +8,73 @@ Times are fractions of the whole story (see `Phases`). Everything runs the produ
 nodes themselves report (`MembershipChanged`) and what they send. A crash counts as declared by a node when that node
 holds it for dead; it must be by all that listed the crashed one when it crashed, and a while later nobody at all may
 list it among the living, whoever heard of it from whom.
+
+*Load.* Messages, and bytes on the wire, per member and period. Encoding costs more than deciding, so in large groups
+only every so many-th message is encoded, with the production encoder, and stands for the others. The simulation signs
+nothing; the bytes of seal and signatures are added as they would be.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from gossip.core.effects import Effect, MembershipChanged, Send
 from gossip.core.member import NodeId, Status
+from gossip.core.messages import AliveUpdate, Broadcast, JoinAck, JoinReq, Leave, Message, PingRequest, PingResponse
 from gossip.core.options import Options
-from gossip.simulation.load import Load
 from gossip.simulation.network import GossipNetwork, Node
+from gossip.wire.codec import encode
+from gossip.wire.identity import CREDENTIAL_BYTES
+from gossip.wire.seal import OVERHEAD_BYTES
 
 JUDGED_AFTER_PERIODS = 30
 _SEEDS_OF_A_JOINER = 3
+_ENCODES_ALL_UP_TO: Final = 150
+"""The number of members up to which each message is encoded; beyond, about as many are encoded as in that group."""
+
+
+def wire_bytes(message: Message) -> int:
+    """How long the sealed datagram of a message is."""
+    return len(encode(message)) + OVERHEAD_BYTES + CREDENTIAL_BYTES * _descriptions(message)
+
+
+def _descriptions(message: Message) -> int:
+    if isinstance(message, PingRequest | PingResponse):
+        payload = message.payload
+        return len(payload.sample) + sum(isinstance(update, AliveUpdate) for update in payload.updates)
+    if isinstance(message, JoinAck):
+        return 1 + len(message.sample)
+    return int(isinstance(message, JoinReq | Leave | Broadcast))
+
+
+class Load:
+    """Counts what is sent."""
+
+    def __init__(self, members: int) -> None:
+        self._encoded_every = max(members // _ENCODES_ALL_UP_TO, 1) | 1
+        self.messages_of: dict[int, int] = {}
+        self.messages_by_period: list[float] = []
+        """Messages per member in each period."""
+        self.bytes_by_period: list[float] = []
+        """Bytes per member in each period."""
+        self._messages = 0
+        self._bytes = 0
+        self._encoded = 0
+
+    def sent(self, number: int, message: Message) -> None:
+        """One message of one member."""
+        self.messages_of[number] = self.messages_of.get(number, 0) + 1
+        self._messages += 1
+        if self._messages % self._encoded_every == 0:
+            self._encoded += 1
+            self._bytes += wire_bytes(message)
+
+    def end_of_period(self, members: int) -> None:
+        """A period is over, in which so many members ran: of a small group nobody may have begun yet."""
+        each = self._bytes / self._encoded if self._encoded else 0.0
+        self.messages_by_period.append(self._messages / members if members else 0.0)
+        self.bytes_by_period.append(self._messages * each / members if members else 0.0)
+        self._messages = self._bytes = self._encoded = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,9 @@ from gossip.core.member import (
     Status,
 )
 from gossip.core.messages import (
+    BODY_LIMIT_BYTES,
+    NAME_LIMIT_CHARACTERS,
+    QUERY_TIMEOUT_LIMIT_MS,
     AliveUpdate,
     Broadcast,
     JoinAck,
@@ -76,7 +79,6 @@ from gossip.core.messages import (
     UserMessageId,
     VerdictUpdate,
 )
-from gossip.core.user_events import BODY_LIMIT_BYTES, NAME_LIMIT_CHARACTERS, QUERY_TIMEOUT_LIMIT_MS
 from gossip.wire.cbor import FALSE, NULL, TRUE, CborError, array_head, dumps, loads, octets, unsigned
 
 INCARNATION_LIMIT: Final = (1 << 63) - 1

@@ -12,7 +12,9 @@ could be filled by anybody; a MAC costs nothing to keep. A token outlives its us
 the same applicant may join again from the same address, which changes nothing.
 
 The auth is `HMAC(join key of the farm, token, encoded NodeInfo)`. The token begins with the id of the node that minted
-it, so the auth is bound to that target and shown to another node proves nothing.
+it, so the auth is bound to that target and proves nothing to another node.
+
+A module of its own, because it alone holds the secret of the tokens.
 """
 
 import hmac

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from gossip.core.member import Address
-from gossip.core.token_bucket import TokenBucket
+from gossip.core.options import TokenBucket
 from gossip.node.discovery import Discovery, LanInterface, lan_interfaces
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
 from gossip.node.limits import SourceLimit

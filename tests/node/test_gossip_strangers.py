@@ -38,7 +38,7 @@ def footprint(agent: Group) -> tuple[int, ...]:
         len(description.members),
         description.joins_in_flight,
         description.seed_count,
-        len(core._news),
+        len(core._queue),
         len(core._user_events),
         len(core._prober._pending),
         len(core._prober._relays),

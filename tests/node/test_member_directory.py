@@ -9,8 +9,8 @@ from bridge.node.membership.member_directory import MemberDirectory
 from bridge.wire.membership import metadata as metadata_module
 from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
-from gossip.core.description import Member
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+from gossip.core.membership import Member
 
 OWN, B, C = (NodeId(bytes([0] * 7 + [number])) for number in (1, 2, 3))
 FINGERPRINT = bytes(range(32))

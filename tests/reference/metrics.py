@@ -11,7 +11,7 @@ from bridge.core.membership.authors import NoEffect
 from bridge.node.control import metrics, routes, view_builder
 from bridge.node.raft.applied_state import _COUNTED
 from consensus.protocols.garlic_farm.wire.errors import Fault
-from gossip.core.outbox import DropReason
+from gossip.core.effects import DropReason
 from gossip.node.limits import Loss
 from gossip.wire.seal import Refusal
 from tests.operator_views import farm_view

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from gossip.core.local_node import INCARNATION_LIMIT
-from gossip.core.member import Incarnation, NodeId, Status
+from gossip.core.member import INCARNATION_LIMIT, Incarnation, NodeId, Status
 from gossip.core.options import Options
 from gossip.wire.identity import VERIFIED_LIMIT
 from gossip.wire.seal import SALT_LIMIT, Sealed
@@ -149,10 +148,10 @@ def _check(node: WireNode, incarnations: dict[NodeId, Incarnation]) -> None:
         "seeds within their limit": description.seed_count <= OPTIONS.seeds_limit,
         "relays within their limit": len(core._prober._relays) <= OPTIONS.relays_limit,
         "user messages within their limit": len(core._user_events) <= OPTIONS.user_messages_limit,
-        "user messages heard within their limit": len(core._user_events._heard) <= OPTIONS.user_messages_remembered,
-        "questions within their limit": len(core._user_events._questions) <= OPTIONS.queries_limit,
-        "a keyring that keeps its rules": core.keys is not None and core.keys.is_sound(),
-        "news within the directory": len(core._news) <= DIRECTORY_LIMIT + 2,
+        "user messages heard within their limit": len(core._user_events._received) <= OPTIONS.user_messages_remembered,
+        "questions within their limit": len(core._queries._open) <= OPTIONS.queries_limit,
+        "a keyring that keeps its rules": core.keyring is not None and core.keyring.is_sound(),
+        "news within the directory": len(core._queue) <= DIRECTORY_LIMIT + 2,
         "remembered signatures within their limit": len(node.codec._verifier.verified) <= VERIFIED_LIMIT,
         "salts within their limit": isinstance(envelope, Sealed) and envelope.salts_remembered <= SALT_LIMIT,
         "a deadline unless halted": (core.deadline is None) == description.halted,

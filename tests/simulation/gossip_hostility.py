@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 
-from gossip.core.clock_bound import CLOCK_LIMIT, ClockBound
-from gossip.core.keyring import Keyring, KeyringError
-from gossip.core.local_node import INCARNATION_LIMIT
-from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+from gossip.core.keyring import CLOCK_LIMIT, ClockBound, Keyring, KeyringError
+from gossip.core.member import INCARNATION_LIMIT, Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import (
+    DOMAIN,
     AliveUpdate,
     Broadcast,
     JoinAck,
@@ -34,13 +33,13 @@ from gossip.core.messages import (
     PingResponse,
     Query,
     QueryReply,
+    RefusalCode,
     Update,
     UserEvent,
     UserMessage,
     UserMessageId,
     VerdictUpdate,
 )
-from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.wire.codec import Code, encode
 from gossip.wire.identity import Signer, departure_proof, sign, sign_keys
 from gossip.wire.seal import ANYBODY, HEADER_BYTES, OVERHEAD_BYTES, SALT_BYTES, KeyRing, Sealed, SealError
@@ -133,7 +132,7 @@ class Liar:
             yield self._sealed(receiver, others[0].address, ping)
             life = receiver.core.describe().self_info.incarnation.generation
             for other in others:
-                yield self._sealed(receiver, other.address, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, b"", life))
+                yield self._sealed(receiver, other.address, JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, b"", life))
         clock_bound = ClockBound(0).at(self._group.now)
         told_known = self._random.random() < 1 / 2
         for step in range(KEY_STORM):

@@ -18,9 +18,8 @@ from gossip.core.effects import Effect, OfferToken, Send, UseKeyring, UserEventR
 from gossip.core.events import DeadlineReached, Event, SeedsGiven, Unreadable, UserEventRequested
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
-from gossip.core.messages import JoinNak, KeyringUpdate
+from gossip.core.messages import DOMAIN, JoinNak, KeyringUpdate, RefusalCode
 from gossip.core.options import Options
-from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.swim import Swim
 from gossip.node.limits import SourceLimit, SourceLimits
 from gossip.wire.identity import Signer
@@ -55,7 +54,7 @@ class WireNode:
     @property
     def chain(self) -> Keyring:
         """The keys it knows, with the dates that a ring does not have."""
-        chain = self.core.keys
+        chain = self.core.keyring
         assert chain is not None
         return chain
 
@@ -116,7 +115,7 @@ class WireGroup:
     def forget_seeds(self) -> None:
         """From now on the nodes find each other by themselves or not at all."""
         for node in self.nodes:
-            node.core._joining._seeds.clear()
+            node.core._joiner._seeds.clear()
 
     def say(self, node: WireNode, body: bytes) -> None:
         """One node's application says a word to all."""
@@ -130,7 +129,7 @@ class WireGroup:
     def agreed(self) -> bool:
         """Whether every node that was not halted sees all others of them alive, and they have the same keys."""
         running = self.running
-        return len({node.core.keys for node in running}) == 1 and all(
+        return len({node.core.keyring for node in running}) == 1 and all(
             self._sees(node, [other for other in running if other is not node]) for node in running
         )
 

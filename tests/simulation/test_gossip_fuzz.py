@@ -9,7 +9,6 @@ from typing import TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.core.clock_bound import CLOCK_LIMIT
 from gossip.core.effects import MembershipChanged, Send
 from gossip.core.events import (
     AnswerGiven,
@@ -24,10 +23,10 @@ from gossip.core.events import (
     SeedsGiven,
     UserEventRequested,
 )
-from gossip.core.keyring import KEYS_LIMIT, DatedKey, Keyring
-from gossip.core.local_node import INCARNATION_LIMIT
-from gossip.core.member import Incarnation, NodeInfo, Status
+from gossip.core.keyring import CLOCK_LIMIT, KEYS_LIMIT, DatedKey, Keyring
+from gossip.core.member import INCARNATION_LIMIT, Incarnation, NodeInfo, Status
 from gossip.core.messages import (
+    DOMAIN,
     AliveUpdate,
     Broadcast,
     JoinAck,
@@ -42,12 +41,12 @@ from gossip.core.messages import (
     PingResponse,
     Query,
     QueryReply,
+    RefusalCode,
     UserEvent,
     UserMessageId,
     VerdictUpdate,
 )
 from gossip.core.options import Options
-from gossip.core.refusal import DOMAIN, RefusalCode
 from gossip.core.swim import Swim
 from tests.simulation.gossip_network import GossipNetwork, address_of, node_id
 
@@ -133,23 +132,25 @@ def check_invariants(swim: Swim, now: int) -> None:
     assert len(by_id) == len(description.members) <= DIRECTORY
     assert all(peer.status in {Status.ALIVE, Status.SUSPECT} for peer in peers)
     live = [member for member in description.members if member.status in {Status.ALIVE, Status.SUSPECT}]
-    assert swim._membership.live_count == len(live)
-    assert {info.node_id for info in swim.known_members()} == {member.node_id for member in live}
+    assert swim._members.live_count == len(live)
+    assert {entry.node_id for entry in swim.membership.entries() if entry.is_live} == {
+        member.node_id for member in live
+    }
     suspects = {member.node_id for member in description.members if member.status is Status.SUSPECT}
     assert set(swim._updates._suspicions) == suspects, "each suspect has its clock"
     assert description.joins_in_flight <= swim._options.joins_in_flight
     assert description.seed_count <= swim._options.seeds_limit
     assert len(swim._prober._relays) <= swim._options.relays_limit
-    assert len(swim._news) <= DIRECTORY + 2
+    assert len(swim._queue) <= DIRECTORY + 2
     user_messages = swim._user_events
     assert len(user_messages) <= swim._options.user_messages_limit
-    assert len(user_messages._heard) == len(user_messages._heard_by_age) <= swim._options.user_messages_remembered
-    assert len(user_messages._asked) <= swim._options.queries_limit
-    assert len(user_messages._questions) <= swim._options.queries_limit
+    assert len(user_messages._received) == len(user_messages._received_by_age) <= swim._options.user_messages_remembered
+    assert len(swim._queries._asked) <= swim._options.queries_limit
+    assert len(swim._queries._open) <= swim._options.queries_limit
     assert user_messages.clock < CLOCK_LIMIT
-    assert swim.keys is not None
-    assert swim.keys.is_sound()
-    assert len(swim.keys.keys) <= KEYS_LIMIT
+    assert swim.keyring is not None
+    assert swim.keyring.is_sound()
+    assert len(swim.keyring.keys) <= KEYS_LIMIT
     assert (swim.deadline is None) == description.halted
     assert now >= 0
 

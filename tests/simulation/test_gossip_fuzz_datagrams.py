@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from gossip.core.reconnect import Reconnect
+from gossip.core.probe import Prober
 from tests.simulation.fuzzing import FuzzError
 from tests.simulation.gossip_fuzz import OPTIONS, PERIODS_TO_AGREE, Tally, fuzz_round
 from tests.simulation.gossip_wire_group import WireGroup
@@ -40,18 +40,18 @@ def test_every_group_is_at_odds_when_the_lies_end_and_agrees_after_the_silence()
     assert tally.outcomes["burst: taken"] > 0
 
 
-def _never_again(reconnect: Reconnect, now: int) -> None:
-    reconnect.deadline = now + 3_600_000
+def _never_again(prober: Prober) -> None:
+    prober._reconnect_at = prober._context.now + 3_600_000
 
 
 MUTANTS = {
-    "no node refutes": ("gossip.core.local_node.LocalNode.raise_above", lambda *_: None),
-    "the lost are never asked": ("gossip.core.reconnect.Reconnect.expire", _never_again),
+    "no node refutes": ("gossip.core.member.LocalNode.raise_above", lambda *_: None),
+    "the lost are never asked": ("gossip.core.probe.Prober.reconnect", _never_again),
     "keyrings are told once and never compared": (
         "gossip.core.keyring_exchange.KeyringExchange.compare",
         lambda *_: None,
     ),
-    "a step of the clock is believed, not the horizon": ("gossip.core.clock_bound.ClockBound.at", lambda *_: 1 << 19),
+    "a step of the clock is believed, not the horizon": ("gossip.core.keyring.ClockBound.at", lambda *_: 1 << 19),
 }
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gossip.core.description import Member
 from gossip.core.member import Incarnation, NodeId, Status
+from gossip.core.membership import Member
 from tests.simulation.gossip_network import GossipNetwork, Node, address_of, node_id
 
 SEEDS = [1, 2, 3]
@@ -53,7 +53,7 @@ def test_halves_that_declared_each_other_dead_find_each_other_again_though_no_se
     network.add(0, seeds=(5,), generation=2)
     must(network, network.is_full_mesh, within_ms=30_000, what="one group")
     for node in (left[0], right[0]):
-        node.core._joining._seeds.clear()
+        node.core._joiner._seeds.clear()
     network.partition(left, right)
     network.run(60_000)
     assert all(network.status(far, near) is Status.DEAD for near in left for far in right)
@@ -126,7 +126,7 @@ def test_what_the_first_life_said_late_changes_nothing_about_the_second(random_s
     network.restart(nodes[2], seeds=(0,))
     network.run(20_000)
     for node in nodes[:2] + nodes[3:]:
-        node.core._updates.hear_alive(first, network.now)
+        node.core._updates.apply_alive(first)
         view = seen(first.node_id, node)
         assert view is not None
         assert (view.incarnation.generation, view.metadata) == (2, b"")
@@ -153,7 +153,7 @@ def test_a_node_that_no_member_lists_any_more_finds_out_and_joins_again(random_s
     network, nodes = formed(random_seed, 6)
     forgotten = nodes[4]
     for node in nodes:
-        node.core._membership.unlink(forgotten.node_id)
+        node.core._members.unlink(forgotten.node_id)
     for node in nodes[:4] + nodes[5:]:
         assert forgotten.number not in network.peers(node)
 

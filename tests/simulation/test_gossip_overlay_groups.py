@@ -53,7 +53,7 @@ def holders(network: GossipNetwork, of: Node, *statuses: Status) -> list[int]:
 def test_the_halves_of_a_partition_become_one_group_again_by_themselves(random_seed: int, preset: str) -> None:
     network, nodes = formed(random_seed, preset)
     for node in nodes:
-        node.core._joining._seeds.clear()
+        node.core._joiner._seeds.clear()
     left, right = nodes[: MEMBERS // 2], nodes[MEMBERS // 2 :]
     network.partition(left, right)
     network.run(60 * PERIOD_MS)

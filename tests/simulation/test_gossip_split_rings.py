@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.core.clock_bound import ClockBound
-from gossip.core.keyring import DATED_LIMIT, DatedKey, Keyring
+from gossip.core.keyring import DATED_LIMIT, ClockBound, DatedKey, Keyring
 from gossip.core.messages import KeyringUpdate
 from gossip.core.options import Options
 from gossip.wire.codec import encode

@@ -174,7 +174,7 @@ class Story:
 
     def entry(self, number: int) -> Entry | None:
         """What we hold of a node."""
-        return self.swim._membership.get(node_id(number))
+        return self.swim._members.get(node_id(number))
 
     def status(self, number: int) -> Status | None:
         """How a node stands with us."""
@@ -183,7 +183,7 @@ class Story:
 
     def news_about(self, number: int) -> Update | None:
         """What waits to be told about a node."""
-        news = self.swim._news._news.get(node_id(number))
+        news = self.swim._queue._queued.get(node_id(number))
         return news.update if news is not None else None
 
     def peers(self) -> set[int]:

@@ -25,9 +25,9 @@ from consensus.core.model import ORIGIN, Configuration, LogId, Server
 from consensus.core.replication.progress import ProgressState
 from consensus.core.status import Description as RaftDescription
 from consensus.core.status import FollowerProgress
-from gossip.core.description import Description as GossipDescription
-from gossip.core.description import Member
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+from gossip.core.membership import Description as GossipDescription
+from gossip.core.membership import Member
 from gossip.core.options import Options as GossipTuning
 from gossip.core.swim import Swim
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, leaf, report

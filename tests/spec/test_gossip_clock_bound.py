@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.clock_bound import CLOCK_LIMIT, HEAD_START, ClockBound
 from gossip.core.effects import UserEventReceived
 from gossip.core.events import KeyringChanged, UserEventRequested
-from gossip.core.keyring import DatedKey, Keyring
+from gossip.core.keyring import CLOCK_LIMIT, HEAD_START, ClockBound, DatedKey, Keyring
 from gossip.core.messages import KeyringUpdate
 from gossip.core.swim import Swim
-from gossip.core.user_events import CLOCK_WORD
+from gossip.core.user_events import CLOCK_EVENT
 from gossip.simulation.network import GossipNetwork, node_id
 from tests.spec.gossip_story import Story
 from tests.spec.test_gossip_keyring import FIRST, key, keyed
@@ -44,11 +43,11 @@ def test_a_member_that_missed_every_lie_of_others_takes_what_they_have_now(steps
     for step in range(1, steps + 1):
         pushed.now += 1_000
         pushed.hear(1, KeyringUpdate(chain_at(clock_bound * step // steps)))
-    now = pushed.swim.keys
+    now = pushed.swim.keyring
     assert now is not None
     assert now.clock == clock_bound
     missed.hear(1, KeyringUpdate(now))
-    assert missed.swim.keys == now
+    assert missed.swim.keyring == now
 
 
 def test_after_the_farthest_lie_the_operator_can_change_the_keys_at_once() -> None:
@@ -56,14 +55,14 @@ def test_after_the_farthest_lie_the_operator_can_change_the_keys_at_once() -> No
     for each in (story, other):
         each.befriend(1)
         each.hear(1, KeyringUpdate(chain_at(ClockBound(0).at(0))))
-    chain = story.swim.keys
+    chain = story.swim.keyring
     assert chain is not None
     story.step(KeyringChanged(chain.install(key(3)).use(key(3))))
-    changed = story.swim.keys
+    changed = story.swim.keyring
     assert changed is not None
     other.now += 1
     other.hear(1, KeyringUpdate(changed))
-    assert other.swim.keys == changed
+    assert other.swim.keyring == changed
     assert changed.primary == key(3)
 
 
@@ -72,10 +71,10 @@ def test_a_clock_ahead_of_the_time_of_day_is_refused_until_that_has_come() -> No
     story.befriend(1)
     news = KeyringUpdate(chain_at(ClockBound(0).at(60_000)))
     story.hear(1, news)
-    assert (story.swim.keys, story.dropped("bad-keyring")) == (FIRST, 1)
+    assert (story.swim.keyring, story.dropped("bad-keyring")) == (FIRST, 1)
     story.now += 60_000
     story.hear(1, news)
-    assert story.swim.keys == news.chain
+    assert story.swim.keyring == news.chain
 
 
 def test_words_after_a_far_lie_are_heard_by_those_who_missed_it() -> None:
@@ -103,7 +102,7 @@ def test_a_sender_far_below_our_floor_is_told_our_clock_seldom_and_no_applicatio
         user_message
         for n in range(5)
         for user_message in user_messages_in([*tell(story, word(1 + n)), *story.pass_time(1_000, answering=(1,))])
-        if user_message.name == CLOCK_WORD
+        if user_message.name == CLOCK_EVENT
     ]
     assert {user_message.message_id.time for user_message in told} == {HEAD_START + 1}, "one word, told several times"
     other = Story()

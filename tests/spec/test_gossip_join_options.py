@@ -6,8 +6,7 @@ import pytest
 
 from gossip.core.events import LeaveRequested, MaintenanceSwitched
 from gossip.core.member import NodeInfo
-from gossip.core.messages import JoinAck, JoinNak, JoinRedirect, JoinReq
-from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.core.messages import DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq, RefusalCode
 from gossip.core.swim import Swim
 from tests.spec.gossip_story import Story, info_of, sent
 

@@ -8,6 +8,7 @@ from gossip.core.effects import Alarm, AlarmKind, Announce, OfferToken
 from gossip.core.events import LeaveRequested, SeedsGiven
 from gossip.core.member import Status
 from gossip.core.messages import (
+    DOMAIN,
     AliveUpdate,
     Broadcast,
     JoinAck,
@@ -16,10 +17,10 @@ from gossip.core.messages import (
     JoinReq,
     Leave,
     PingRequest,
+    RefusalCode,
     VerdictUpdate,
 )
 from gossip.core.options import Options
-from gossip.core.refusal import DOMAIN, RefusalCode
 from tests.simulation.gossip_network import address_of, node_id
 from tests.spec.gossip_story import Story, changes, info_of, sent, told, verdict
 
@@ -244,13 +245,13 @@ def test_one_who_probes_us_as_its_peer_and_is_none_is_told_so_because_links_are_
     story = Story(capacity=1)
     story.befriend(1)
     effects = story.hear(2, story.ping(2))
-    assert sent(effects, JoinNak) == [(address_of(2), JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, b"", 1))]
+    assert sent(effects, JoinNak) == [(address_of(2), JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, b"", 1))]
 
 
 def test_told_that_a_peer_does_not_know_the_link_a_node_gives_it_up() -> None:
     story = Story()
     story.befriend(1)
-    story.hear(1, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER))
+    story.hear(1, JoinNak(DOMAIN, RefusalCode.LINK_REJECTED))
     assert story.peers() == set()
     assert story.status(1) is Status.ALIVE
 
@@ -329,8 +330,8 @@ def test_broadcasts_cannot_fill_memory_nor_displace_given_seeds() -> None:
         story.hear(number, Broadcast(info_of(number)))
     assert story.swim.describe().seed_count == story.options.seeds_limit
     story.step(SeedsGiven((address_of(5_001),)))
-    assert address_of(5_000) in story.swim._joining._seeds
-    assert address_of(5_001) in story.swim._joining._seeds
+    assert address_of(5_000) in story.swim._joiner._seeds
+    assert address_of(5_001) in story.swim._joiner._seeds
     assert story.swim.describe().joins_in_flight <= story.options.joins_in_flight
 
 
@@ -353,7 +354,7 @@ def test_what_answered_a_join_of_a_former_life_changes_nothing_in_this_one() -> 
         JoinRedirect((address_of(5),), DOMAIN, RefusalCode.AT_CAPACITY, receiver_generation=1),
     ):
         assert story.hear(1, recorded) == []
-    story.hear(3, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, receiver_generation=1))
+    story.hear(3, JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, receiver_generation=1))
     story.hear(3, JoinRedirect((address_of(5),), DOMAIN, RefusalCode.EDGE_SPLIT, receiver_generation=1))
     assert story.dropped("former-life") == 5
     assert story.peers() == {3}

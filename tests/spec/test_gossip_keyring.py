@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.core.clock_bound import CLOCK_LIMIT
 from gossip.core.effects import Effect, Send, UseKeyring
 from gossip.core.events import KeyringChanged, Received, Unreadable
 from gossip.core.keyring import (
+    CLOCK_LIMIT,
     DATED_LIMIT,
     INSTALLED_LIMIT,
     KEYS_LIMIT,
@@ -21,8 +21,7 @@ from gossip.core.keyring import (
     Keyring,
     KeyringError,
 )
-from gossip.core.messages import JoinNak, KeyringUpdate, Payload, PingRequest
-from gossip.core.refusal import DOMAIN, RefusalCode
+from gossip.core.messages import DOMAIN, JoinNak, KeyringUpdate, Payload, PingRequest, RefusalCode
 from gossip.core.swim import Swim
 from gossip.simulation.network import GossipNetwork, address_of, node_id
 from tests.spec.gossip_story import Story, sent
@@ -288,7 +287,7 @@ def test_a_chain_that_breaks_the_rules_is_not_sound_and_not_taken(chain: Keyring
     story = keyed()
     story.befriend(1)
     assert story.hear(1, KeyringUpdate(chain)) == []
-    assert (story.swim.keys, story.dropped("bad-keyring")) == (FIRST, 1)
+    assert (story.swim.keyring, story.dropped("bad-keyring")) == (FIRST, 1)
 
 
 def test_a_chain_whose_key_would_take_the_id_of_ours_is_not_taken() -> None:
@@ -297,7 +296,7 @@ def test_a_chain_whose_key_would_take_the_id_of_ours_is_not_taken() -> None:
     story.befriend(1)
     assert theirs.is_sound()
     assert story.hear(1, KeyringUpdate(theirs)) == []
-    assert (story.swim.keys, story.dropped("bad-keyring")) == (ours, 1)
+    assert (story.swim.keyring, story.dropped("bad-keyring")) == (ours, 1)
     with pytest.raises(KeyringError, match="the id of another one"):
         ours.install(ALIKE[1])
 
@@ -324,7 +323,7 @@ def test_a_change_without_peers_is_told_to_all_known_members() -> None:
     story = keyed()
     story.befriend(1, 2)
     for number in (1, 2):
-        story.hear(number, JoinNak(DOMAIN, RefusalCode.NOT_A_PEER, b""))
+        story.hear(number, JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, b""))
     effects = story.step(KeyringChanged(ROTATED))
     assert {target for target, _ in sent(effects, KeyringUpdate)} == {address_of(1), address_of(2)}
     assert isinstance(effects[-1], UseKeyring)
@@ -345,7 +344,7 @@ def test_keys_of_which_none_opens_what_opens_now_are_refused_unless_they_come_in
     strange = Keyring.of(key(9), (), (key(1),), epoch=7)
     for chain in (ROTATED, strange):
         assert story.hear(1, KeyringUpdate(chain)) == []
-    assert story.swim.keys == FIRST
+    assert story.swim.keyring == FIRST
     assert story.dropped("keyring-would-split") == 2
     assert used(story.step(Received(address_of(1), KeyringUpdate(ROTATED), boxed=True))) == [ROTATED]
 
@@ -390,7 +389,7 @@ def test_a_node_in_clear_takes_no_keys() -> None:
     story.befriend(1)
     assert story.hear(1, KeyringUpdate(FIRST)) == []
     assert story.step(KeyringChanged(FIRST)) == []
-    assert story.swim.keys is None
+    assert story.swim.keyring is None
 
 
 @pytest.mark.parametrize("random_seed", range(3))
@@ -401,7 +400,7 @@ def test_two_operators_who_rotate_at_once_end_with_one_ring(random_seed: int) ->
     network.step(nodes[3], KeyringChanged(FIRST.install(key(2)).use(key(2))))
     network.step(nodes[8], KeyringChanged(FIRST.install(key(3)).use(key(3))))
     network.run(10_000)
-    chains = {node.core.keys for node in nodes}
+    chains = {node.core.keyring for node in nodes}
     assert len(chains) == 1, f"random seed {random_seed}"
     (chain,) = chains
     assert chain is not None
@@ -441,7 +440,7 @@ def test_an_era_is_never_taken_from_what_a_member_tells() -> None:
     forged = FIRST.rekeyed(key(9), 1, FIRST.clock + 1)
     effects = story.hear(1, KeyringUpdate(forged))
     assert used(effects) == []
-    assert story.swim.keys == FIRST
+    assert story.swim.keyring == FIRST
 
 
 def test_the_key_of_a_new_era_is_in_use_before_any_member_is_told() -> None:

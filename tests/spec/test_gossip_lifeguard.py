@@ -7,7 +7,7 @@ import pytest
 from gossip.core.member import Incarnation, Status
 from gossip.core.messages import PingRequest, PingResponse, VerdictUpdate
 from gossip.core.options import Options
-from gossip.core.suspicion import Suspicion
+from gossip.core.updates import Suspicion
 from tests.simulation.gossip_network import address_of, node_id
 from tests.spec.gossip_story import Story, sent, told, verdict
 
@@ -71,7 +71,7 @@ def test_a_suspect_is_told_on_each_ping_only_if_the_buddy_notice_is_on(
     story = Story(options=replace(Options.lan(), buddy_notice=with_notice))
     story.befriend(1, 2, 3)
     story.hear_news(2, verdict(1, Status.SUSPECT, by=2))
-    story.swim._news.forget(node_id(1))
+    story.swim._queue.forget(node_id(1))
     effects = story.hear(1, story.ping(1))
     accusation = VerdictUpdate(node_id(1), Incarnation(1, 0), Status.SUSPECT, node_id(0))
     assert (accusation in told(effects)) == with_notice

@@ -273,7 +273,7 @@ def test_an_unhealthy_node_waits_longer() -> None:
     story = Story()
     story.befriend(1)
     story.quiet(1)
-    story.swim._awareness.adjust(3)
+    story.swim._local.awareness.adjust(3)
     _wait_for_round(story)
     assert story.swim._prober._next_round_at - story.now >= 4 * story.options.probe_period_ms - 1
 
@@ -281,7 +281,7 @@ def test_an_unhealthy_node_waits_longer() -> None:
 def test_answered_probes_restore_health() -> None:
     story = Story()
     story.befriend(1)
-    story.swim._awareness.adjust(3)
+    story.swim._local.awareness.adjust(3)
     story.pass_time(30_000, answering=[1])
     assert story.swim.describe().health_score == 0
 

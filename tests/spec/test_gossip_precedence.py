@@ -5,9 +5,8 @@ from itertools import permutations, product
 import pytest
 
 from gossip.core.events import LeaveRequested
-from gossip.core.member import Incarnation, Status
+from gossip.core.member import Incarnation, Outcome, Status, weigh, weigh_own
 from gossip.core.messages import AliveUpdate, Update
-from gossip.core.precedence import Outcome, weigh, weigh_own
 from tests.simulation.gossip_network import node_id
 from tests.spec.gossip_story import Story, info_of, verdict
 
@@ -83,7 +82,7 @@ def test_a_node_that_hears_a_claim_does_what_the_table_says(
     entry = story.entry(9)
     assert entry is not None
     assert (entry.status, entry.incarnation) == (known, KNOWN)
-    story.swim._news.forget(node_id(9))
+    story.swim._queue.forget(node_id(9))
 
     claim = _claim(9, claimed, incarnation, by=2)
     story.hear_news(2, claim)

@@ -6,8 +6,14 @@ import pytest
 
 from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, MembershipChanged
 from gossip.core.events import DeadlineReached, LeaveRequested, MetadataChanged
-from gossip.core.local_node import GENERATION_STEP_LIMIT, INCARNATION_LIMIT
-from gossip.core.member import METADATA_LIMIT_BYTES, Address, Incarnation, Status
+from gossip.core.member import (
+    GENERATION_STEP_LIMIT,
+    INCARNATION_LIMIT,
+    METADATA_LIMIT_BYTES,
+    Address,
+    Incarnation,
+    Status,
+)
 from gossip.core.messages import AliveUpdate, JoinReq, PingRequest, PingResponse
 from gossip.core.options import Options
 from gossip.core.swim import Swim
@@ -77,7 +83,8 @@ def test_confirmations_by_others_shorten_a_suspicion_and_repetitions_do_not() ->
             claims = story.swim._updates
             assert claims.deadline is not None
             story.now = claims.deadline
-            claims.expire(story.now)
+            story.swim._context.now = story.now
+            claims.expire()
         times[confirming] = story.now - started
     assert times[()] == times[5, 5] == 24_000
     assert times[2,] == times[2, 2, 2] < 24_000
@@ -375,11 +382,13 @@ def test_a_description_that_cannot_work_is_refused_at_the_start() -> None:
         Story(capacity=0)
 
 
-def test_known_members_are_those_not_known_to_be_dead_or_gone() -> None:
+def test_live_members_are_those_not_known_to_be_dead_or_gone() -> None:
     story = Story()
     story.befriend(1, 2, 3, 4)
     story.hear_news(1, verdict(2, Status.SUSPECT, by=1), verdict(3, Status.DEAD, by=1), verdict(4, Status.LEFT, by=4))
-    assert story.swim.known_members() == (info_of(1), info_of(2))
+    members = story.swim.membership
+    assert [entry.info for entry in members.entries() if entry.is_live] == [info_of(1), info_of(2)]
+    assert members.live_count == 2
     assert address_of(2) == info_of(2).address
 
 

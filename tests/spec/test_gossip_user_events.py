@@ -2,9 +2,9 @@
 
 import pytest
 
-from gossip.core.clock_bound import CLOCK_LIMIT, HEAD_START, TICKS_PER_MS
 from gossip.core.effects import Effect, QueryAnswered, QueryEnded, QueryReceived, UserEventReceived
 from gossip.core.events import AnswerGiven, QueryRequested, Received, SeedsGiven, UserEventRequested
+from gossip.core.keyring import CLOCK_LIMIT, HEAD_START, TICKS_PER_MS
 from gossip.core.messages import (
     JoinAck,
     JoinReq,
@@ -149,7 +149,7 @@ def test_memory_is_bounded_and_what_was_forgotten_is_not_heard_again() -> None:
     for time in range(1, 31):
         assert heard(tell(story, word(time))) == [word(time)]
     user_messages = story.swim._user_events
-    assert len(user_messages._heard) == len(user_messages._heard_by_age) == 8
+    assert len(user_messages._received) == len(user_messages._received_by_age) == 8
     assert len(user_messages) == 4
     assert all(heard(tell(story, word(time))) == [] for time in range(1, 31))
 

@@ -13,6 +13,7 @@ FACES = (
     "consensus.sessions",
     "consensus.storage",
     "gossip",
+    "gossip.core",
     "gossip.node",
     "gossip.simulation",
     "gossip.wire",

@@ -1,6 +1,6 @@
 """The other nodes, as the rest of the node sees them: by gossip, or by introductions where there is no gossip.
 
-transport = "tls"  ──▶ gossip.node.agent.Agent
+transport = "tls"  ──▶ gossip.Group
 transport = "i2p"  ──▶ bridge.node.membership.introductions.Introductions
 """
 

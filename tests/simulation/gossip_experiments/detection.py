@@ -108,7 +108,7 @@ def quiet_load(size: int, periods: int, random_seed: int) -> Load:
     network.run(3 * network.options.probe_period_ms)
 
     def probe_messages() -> int:
-        return sum(node.core._outbox.sent[kind] for node in nodes for kind in ("PingRequest", "PingResponse"))
+        return sum(node.core._context.sent[kind] for node in nodes for kind in ("PingRequest", "PingResponse"))
 
     probes_before, all_before = probe_messages(), network.messages_sent
     network.run(periods * network.options.probe_period_ms)

@@ -38,11 +38,12 @@ def revive(network: GossipNetwork, node: Node, others: Iterable[Node]) -> None:
     own = info_of(node)
     for other in known:
         core = other.core
-        entry = core._updates.hear_alive(own, network.now, tell_on=False)
+        core._context.now = network.now
+        entry = core._updates.apply_alive(own, further=False)
         assert entry is not None
-        assert core._membership.link(entry)
-        core._updates.revived.clear()
-        core._news.forget(node.node_id)
+        assert core._members.link(entry)
+        core._context.take_effects()
+        core._queue.forget(node.node_id)
     align(node, next_period(network))
 
 
@@ -59,13 +60,13 @@ def next_period(network: GossipNetwork) -> int:
 
 def acquaint(network: GossipNetwork, node: Node, infos: Iterable[NodeInfo]) -> None:
     """Make the described members peers of a node; no member has news."""
-    membership = node.core._membership
+    membership = node.core._members
     for info in infos:
         if info.node_id != node.node_id:
             entry, _ = membership.insert(info, network.now)
             assert entry is not None
             membership.link(entry)
-    node.core._news.forget(node.node_id)
+    node.core._queue.forget(node.node_id)
 
 
 def align(node: Node, begin: int) -> None:

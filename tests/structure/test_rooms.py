@@ -1,4 +1,4 @@
-"""The rooms of consensus: no circle of modules, no import from a lower floor to a higher one, no sliver.
+"""The rooms of consensus and gossip: no circle of modules, no import from a lower floor to a higher one, no sliver.
 
 import-linter leaves out what stands under `if TYPE_CHECKING` if it is told to, and judges folders. This test reads
 every import statement of every module, also those in functions and those for annotations alone: two modules that need
@@ -16,8 +16,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FLOORS = ("core", "storage sessions", "server", "net", "protocols")
-"""From the lowest to the highest; two folders of one floor do not know each other."""
+FLOORS = {
+    "consensus": ("core", "storage sessions", "server", "net", "protocols"),
+    "gossip": ("core", "wire", "node simulation"),
+}
+"""Of each package, from the lowest to the highest; two folders of one floor do not know each other."""
+ROOM_MODULES_MAX = 15
 SLIVER_LINES = 40
 REASON = "A module of its own"
 
@@ -26,11 +30,11 @@ def dotted(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-MODULES = {dotted(path): path for path in sorted((ROOT / "consensus").rglob("*.py"))}
+MODULES = {dotted(path): path for package in FLOORS for path in sorted((ROOT / package).rglob("*.py"))}
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The modules of consensus that a file names in any import statement."""
+    """The modules of these packages that a file names in any import statement."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in MODULES)
@@ -46,8 +50,9 @@ GRAPH = {name: {other for other in imported(path) if other != name} for name, pa
 
 def floor_of(module: str) -> int:
     """The floor's number; the face of the package, which may import anything, stands above all."""
-    folder = module.split(".")[1] if "." in module else ""
-    return next((number for number, floor in enumerate(FLOORS) if folder in floor.split()), len(FLOORS))
+    package, _, rest = module.partition(".")
+    floors, folder = FLOORS[package], rest.partition(".")[0]
+    return next((number for number, floor in enumerate(floors) if folder in floor.split()), len(floors))
 
 
 def lines_of_code(path: Path) -> int:
@@ -67,7 +72,7 @@ def lines_of_code(path: Path) -> int:
     )
 
 
-def test_no_modules_of_consensus_import_each_other_in_a_circle() -> None:
+def test_no_modules_import_each_other_in_a_circle() -> None:
     try:
         TopologicalSorter(GRAPH).prepare()
     except CycleError as error:
@@ -77,7 +82,7 @@ def test_no_modules_of_consensus_import_each_other_in_a_circle() -> None:
 @pytest.mark.parametrize("module", sorted(GRAPH))
 def test_a_module_imports_nothing_from_a_higher_floor(module: str) -> None:
     higher = sorted(other for other in GRAPH[module] if floor_of(other) > floor_of(module))
-    assert higher == [], f"{module} stands on floor {floor_of(module)} of {FLOORS}"
+    assert higher == [], f"{module} stands on floor {floor_of(module)}"
 
 
 @pytest.mark.parametrize("module", sorted(name for name, path in MODULES.items() if path.name != "__init__.py"))
@@ -88,3 +93,9 @@ def test_a_module_with_one_importer_is_more_than_a_sliver(module: str) -> None:
     assert len(importers) > 1 or lines >= SLIVER_LINES or REASON in docstring, (
         f"{lines} lines of code, imported by {importers}: fold it into its importer, or say why it stands alone"
     )
+
+
+@pytest.mark.parametrize("room", ["core", "wire", "node", "simulation"])
+def test_a_room_of_gossip_has_at_most_fifteen_modules(room: str) -> None:
+    modules = [path.stem for path in (ROOT / "gossip" / room).glob("*.py") if path.name != "__init__.py"]
+    assert 0 < len(modules) <= ROOM_MODULES_MAX
