@@ -16,7 +16,7 @@ cleared. An alarm stands as long as its cause does; nothing has to be acknowledg
 """
 FOOT = """
 A node that ends by itself writes the reason as the last line of its output. `the storage … is damaged` is explained in
-[storage.md](../explanation/storage.md); do not delete single files.
+[storage.md](storage.md); do not delete single files.
 """
 
 
