@@ -276,7 +276,7 @@ class MemberRequests:
                 self._metrics.count(counter)
             case ChangeOutcome.REFUSED:
                 reason = "refused" if resolved.refusal is None else resolved.refusal.value
-                self._refuse(change, f"{reason}; see docs/explanation/changing-servers.md, 'Outcomes'")
+                self._refuse(change, f"{reason}; see docs/reference/configuration-changes.md")
             case ChangeOutcome.UNKNOWN:
                 self._refuse(change, "its end is not known, since leadership was lost meanwhile; ask the next leader")
 
