@@ -14,6 +14,7 @@ from bridge.core.log.records import (
     Approval,
     Author,
     Clock,
+    IdentityRecord,
     OperatorCommand,
     ProvenRecord,
     Publication,
@@ -24,7 +25,6 @@ from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.membership.admission import next_raft_id
 from bridge.core.state.farm_state import FarmTuning
 from bridge.wire.log.entries import encode
-from bridge.wire.log.identity_entries import IdentityRecord
 from bridge.wire.log.proof import sign_entry
 from gossip.wire.identity import node_id_of
 

@@ -51,20 +51,15 @@ from bridge.core.log.records import (
     Admission,
     Approval,
     Author,
-    ClientKey,
     Clock,
-    Correction,
-    CostFactor,
     Eviction,
-    Exclusion,
-    Factors,
-    Force,
     Foreign,
+    IdentityRecord,
     KeyReplacement,
     Level,
+    OperatorCommand,
     ProvenRecord,
     Publication,
-    Removal,
     Report,
     kind_of,
     request_of,
@@ -280,6 +275,12 @@ class Farm:
 
     def _apply(self, state: FarmState, entry: ProvenRecord) -> tuple[FarmState, list[Change]]:
         record = entry.record
+        if isinstance(record, IdentityRecord):
+            return _apply_identity(state, record, entry.data)
+        if isinstance(record, OperatorCommand):
+            after, granted = apply_command(state, record, self.tuning)
+            self.sessions.turn_back(max(0, state.log_time_ms - after.log_time_ms))
+            return after, [*granted]
         match record:
             case Report():
                 return _apply_report(state, record, self.tuning)
@@ -289,12 +290,6 @@ class Farm:
                 return _apply_clock(state, record, self.tuning)
             case Publication():
                 return _apply_publication(state, record, self.tuning)
-            case Admission() | Approval() | Eviction() | KeyReplacement() | Level():
-                return _apply_identity(state, record, entry.data)
-            case Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey() | Correction():
-                after, granted = apply_command(state, record, self.tuning)
-                self.sessions.turn_back(max(0, state.log_time_ms - after.log_time_ms))
-                return after, [*granted]
             case Foreign():
                 return state, []
             case _:

@@ -278,21 +278,18 @@ class Correction:
     request: str | None = None
 
 
+IdentityRecord = Admission | Approval | Eviction | KeyReplacement | Level
+"""What the leader writes about who belongs to the farm, and about what its servers support."""
+
 OperatorCommand = Exclusion | CostFactor | Force | Factors | Removal | ClientKey | Correction
 """The commands of operators and of the pipeline about publishing, servers and client keys."""
 
-Record = (
-    Report | Clock | Publication | Admission | Approval | Eviction | KeyReplacement | Level | OperatorCommand | Foreign
-)
+Record = Report | Clock | Publication | IdentityRecord | OperatorCommand | Foreign
 
 
 def request_of(record: Record) -> str | None:
     """The sender's name of the request; None for records that only servers write, which are never submitted twice."""
-    match record:
-        case Clock() | Publication() | Admission() | Approval() | Eviction() | KeyReplacement() | Level():
-            return None
-        case _:
-            return record.request
+    return None if isinstance(record, Clock | Publication | IdentityRecord) else record.request
 
 
 _KINDS: dict[type[Record], str] = {

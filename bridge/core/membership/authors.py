@@ -28,24 +28,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from bridge.core.log.records import (
-    Admission,
-    Approval,
     Author,
     ClientKey,
-    Clock,
-    Correction,
-    CostFactor,
-    Eviction,
-    Exclusion,
     Factors,
-    Force,
     Foreign,
-    KeyReplacement,
-    Level,
+    IdentityRecord,
+    OperatorCommand,
     ProvenRecord,
-    Publication,
     Record,
-    Removal,
     Report,
     Scope,
 )
@@ -148,21 +138,18 @@ def numbers_after(numbers: Mapping[bytes, AuthorNumbers], entry: ProvenRecord) -
 def _unauthorised(
     record: Record, author: Author, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]
 ) -> NoEffect | None:
-    match record:
-        case Report() | Clock() | Publication():
-            named = admitted.get(record.server_id)
-            if named is not None and named.node_id == author.node_id:
-                return None if named.is_member else NoEffect.EXPELLED
-            refusal = _not_a_server(author, admitted, clients)
-            return NoEffect.WRONG_AUTHOR if refusal is None else refusal
-        case Admission() | Approval() | Eviction() | KeyReplacement() | Level() | ClientKey():
-            return _not_a_server(author, admitted, clients)
-        case Factors():
-            return _not_in_scope(Scope.WEIGHTS, author, admitted, clients)
-        case Exclusion() | CostFactor() | Force() | Removal() | Correction():
-            return _not_in_scope(Scope.OPERATOR, author, admitted, clients)
-        case Foreign():
-            return None
+    if isinstance(record, IdentityRecord | ClientKey):
+        return _not_a_server(author, admitted, clients)
+    if isinstance(record, OperatorCommand):
+        scope = Scope.WEIGHTS if isinstance(record, Factors) else Scope.OPERATOR
+        return _not_in_scope(scope, author, admitted, clients)
+    if isinstance(record, Foreign):
+        return None
+    named = admitted.get(record.server_id)
+    if named is not None and named.node_id == author.node_id:
+        return None if named.is_member else NoEffect.EXPELLED
+    refusal = _not_a_server(author, admitted, clients)
+    return NoEffect.WRONG_AUTHOR if refusal is None else refusal
 
 
 def _not_a_server(author: Author, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]) -> NoEffect | None:

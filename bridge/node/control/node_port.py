@@ -22,7 +22,7 @@ from bridge.api.control import (
 from bridge.api.log import LogPage, log_entry
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView, VoterView
-from bridge.core.log.records import Admission, Approval, Clock, Eviction, KeyReplacement, Level, Publication
+from bridge.core.log.records import Clock, IdentityRecord, Publication
 from bridge.core.membership.admission import server_name
 from bridge.node.control.key_admin import KeyPort
 from bridge.node.control.operator_commands import OperatorCommands
@@ -201,10 +201,7 @@ def _refusal(entry: bytes) -> str | None:
         return f"the entry is not JSON: {error}"
     if not isinstance(value, dict):
         return "the entry is not a JSON object"
-    match decode(entry):
-        case Clock() | Admission() | Approval() | Eviction() | KeyReplacement() | Level():
-            return "clock entries, and those about who belongs to the farm, are written by the leader alone"
-        case Publication():
-            return "publications are written by the publisher alone"
-        case _:
-            return None
+    record = decode(entry)
+    if isinstance(record, Clock | IdentityRecord):
+        return "clock entries, and those about who belongs to the farm, are written by the leader alone"
+    return "publications are written by the publisher alone" if isinstance(record, Publication) else None

@@ -36,24 +36,13 @@ from bridge.core.farm.state_machine import (
 )
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError, may_raise
 from bridge.core.log.records import (
-    Admission,
-    Approval,
-    ClientKey,
     Clock,
     Correction,
-    CostFactor,
-    Eviction,
-    Exclusion,
-    Factors,
-    Force,
-    Foreign,
-    KeyReplacement,
     Level,
     ProvenRecord,
-    Publication,
     Record,
-    Removal,
     Report,
+    kind_of,
     request_of,
 )
 from bridge.core.log.weights import (
@@ -83,23 +72,23 @@ CONFIGURATIONS_MAX = 4096
 BREATH_ENTRIES = 64
 REFUSALS_MAX = 256
 RETENTION_MS = 7 * 24 * 3600 * 1000
-_COUNTED: dict[type[Record], str] = {
-    Report: "reports",
-    Clock: "clocks",
-    Publication: "publications",
-    Admission: "admissions",
-    Approval: "approvals",
-    Eviction: "evictions",
-    KeyReplacement: "key_replacements",
-    Level: "levels",
-    Exclusion: "exclusions",
-    CostFactor: "cost_factors",
-    Force: "forced_publications",
-    Factors: "pipeline_factors",
-    Removal: "removals",
-    ClientKey: "client_keys",
-    Correction: "log_time_corrections",
-    Foreign: "foreign_entries",
+_COUNTED = {
+    "report": "reports",
+    "clock": "clocks",
+    "publication": "publications",
+    "admission": "admissions",
+    "approval": "approvals",
+    "eviction": "evictions",
+    "rekeying": "key_replacements",
+    "level": "levels",
+    "exclusion": "exclusions",
+    "cost": "cost_factors",
+    "force": "forced_publications",
+    "factors": "pipeline_factors",
+    "removal": "removals",
+    "client": "client_keys",
+    "correction": "log_time_corrections",
+    "foreign": "foreign_entries",
 }
 """What is counted of each kind of entry."""
 _WHY = {
@@ -269,7 +258,7 @@ class AppliedState:
         ):
             raise UnsupportedLevelError(record.number, record.version, index)
         changes = self._farm.apply(index, term, entry)
-        self.records[_COUNTED[type(record)]] += 1
+        self.records[_COUNTED[kind_of(record)]] += 1
         if not (changes and any(isinstance(change, EntryWithoutEffect) for change in changes)):
             self._note_time(index, record)
         for change in changes:

@@ -13,24 +13,7 @@ from collections.abc import Callable
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.core.log.records import (
-    Admission,
-    Approval,
-    ClientKey,
-    Clock,
-    Correction,
-    CostFactor,
-    Eviction,
-    Exclusion,
-    Factors,
-    Force,
-    Foreign,
-    KeyReplacement,
-    Level,
-    Publication,
-    Removal,
-    Report,
-)
+from bridge.core.log.records import OperatorCommand, Report
 from bridge.core.membership.authors import AuthorNumbers
 from bridge.node.events.event_log import clock_ms
 from bridge.node.raft.applied_state import AppliedState
@@ -70,10 +53,4 @@ class EntrySigner:
         """
         if ends_like_proof(entry):
             return entry
-        match decode(entry):
-            case Foreign() | Clock() | Admission() | Approval() | Eviction() | KeyReplacement() | Level():
-                return entry
-            case Publication():
-                return entry
-            case Report() | Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey() | Correction():
-                return self.sign(entry)
+        return self.sign(entry) if isinstance(decode(entry), Report | OperatorCommand) else entry

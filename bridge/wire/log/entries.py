@@ -24,25 +24,14 @@ import msgspec
 from msgspec import Struct
 
 from bridge.core.log.records import (
-    Admission,
-    Approval,
     Author,
-    ClientKey,
     Clock,
-    Correction,
-    CostFactor,
-    Eviction,
-    Exclusion,
-    Factors,
-    Force,
     Foreign,
-    KeyReplacement,
-    Level,
+    IdentityRecord,
     OperatorCommand,
     ProvenRecord,
     Publication,
     Record,
-    Removal,
     Report,
 )
 from bridge.wire.log import identity_entries
@@ -219,24 +208,25 @@ def _request_of(members: Mapping[str, msgspec.Raw]) -> str | None:
 
 
 def encode(
-    record: Report | Clock | Publication | identity_entries.IdentityRecord | OperatorCommand,
+    record: Report | Clock | Publication | IdentityRecord | OperatorCommand,
     *,
     config: Mapping[str, Any] | None = None,
 ) -> bytes:
     """The JSON of a record. `config`, for a report, is the sender's allow-listed configuration (without secrets)."""
+    entry: Struct
     match record:
         case Report():
-            entry: Struct = from_report(record, config)
+            entry = from_report(record, config)
         case Clock(time_ms, server_id, period_ms):
             entry = _ClockEntry(_Clock(time=time_ms, id=server_id, period=period_ms))
         case Publication(master, server_id, published_s, content_hash):
             entry = _PublicationEntry(
                 _Publication(master=master, id=server_id, published=published_s, content_hash=content_hash)
             )
-        case Admission() | Approval() | Eviction() | KeyReplacement() | Level():
-            entry = identity_entries.encode_identity(record)
-        case Exclusion() | CostFactor() | Force() | Factors() | Removal() | ClientKey() | Correction():
+        case _ if isinstance(record, OperatorCommand):
             entry = from_command(record)
+        case _:
+            entry = identity_entries.encode_identity(record)
     data = _encoder.encode(entry)
     if isinstance(decoded := decode(data), Foreign):
         raise ApplicationError(f"no server would accept this entry ({type(record).__name__}): {decoded.reason}")

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from bridge.core.formation.founding import NODE_ID_BYTES
-from bridge.core.log.records import Admission, Approval, Eviction, KeyReplacement, Level
+from bridge.core.log.records import Admission, Approval, Eviction, IdentityRecord, KeyReplacement, Level
 from bridge.wire.keys.box import BOX_BYTES
 from bridge.wire.log.fields import NodeName, octets
 from gossip.wire import PUBLIC_KEY_BYTES, node_id_of
@@ -30,8 +30,6 @@ _NodeId = Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * NODE_ID_BYTES}}}\\Z")]
 _RaftId = Annotated[int, Meta(ge=1, lt=2**31)]
 _KeyText = Annotated[str, Meta(min_length=44, max_length=44)]
 _BoxText = Annotated[str, Meta(max_length=4 * -(-BOX_BYTES // 3))]
-
-IdentityRecord = Admission | Approval | Eviction | KeyReplacement | Level
 
 
 class _Admission(Struct, omit_defaults=True):
