@@ -34,6 +34,7 @@ from gossip.wire.seal import PREFIX_BYTES, TAG_BYTES, prefix
 
 MARK: Final = bytes(KEY_ID_BYTES)
 """Stands where sealed datagrams name their key."""
+_CODE: Final = bytes([Code.KEYRING_UPDATE])
 _PUBLIC_BYTES: Final = 32
 _HEADER_BYTES: Final = PREFIX_BYTES + KEY_ID_BYTES + _PUBLIC_BYTES
 BOX_OVERHEAD_BYTES: Final = _HEADER_BYTES - 1 + TAG_BYTES
@@ -49,7 +50,7 @@ class BoxError(ValueError):
 
 def is_boxed(datagram: bytes, label: bytes) -> bool:
     """Whether this is a box of the farm of this label. Says nothing about whom it is for."""
-    return datagram[: PREFIX_BYTES + KEY_ID_BYTES] == prefix(Code.KEYRING_UPDATE, label) + MARK
+    return datagram[:1] == _CODE and datagram[: PREFIX_BYTES + KEY_ID_BYTES] == prefix(Code.KEYRING_UPDATE, label) + MARK
 
 
 def box(plain: bytes, recipient: bytes, label: bytes) -> bytes:

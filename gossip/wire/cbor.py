@@ -25,7 +25,10 @@ FALSE, TRUE, NULL = b"\xf4", b"\xf5", b"\xf6"
 _MAJOR_UNSIGNED, _MAJOR_OCTETS, _MAJOR_ARRAY = 0, 2, 4
 _ONE_BYTE: Final = 24
 """A number below this is written into the head itself; else the head says how many bytes follow it, from 1 to 8."""
-_SHORT_NUMBERS: Final = tuple(bytes((value,)) for value in range(_ONE_BYTE))
+_SHORT_NUMBERS, _SHORT_OCTETS, _SHORT_ARRAYS = (
+    tuple(bytes((major << 5 | value,)) for value in range(_ONE_BYTE))
+    for major in (_MAJOR_UNSIGNED, _MAJOR_OCTETS, _MAJOR_ARRAY)
+)
 
 
 class CborError(Exception):
@@ -39,16 +42,13 @@ def unsigned(value: int) -> bytes:
 
 def octets(value: bytes) -> bytes:
     """A byte string."""
-    return _head(_MAJOR_OCTETS, len(value)) + value
+    length = len(value)
+    return (_SHORT_OCTETS[length] if length < _ONE_BYTE else _long_head(_MAJOR_OCTETS, length)) + value
 
 
 def array_head(length: int) -> bytes:
     """What comes before so many elements."""
-    return _head(_MAJOR_ARRAY, length)
-
-
-def _head(major: int, argument: int) -> bytes:
-    return bytes((major << 5 | argument,)) if argument < _ONE_BYTE else _long_head(major, argument)
+    return _SHORT_ARRAYS[length] if length < _ONE_BYTE else _long_head(_MAJOR_ARRAY, length)
 
 
 def _long_head(major: int, argument: int) -> bytes:

@@ -175,7 +175,7 @@ class _Alive(_Fields, tag=int(Status.ALIVE)):
     info: _Info
 
     def update(self) -> Update:
-        return AliveUpdate(_info(self.info))
+        return _alive(self.info)
 
 
 class _Suspect(_Fields, tag=int(Status.SUSPECT)):
@@ -442,6 +442,11 @@ def _info(encoded: bytes) -> NodeInfo:
     return info
 
 
+@lru_cache(maxsize=INFOS_REMEMBERED)
+def _alive(encoded: bytes) -> AliveUpdate:
+    return AliveUpdate(_info(encoded))
+
+
 def _infos(encoded: Sequence[bytes]) -> tuple[NodeInfo, ...]:
     return tuple([_info(each) for each in encoded])
 
@@ -540,9 +545,14 @@ def _encode(message: Message) -> bytes:
 def _ping_request_out(message: PingRequest) -> bytes:
     return b"".join(
         (
-            *(_REQUEST, message.source_id, _incarnation_bytes(message.source_incarnation)),
-            *(_NODE_ID, message.target_id, _incarnation_bytes(message.target_incarnation)),
-            *(unsigned(message.seq), unsigned(message.ttl)),
+            _REQUEST,
+            message.source_id,
+            _incarnation_bytes(message.source_incarnation),
+            _NODE_ID,
+            message.target_id,
+            _incarnation_bytes(message.target_incarnation),
+            unsigned(message.seq),
+            unsigned(message.ttl),
             NULL if message.requester is None else dumps(_address_out(message.requester)),
             _payload_bytes(message.payload),
         )
@@ -552,9 +562,16 @@ def _ping_request_out(message: PingRequest) -> bytes:
 def _ping_response_out(message: PingResponse) -> bytes:
     return b"".join(
         (
-            *(_RESPONSE, message.source_id, _NODE_ID, message.target_id),
-            *(_incarnation_bytes(message.target_incarnation), unsigned(message.seq), unsigned(message.ttl)),
-            *(TRUE if message.nack else FALSE, octets(message.proof), _payload_bytes(message.payload)),
+            _RESPONSE,
+            message.source_id,
+            _NODE_ID,
+            message.target_id,
+            _incarnation_bytes(message.target_incarnation),
+            unsigned(message.seq),
+            unsigned(message.ttl),
+            TRUE if message.nack else FALSE,
+            octets(message.proof),
+            _payload_bytes(message.payload),
         )
     )
 
@@ -565,19 +582,18 @@ def _incarnation_bytes(incarnation: Incarnation) -> bytes:
 
 
 def _payload_bytes(payload: Payload) -> bytes:
-    if not (payload.updates or payload.sample or payload.user_messages):
+    updates, sample, user_messages = payload.updates, payload.sample, payload.user_messages
+    if not (updates or sample or user_messages):
         return _quiet_payload_bytes(payload.capacity, payload.peer_count, payload.keys_digest)
-    return octets(
-        b"".join(
-            (
-                *(_PAYLOAD, array_head(len(payload.updates)), *map(_update_bytes, payload.updates)),
-                *(unsigned(payload.capacity), unsigned(payload.peer_count)),
-                *(array_head(len(payload.sample)), *map(_info_bytes, payload.sample)),
-                *(array_head(len(payload.user_messages)), *map(_user_message_bytes, payload.user_messages)),
-                octets(payload.keys_digest),
-            )
-        )
-    )
+    pieces = [_PAYLOAD, array_head(len(updates))]
+    pieces += map(_update_bytes, updates)
+    pieces.append(_counts_bytes(payload.capacity, payload.peer_count))
+    pieces.append(array_head(len(sample)))
+    pieces += map(_info_bytes, sample)
+    pieces.append(array_head(len(user_messages)))
+    pieces += map(_user_message_bytes, user_messages)
+    pieces.append(octets(payload.keys_digest))
+    return octets(b"".join(pieces))
 
 
 @lru_cache(maxsize=_QUIET_PAYLOADS_REMEMBERED)
@@ -585,10 +601,15 @@ def _quiet_payload_bytes(capacity: int, peer_count: int, keys_digest: bytes) -> 
     return octets(dumps(((), capacity, peer_count, (), (), keys_digest)))
 
 
+@lru_cache(maxsize=_QUIET_PAYLOADS_REMEMBERED)
+def _counts_bytes(capacity: int, peer_count: int) -> bytes:
+    return unsigned(capacity) + unsigned(peer_count)
+
+
 def _update_bytes(update: Update) -> bytes:
+    if isinstance(update, AliveUpdate):
+        return _ALIVE + _info_bytes(update.info)
     match update:
-        case AliveUpdate(info):
-            return _ALIVE + _info_bytes(info)
         case VerdictUpdate(node_id, incarnation, Status.LEFT, _, proof):
             return dumps((int(Status.LEFT), node_id, *_incarnation_out(incarnation), proof))
         case VerdictUpdate(node_id, incarnation, status, accuser):

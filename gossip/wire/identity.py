@@ -249,12 +249,13 @@ class Verifier:
         return tuple([info for info in sample if self.holds(info)])
 
     def _proved(self, payload: Payload) -> tuple[Payload, int]:
-        if not payload.updates and not payload.sample:
+        unproved_updates = [update for update in payload.updates if not self._is_proved(update)]
+        unproved_infos = [info for info in payload.sample if not self.holds(info)]
+        left_out = len(unproved_updates) + len(unproved_infos)
+        if not left_out:
             return payload, 0
-        updates = tuple([update for update in payload.updates if self._is_proved(update)])
-        sample = self._kept(payload.sample)
-        left_out = len(payload.updates) - len(updates) + len(payload.sample) - len(sample)
-        return (replace(payload, updates=updates, sample=sample) if left_out else payload), left_out
+        updates = tuple([update for update in payload.updates if update not in unproved_updates])
+        return replace(payload, updates=updates, sample=self._kept(payload.sample)), left_out
 
     def _is_proved(self, update: Update) -> bool:
         if isinstance(update, AliveUpdate):
@@ -308,16 +309,15 @@ class Signer:
                 assert_never(message)
 
     def _payload(self, payload: Payload) -> Payload:
-        told = [*payload.sample, *[each.info for each in payload.updates if isinstance(each, AliveUpdate)]]
-        own_id = self.node_id
-        has_unproved_departure = any(
-            isinstance(each, VerdictUpdate) and each.status is Status.LEFT and not each.proof
-            for each in payload.updates
-        )
-        if not has_unproved_departure and not [info for info in told if not info.credential or info.node_id == own_id]:
+        sample = payload.sample
+        if [info for info in sample if not info.credential or info.node_id == self.node_id]:
+            sample = self._sample(sample)
+        updates = payload.updates
+        if updates:
+            updates = tuple([update for update in map(self._update, updates) if update is not None])
+        if sample is payload.sample and updates == payload.updates:
             return payload
-        updates = tuple(update for update in map(self._update, payload.updates) if update is not None)
-        return replace(payload, updates=updates, sample=self._sample(payload.sample))
+        return replace(payload, updates=updates, sample=sample)
 
     def _sample(self, sample: tuple[NodeInfo, ...]) -> tuple[NodeInfo, ...]:
         return tuple(info for info in map(self.signed_info, sample) if info.credential)
@@ -326,7 +326,9 @@ class Signer:
         if isinstance(update, VerdictUpdate):
             return update if update.status is not Status.LEFT or update.proof else self._departed(update)
         info = self.signed_info(update.info)
-        return AliveUpdate(info) if info.credential else None
+        if not info.credential:
+            return None
+        return update if info is update.info else AliveUpdate(info)
 
     def _departed(self, update: VerdictUpdate) -> VerdictUpdate | None:
         """Our own departure with its proof; that of another without one is nothing to tell."""

@@ -314,13 +314,20 @@ class Sealed:
         elif not entry.window.fresh(counter):
             raise SealError(Refusal.REPLAY)
         header = datagram[:HEADER_BYTES]
-        plain, names_receiver = self._decrypted(entry.cipher, header, datagram[HEADER_BYTES:])
+        try:
+            sealed = entry.cipher.decrypt(_NONCE_PREFIX + datagram[_COUNTER], datagram[HEADER_BYTES:], header)
+        except InvalidTag:
+            raise SealError(Refusal.BAD_SEAL) from None
+        receiver = sealed[:NODE_ID_BYTES]
+        if receiver not in self._receivers:
+            raise SealError(Refusal.MISADDRESSED)
+        plain = header[:1] + sealed[NODE_ID_BYTES:]
+        names_receiver = receiver != ANYBODY
         if is_retired:
-            return Opened(plain, retired_key_id=used, names_receiver=names_receiver)
+            return Opened(plain, used, b"", names_receiver)
         entry.window.take(counter)
         self._remember(origin, entry)
-        outdated = b"" if used == self._primary_id else used
-        return Opened(plain, outdated_key_id=outdated, names_receiver=names_receiver)
+        return Opened(plain, b"", b"" if used == self._primary_id else used, names_receiver)
 
     def _of_others(self, datagram: bytes) -> SealError:
         if len(datagram) < PREFIX_BYTES:
@@ -328,16 +335,6 @@ class Sealed:
         if datagram[_LABEL] != self.label:
             return SealError(Refusal.OTHER_FARM)
         return SealError(Refusal.FOREIGN_VERSION, datagram[1])
-
-    def _decrypted(self, cipher: ChaCha20Poly1305, header: bytes, sealed: bytes) -> tuple[bytes, bool]:
-        try:
-            told = cipher.decrypt(_NONCE_PREFIX + header[_COUNTER], sealed, header)
-        except InvalidTag:
-            raise SealError(Refusal.BAD_SEAL) from None
-        receiver = told[:NODE_ID_BYTES]
-        if receiver not in self._receivers:
-            raise SealError(Refusal.MISADDRESSED)
-        return header[:1] + told[NODE_ID_BYTES:], receiver != ANYBODY
 
     def _remember(self, origin: bytes, entry: _Salt) -> None:
         self._salts[origin] = entry
