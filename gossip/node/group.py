@@ -24,6 +24,7 @@ truth.
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from random import Random
 from time import time_ns
@@ -267,7 +268,11 @@ class Group:
             self.add_seeds(*self._settings.seeds)
             try:
                 while True:
-                    await self._run_once()
+                    await self._expire()
+                    await self._take_requests()
+                    await self._take_datagrams()
+                    with self._transport.until(self._deadline_s()) as scope:
+                        await self._follow_socket(scope)
             finally:
                 self._queries.end_all()
                 self._ring.close()
@@ -276,21 +281,37 @@ class Group:
         peers = sorted((each for each in self.members() if each.is_peer), key=lambda each: each.since_ms)
         return tuple(each.info.address for each in peers)
 
-    async def _run_once(self) -> None:
+    def _deadline_s(self) -> float:
+        """When the core wants to be stepped next, by trio's clock."""
         deadline_ms = self._core.deadline
-        if deadline_ms is not None and deadline_ms <= self.now_ms():
-            self._transport.foreign_versions.expire(self.now_ms())
+        return inf if deadline_ms is None else self._started_at + deadline_ms / 1000
+
+    async def _expire(self) -> None:
+        deadline_ms, now_ms = self._core.deadline, self.now_ms()
+        if deadline_ms is not None and deadline_ms <= now_ms:
+            self._transport.foreign_versions.expire(now_ms)
             await self._step(DeadlineReached())
-            deadline_ms = self._core.deadline
-        await self._transport.wait(float("inf") if deadline_ms is None else self._started_at + deadline_ms / 1000)
+
+    async def _take_requests(self) -> None:
         if self._transport.is_rung:
             self._transport.is_rung = False
             done, events = self._requests.take()
             await self._step(*events)
             done.set()
+
+    async def _take_datagrams(self) -> None:
         arrivals = self._transport.take()
         if arrivals:
             await self._step(*self._transport.open(arrivals, self.now_ms()))
+
+    async def _follow_socket(self, scope: trio.CancelScope) -> None:
+        """Take datagrams until the scope ends."""
+        deadline_s = scope.deadline
+        while True:
+            await self._transport.readable()
+            await self._take_datagrams()
+            if self._deadline_s() != deadline_s:
+                scope.deadline = deadline_s = self._deadline_s()
 
     async def _step(self, *events: Event) -> None:
         now_ms = self.now_ms()
@@ -321,9 +342,11 @@ class Group:
             case QueryEnded(ticket):
                 self._queries.end(ticket)
             case AdoptGeneration(generation):
-                await self._generation.adopt(generation, self._ring.append)
+                with trio.CancelScope(shield=True):  # a ring of the doorbell must not end the writing
+                    await self._generation.adopt(generation, self._ring.append)
             case UseKeyring(keyring):
-                await self._use(keyring)
+                with trio.CancelScope(shield=True):
+                    await self._use(keyring)
             case _:
                 assert_never(effect)
 

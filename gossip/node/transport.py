@@ -6,9 +6,10 @@
 
     Send, Announce, OfferToken ──▶ seal ──▶ post
 
-The owner of the core reads the node's socket itself. A reader task with a queue would make the event loop switch tasks
-twice for what is often a single datagram, and a switch costs half as much as the work on it. Only the broadcast socket
-has a task of its own, since a task can wait for one socket only, and presence is rare.
+The owner of the core reads the node's socket itself, in one scope until the doorbell rings or the deadline comes: to
+enter a scope for each datagram costs as much as to open its seal. A reader task with a queue would make the event loop
+switch tasks twice for what is often a single datagram, and a switch costs half as much as the work on it. Only the
+broadcast socket has a task of its own, since a task can wait for one socket only, and presence is rare.
 
 A batch is what waits already, at most `BATCH`, so that a flood keeps neither other tasks nor deadlines from their turn.
 What comes faster waits in the kernel, which drops what does not fit.
@@ -93,12 +94,18 @@ class Transport:
         self.is_rung = True
         self._waiting.cancel()
 
-    async def wait(self, deadline_s: float) -> None:
-        """Until something waits, or the deadline. Other tasks have their turn in any case."""
-        if self.is_rung or self._is_more or self._broadcasts:
+    def until(self, deadline_s: float) -> trio.CancelScope:
+        """The scope in which the owner waits for datagrams: the doorbell and the deadline end it."""
+        self._waiting = trio.CancelScope(deadline=deadline_s)
+        if self.is_rung:
+            self._waiting.cancel()
+        return self._waiting
+
+    async def readable(self) -> None:
+        """Until a datagram waits. Other tasks have their turn in any case."""
+        if self._is_more or self._broadcasts:
             await trio.lowlevel.checkpoint()
-            return
-        with trio.CancelScope(deadline=deadline_s) as self._waiting:
+        else:
             await self._socket.readable()
 
     def take(self) -> list[Datagram]:

@@ -50,7 +50,9 @@ class BoxError(ValueError):
 
 def is_boxed(datagram: bytes, label: bytes) -> bool:
     """Whether this is a box of the farm of this label. Says nothing about whom it is for."""
-    return datagram[:1] == _CODE and datagram[: PREFIX_BYTES + KEY_ID_BYTES] == prefix(Code.KEYRING_UPDATE, label) + MARK
+    return (
+        datagram[:1] == _CODE and datagram[: PREFIX_BYTES + KEY_ID_BYTES] == prefix(Code.KEYRING_UPDATE, label) + MARK
+    )
 
 
 def box(plain: bytes, recipient: bytes, label: bytes) -> bytes:

@@ -293,16 +293,10 @@ class Sealed:
 
     def open(self, datagram: bytes) -> Opened:
         """Check label, key, window, tag and receiver, in the order of their cost; only then is anything remembered."""
-        if datagram[_FARM] != self._farm:
-            raise self._of_others(datagram)
-        if len(datagram) < 1 + OVERHEAD_BYTES:
-            raise SealError(Refusal.SHORT)
         used = datagram[_KEY_ID]
-        if used not in self._keys:
-            raise SealError(Refusal.UNKNOWN_KEY)
         is_retired = used in self._retired_ids
-        if is_retired and datagram[0] != Code.JOIN_REQ:
-            raise SealError(Refusal.RETIRED_KEY)
+        if datagram[_FARM] != self._farm or used not in self._keys or is_retired or len(datagram) < 1 + OVERHEAD_BYTES:
+            self._require_ours(datagram)
         origin = datagram[_ORIGIN]
         entry = self._salts.get(origin)
         counter = int.from_bytes(datagram[_COUNTER], "big")
@@ -329,12 +323,20 @@ class Sealed:
         self._remember(origin, entry)
         return Opened(plain, b"", b"" if used == self._primary_id else used, names_receiver)
 
-    def _of_others(self, datagram: bytes) -> SealError:
+    def _require_ours(self, datagram: bytes) -> None:
+        """What can be said without opening: raises the reason, unless it is a JoinReq under a retired key."""
         if len(datagram) < PREFIX_BYTES:
-            return SealError(Refusal.SHORT)
+            raise SealError(Refusal.SHORT)
         if datagram[_LABEL] != self.label:
-            return SealError(Refusal.OTHER_FARM)
-        return SealError(Refusal.FOREIGN_VERSION, datagram[1])
+            raise SealError(Refusal.OTHER_FARM)
+        if datagram[1] != VERSION:
+            raise SealError(Refusal.FOREIGN_VERSION, datagram[1])
+        if len(datagram) < 1 + OVERHEAD_BYTES:
+            raise SealError(Refusal.SHORT)
+        if datagram[_KEY_ID] not in self._keys:
+            raise SealError(Refusal.UNKNOWN_KEY)
+        if datagram[0] != Code.JOIN_REQ:
+            raise SealError(Refusal.RETIRED_KEY)
 
     def _remember(self, origin: bytes, entry: _Salt) -> None:
         self._salts[origin] = entry
