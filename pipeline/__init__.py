@@ -1,5 +1,5 @@
 """The data pipeline on Spark: from the farm's committed log to tables of how the routers fare.
 
 The only package that imports pyspark, and it knows the farm only by a node's control endpoint
-(`docs/how-to/pipeline.md`).
+(`docs/explanation/pipeline.md`).
 """

@@ -1,4 +1,4 @@
-"""A made-up farm, entry by entry: what its log would hold (`docs/how-to/pipeline.md`, 'The generated farm').
+"""A made-up farm, entry by entry: what its log would hold (`docs/reference/pipeline-sources.md`, 'The generated farm').
 
     for each reporting period of 30 s
         the leader's clock entry            log time advances, with the jitter of a scheduler
