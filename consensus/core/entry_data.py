@@ -52,7 +52,7 @@ _KINDS: Final = {kind.value: kind for kind in EntryKind}
 _COUNT: Final = struct.Struct(">H")
 _SERVER: Final = struct.Struct(">iH")
 _NO_OP: Final = struct.Struct(">iHH")
-_NOBODY: Final = 0
+_NO_LEADER: Final = 0
 _COMPACT_LIMIT: Final = 2**31
 _GENERAL: Final = 2**16 - 1
 _GENERAL_NO_OP: Final = -_COMPACT_LIMIT
@@ -263,7 +263,7 @@ def encode_no_op(no_op: NoOp) -> bytes:
     named = (*no_op.voters, *no_op.granted_by)
     try:
         if all(map(_is_compact, named)) and (no_op.leader is None or _is_compact(no_op.leader)):
-            head = _NO_OP.pack(no_op.leader or _NOBODY, len(no_op.voters), len(no_op.granted_by))
+            head = _NO_OP.pack(no_op.leader or _NO_LEADER, len(no_op.voters), len(no_op.granted_by))
             return head + _ids(len(named)).pack(*named)
         head = _NO_OP.pack(_GENERAL_NO_OP, len(no_op.voters), len(no_op.granted_by))
     except struct.error as error:
@@ -281,7 +281,7 @@ def decode_no_op(data: bytes) -> NoOp:
         ids = _ids(voters + granted).unpack(data[_NO_OP.size :])
     except struct.error as error:
         raise EntryDataError("a no-op has another length than it says") from error
-    return NoOp(None if first == _NOBODY else first, ids[:voters], ids[voters:])
+    return NoOp(None if first == _NO_LEADER else first, ids[:voters], ids[voters:])
 
 
 def _decode_any_no_op(data: bytes, voters: int, granted: int) -> NoOp:

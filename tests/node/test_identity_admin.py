@@ -37,7 +37,7 @@ def servers(*numbers: int) -> tuple[Server, ...]:
     return tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in numbers)
 
 
-def office(current: CurrentFarm) -> IdentityAdmin:
+def admin(current: CurrentFarm) -> IdentityAdmin:
     """Of router 1, whose farm has no gossip that could carry keys."""
     agent = SimpleNamespace(node_id=identity(LEADER), keyring=None)
     member_directory = SimpleNamespace(members=tuple)
@@ -75,7 +75,7 @@ class FakeLeader:
 
     def __post_init__(self) -> None:
         self.farm = partial_farm(self, replica=self, signer=_Unsigned(), answered_within_ms=1_000)
-        self.office = office(CurrentFarm(self.farm))
+        self.admin = admin(CurrentFarm(self.farm))
 
     @property
     def losing_vote(self) -> set[int]:
@@ -123,9 +123,9 @@ class FakeLeader:
         return index
 
 
-async def asked(office: IdentityAdmin) -> dict[str, Any]:
+async def asked(admin: IdentityAdmin) -> dict[str, Any]:
     """The answer to the eviction of router 4."""
-    _, evicting = office.handlers["/v1/nodes/evict"]
+    _, evicting = admin.handlers["/v1/nodes/evict"]
     answer = await evicting(EVICT_STOLEN, "")
     found: dict[str, Any] = msgspec.json.decode(answer.body)
     return found
@@ -133,7 +133,7 @@ async def asked(office: IdentityAdmin) -> dict[str, Any]:
 
 async def test_from_before_the_vote_is_taken_until_the_eviction_is_applied_it_is_not_given_back() -> None:
     leader = FakeLeader()
-    told = await asked(leader.office)
+    told = await asked(leader.admin)
     assert leader.asked == [("change", {STOLEN}), ("eviction", {STOLEN})]
     assert (told["raftId"], told["era"], told["votesStill"]) == (STOLEN, 1, False)
     assert [each.server_id for each in leader.learners] == [STOLEN]
@@ -146,7 +146,7 @@ async def test_an_eviction_of_which_no_entry_can_be_made_is_answered_with_the_re
     replaced = Rekeying(era=2**53)
     leader.state = replace(leader.state, rekeying=replaced)
     with pytest.raises(Refused, match="no entry can be made of this: no server would accept this entry") as refused:
-        await asked(leader.office)
+        await asked(leader.admin)
     assert refused.value.status == 409
     assert leader.asked == [("change", {STOLEN})]
 
@@ -154,6 +154,6 @@ async def test_an_eviction_of_which_no_entry_can_be_made_is_answered_with_the_re
 async def test_an_eviction_that_comes_to_nothing_holds_no_vote_back() -> None:
     leader = FakeLeader(outcome=Outcome.UNKNOWN)
     with pytest.raises(Refused, match="leadership changed, or no majority answers"):
-        await asked(leader.office)
+        await asked(leader.admin)
     assert leader.asked == [("change", {STOLEN}), ("eviction", {STOLEN})]
     assert leader.losing_vote == set()

@@ -27,10 +27,10 @@ from tests.operator_views import farm_view
 
 @dataclass
 class Stage:
-    """Two agents, and the office of the first."""
+    """Two agents, and the admin of the first."""
 
     agents: list[Group]
-    office: KeyAdmin
+    admin: KeyAdmin
     farm_keys: FarmKeys
     trace: EventLog
     network: MemoryNetwork
@@ -55,7 +55,7 @@ async def staged(directory: Path) -> AsyncIterator[Stage]:
         farm_keys = FarmKeys(directory / "farm.key", farm_key, lambda: agents[0].keyring)
         member_directory = MemberDirectory(agents[0].node_id, "alice", agents[0].members)
         stage = Stage(agents, None, farm_keys, trace, network, all_alive(farm_view()))  # type: ignore[arg-type] # next line
-        stage.office = KeyAdmin(agents[0], member_directory, farm_keys, lambda: stage.view, trace)
+        stage.admin = KeyAdmin(agents[0], member_directory, farm_keys, lambda: stage.view, trace)
         while not any(each.metadata for each in agents[0].members()):
             await next_event(agents[0])
         member_directory.refresh()
@@ -65,18 +65,18 @@ async def staged(directory: Path) -> AsyncIterator[Stage]:
 @in_simulated_time
 async def test_a_rotation_by_steps_reaches_the_file_and_the_trace_but_no_key_does(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        office = stage.office
-        before = await office.listing()
+        admin = stage.admin
+        before = await admin.listing()
         assert (before.members, before.epoch, before.file_epoch, before.refused) == (2, 1, 1, False)
-        new = await office.install()
-        await office.use(new, force=False)
-        await office.remove(before.primary, force=False)
-        after = await office.listing()
+        new = await admin.install()
+        await admin.use(new, force=False)
+        await admin.remove(before.primary, force=False)
+        after = await admin.listing()
         assert [(each.key_id, each.state, each.opened_by, each.sealed_by) for each in after.keys] == [
             (new, FarmKeyState.PRIMARY, 2, 2),
             (before.primary, FarmKeyState.REMOVED, 0, 0),
         ]
-        exported = parse_farm_key(await office.export())
+        exported = parse_farm_key(await admin.export())
         assert key_id(exported.gossip_keys[0]).hex() == new
         assert exported.key_ring.chain.merge(stage.farm_keys.filed.key_ring.chain).primary == exported.gossip_keys[0]
         events = stage.trace.recent(10)
@@ -88,22 +88,22 @@ async def test_a_rotation_by_steps_reaches_the_file_and_the_trace_but_no_key_doe
 async def test_a_member_that_does_not_answer_is_named_and_holds_the_next_step_up(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.network.cut_off.add(stage.agents[1].info.address)
-        new = await stage.office.install()
-        stage.office._room.survey_timeout_s = 0.1  # asked before it is declared dead
-        listing = await stage.office.listing()
+        new = await stage.admin.install()
+        stage.admin._room.survey_timeout_s = 0.1  # asked before it is declared dead
+        listing = await stage.admin.listing()
         assert listing.silent == ("boris",)
         assert listing.keys[1].missing == ("boris",)
         with pytest.raises(Refused, match=r"boris is not known to have key .* installed") as refused:
-            await stage.office.use(new, force=False)
+            await stage.admin.use(new, force=False)
         assert (refused.value.status, refused.value.code) == (409, "not-everywhere")
-        await stage.office.use(new, force=True)
+        await stage.admin.use(new, force=True)
 
 
 @in_simulated_time
 async def test_a_key_is_not_removed_while_a_voter_or_a_member_is_down(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        old = (await stage.office.listing()).primary
-        await stage.office.use(await stage.office.install(), force=False)
+        old = (await stage.admin.listing()).primary
+        await stage.admin.use(await stage.admin.install(), force=False)
         members = stage.view.members
         left = replace(members[4], status=MemberStatus.LEFT)
         observer = replace(members[3], status=MemberStatus.DEAD, name="attic", raft_id=None)
@@ -111,26 +111,26 @@ async def test_a_key_is_not_removed_while_a_voter_or_a_member_is_down(tmp_path: 
         stranger = replace(observer, node_id="99" * 8, name="not of this farm", server_role=ServerRole.NONE)
         gone_voters_and_dead = (*members[:3], left, observer, superseded, stranger)
         stage.view = replace(stage.view, members=gone_voters_and_dead)
-        listing = await stage.office.listing()
+        listing = await stage.admin.listing()
         assert listing.absent == ("attic", "node-4", "node-5"), "a voter comes back, a stranger does not count"
         with pytest.raises(Refused, match="attic, node-4, node-5 are down") as refused:
-            await stage.office.remove(old, force=False)
+            await stage.admin.remove(old, force=False)
         assert "garlicfarm keys export" in str(refused.value)
-        await stage.office.remove(old, force=True)
-        assert (await stage.office.listing()).keys[1].state is FarmKeyState.REMOVED
+        await stage.admin.remove(old, force=True)
+        assert (await stage.admin.listing()).keys[1].state is FarmKeyState.REMOVED
 
 
 @in_simulated_time
 async def test_a_node_whose_keys_the_farm_removed_changes_and_exports_nothing(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.view = replace(stage.view, alarms=(AlarmView("key-retired", "refused", "copy the key"),))
-        listing = await stage.office.listing()
+        listing = await stage.admin.listing()
         assert listing.refused
         for step in (
-            stage.office.install,
-            stage.office.export,
-            lambda: stage.office.use(listing.primary, force=True),
-            lambda: stage.office.remove(listing.primary, force=True),
+            stage.admin.install,
+            stage.admin.export,
+            lambda: stage.admin.use(listing.primary, force=True),
+            lambda: stage.admin.remove(listing.primary, force=True),
         ):
             with pytest.raises(Refused, match="ask a router that is in the farm"):
                 await step()
@@ -139,10 +139,10 @@ async def test_a_node_whose_keys_the_farm_removed_changes_and_exports_nothing(tm
 @in_simulated_time
 async def test_steps_that_the_ring_does_not_allow_are_refused_in_words(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        primary = (await stage.office.listing()).primary
+        primary = (await stage.admin.listing()).primary
         for step, words in (
-            (stage.office.use("00000000", force=False), "no key has the id '00000000'"),
-            (stage.office.remove(primary, force=False), "in use"),
+            (stage.admin.use("00000000", force=False), "no key has the id '00000000'"),
+            (stage.admin.remove(primary, force=False), "in use"),
         ):
             with pytest.raises(Refused, match=words):
                 await step

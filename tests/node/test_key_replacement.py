@@ -136,7 +136,7 @@ class Leader:
         self.proposed: list[object] = []
         farm = partial_farm(self, replica=self, signer=self, answered_within_ms=1_000)
         parts: dict[str, Any] = {"provider": agent, "member_directory": member_directory, "farm_keys": farm_keys}
-        self.office = IdentityAdmin(**parts, trace=EventLog("a", lambda: 0), current=CurrentFarm(farm))
+        self.admin = IdentityAdmin(**parts, trace=EventLog("a", lambda: 0), current=CurrentFarm(farm))
 
     @property
     def server(self) -> "Leader":
@@ -174,7 +174,7 @@ class Leader:
 
     async def asked(self, body: bytes = b"{}") -> dict[str, Any]:
         """The answer to a replacement of the keys."""
-        _, replacing = self.office.handlers["/v1/keys/replace"]
+        _, replacing = self.admin.handlers["/v1/keys/replace"]
         answer = await replacing(Request("POST", "/v1/keys/replace", body), "")
         found: dict[str, Any] = msgspec.json.decode(answer.body)
         return found

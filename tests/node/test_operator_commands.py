@@ -26,7 +26,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_clock(monkeypatch)
 
 
-class Office:
+class AskedNode:
     """A stage whose log has a farm of three voters in it, and a node that is asked."""
 
     def __init__(self) -> None:
@@ -73,88 +73,86 @@ class Office:
 
 
 @pytest.fixture
-async def office() -> Office:
-    made = Office()
+async def node() -> AskedNode:
+    made = AskedNode()
     await made.found()
     return made
 
 
-async def test_a_leaf_is_named_by_its_address_with_or_without_ending_or_by_its_destination(office: Office) -> None:
+async def test_a_leaf_is_named_by_its_address_with_or_without_ending_or_by_its_destination(node: AskedNode) -> None:
     for name in (LEAF_ADDRESS, LEAF_ADDRESS.removesuffix(".b32.i2p"), LEAF.base64):
-        text = await office.ask({"cost": {"hash": name, "factor": 1.5}})
+        text = await node.ask({"cost": {"hash": name, "factor": 1.5}})
         assert text == f"{LEAF_ADDRESS} has the factor 1.5"
-        assert office.last == CostFactor(hash_of(LEAF.base64), 1.5)
+        assert node.last == CostFactor(hash_of(LEAF.base64), 1.5)
 
 
-async def test_a_leaf_that_no_node_reports_is_excluded_in_advance_and_the_answer_says_so(office: Office) -> None:
+async def test_a_leaf_that_no_node_reports_is_excluded_in_advance_and_the_answer_says_so(node: AskedNode) -> None:
     other = "a" * 52
-    assert "no server reports this leaf now" in await office.ask({"exclusion": {"hash": other, "excluded": True}})
-    assert office.last == Exclusion(other, excluded=True)
-    assert "is listed again" in await office.ask({"exclusion": {"hash": other, "excluded": False}})
-    status, code, _ = await office.refusal({"exclusion": {"hash": other, "excluded": False}})
+    assert "no server reports this leaf now" in await node.ask({"exclusion": {"hash": other, "excluded": True}})
+    assert node.last == Exclusion(other, excluded=True)
+    assert "is listed again" in await node.ask({"exclusion": {"hash": other, "excluded": False}})
+    status, code, _ = await node.refusal({"exclusion": {"hash": other, "excluded": False}})
     assert (status, code) == (409, "not-excluded")
 
 
-async def test_what_the_state_machine_refuses_is_refused_with_its_reason(office: Office) -> None:
+async def test_what_the_state_machine_refuses_is_refused_with_its_reason(node: AskedNode) -> None:
     asked = {"exclusion": {"hash": LEAF_ADDRESS, "excluded": True}}
-    status, code, text = await office.refusal(asked)
+    status, code, text = await node.refusal(asked)
     assert (status, code) == (409, "command-refused")
     assert "nothing would be left to list" in text
-    status, _, text = await office.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 11}})
+    status, _, text = await node.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 11}})
     assert (status, text) == (409, "the factor 11 is not within 0.1 to 10")
 
 
-async def test_a_master_is_forced_by_its_address(office: Office) -> None:
-    assert (await office.ask({"force": {"master": MASTER_ADDRESS}})).startswith(
-        f"node-2 publishes {MASTER_ADDRESS} anew"
-    )
-    assert office.last == Force(MASTER.destination.base64)
-    status, code, text = await office.refusal({"force": {"master": LEAF_ADDRESS}})
+async def test_a_master_is_forced_by_its_address(node: AskedNode) -> None:
+    assert (await node.ask({"force": {"master": MASTER_ADDRESS}})).startswith(f"node-2 publishes {MASTER_ADDRESS} anew")
+    assert node.last == Force(MASTER.destination.base64)
+    status, code, text = await node.refusal({"force": {"master": LEAF_ADDRESS}})
     assert (status, code) == (404, "no-such-master")
     assert MASTER_ADDRESS in text
 
 
-async def test_a_master_that_no_node_can_publish_is_not_forced(office: Office) -> None:
-    [shown] = office.view.publishing
-    office.view = replace(office.view, publishing=(replace(shown, publisher_id=None, reason="no server can publish"),))
-    before = len(office.stage.log)
-    status, code, text = await office.refusal({"force": {"master": MASTER_ADDRESS}})
+async def test_a_master_that_no_node_can_publish_is_not_forced(node: AskedNode) -> None:
+    [shown] = node.view.publishing
+    node.view = replace(node.view, publishing=(replace(shown, publisher_id=None, reason="no server can publish"),))
+    before = len(node.stage.log)
+    status, code, text = await node.refusal({"force": {"master": MASTER_ADDRESS}})
     assert (status, code) == (409, "no-publisher")
     assert "no server can publish" in text
-    assert len(office.stage.log) == before
+    assert len(node.stage.log) == before
 
 
-async def test_a_server_is_removed_by_its_name_raft_id_or_node_id_and_may_come_back(office: Office) -> None:
+async def test_a_server_is_removed_by_its_name_raft_id_or_node_id_and_may_come_back(node: AskedNode) -> None:
     for name in ("node-3", "3", NODE_IDS[2].hex()):
-        assert await office.ask({"removal": {"server": name, "removed": True}}) == "node-3 is taken out of the group"
-        assert office.last == Removal(3, removed=True)
-        assert await office.ask({"removal": {"server": name, "removed": False}}) == "node-3 may come back"
-    status, code, text = await office.refusal({"removal": {"server": "node-9", "removed": True}})
+        assert await node.ask({"removal": {"server": name, "removed": True}}) == "node-3 is taken out of the group"
+        assert node.last == Removal(3, removed=True)
+        assert await node.ask({"removal": {"server": name, "removed": False}}) == "node-3 may come back"
+    status, code, text = await node.refusal({"removal": {"server": "node-9", "removed": True}})
     assert (status, code) == (404, "no-such-server")
     assert "node-1, node-2, node-3, node-4" in text
 
 
-async def test_removing_the_leader_says_that_it_hands_over_first(office: Office) -> None:
-    text = await office.ask({"removal": {"server": "node-1", "removed": True}})
+async def test_removing_the_leader_says_that_it_hands_over_first(node: AskedNode) -> None:
+    text = await node.ask({"removal": {"server": "node-1", "removed": True}})
     assert text == "node-1 hands leadership over and is then taken out"
 
 
-async def test_a_farm_that_would_become_too_small_is_told_before_anything_is_in_the_log(office: Office) -> None:
-    office.view = replace(office.view, raft=replace(office.view.raft, voters=office.view.raft.voters[:3]))
-    before = len(office.stage.log)
-    status, code, text = await office.refusal({"removal": {"server": "node-3", "removed": True}})
+async def test_a_farm_that_would_become_too_small_is_told_before_anything_is_in_the_log(node: AskedNode) -> None:
+    node.view = replace(node.view, raft=replace(node.view.raft, voters=node.view.raft.voters[:3]))
+    before = len(node.stage.log)
+    status, code, text = await node.refusal({"removal": {"server": "node-3", "removed": True}})
     assert (status, code) == (409, "too-few-voters")
     assert "start another router first" in text
-    assert len(office.stage.log) == before
+    assert len(node.stage.log) == before
 
 
 async def test_a_removal_that_was_carried_out_is_not_asked_for_twice_nor_one_taken_back_that_was_not(
-    office: Office,
+    node: AskedNode,
 ) -> None:
-    await office.ask({"removal": {"server": "node-4", "removed": True}})
-    office.view = replace(office.view, raft=replace(office.view.raft, voters=office.view.raft.voters[:3]))
-    assert (await office.refusal({"removal": {"server": "node-4", "removed": True}}))[1] == "removed-already"
-    assert (await office.refusal({"removal": {"server": "node-3", "removed": False}}))[1] == "not-removed"
+    await node.ask({"removal": {"server": "node-4", "removed": True}})
+    node.view = replace(node.view, raft=replace(node.view.raft, voters=node.view.raft.voters[:3]))
+    assert (await node.refusal({"removal": {"server": "node-4", "removed": True}}))[1] == "removed-already"
+    assert (await node.refusal({"removal": {"server": "node-3", "removed": False}}))[1] == "not-removed"
 
 
 @pytest.mark.parametrize(
@@ -166,9 +164,9 @@ async def test_a_removal_that_was_carried_out_is_not_asked_for_twice_nor_one_tak
         (SubmitOutcome.EXPIRED, 410),
     ],
 )
-async def test_what_was_not_committed_is_not_granted(office: Office, outcome: SubmitOutcome, status: int) -> None:
-    office.outcome = SubmitAnswer(outcome=outcome, reason="no leader")
-    found = await office.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 2}})
+async def test_what_was_not_committed_is_not_granted(node: AskedNode, outcome: SubmitOutcome, status: int) -> None:
+    node.outcome = SubmitAnswer(outcome=outcome, reason="no leader")
+    found = await node.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 2}})
     assert found == (status, outcome.value, "no leader")
 
 
@@ -188,48 +186,48 @@ async def test_what_was_not_committed_is_not_granted(office: Office, outcome: Su
         b'{"force":' + b"[" * 50_000,
     ],
 )
-async def test_what_is_no_wish_is_told_the_forms_that_there_are(office: Office, body: bytes) -> None:
-    status, code, text = await office.refusal(body)
+async def test_what_is_no_wish_is_told_the_forms_that_there_are(node: AskedNode, body: bytes) -> None:
+    status, code, text = await node.refusal(body)
     assert (status, code) == (400, "bad-request")
     assert '{"removal": {"server": NAME, "removed": true}}' in text
 
 
 async def test_nothing_is_asked_of_servers_that_would_not_understand_it() -> None:
-    office = Office()
-    await office.stage.append_record(rival_report())
-    before = len(office.stage.log)
-    status, code, _ = await office.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 2}})
+    node = AskedNode()
+    await node.stage.append_record(rival_report())
+    before = len(node.stage.log)
+    status, code, _ = await node.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 2}})
     assert (status, code) == (409, "level-too-low")
-    assert len(office.stage.log) == before
+    assert len(node.stage.log) == before
 
 
-async def test_a_master_is_no_leaf(office: Office) -> None:
+async def test_a_master_is_no_leaf(node: AskedNode) -> None:
     for command in (
         {"exclusion": {"hash": MASTER_ADDRESS, "excluded": True}},
         {"cost": {"hash": MASTER_ADDRESS, "factor": 2}},
     ):
-        assert (await office.refusal(command))[:2] == (409, "a-master")
+        assert (await node.refusal(command))[:2] == (409, "a-master")
 
 
-async def test_a_name_that_is_no_address_is_refused(office: Office) -> None:
-    status, code, text = await office.refusal({"cost": {"hash": "example.i2p", "factor": 2}})
+async def test_a_name_that_is_no_address_is_refused(node: AskedNode) -> None:
+    status, code, text = await node.refusal({"cost": {"hash": "example.i2p", "factor": 2}})
     assert (status, code) == (400, "bad-hash")
     assert "'example.i2p'" in text
 
 
 async def test_log_time_far_ahead_of_the_clocks_is_brought_back_by_an_operator() -> None:
-    office = Office()
-    await office.found()
-    office.view = replace(office.view, node=replace(office.view.node, raft_id=1))
-    stage = office.stage
+    node = AskedNode()
+    await node.found()
+    node.view = replace(node.view, node=replace(node.view.node, raft_id=1))
+    stage = node.stage
     own = dataclasses.replace(rival_report(), server_id=1, request=None)
     await stage.append_record(own)
     with pytest.raises(Refused, match="up to 55 s ahead it waits for them by itself"):
-        await office.ask({"correction": {}})
+        await node.ask({"correction": {}})
     stage.applied_state.farm.state = dataclasses.replace(
         stage.applied_state.state, log_time_ms=clock_now_ms() + 1_000_000
     )
-    told = await office.ask({"correction": {}})
+    told = await node.ask({"correction": {}})
     assert told.startswith("log time goes back by ")
     assert told.endswith(" s, to the clocks of a majority of the voters")
     assert abs(stage.applied_state.state.log_time_ms - clock_now_ms()) < 5_000
@@ -238,7 +236,7 @@ async def test_log_time_far_ahead_of_the_clocks_is_brought_back_by_an_operator()
 
 
 async def test_without_reports_of_a_majority_log_time_is_not_brought_back() -> None:
-    office = Office()
-    await office.found()
+    node = AskedNode()
+    await node.found()
     with pytest.raises(Refused, match="no majority of the voters reported lately"):
-        await office.ask({"correction": {}})
+        await node.ask({"correction": {}})

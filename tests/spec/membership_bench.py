@@ -46,7 +46,7 @@ class Group(Bench):
                     pass
         return effects
 
-    def take_office(self) -> None:
+    def become_leader(self) -> None:
         """Win the election, and commit the first entry of the term."""
         self.lead()
         self.store(*sorted(self.about.configuration.voter_ids - {self.about.server_id}))
@@ -93,7 +93,7 @@ class Group(Bench):
 def in_joint_consensus() -> Group:
     """Server 1 leads 1 2 3, and has appended C_old,new towards 3 4 5, which no other server has yet."""
     bench = Group()
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(3, 4, 5))
     bench.bring_up(4, 5)
     assert bench.configuration == joint((1, 2, 3), (3, 4, 5))

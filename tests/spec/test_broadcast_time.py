@@ -30,7 +30,7 @@ def test_too_few_measurements_say_nothing() -> None:
     assert after(*[900.0] * (MEASURED - 1)).alarm is None
 
 
-def test_it_ends_when_rounds_are_quick_again_and_begins_anew_with_another_term_of_office() -> None:
+def test_it_ends_when_rounds_are_quick_again_and_begins_anew_with_another_term() -> None:
     watch = after(*[900.0] * MEASURED)
     for _ in range(MEASURED):
         watch.measured(5.0)

@@ -119,7 +119,7 @@ def test_a_leader_whose_voters_do_not_fetch_resigns() -> None:
     assert bench.is_(Role.FOLLOWER)
 
 
-def test_observers_do_not_keep_a_leader_in_office() -> None:
+def test_observers_do_not_keep_a_leader_from_resigning() -> None:
     bench = FetchBench(1)
     bench.lead()
     for _ in range(10):

@@ -149,7 +149,7 @@ def test_a_newcomer_follows_any_leader_because_it_knows_of_no_configuration() ->
 def with_learner() -> Group:
     """Server 1 leads 2 and 3; server 4 is a learner that has just been sent something."""
     bench = Group()
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 2, 3, learners=(4,)))
     bench.store(2, 3)
     while FOUR not in bench.sent:

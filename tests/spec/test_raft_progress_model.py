@@ -27,7 +27,7 @@ class _LeaderAndFollower(RuleBasedStateMachine):
         self.answers: list[tuple[int, bool, int]] = []
 
     @initialize(end=st.integers(0, 8), equal=st.integers(0, 8), wrong=st.integers(0, 4))
-    def takes_office(self, end: int, equal: int, wrong: int) -> None:
+    def becomes_leader(self, end: int, equal: int, wrong: int) -> None:
         """The follower's log shares `equal` entries with the leader's and has `wrong` ones behind them."""
         self.end, self.equal, self.wrong = end, min(equal, end), wrong
         self.progress = Progress(end + 1)

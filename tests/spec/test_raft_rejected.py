@@ -70,7 +70,7 @@ def test_it_restarts_no_election_timer_and_makes_no_server_refuse_candidates() -
     assert bench.ask(4, AT(1, 1), sender=THREE).granted
 
 
-def test_its_answer_keeps_no_leader_in_office_and_confirms_no_read() -> None:
+def test_its_answer_keeps_no_leader_from_resigning_and_confirms_no_read() -> None:
     bench = Bench(1)
     bench.lead()
     first = bench.appends(TWO)[0]

@@ -17,7 +17,7 @@ MINIMUM_MS = lan().election_timeout_min_ms
 def test_a_leader_outside_the_new_configuration_replicates_and_does_not_count_itself() -> None:
     """... it replicates log entries but does not count itself in majorities."""
     bench = Group()
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(2, 3))
     assert bench.configuration == plain(2, 3)
     bench.store(2)
@@ -28,7 +28,7 @@ def test_a_leader_outside_the_new_configuration_replicates_and_does_not_count_it
 def test_a_leader_outside_the_new_configuration_steps_down_once_it_has_committed_it() -> None:
     """... the leader steps down (returns to follower state) once it has committed the C_new log entry."""
     bench = Group()
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(2, 3))
     bench.store(2)
     bench.matched(THREE, bench.sent[THREE])
@@ -40,7 +40,7 @@ def test_a_leader_outside_the_new_configuration_steps_down_once_it_has_committed
 def test_a_removed_leader_does_not_campaign_once_the_new_configuration_is_committed() -> None:
     """(Its clients have others to turn to; its votes would only disturb.)."""
     bench = Group()
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(2, 3))
     bench.store(2)
     bench.matched(THREE, bench.sent[THREE])
@@ -72,7 +72,7 @@ def test_a_vote_request_within_the_minimum_election_timeout_of_a_leaders_word_ch
 def test_a_leader_is_not_deposed_by_the_larger_term_numbers_of_a_removed_server() -> None:
     """... if a leader is able to get heartbeats to its cluster, then it will not be deposed by larger terms."""
     bench = Group(voters=4)
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 2, 3))
     bench.store(2, 3)
     assert bench.answers[0].outcome is ChangeOutcome.COMMITTED
@@ -85,7 +85,7 @@ def test_a_leader_is_not_deposed_by_the_larger_term_numbers_of_a_removed_server(
 def test_a_removed_server_hears_of_its_removal_and_is_then_left_alone() -> None:
     """(A server that knows itself to be removed does not campaign.)."""
     bench = Group(voters=4)
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 2, 3))
     assert bench.replicated_to == [2, 3, 4]
     bench.store(4)

@@ -13,7 +13,7 @@ MINIMUM_MS = lan().election_timeout_min_ms
 def test_new_servers_join_as_non_voting_members_that_are_not_considered_for_majorities() -> None:
     """... the leader replicates log entries to them, but they are not considered for majorities."""
     bench = Group()
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 2, 3, 4))
     assert bench.replicated_to == [2, 3, 4]
     bench.propose(b"x")
@@ -23,10 +23,10 @@ def test_new_servers_join_as_non_voting_members_that_are_not_considered_for_majo
     assert bench.configuration == plain(1, 2, 3, 4)
 
 
-def test_a_newcomer_does_not_keep_a_leader_in_office() -> None:
+def test_a_newcomer_does_not_keep_a_leader_from_resigning() -> None:
     """(Check-quorum counts voters.)."""
     bench = Group()
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 2, 3, 4))
     for _ in range(100):
         if not bench.is_(Role.LEADER):
@@ -41,7 +41,7 @@ def test_a_newcomer_does_not_keep_a_leader_in_office() -> None:
 def test_once_the_new_servers_have_caught_up_the_reconfiguration_proceeds() -> None:
     """Once the new servers have caught up with the rest of the cluster, the reconfiguration can proceed."""
     bench = Group()
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(3, 4, 5))
     bench.bring_up(4)
     assert bench.configuration == plain(1, 2, 3)
@@ -52,7 +52,7 @@ def test_once_the_new_servers_have_caught_up_the_reconfiguration_proceeds() -> N
 def test_a_round_that_lasts_longer_than_an_election_timeout_is_followed_by_another() -> None:
     """(Thesis section 4.2.1: each round carries what arrived during the one before.)."""
     bench = Group()
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 2, 3, 4))
     bench.pass_time(MINIMUM_MS + 1, 2, 3)
     bench.propose(b"x")
@@ -65,7 +65,7 @@ def test_a_round_that_lasts_longer_than_an_election_timeout_is_followed_by_anoth
 def test_a_newcomer_that_is_too_slow_in_every_round_is_given_up() -> None:
     """(Thesis section 4.2.1: a bounded number of rounds, else the change is aborted with an error.)."""
     bench = Group(options=replace(lan(), catch_up_rounds=3))
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 2, 3, 4))
     for _ in range(3):
         assert bench.answers == []
@@ -84,7 +84,7 @@ def test_a_newcomer_that_is_too_slow_in_every_round_is_given_up() -> None:
 def test_a_newcomer_that_does_not_answer_is_given_up() -> None:
     """(Thesis section 4.2.1: an unavailable server must not hold up the change for ever.)."""
     bench = Group(options=replace(lan(), catch_up_stall_ms=5_000))
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 2, 3, 4))
     began = bench.now
     while not bench.answers:
@@ -96,7 +96,7 @@ def test_a_newcomer_that_does_not_answer_is_given_up() -> None:
 def test_a_learner_that_stood_still_for_long_has_its_time_to_catch_up_when_it_is_to_vote() -> None:
     """(Its patience begins with the request, not with the last entry that it took.)."""
     bench = Group(options=replace(lan(), catch_up_stall_ms=5_000))
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 2, 3, learners=(4,)))
     bench.store(2)
     bench.pass_time(10_000, 2, 3)
@@ -111,7 +111,7 @@ def test_a_learner_that_stood_still_for_long_has_its_time_to_catch_up_when_it_is
 def test_a_newcomer_of_a_later_term_is_given_up_and_deposes_no_leader() -> None:
     """(It was a member once, or of another cluster: it comes with an empty log, or not at all.)."""
     bench = Group()
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 2, 3, 4))
     while FOUR not in bench.sent:
         bench.expire()
@@ -125,7 +125,7 @@ def test_a_newcomer_of_a_later_term_is_given_up_and_deposes_no_leader() -> None:
 def test_a_learner_gets_the_log_and_neither_votes_nor_commits_nor_campaigns() -> None:
     """(Learners are non-voting members for as long as the configuration says so.)."""
     bench = Group()
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 2, 3, learners=(4,)))
     bench.store(2)
     assert bench.configuration.learner_ids == {FOUR}

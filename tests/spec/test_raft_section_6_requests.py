@@ -32,7 +32,7 @@ def test_there_is_no_change_before_the_leader_has_committed_an_entry_of_its_own_
 def test_there_is_no_change_while_another_is_under_way() -> None:
     """(While newcomers catch up, in joint consensus, and until C_new is committed.)."""
     bench = Group()
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(3, 4, 5), change_id=1)
     bench.change(plain(1, 2), change_id=2)
     bench.bring_up(4, 5)
@@ -59,7 +59,7 @@ def test_there_is_no_change_while_another_is_under_way() -> None:
 def test_an_impossible_configuration_is_refused(target: Configuration, refusal: ChangeRefusal) -> None:
     """(Never zero voters, never a server twice.)."""
     bench = Group()
-    bench.take_office()
+    bench.become_leader()
     bench.change(target)
     assert refusals(bench) == [refusal]
     assert bench.about.last.index == 1
@@ -68,7 +68,7 @@ def test_an_impossible_configuration_is_refused(target: Configuration, refusal: 
 def test_a_change_to_what_is_already_there_succeeds_without_an_entry() -> None:
     """(A client that repeats its request after a lost answer is told that it is done.)."""
     bench = Group()
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 2, 3))
     assert bench.answers[0].outcome is ChangeOutcome.COMMITTED
     assert bench.about.last.index == 1
@@ -84,7 +84,7 @@ def test_only_the_leader_changes_the_configuration() -> None:
     ]
 
 
-def test_a_leader_that_loses_office_with_a_step_in_its_log_cannot_say_what_becomes_of_it() -> None:
+def test_a_leader_that_resigns_with_a_step_in_its_log_cannot_say_what_becomes_of_it() -> None:
     """(Unknown, never refused: another leader may finish it.)."""
     bench = in_joint_consensus()
     bench.refused(TWO, bench.sent[TWO], hint=1, term=2)
@@ -97,7 +97,7 @@ def test_a_leader_that_loses_office_with_a_step_in_its_log_cannot_say_what_becom
 def test_one_server_more_or_less_needs_no_joint_consensus() -> None:
     """(Any majority of the one shares a server with any majority of the other.)."""
     bench = Group()
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 2))
     assert bench.configuration == plain(1, 2)
 
@@ -105,7 +105,7 @@ def test_one_server_more_or_less_needs_no_joint_consensus() -> None:
 def test_a_dialect_without_joint_consensus_changes_one_server_at_a_time() -> None:
     """(More at once is refused, with the reason.)."""
     bench = Group(features=replace(GARLIC_FARM, joint=False))
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 2, 4), change_id=1)
     assert refusals(bench) == [ChangeRefusal.MORE_THAN_ONE_SERVER]
     bench.change(plain(1, 2), change_id=2)
@@ -118,7 +118,7 @@ def test_a_dialect_without_joint_consensus_changes_one_server_at_a_time() -> Non
 def test_a_peer_that_lacks_the_extension_is_sent_no_joint_configuration() -> None:
     """(Its server would refuse the entry, and replication to it would stand still.)."""
     bench = Group(extended=False)
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 4, 5), change_id=1)
     bench.change(plain(1, 2, 3, learners=(4,)), change_id=2)
     assert refusals(bench) == [ChangeRefusal.MORE_THAN_ONE_SERVER, ChangeRefusal.NO_LEARNERS]
@@ -129,6 +129,6 @@ def test_a_peer_that_lacks_the_extension_is_sent_no_joint_configuration() -> Non
 def test_a_dialect_without_learners_in_configurations_refuses_them() -> None:
     """(Observers are what the protocol makes of them there.)."""
     bench = Group(features=ZMQ_RAFT)
-    bench.take_office()
+    bench.become_leader()
     bench.change(plain(1, 2, 3, learners=(4,)))
     assert refusals(bench) == [ChangeRefusal.NO_LEARNERS]

@@ -95,7 +95,7 @@ def test_a_fetch_of_the_same_id_from_another_directory_commits_nothing(impostor:
 
 
 @IMPOSTORS
-def test_fetches_of_the_same_id_from_another_directory_keep_no_leader_in_office(impostor: ReplicaKey) -> None:
+def test_fetches_of_the_same_id_from_another_directory_keep_no_leader_from_resigning(impostor: ReplicaKey) -> None:
     bench = leader(1)
     for _ in range(30):
         bench.fetch(impostor, bench.about.last)

@@ -44,7 +44,7 @@ _STUCK_TIMEOUTS = 6
 
 
 @dataclass(slots=True)
-class _Office:
+class _LeaderTerm:
     """One leader in one term, as far as the demands concern it."""
 
     life: Life
@@ -76,7 +76,7 @@ class Leadership:
     def __init__(self, profile: Profile, machines: Mapping[ServerId, Machine]) -> None:
         self._options = profile.options
         self._machines = machines
-        self._offices: dict[ServerId, _Office] = {}
+        self._leader_terms: dict[ServerId, _LeaderTerm] = {}
         self._promises: dict[ServerId, _Promise] = {}
         self._undisturbed: ServerId | None = None
         self._commit_at_first: Index = 0
@@ -95,22 +95,22 @@ class Leadership:
         if life is not None and machine.leads:
             self._led(machine, life, event)
             return
-        self._offices.pop(server, None)
+        self._leader_terms.pop(server, None)
         if server == self._undisturbed:
             raise ViolationError(f"slow disks: server {server} lost its leadership for the disks of its followers")
 
     def _led(self, machine: Machine, life: Life, event: Event) -> None:
         now = machine.clock_ms
-        office = self._offices.get(machine.server_id)
-        if office is None or office.life is not life:
-            office = self._offices[machine.server_id] = _Office(life, now, moved_ms=now)
+        leader_term = self._leader_terms.get(machine.server_id)
+        if leader_term is None or leader_term.life is not life:
+            leader_term = self._leader_terms[machine.server_id] = _LeaderTerm(life, now, moved_ms=now)
         if isinstance(event, Received):
-            office.heard_ms[event.sender] = now
+            leader_term.heard_ms[event.sender] = now
             if isinstance(event.message, SnapshotReply | FetchSnapshot):
                 # How much of a snapshot a follower holds is not told, only that it has stored or wants a chunk.
-                office.moved_ms = now
+                leader_term.moved_ms = now
         elif isinstance(event, DeadlineReached):
-            self._check(machine.server_id, office, now)
+            self._check(machine.server_id, leader_term, now)
 
     def _check_promises(self, machine: Machine, event: Event, effects: Sequence[Effect]) -> None:
         if machine.leads:
@@ -168,37 +168,40 @@ class Leadership:
             if other.has_lease and leader.term > other.term:
                 raise ViolationError(f"lease: server {leader.server_id} leads while {other.server_id} has a lease")
 
-    def _check(self, server: ServerId, office: _Office, now: int) -> None:
-        about, options = office.life.core.describe(), self._options
-        if about.configuration != office.configuration:
-            office.configuration, office.configured_ms = about.configuration, now
+    def _check(self, server: ServerId, leader_term: _LeaderTerm, now: int) -> None:
+        about, options = leader_term.life.core.describe(), self._options
+        if about.configuration != leader_term.configuration:
+            leader_term.configuration, leader_term.configured_ms = about.configuration, now
         heard_ms = min(
-            self._heard_by_majority_ms(server, office, (voter.server_id for voter in voters), now)
+            self._heard_by_majority_ms(server, leader_term, (voter.server_id for voter in voters), now)
             for voters in (about.configuration.voters, about.configuration.old_voters)
             if voters
         )
         if now > heard_ms + _QUORUM_TIMEOUTS * options.election_timeout_min_ms:
             raise ViolationError(f"check-quorum: server {server} leads, and no majority spoke to it since {heard_ms}")
-        self._check_stuck(server, office, about, now)
+        self._check_stuck(server, leader_term, about, now)
 
-    def _check_stuck(self, server: ServerId, office: _Office, about: Description, now: int) -> None:
+    def _check_stuck(self, server: ServerId, leader_term: _LeaderTerm, about: Description, now: int) -> None:
         if not about.pending_proposals:
-            office.wanted, office.moved_ms = None, now
+            leader_term.wanted, leader_term.moved_ms = None, now
             return
-        if office.wanted is None or about.commit_index > office.commit:
-            office.wanted, office.commit, office.moved_ms = about.last.index, about.commit_index, now
+        if leader_term.wanted is None or about.commit_index > leader_term.commit:
+            leader_term.wanted, leader_term.commit, leader_term.moved_ms = about.last.index, about.commit_index, now
         voters = [follower for follower in about.followers if follower.server_id in about.configuration.voter_ids]
-        held = sum(min(follower.match, office.wanted) for follower in voters)
-        if held > office.held:
-            office.moved_ms = now
-        office.held = held
-        if voters and now > office.moved_ms + _STUCK_TIMEOUTS * self._options.election_timeout_max_ms:
-            raise ViolationError(f"stuck: server {server} leads, and nothing has moved since {office.moved_ms}")
+        held = sum(min(follower.match, leader_term.wanted) for follower in voters)
+        if held > leader_term.held:
+            leader_term.moved_ms = now
+        leader_term.held = held
+        if voters and now > leader_term.moved_ms + _STUCK_TIMEOUTS * self._options.election_timeout_max_ms:
+            raise ViolationError(f"stuck: server {server} leads, and nothing has moved since {leader_term.moved_ms}")
 
-    def _heard_by_majority_ms(self, server: ServerId, office: _Office, voters: Iterable[ServerId], now: int) -> int:
+    def _heard_by_majority_ms(
+        self, server: ServerId, leader_term: _LeaderTerm, voters: Iterable[ServerId], now: int
+    ) -> int:
         """Since when a majority of these has spoken, each at least once."""
-        begun_ms = max(office.since_ms, office.configured_ms)
+        begun_ms = max(leader_term.since_ms, leader_term.configured_ms)
         latest = sorted(
-            (now if voter == server else max(begun_ms, office.heard_ms.get(voter, 0)) for voter in voters), reverse=True
+            (now if voter == server else max(begun_ms, leader_term.heard_ms.get(voter, 0)) for voter in voters),
+            reverse=True,
         )
         return latest[len(latest) // 2]
