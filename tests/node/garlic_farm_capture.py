@@ -3,7 +3,7 @@
 Two real servers on loopback: Charlie (1) leads a cluster of one, Alice (4) is new and asks to be added. What goes over
 their connections is taken down inside TLS. `docs/reference/garlic-farm.md` shows the output, and a test compares the
 two; what differs from run to run (nonces, ports, and how well a zlib compresses) is marked with a `~` and left out of
-that. Also left out are heartbeats, and Alice's own connection to Charlie as soon as the log tells her of him.
+that. Also left out are heartbeats, and Alice's own connection to Charlie as soon as the log names Charlie.
 """
 
 import tempfile

@@ -51,7 +51,7 @@ def _disk_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Told:
-    """As much of a roster, of a applied state and of a caller as is asked for."""
+    """As much of a member directory, an applied state and a caller as is asked for."""
 
     words: list[tuple[bytes, int]] = field(default_factory=list)
     """Who tells which Raft id."""

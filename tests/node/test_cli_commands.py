@@ -47,7 +47,7 @@ class Node(NodePort):
         self.left = False
         self.linearizable = False
         self.requests: list[RequestId | None] = []
-        self.wishes: list[object] = []
+        self.commands: list[object] = []
         self.removed: tuple[int, ...] = ()
         self.cluster_id: str | None = None
         self.keys = FakeKeys()
@@ -90,7 +90,7 @@ class Node(NodePort):
     async def command(self, body: bytes) -> CommandAnswer:
         """Remember it, and grant it."""
         await trio.lowlevel.checkpoint()
-        self.wishes.append(json.loads(body))
+        self.commands.append(json.loads(body))
         return CommandAnswer("cost", 218, "granted")
 
     async def log_time(self) -> LogTimeAnswer:

@@ -44,7 +44,7 @@ def test_what_operators_decide_is_told_to_the_node(
     result = garlicfarm(*arguments, "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == {"schema": 1, "kind": "cost", "index": 218, "text": "granted"}
-    assert node.wishes == [command]
+    assert node.commands == [command]
     assert garlicfarm(*arguments).stdout.endswith("granted.\n")
 
 
@@ -65,15 +65,15 @@ def test_a_script_that_is_asked_is_told_how_to_say_yes(
     assert result.exit_code == 1
     assert "nothing was done" in result.stderr
     assert "--yes" in result.stderr
-    assert node.wishes == []
+    assert node.commands == []
 
 
 @pytest.mark.parametrize("arguments", [["publish", "exclude", "l.b32.i2p"], ["servers", "remove", "node-3"]])
 def test_what_hurts_is_asked_about_first(node: Node, garlicfarm: Callable[..., Result], arguments: list[str]) -> None:
     assert garlicfarm(*arguments, stdin="n\n").exit_code == 1
-    assert node.wishes == []
+    assert node.commands == []
     assert garlicfarm(*arguments, stdin="y\n").exit_code == 0
-    assert len(node.wishes) == 1
+    assert len(node.commands) == 1
 
 
 def test_a_server_that_is_not_out_in_time_is_told_with_what_is_waited_for(

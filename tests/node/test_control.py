@@ -53,7 +53,7 @@ class FakeNode(NodePort):
         self.keys = FakeKeys()
         self.linearizable: list[bool] = []
         self.requests: list[RequestId | None] = []
-        self.wishes: list[object] = []
+        self.commands: list[object] = []
 
     async def view(self) -> FarmView:
         """The fabricated picture."""
@@ -97,7 +97,7 @@ class FakeNode(NodePort):
     async def command(self, body: bytes) -> CommandAnswer:
         """Remember it, and grant it."""
         await trio.lowlevel.checkpoint()
-        self.wishes.append(json.loads(body))
+        self.commands.append(json.loads(body))
         return CommandAnswer("cost", 218, "granted")
 
     async def log_time(self) -> LogTimeAnswer:

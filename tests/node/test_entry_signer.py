@@ -18,7 +18,7 @@ from consensus.core.model import Entry
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
 
 NOW_MS = 1_767_225_600_000
-WISH = encode(Exclusion("a" * 52, excluded=True))
+COMMAND = encode(Exclusion("a" * 52, excluded=True))
 
 
 class Story:
@@ -35,7 +35,7 @@ class Story:
 
     def number(self) -> int:
         """Of the next entry."""
-        author = EntryReader(CLUSTER_ID).read(self.signer.sign(WISH)).author
+        author = EntryReader(CLUSTER_ID).read(self.signer.sign(COMMAND)).author
         assert author is not None
         assert author.node_id == node_id(1)
         return author.number
@@ -73,7 +73,7 @@ async def test_after_a_restart_with_the_clock_set_back_they_still_rise() -> None
 
 async def test_what_an_operator_hands_in_is_signed_once_and_what_is_no_matter_of_the_farm_not_at_all() -> None:
     story = Story()
-    own = story.signer.sign_for_operator(WISH)
+    own = story.signer.sign_for_operator(COMMAND)
     assert EntryReader(CLUSTER_ID).read(own).author == Author(node_id(1), NOW_MS)
     assert story.signer.sign_for_operator(own) == own
     by_a_client = signed(encode(Factors(1, "formula", {"a" * 52: 1.5})), 7)
@@ -83,7 +83,7 @@ async def test_what_an_operator_hands_in_is_signed_once_and_what_is_no_matter_of
 
 
 async def test_an_entry_that_has_no_room_for_a_proof_is_refused_in_words() -> None:
-    padded = WISH[:-1] + b',"x":"' + b"x" * (ENTRY_LIMIT_BYTES - len(WISH) - 50) + b'"}'
+    padded = COMMAND[:-1] + b',"x":"' + b"x" * (ENTRY_LIMIT_BYTES - len(COMMAND) - 50) + b'"}'
     with pytest.raises(ValueError, match="with its proof the entry has"):
         Story().signer.sign_for_operator(padded)
 
@@ -96,21 +96,21 @@ def test_a_reader_verifies_an_entry_once_and_a_forged_one_each_time(monkeypatch:
         return proven(data, cluster_id)
 
     monkeypatch.setattr(application, "proven", counted)
-    reader, entry = EntryReader(CLUSTER_ID), signed(WISH)
+    reader, entry = EntryReader(CLUSTER_ID), signed(COMMAND)
     assert [reader.read(entry).author for _ in range(3)] == [Author(node_id(1), reader.read(entry).author.number)] * 3  # type: ignore[union-attr]  # it is proven
     assert verified == [entry]
     forged = entry[:-10] + (b"A" if entry[-10:-9] != b"A" else b"B") + entry[-9:]
     assert ends_like_proof(forged)
     assert [(reader.read(forged).author, reader.read(forged).forged)] == [(None, True)]
     assert verified == [entry, forged, forged]
-    assert (reader.read(WISH).author, reader.read(WISH).forged) == (None, False)
+    assert (reader.read(COMMAND).author, reader.read(COMMAND).forged) == (None, False)
     assert len(verified) == 3, "what does not end like a proof costs no verification"
 
 
 def test_what_a_reader_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "VERIFIED_LIMIT", 4)
     reader = EntryReader(CLUSTER_ID)
-    entries = [signed(WISH) for _ in range(10)]
+    entries = [signed(COMMAND) for _ in range(10)]
     assert all(reader.read(entry).author for entry in (*entries, *entries))
     assert len(reader._verified) == 4
 
@@ -124,7 +124,7 @@ def test_the_json_of_a_submitted_entry_is_parsed_once(monkeypatch: pytest.Monkey
         return decode(data)
 
     monkeypatch.setattr(application, "decode", counted)
-    reader, entry = EntryReader(CLUSTER_ID), signed(WISH)
+    reader, entry = EntryReader(CLUSTER_ID), signed(COMMAND)
     committed = reader.read_submitted(entry)
     assert reader.read(bytes(bytearray(entry))) == reader.read_submitted(entry) == committed
     assert parsed == [entry]

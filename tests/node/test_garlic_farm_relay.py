@@ -78,7 +78,7 @@ class Middle:
 async def relayed(
     at_bob: NodeCertificate, in_the_middle: NodeCertificate, change: Change
 ) -> AsyncIterator[tuple[Host, Middle, int]]:
-    """Bob, and the port of a middle that leads to him."""
+    """Bob, and the port of a middle that leads to Bob."""
     host = Host(BOB)
     with trio.fail_after(LONG_S):
         async with trio.open_nursery() as nursery:
@@ -90,7 +90,7 @@ async def relayed(
 
 
 async def refusal(address: PeerAddress, transport: Connector) -> GarlicFarmError:
-    """Why Alice, a server that calls Bob, does not take what answers at `address` for him."""
+    """Why Alice, a server that calls Bob, does not take what answers at `address` for Bob."""
     identity = Identity("cluster-a", ALICE)
     caller = Caller(
         "farm", lambda: (CREDENTIALS,), lambda: identity, Random(4).randbytes, peers_of(ALICE), ConnectionRole.SERVER
@@ -132,7 +132,7 @@ async def test_a_middle_with_a_certificate_of_the_same_authority_gets_no_login(t
 
 
 async def test_a_middle_without_an_identity_to_the_server_has_none_to_the_client(tmp_path: Path) -> None:
-    """Bob lets it in, as a client that has shown nothing; his answer does not hold for Alice's connection."""
+    """Bob lets it in, as a client that has shown nothing; Bob's answer does not hold for Alice's connection."""
     bob, mallory = (load_or_create_certificate(tmp_path / name) for name in ("bob", "mallory"))
 
     def leave_out(data: bytes) -> bytes:

@@ -343,7 +343,7 @@ async def test_a_window_of_one_lets_one_request_in_after_the_other(tmp_path: Pat
 
 
 async def linked(nursery: trio.Nursery, address: PeerAddress) -> tuple[PeerLinks, RecordedReceiver]:
-    """Alice's links, connected to Bob, and what he replies."""
+    """Alice's links, connected to Bob, and Bob's replies."""
     links, receiver = PeerLinks(dialer(), lambda _: address, metrics=Metrics(), random=Random(5)), RecordedReceiver()
     await nursery.start(links.run, receiver)
     links.connect([BOB])

@@ -55,7 +55,7 @@ async def three_members(farm: Farm) -> list[Group]:
     return agents
 
 
-@pytest.mark.parametrize("proof", ["none", "of the thief", "of its presence", "of an earlier incarnation"])
+@pytest.mark.parametrize("proof", ["none", "of the thief", "of its announcement", "of an earlier incarnation"])
 @in_simulated_time
 async def test_a_living_member_is_not_believed_to_have_left_on_the_word_of_who_holds_the_key(proof: str) -> None:
     # Given: three members, and a stranger with a copy of the key.
@@ -67,7 +67,7 @@ async def test_a_living_member_is_not_believed_to_have_left_on_the_word_of_who_h
         proofs = {
             "none": b"",
             "of the thief": departure_proof(thief.identity, thief.signer.node_id, now),
-            "of its presence": sign(victim.info, victim.identity.key).credential,
+            "of its announcement": sign(victim.info, victim.identity.key).credential,
             "of an earlier incarnation": departure_proof(victim.identity.key, victim.node_id, Incarnation(1, 1 << 20)),
         }
         # When: it spreads that the victim left, in a ping and in a Leave.

@@ -1,4 +1,4 @@
-"""Presence by broadcast and multicast, IPv4 and IPv6, on a LAN of network namespaces that the test makes itself.
+"""Announcements by broadcast and multicast, IPv4 and IPv6, on a LAN of network namespaces that the test makes itself.
 
 Making namespaces needs root and iproute2; where they are not to be had the tests are skipped with that reason. Each
 node is a process in a namespace of its own: loopback would hide a wrong interface.

@@ -115,7 +115,7 @@ async def test_a_forged_or_unreadable_introduction_is_left_out_and_counted() -> 
     assert bob.describe().core.dropped["introduction_refused"] == 3
 
 
-async def test_a_goodbye_is_signed_as_one_and_no_word_of_it_serves_as_presence() -> None:
+async def test_a_goodbye_is_signed_as_one_and_no_part_of_it_serves_as_an_announcement() -> None:
     alice, bob, carol = node(1), node(2), node(3)
     handshake(alice, bob)
     with trio.move_on_after(0.1):

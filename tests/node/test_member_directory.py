@@ -41,7 +41,7 @@ def member(node_id: NodeId, metadata: bytes, status: Status = Status.ALIVE) -> M
     return Member(info, status, info.incarnation, is_peer=True, since_ms=0, round_trip_ms=None, peer_count=None)
 
 
-def roster_of(*members: Member) -> tuple[MemberDirectory, Gossip]:
+def directory_of(*members: Member) -> tuple[MemberDirectory, Gossip]:
     gossip = Gossip(list(members))
     member_directory = MemberDirectory(gossip.node_id, "own-name", gossip.members)
     member_directory.refresh()
@@ -49,7 +49,7 @@ def roster_of(*members: Member) -> tuple[MemberDirectory, Gossip]:
 
 
 def test_a_member_is_known_by_what_its_metadata_says() -> None:
-    member_directory, _ = roster_of(member(B, encode_metadata(METADATA)))
+    member_directory, _ = directory_of(member(B, encode_metadata(METADATA)))
     assert member_directory.facts() == {B: Facts("b", 2, "tcp://10.0.0.2:7669")}
     assert (member_directory.name_of(B), member_directory.name_of(OWN), member_directory.name_of(C)) == (
         "b",
@@ -61,17 +61,17 @@ def test_a_member_is_known_by_what_its_metadata_says() -> None:
 
 
 def test_an_address_of_the_sixth_version_is_taken_out_of_its_brackets() -> None:
-    member_directory, _ = roster_of(member(B, encode_metadata(replace(METADATA, endpoint="tcp://[fd00::2]:7669"))))
+    member_directory, _ = directory_of(member(B, encode_metadata(replace(METADATA, endpoint="tcp://[fd00::2]:7669"))))
     assert member_directory.address_of(B) == PeerAddress("fd00::2", 7669, FINGERPRINT)
 
 
 def test_a_member_without_a_certificate_has_an_address_that_only_i2p_or_an_authority_makes_safe() -> None:
-    member_directory, _ = roster_of(member(B, encode_metadata(replace(METADATA, fingerprint=None))))
+    member_directory, _ = directory_of(member(B, encode_metadata(replace(METADATA, fingerprint=None))))
     assert member_directory.address_of(B) == PeerAddress("10.0.0.2", 7669, None)
 
 
 def test_a_member_without_an_endpoint_is_not_dialled() -> None:
-    member_directory, _ = roster_of(member(B, encode_metadata(replace(METADATA, endpoint=None))))
+    member_directory, _ = directory_of(member(B, encode_metadata(replace(METADATA, endpoint=None))))
     assert member_directory.address_of(B) is None
     assert member_directory.address_of(C) is None
 
@@ -81,7 +81,7 @@ def test_a_member_without_an_endpoint_is_not_dialled() -> None:
     [(Status.ALIVE, True), (Status.SUSPECT, True), (Status.DEAD, False), (Status.LEFT, False)],
 )
 def test_suspicion_is_no_verdict(status: Status, reachable: bool) -> None:  # noqa: FBT001 - a column of the table
-    member_directory, _ = roster_of(member(B, encode_metadata(METADATA), status))
+    member_directory, _ = directory_of(member(B, encode_metadata(METADATA), status))
     assert [each.reachable for each in member_directory.members()] == [reachable]
 
 
@@ -89,7 +89,7 @@ def test_suspicion_is_no_verdict(status: Status, reachable: bool) -> None:  # no
     "rubbish", [b"", b"\xff" * 512, encode_metadata(METADATA)[:-1]], ids=["none", "rubbish", "cut"]
 )
 def test_metadata_that_cannot_be_read_is_counted_once_and_leaves_the_others_alone(rubbish: bytes) -> None:
-    member_directory, _ = roster_of(member(C, rubbish), member(B, encode_metadata(METADATA)))
+    member_directory, _ = directory_of(member(C, rubbish), member(B, encode_metadata(METADATA)))
     for _ in range(3):
         member_directory.refresh()
     assert [each.node_id for each in member_directory.members()] == [B]
@@ -108,7 +108,7 @@ def test_metadata_is_decoded_once_for_each_version_and_forgotten_with_its_member
         return real(data)
 
     monkeypatch.setattr("bridge.node.membership.member_directory.decode_metadata", decode)
-    member_directory, gossip = roster_of(member(B, encode_metadata(METADATA)))
+    member_directory, gossip = directory_of(member(B, encode_metadata(METADATA)))
     member_directory.refresh()
     assert len(decoded) == 1
     gossip.known = [member(B, encode_metadata(replace(METADATA, name="renamed")))]
@@ -121,7 +121,7 @@ def test_metadata_is_decoded_once_for_each_version_and_forgotten_with_its_member
 
 def test_one_change_is_learnt_without_looking_at_all_members() -> None:
     # Given two members, one of whom cannot be read
-    member_directory, gossip = roster_of(member(B, encode_metadata(METADATA)), member(C, b"rubbish"))
+    member_directory, gossip = directory_of(member(B, encode_metadata(METADATA)), member(C, b"rubbish"))
     gossip.known.clear()
     # When B is declared dead, and C says something readable
     member_directory.learn(member(B, encode_metadata(METADATA)).info, Status.DEAD)

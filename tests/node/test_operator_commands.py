@@ -186,7 +186,7 @@ async def test_what_was_not_committed_is_not_granted(node: AskedNode, outcome: S
         b'{"force":' + b"[" * 50_000,
     ],
 )
-async def test_what_is_no_wish_is_told_the_forms_that_there_are(node: AskedNode, body: bytes) -> None:
+async def test_a_malformed_command_is_answered_with_the_forms_that_there_are(node: AskedNode, body: bytes) -> None:
     status, code, text = await node.refusal(body)
     assert (status, code) == (400, "bad-request")
     assert '{"removal": {"server": NAME, "removed": true}}' in text

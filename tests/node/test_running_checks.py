@@ -25,7 +25,7 @@ def found(view: FarmView) -> dict[str, Check]:
     return checks
 
 
-def test_a_node_in_good_company_is_all_right() -> None:
+def test_a_node_of_a_healthy_farm_is_all_right() -> None:
     checks = found(healthy())
     assert checks.keys() == {"node", "quorum", "log time", "members"}
     assert {check.result for check in checks.values()} == {CheckResult.OK}

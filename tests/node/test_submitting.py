@@ -131,7 +131,7 @@ async def test_no_more_are_under_way_than_the_farm_remembers() -> None:
     assert len(under_way) == 20
 
 
-async def test_a_committed_wish_that_the_farm_refused_is_told_with_the_reason() -> None:
+async def test_a_committed_command_that_the_farm_refused_is_reported_with_the_reason() -> None:
     stage = Stage()
     through = submitting(stage)
     command = encode(Factors(1, "formula", {"a" * 52: 1.5}))

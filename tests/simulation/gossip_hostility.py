@@ -7,7 +7,7 @@ incarnation is, so that its claims are the ones that hurt: just above, far above
 keys and user messages are put as far ahead as a node may believe, too, and beyond.
 
 `burst` is its best at one moment: verdicts that win against every member, told to every other, links denied in the
-peers' names, more changes of the keys than are taken, with clocks at the horizon. Right after it no node agrees with
+peers' names, more changes of the keys than are taken, with clocks at their bound. Right after it no node agrees with
 any other.
 """
 

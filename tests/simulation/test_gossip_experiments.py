@@ -23,7 +23,7 @@ from tests.simulation.gossip_experiments.figures import (
     ratio_of,
     table,
 )
-from tests.simulation.gossip_experiments.ledger import Ledger
+from tests.simulation.gossip_experiments.finished_runs import FinishedRuns
 from tests.simulation.gossip_experiments.lifeguard import (
     COUNTS,
     DURATIONS_MS,
@@ -154,7 +154,7 @@ def test_a_quantile_is_one_of_the_values() -> None:
     assert [quantile(values, share) for share in (0.0, 0.5, 0.99, 1.0)] == [1.0, 100.0, 198.0, 200.0]
 
 
-def test_a_run_in_the_ledger_is_not_played_again_and_a_line_cut_off_is(tmp_path: Path) -> None:
+def test_a_finished_run_is_not_played_again_and_a_line_cut_off_is(tmp_path: Path) -> None:
     path = tmp_path / "runs"
     played = []
 
@@ -163,16 +163,16 @@ def test_a_run_in_the_ledger_is_not_played_again_and_a_line_cut_off_is(tmp_path:
         return FalsePositives(count, 2, 3, 4)
 
     for _ in range(2):
-        ledger = Ledger(path)
-        found = [ledger.once(FalsePositives, {"run": "a", "count": count}, partial(play, count)) for count in (1, 2)]
+        finished = FinishedRuns(path)
+        found = [finished.once(FalsePositives, {"run": "a", "count": count}, partial(play, count)) for count in (1, 2)]
         assert [each.everywhere for each in found] == [1, 2]
     assert played == [1, 2]
 
     path.write_text(path.read_text(encoding="utf-8")[:-5], encoding="utf-8")
-    ledger = Ledger(path)
-    assert ledger.once(FalsePositives, {"count": 2, "run": "a"}, partial(play, 2)) == FalsePositives(2, 2, 3, 4)
+    finished = FinishedRuns(path)
+    assert finished.once(FalsePositives, {"count": 2, "run": "a"}, partial(play, 2)) == FalsePositives(2, 2, 3, 4)
     assert played == [1, 2, 2]
-    assert Ledger(path).once(FalsePositives, {"run": "a", "count": 2}, partial(play, 9)).everywhere == 2
+    assert FinishedRuns(path).once(FalsePositives, {"run": "a", "count": 2}, partial(play, 9)).everywhere == 2
 
 
 def test_a_ratio_of_runs_that_disagree_has_a_wide_interval() -> None:
@@ -200,10 +200,10 @@ def test_the_command_prints_a_table_with_its_seed(capsys: pytest.CaptureFixture[
     assert "seed 7" in printed
 
 
-def test_the_command_prints_what_a_ledger_holds_without_playing_it_again(
+def test_the_command_prints_finished_runs_without_playing_them_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["detection", "--sizes", "12", "--samples", "3", "--ledger", str(tmp_path / "runs")]
+    arguments = ["detection", "--sizes", "12", "--samples", "3", "--finished", str(tmp_path / "runs")]
     printed = []
     for _ in range(2):
         assert main(arguments) == 0

@@ -51,7 +51,7 @@ MUTANTS = {
         "gossip.core.keyring_exchange.KeyringExchange.compare",
         lambda *_: None,
     ),
-    "a step of the clock is believed, not the horizon": ("gossip.core.keyring.ClockBound.at", lambda *_: 1 << 19),
+    "a step of the clock is believed, not its bound": ("gossip.core.keyring.ClockBound.at", lambda *_: 1 << 19),
 }
 
 

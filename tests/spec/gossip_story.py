@@ -112,7 +112,7 @@ class Story:
         return self.hear(number, self.ping(number, updates=updates))
 
     def hear_of(self, *numbers: int) -> None:
-        """These nodes enter the directory by hearsay from node 1."""
+        """Node 1 names these nodes, so they enter the directory."""
         for number in numbers:
             self.hear_news(1, AliveUpdate(info_of(number)))
 

@@ -18,7 +18,7 @@ def described(number: int, generation: int = 1, claim: int = 0, says: bytes = b"
 A, B, C = described(1), described(2), described(3)
 
 
-def acquaintances(most: int = 64) -> ConnectionMembership:
+def connection_membership(most: int = 64) -> ConnectionMembership:
     return ConnectionMembership(A, SILENT_MS, most=most)
 
 
@@ -27,7 +27,7 @@ def statuses(known: ConnectionMembership) -> dict[NodeId, Status]:
 
 
 def test_a_member_that_introduces_itself_is_alive_until_it_has_been_silent_for_long() -> None:
-    known = acquaintances()
+    known = connection_membership()
     assert [*known.hear(B, 0, first_hand=True)] == [MembershipChanged(B, Status.ALIVE, None)]
     assert known.look(SILENT_MS - 1, ()) == []
     assert known.look(SILENT_MS, ()) == [MembershipChanged(B, Status.DEAD, Status.ALIVE)]
@@ -37,7 +37,7 @@ def test_a_member_that_introduces_itself_is_alive_until_it_has_been_silent_for_l
 
 
 def test_a_connection_that_stands_is_life_without_any_introduction() -> None:
-    known = acquaintances()
+    known = connection_membership()
     known.hear(B, 0, first_hand=True)
     for now in range(1_000, 20_000, 1_000):
         assert known.look(now, {B.node_id}) == []
@@ -46,7 +46,7 @@ def test_a_connection_that_stands_is_life_without_any_introduction() -> None:
 
 
 def test_what_others_pass_on_makes_known_and_renews_but_keeps_no_member_alive() -> None:
-    known = acquaintances()
+    known = connection_membership()
     assert [*known.hear(C, 0, first_hand=False)] == [MembershipChanged(C, Status.ALIVE, None)]
     for now in range(0, SILENT_MS, 100):
         assert not known.hear(C, now, first_hand=False)
@@ -58,7 +58,7 @@ def test_what_others_pass_on_makes_known_and_renews_but_keeps_no_member_alive() 
 
 
 def test_the_later_description_counts_in_any_order_and_from_any_sender() -> None:
-    known = acquaintances()
+    known = connection_membership()
     later = described(2, claim=5, says=b"later")
     known.hear(later, 0, first_hand=False)
     assert not known.hear(described(2, claim=4, says=b"older"), 0, first_hand=True)
@@ -66,7 +66,7 @@ def test_the_later_description_counts_in_any_order_and_from_any_sender() -> None
 
 
 def test_a_goodbye_is_final_for_that_life_and_only_a_later_word_of_its_own_ends_it() -> None:
-    known = acquaintances()
+    known = connection_membership()
     known.hear(B, 0, first_hand=True)
     gone = described(2, claim=1)
     assert [*known.hear(gone, 1, first_hand=True, leaving=True)] == [MembershipChanged(gone, Status.LEFT, Status.ALIVE)]
@@ -79,13 +79,13 @@ def test_a_goodbye_is_final_for_that_life_and_only_a_later_word_of_its_own_ends_
 
 
 def test_a_stranger_who_only_says_goodbye_is_not_made_known() -> None:
-    known = acquaintances()
+    known = connection_membership()
     assert not known.hear(B, 0, first_hand=True, leaving=True)
     assert known.members() == ()
 
 
 def test_a_node_that_calls_itself_is_no_twin_and_another_process_of_its_identity_is() -> None:
-    known = acquaintances()
+    known = connection_membership()
     known.say(b"more")
     assert not known.hear(replace(known.own, credential=b"signed"), 0, first_hand=True)
     assert not known.hear(A, 0, first_hand=True)
@@ -97,7 +97,7 @@ def test_a_node_that_calls_itself_is_no_twin_and_another_process_of_its_identity
 
 
 def test_a_node_whose_memory_is_older_than_the_others_begins_a_later_life() -> None:
-    known = acquaintances()
+    known = connection_membership()
     adopted, alarm = known.hear(described(1, generation=7), 0, first_hand=False)
     assert adopted == AdoptGeneration(8)
     assert isinstance(alarm, Alarm)
@@ -108,7 +108,7 @@ def test_a_node_whose_memory_is_older_than_the_others_begins_a_later_life() -> N
 
 
 def test_the_table_is_bounded_and_the_dead_give_way() -> None:
-    known = acquaintances(most=2)
+    known = connection_membership(most=2)
     known.hear(B, 0, first_hand=True)
     known.hear(C, 0, first_hand=True)
     assert not known.hear(described(4), 0, first_hand=True)

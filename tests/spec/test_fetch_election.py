@@ -324,7 +324,7 @@ def test_an_observer_never_campaigns() -> None:
     assert bench.about.term == 0
 
 
-def test_a_hearsay_leader_does_not_make_deaf_to_candidates() -> None:
+def test_a_redirect_does_not_make_a_server_refuse_candidates() -> None:
     bench = FetchBench(1)
     asked = bench.follow(TWO, 2)
     bench.reply(asked, error=RefusalReason.STALE_TERM, term=4, leader=THREE)

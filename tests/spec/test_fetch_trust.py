@@ -36,7 +36,7 @@ def test_a_late_word_of_a_leader_that_it_does_not_lead_takes_no_promised_lease_b
     assert not bench.ask(2, ORIGIN, THREE).granted
 
 
-def test_a_late_refusal_takes_no_lease_back_from_a_leader_that_was_known_by_hearsay_first() -> None:
+def test_a_late_refusal_takes_no_lease_back_from_a_leader_that_a_redirect_named_first() -> None:
     """The refusal is of the time when the leader was still a candidate; the leader has announced itself since."""
     # Given a vote for server 2, which is asked for entries, and server 3, which says then that server 2 leads
     bench = FetchBench(options=replace(lan(), lease_clock_bound_ms=100), seed=3)

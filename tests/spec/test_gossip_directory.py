@@ -14,7 +14,7 @@ FLOOD = range(1_000, 1_500)
 
 
 def full_of(*numbers: int) -> Story:
-    """A node with peer 1 and a directory that is filled to the limit by hearsay of these and of 100, 101, ..."""
+    """A node with peer 1 and a directory that is full of these and 100, 101, ...; peer 1 named them."""
     story = Story(options=Options(directory_limit=LIMIT))
     story.befriend(1)
     story.hear_of(*numbers, *range(100, 100 + LIMIT - 1 - len(numbers)))

@@ -24,7 +24,9 @@ def test_plain_swim_differs_from_its_preset_in_lifeguards_parts_only() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 10, 1_000])
-def test_without_the_shrinking_suspicion_its_length_is_fixed_and_confirmations_are_not_told_on(size: int) -> None:
+def test_without_the_shrinking_suspicion_its_length_is_fixed_and_confirmations_are_not_gossiped_further(
+    size: int,
+) -> None:
     fixed = replace(Options.lan(), suspicion_max_multiplier=1)
     suspicion = Suspicion(Incarnation(1, 0), node_id(1), size, fixed, 0)
     length = suspicion.deadline

@@ -89,7 +89,9 @@ def test_a_node_that_hears_a_claim_does_what_the_table_says(
 
     after = (claimed, incarnation) if outcome is REPLACES else (known, KNOWN)
     assert (entry.status, entry.incarnation) == after
-    assert story.news_about(9) == (None if outcome is NOTHING else claim), "told on exactly if it changed something"
+    assert story.news_about(9) == (None if outcome is NOTHING else claim), (
+        "gossiped further exactly if it changed something"
+    )
 
 
 @pytest.mark.parametrize(("claimed", "incarnation", "outcome"), CASES_ABOUT_SELF)

@@ -213,7 +213,7 @@ def test_a_higher_generation_of_ourselves_is_adopted_plus_one_before_anything_el
     assert AliveUpdate(info_of(0, generation=7)) in told(effects)
 
 
-def test_own_words_of_a_later_life_are_an_alarm_and_hearsay_about_one_is_not() -> None:
+def test_own_words_of_a_later_run_are_an_alarm_and_news_about_one_is_not() -> None:
     story = Story()
     story.befriend(1)
     effects = story.hear_news(1, AliveUpdate(info_of(0, generation=6)))

@@ -63,7 +63,7 @@ def user_messages_in(effects: list[Effect]) -> list[UserMessage]:
     return [user_message for payload in payloads for user_message in payload.user_messages]
 
 
-def test_a_broadcast_is_heard_once_however_often_it_comes_and_is_told_on() -> None:
+def test_a_user_event_is_delivered_once_however_often_it_comes_and_is_gossiped_further() -> None:
     story = Story()
     story.befriend(1, 2, 3)
     effects = tell(story, word(1))
@@ -74,7 +74,7 @@ def test_a_broadcast_is_heard_once_however_often_it_comes_and_is_told_on() -> No
     assert set(told) == {word(1)}
 
 
-def test_a_rumour_is_told_lambda_log_n_times_and_then_no_more() -> None:
+def test_a_user_event_is_sent_lambda_log_n_times_and_then_no_more() -> None:
     story = Story()
     story.befriend(1, 2, 3)
     story.quiet(1, 2, 3)
@@ -83,7 +83,7 @@ def test_a_rumour_is_told_lambda_log_n_times_and_then_no_more() -> None:
     assert len(told) == story.options.user_message_retransmit_multiplier  # ceil(log10(4 + 1)) is 1
 
 
-def test_membership_comes_first_and_a_rumour_that_does_not_fit_waits() -> None:
+def test_membership_comes_first_and_a_user_event_that_does_not_fit_waits() -> None:
     story = Story(options=Options(payload_budget_bytes=600))
     story.befriend(1)
     story.quiet(1)
@@ -97,7 +97,7 @@ def test_membership_comes_first_and_a_rumour_that_does_not_fit_waits() -> None:
     assert names == {"one", "two"}
 
 
-def test_a_node_that_has_just_started_takes_no_rumour_before_a_join_told_it_the_clock() -> None:
+def test_a_node_that_has_just_started_takes_no_user_event_before_a_join_told_it_the_clock() -> None:
     story = Story()
     recorded = tell(story, word(7))
     assert heard(recorded) == []
@@ -117,7 +117,7 @@ def test_a_joiner_learns_the_clock_from_its_welcome_and_hears_what_is_said_later
     assert heard(tell(story, word(40), word(41))) == [word(41)]
 
 
-def test_our_own_rumours_come_after_everything_that_we_heard() -> None:
+def test_our_own_user_events_come_after_all_that_we_received() -> None:
     story = Story()
     story.befriend(1)
     tell(story, word(500))

@@ -131,7 +131,7 @@ def test_whatever_happens_the_list_is_full_within_its_limits_and_healthy_first(s
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_choosing_again_from_the_same_state_changes_nothing_between_clock_entries(seed: int) -> None:
+def test_a_second_election_from_the_same_state_changes_nothing_between_clock_entries(seed: int) -> None:
     log, random = Log(), Random(seed)
     for number in range(1, 30):
         eventful(log, random, number)

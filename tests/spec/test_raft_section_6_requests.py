@@ -102,7 +102,7 @@ def test_one_server_more_or_less_needs_no_joint_consensus() -> None:
     assert bench.configuration == plain(1, 2)
 
 
-def test_a_dialect_without_joint_consensus_changes_one_server_at_a_time() -> None:
+def test_a_protocol_without_joint_consensus_changes_one_server_at_a_time() -> None:
     """(More at once is refused, with the reason.)."""
     bench = Group(features=replace(GARLIC_FARM, joint=False))
     bench.become_leader()
@@ -126,7 +126,7 @@ def test_a_peer_that_lacks_the_extension_is_sent_no_joint_configuration() -> Non
     assert bench.configuration == plain(1, 2)
 
 
-def test_a_dialect_without_learners_in_configurations_refuses_them() -> None:
+def test_a_protocol_without_learners_in_configurations_refuses_them() -> None:
     """(Observers are what the protocol makes of them there.)."""
     bench = Group(features=ZMQ_RAFT)
     bench.become_leader()

@@ -1,4 +1,4 @@
-"""Slow disks unseat no leader: what keeps a leader is answered at once, with what is durable, while a disk writes.
+"""Slow disks cost no leader its leadership: followers answer it at once, with what is durable, while a disk writes.
 
 Three bare cores, a network of 1 ms, and disks of which each writes one group at a time; the timings are those of a LAN.
 """

@@ -35,9 +35,9 @@ ALICE = NodeInfo(
 BORIS = NodeInfo(NodeId(b"boris..."), Address("fd00::17", 7947), Incarnation(2, 0), capacity=3)
 VERDICT = VerdictUpdate(BORIS.node_id, BORIS.incarnation, Status.SUSPECT, accuser=ALICE.node_id)
 DEPARTURE = VerdictUpdate(BORIS.node_id, BORIS.incarnation, Status.LEFT, BORIS.node_id, proof=b"d" * 96)
-RUMOUR_ID = UserMessageId(17, BORIS.node_id, 2)
+EVENT_ID = UserMessageId(17, BORIS.node_id, 2)
 USER_MESSAGES = (
-    UserEvent(RUMOUR_ID, "deploy", b"now"),
+    UserEvent(EVENT_ID, "deploy", b"now"),
     Query(UserMessageId(18, ALICE.node_id, 3), "uptime", b"?", ALICE.address, 2_000),
 )
 PAYLOAD = Payload(
@@ -70,7 +70,7 @@ EXAMPLES: tuple[Message, ...] = (
         ALICE.node_id, BORIS.node_id, BORIS.incarnation, seq=6253, ttl=1, nack=True, payload=PAYLOAD, proof=b"p" * 112
     ),
     Broadcast(ALICE),
-    QueryReply(RUMOUR_ID, ALICE.node_id, b"three days"),
+    QueryReply(EVENT_ID, ALICE.node_id, b"three days"),
     KeyringUpdate(CHAIN, ALICE.node_id, b"k" * 96),
 )
 

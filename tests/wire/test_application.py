@@ -182,7 +182,7 @@ HASH = "a2" * 26
         (Removal(3, removed=True), {"removal": {"server": 3, "removed": True}}),
     ],
 )
-def test_a_wish_is_written_and_read(command: OperatorCommand, written: dict[str, Any]) -> None:
+def test_a_command_is_written_and_read(command: OperatorCommand, written: dict[str, Any]) -> None:
     assert json.loads(encode(command)) == written
     assert decode(encode(command)) == command
 
@@ -202,7 +202,7 @@ def test_a_wish_is_written_and_read(command: OperatorCommand, written: dict[str,
         ({"force": {"master": destination(0)}, "cost": {"hash": HASH, "factor": 1}}, "several kinds at once"),
     ],
 )
-def test_a_wish_that_is_none_is_foreign_with_the_reason(written: dict[str, Any], reason: str) -> None:
+def test_a_malformed_command_is_foreign_with_the_reason(written: dict[str, Any], reason: str) -> None:
     record = decode(json.dumps(written | {"request": "me-1-1"}).encode())
     assert isinstance(record, Foreign)
     assert reason in record.reason

@@ -88,7 +88,7 @@ def _listen_to_late_transfers(self: Raft, request: RequestVote) -> None:
         self._role.follow_no_leader_until(self._replica.random_election_deadline())
 
 
-def _hearsay_will_do(self: FetchFollower) -> bool:
+def _a_redirect_will_do(self: FetchFollower) -> bool:
     return self._role.leader is not None
 
 
@@ -101,8 +101,8 @@ CLIENT_MUTANTS = (
     ),
     Mutant(
         "late-refusal-ends-the-promise",
-        "what a leader answered when it was a candidate still counts, if it was known by hearsay before it spoke",
-        ((FetchFollower, "_leader_has_spoken", property(_hearsay_will_do)),),
+        "what a leader answered when it was a candidate still counts, if a redirect named it before it spoke",
+        ((FetchFollower, "_leader_has_spoken", property(_a_redirect_will_do)),),
         "fetch",
         kind=Kind.LEASE,
     ),

@@ -54,11 +54,11 @@ from consensus.storage.jobs import HardStateJob, Job, PreparationJob, ReadJob, S
 from consensus.storage.planner import Recovery, Storage
 from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.clock import Clock
+from tests.simulation.consensus.host import Desk, Schedule
 from tests.simulation.consensus.keeper import Keeper
 from tests.simulation.consensus.network import Network
 from tests.simulation.consensus.profile import Kind, Profile
 from tests.simulation.consensus.state import OWN_READ, StateMachine
-from tests.simulation.consensus.surroundings import Desk, Schedule
 
 _FULL_RETRY_MS = 40
 

@@ -9,8 +9,8 @@
     lifeguard    Lifeguard's interval experiment, plain SWIM against the whole, over the grid
 
 Figures go to the standard output as Markdown tables, progress to the standard error. Everything follows from --seed.
-With --ledger FILE each run is kept as soon as it is done: the same command goes on where it was stopped, and prints its
-tables at once when all is there.
+With --finished FILE each run is kept as soon as it is done: the same command goes on where it was stopped, and prints
+its tables at once when all is there.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.simulation.gossip_experiments import lifeguard_reports, swim_reports
-from tests.simulation.gossip_experiments.ledger import Ledger
+from tests.simulation.gossip_experiments.finished_runs import FinishedRuns
 from tests.simulation.gossip_experiments.lifeguard import INTERVALS_MS
 from tests.simulation.gossip_experiments.setting import Setting
 
@@ -78,7 +78,7 @@ def _parse(arguments: Sequence[str]) -> tuple[list[str], Setting]:
         help="intervals for each count and duration of Lifeguard's grid (%(default)s); 8 are all 432 cells, many hours",
     )
     parser.add_argument("--cells", type=_positive, help="only the first so many cells")
-    parser.add_argument("--ledger", type=Path, metavar="FILE", help="keep what is done, go on from what was kept")
+    parser.add_argument("--finished", type=Path, metavar="FILE", help="keep what is done, go on from what was kept")
     options = parser.parse_args(arguments)
     for name in options.names:
         if name not in EXPERIMENTS:
@@ -91,7 +91,7 @@ def _parse(arguments: Sequence[str]) -> tuple[list[str], Setting]:
         repetitions=options.repetitions,
         intervals=options.intervals,
         cells=options.cells,
-        ledger=Ledger(options.ledger),
+        finished=FinishedRuns(options.finished),
     )
     return options.names or list(EXPERIMENTS), setting
 

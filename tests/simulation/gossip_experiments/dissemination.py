@@ -1,7 +1,7 @@
 """How long until all members know, and that no living member is declared dead.
 
 A tenth of the group crashes in one moment. A crash is over when every surviving member holds it for dead: first
-detection, the suspicion that a living member would have refuted, and the epidemic that carries the verdict, together.
+detection, the suspicion that a living member would have refuted, and the gossip that carries the verdict, together.
 SWIM's bound is a multiple of log N periods; loss stretches it, since local health makes members slower to judge.
 """
 

@@ -64,14 +64,14 @@ def latency(setting: Setting) -> str:
 def _threshold(setting: Setting, part: str, count: int, seed: int) -> Latencies:
     duration_ms = max(DURATIONS_MS)
     run = {"run": "threshold_run", "part": part, "count": count, "duration_ms": duration_ms, "seed": seed}
-    return setting.ledger.once(Latencies, run, lambda: threshold_run(count, duration_ms, PARTS[part], seed))
+    return setting.finished.once(Latencies, run, lambda: threshold_run(count, duration_ms, PARTS[part], seed))
 
 
 def _interval(setting: Setting, part: str, cell: Cell) -> FalsePositives:
     seed = seed_of(cell, setting.seed)
     place = [cell.count, cell.duration_ms, cell.interval_ms]
     run = {"run": "interval_run", "part": part, "cell": place, "seed": seed}
-    return setting.ledger.once(FalsePositives, run, lambda: interval_run(cell, PARTS[part], seed))
+    return setting.finished.once(FalsePositives, run, lambda: interval_run(cell, PARTS[part], seed))
 
 
 def parts(setting: Setting) -> str:

@@ -1,11 +1,11 @@
-"""What the command line asks of an experiment, its ledger, and its progress bar."""
+"""What the command line asks of an experiment, its finished runs, and its progress bar."""
 
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.simulation.gossip_experiments.ledger import Ledger
+from tests.simulation.gossip_experiments.finished_runs import FinishedRuns
 
 Progress = Callable[[float], None]
 
@@ -21,7 +21,7 @@ class Setting:
     repetitions: int = 1
     intervals: int = 1
     cells: int | None = None
-    ledger: Ledger = field(default_factory=Ledger)
+    finished: FinishedRuns = field(default_factory=FinishedRuns)
 
     def progress(self, what: str) -> Progress:
         """A bar on one line of the standard error, or nothing if that is no terminal."""

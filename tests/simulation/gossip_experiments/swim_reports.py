@@ -46,7 +46,7 @@ def _groups(setting: Setting, size: int) -> list[Detection]:
         samples = min(GROUP_SAMPLES, setting.samples - begun)
         seed = setting.seed + number
         groups.append(
-            setting.ledger.once(
+            setting.finished.once(
                 Detection,
                 {"run": "first_detections", "size": size, "samples": samples, "seed": seed},
                 partial(first_detections, size, samples, seed),
@@ -80,7 +80,7 @@ def crash(setting: Setting) -> str:
             runs = []
             for seed in range(setting.seed, setting.seed + setting.repetitions):
                 runs.append(
-                    setting.ledger.once(
+                    setting.finished.once(
                         MassCrash,
                         {"run": "mass_crash", "size": size, "loss": loss, "seed": seed},
                         partial(mass_crash, size, loss, seed),
@@ -119,7 +119,7 @@ def steadiness(setting: Setting) -> str:
     size, periods, loss = _STEADY
     show = setting.progress(f"{size} members, {loss:.0%} loss, {periods:,} periods")
     runs = [
-        setting.ledger.once(
+        setting.finished.once(
             Steadiness,
             {"run": "without_a_crash", "size": size, "periods": periods, "loss": loss, "seed": seed},
             partial(without_a_crash, size, periods, loss, seed, show),

@@ -3,7 +3,7 @@
     {"run": "interval_run", "part": "plain SWIM", "cell": [4, 8192, 16], "seed": 7, "found": {"everywhere": 12, ...}}
 
 A run follows from its arguments alone, so its arguments are its name: who asks for it again gets what was kept. That
-holds for one version of the core; after a change of it a ledger is of the past and belongs deleted. A last line that
+holds for one version of the core; after a change of it delete the file. A last line that
 was cut off in the middle is as if it had not been written.
 """
 
@@ -21,7 +21,7 @@ else:
     Found = TypeVar("Found")
 
 
-class Ledger:
+class FinishedRuns:
     """What was found by which run; without a path nothing is kept."""
 
     def __init__(self, path: Path | None = None) -> None:
