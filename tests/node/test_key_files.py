@@ -64,11 +64,11 @@ def test_what_is_no_key_file_is_said(tmp_path: Path) -> None:
     replace_file(large, b"x" * 70_000)
     os.mkfifo(pipe, 0o600)
     for path, says in (
-        (tmp_path / "missing", "does not exist: copy the key file there"),
+        (tmp_path / "missing", "does not exist: copy the file there"),
         (tmp_path, "is not a file"),
         (pipe, "is not a file"),
         (binary, "not a text file"),
-        (large, "larger than any key file"),
+        (large, "more than 65536 bytes"),
     ):
         with pytest.raises(KeyFileError, match=says):
             read_private_file(path)

@@ -71,7 +71,7 @@ def test_files_with_passwords_must_be_private_and_there(tmp_path: Path, farm_key
     open_to_all.chmod(0o640)
     with pytest.raises(UsersError, match="chmod 600"):
         users_of(farm_keys, UserSettings(users_file=open_to_all))
-    with pytest.raises(UsersError, match="cannot be read"):
+    with pytest.raises(UsersError, match="does not exist"):
         read_password(tmp_path / "nothing")
     with pytest.raises(UsersError, match="one line"):
         read_password(private(tmp_path / "two", "one\ntwo\n"))

@@ -23,6 +23,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from bridge.node.security.control_socket import ControlSocketError
+from bridge.node.security.key_files import KeyFileError, read_private_file
 from consensus.net import NodeCertificate, load_or_create_certificate
 from consensus.storage import replace_file
 from gossip import Address
@@ -80,19 +81,14 @@ def open_remote_access(state_dir: Path, address: Address | None) -> RemoteAccess
 
 
 def _token(path: Path) -> str:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         made = secrets.token_urlsafe(TOKEN_BYTES)
         replace_file(path, made.encode() + b"\n")
         return made
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if status.st_mode & 0o077:
-            raise ControlSocketError(f"{path} is a secret and others may read it: chmod 600 {path}")
-        if status.st_uid not in {os.geteuid(), 0}:
-            raise ControlSocketError(f"{path} belongs to user id {status.st_uid}: remove it, and the node makes one")
-        text = file.read(_FILE_LIMIT_BYTES).decode("ascii", "replace").strip()
+    try:
+        text = read_private_file(path, _FILE_LIMIT_BYTES).strip()
+    except KeyFileError as error:
+        raise ControlSocketError(f"{error}; or remove it, and the node makes one") from error
     if len(text) < TOKEN_LEAST_CHARACTERS or not (text.isascii() and text.isprintable()) or " " in text:
         raise ControlSocketError(
             f"{path} holds no token of {TOKEN_LEAST_CHARACTERS} or more characters: remove it, and the node makes one"

@@ -9,15 +9,16 @@ a user is added or refused without a restart; one that cannot be read any more l
 with an alarm. Both hold passwords: mode 0600, lines beginning with `#` are comments.
 """
 
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
 from bridge.node.events.alarms import Alarms
+from bridge.node.security import key_files
 from bridge.node.security.farm_keys import FarmKeys
+from bridge.node.security.key_files import KeyFileError, read_private_file
 from bridge.node.settings.transport import UserSettings
 from consensus.protocols.garlic_farm import Credentials, GarlicFarmError
 
@@ -95,7 +96,7 @@ def read_files(settings: UserSettings) -> "UserFiles":
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    text = _private_text(path)
+    text = _ascii(path, lambda file: read_private_file(file, FILE_LIMIT_BYTES))
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1)]
     kept = [(number, line) for number, line in lines if line and not line.startswith("#")]
     if len(kept) > USERS_LIMIT:
@@ -114,24 +115,15 @@ def _credentials(path: Path, number: int, pair: str) -> Credentials:
 
 
 def read_password(path: Path) -> str:
-    """The one line of a password file."""
-    password = _private_text(path).strip()
-    if not password or "\n" in password:
-        raise UsersError(f"{path} must hold one line, the password")
-    return password
+    """The one line of a password file; raises UsersError."""
+    return _ascii(path, key_files.read_password)
 
 
-def _private_text(path: Path) -> str:
+def _ascii(path: Path, read: Callable[[Path], str]) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if os.fstat(descriptor).st_mode & 0o077:
-                raise UsersError(f"{path} holds passwords and others may read it: chmod 600 {path}")
-            content = file.read(FILE_LIMIT_BYTES + 1)
-        if len(content) > FILE_LIMIT_BYTES:
-            raise UsersError(f"{path} has more than {FILE_LIMIT_BYTES} bytes; is it the right file?")
-        return content.decode("ascii")
-    except OSError as error:
-        raise UsersError(f"{path} cannot be read: {error.strerror}; give this user access to it") from error
-    except UnicodeDecodeError as error:
-        raise UsersError(f"{path} has characters outside ASCII, which Digest has no encoding for") from error
+        text = read(path)
+    except KeyFileError as error:
+        raise UsersError(str(error)) from error
+    if not text.isascii():
+        raise UsersError(f"{path} has characters outside ASCII, which Digest has no encoding for")
+    return text

@@ -29,6 +29,7 @@ from consensus.storage import replace_file, sync_directory
 
 _OWNER_ONLY: Final = 0o600
 _SIZE_LIMIT_BYTES: Final = 65_536
+_PASSWORD_LIMIT_BYTES: Final = 255
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -59,31 +60,39 @@ def write_private_file(path: Path, text: str) -> None:
         raise KeyFileError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def read_private_file(path: Path) -> str:
-    """Read a key file that belongs to this user and that nobody else can read."""
+def read_private_file(path: Path, limit_bytes: int = _SIZE_LIMIT_BYTES) -> str:
+    """Read a file that belongs to this user or to root and that no other user can read."""
     try:
         # Judged by descriptor, so that what is judged is what is read; a pipe must not make the start hang.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except FileNotFoundError:
-        raise KeyFileError(f"{path} does not exist: copy the key file there, or name another place") from None
+        raise KeyFileError(f"{path} does not exist: copy the file there, or name another place") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise KeyFileError(f"{path} is a link, which is not followed: name the key file itself") from None
+            raise KeyFileError(f"{path} is a link, which is not followed: name the file itself") from None
         raise KeyFileError(f"{path} cannot be read: {error.strerror}") from None
     try:
         _check_private(path, os.fstat(descriptor))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            content = file.read(_SIZE_LIMIT_BYTES + 1)
+            content = file.read(limit_bytes + 1)
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read: {error.strerror}") from None
     finally:
         os.close(descriptor)
-    if len(content) > _SIZE_LIMIT_BYTES:
-        raise KeyFileError(f"{path} is larger than any key file: is it the right file?")
+    if len(content) > limit_bytes:
+        raise KeyFileError(f"{path} has more than {limit_bytes} bytes: is it the right file?")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
         raise KeyFileError(f"{path} is not a text file: is it the right file?") from None
+
+
+def read_password(path: Path) -> str:
+    """The one line of a password file."""
+    password = read_private_file(path).removesuffix("\n").removesuffix("\r")
+    if not password or "\n" in password or len(password.encode()) > _PASSWORD_LIMIT_BYTES:
+        raise KeyFileError(f"{path}: one line with the password is needed, of at most {_PASSWORD_LIMIT_BYTES} bytes")
+    return password
 
 
 def _check_private(path: Path, status: os.stat_result) -> None:

@@ -21,14 +21,13 @@ from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import I2cpRouterAccess
 from bridge.node.router.i2pcontrol import PATHS, ControlAccess
 from bridge.node.router.link import Credentials, Link, Software
-from bridge.node.security.key_files import KeyFileError, read_private_file
+from bridge.node.security.key_files import read_password
 from bridge.node.settings.choices import RouterKind
 from bridge.node.settings.reader import Section
 from gossip import Address
 from gossip.node import is_private, numeric, parse_endpoint
 
 I2CP_PORT: Final = 7654
-PASSWORD_LIMIT_BYTES: Final = 255
 _DEFAULT_I2CP: Final = Address("127.0.0.1", I2CP_PORT)
 
 
@@ -63,14 +62,6 @@ class RouterSettings:
     directory: Path
     kind: RouterKind = RouterKind.FILE
     i2cp: I2cpSettings | None = None
-
-
-def read_password(path: Path) -> str:
-    """The one line of a password file that nobody else can read."""
-    password = read_private_file(path).removesuffix("\n").removesuffix("\r")
-    if not password or "\n" in password or len(password.encode()) > PASSWORD_LIMIT_BYTES:
-        raise KeyFileError(f"{path}: one line with the password is needed, of at most {PASSWORD_LIMIT_BYTES} bytes")
-    return password
 
 
 def router_settings(section: Section, state_dir: Path, *, demo: bool) -> RouterSettings:
