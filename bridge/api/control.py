@@ -337,6 +337,38 @@ class LeaderAnswer(Document, frozen=True):
     """The name of the node that leads now."""
 
 
+# -- user events and queries -------------------------------------------------------------------------------------------
+
+
+class EventAnswer(Document, frozen=True):
+    """A user event is on its way to all nodes."""
+
+    name: str
+    """The name of the event."""
+
+
+class QueryAnswerView(Record, frozen=True):
+    """What one node has answered to a query."""
+
+    node: str
+    """What operators call the node; its NodeId if that is not known."""
+    id: str
+    """Its NodeId, in hexadecimal."""
+    payload: str
+    """The answer."""
+
+
+class QueryAnswer(Document, frozen=True):
+    """What the nodes have answered to a query."""
+
+    name: str
+    """The name of the query."""
+    answers: tuple[QueryAnswerView, ...]
+    """The answers, in order of the names of the nodes."""
+    silent: tuple[str, ...]
+    """The names of nodes that run and have not answered in time."""
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ An operator's command is one of `ExclusionOrder` … `CorrectionOrder` under its
 operator's words: addresses in place of hashes and destinations, names in place of Raft ids.
 """
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import fields
@@ -12,6 +12,9 @@ from msgspec.structs import fields
 from bridge.api.json import RequestBody
 from bridge.core.formation.founding import CLUSTER_ID_BYTES
 from bridge.core.log.records import Scope
+
+QUERY_TIMEOUT_MS: Final = 5_000
+QUERY_TIMEOUT_LIMIT_MS: Final = 20_000
 
 
 class TransferRequest(RequestBody, frozen=True):
@@ -51,6 +54,26 @@ class ReplaceKeysRequest(RequestBody, frozen=True):
 
     force: bool = False
     """Also if members would get no key."""
+
+
+class EventRequest(RequestBody, frozen=True):
+    """Send a user event to all nodes."""
+
+    name: str
+    """1 to 32 printable characters."""
+    payload: str = ""
+    """At most 512 bytes in UTF-8."""
+
+
+class QueryRequest(RequestBody, frozen=True):
+    """Ask all nodes."""
+
+    name: str
+    """1 to 32 printable characters; every node answers `ping` and `version`."""
+    payload: str = ""
+    """At most 512 bytes in UTF-8."""
+    timeout_ms: Annotated[int, Meta(ge=1, le=QUERY_TIMEOUT_LIMIT_MS)] = QUERY_TIMEOUT_MS
+    """How long to wait for answers, milliseconds."""
 
 
 # -- operators' commands -----------------------------------------------------------------------------------------------

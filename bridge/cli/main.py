@@ -7,14 +7,13 @@ itself runs or prints its help.
 
 import sys
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import import_module
 
 import click
 
+from bridge import version
 from bridge.cli.failure import REFUSED
 from bridge.cli.printing import echo, guard_output
-
-DISTRIBUTION = "garlicfarm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,9 @@ COMMANDS = {
     "servers": LazyCommand("bridge.cli.farm:servers", "List the Raft group's servers; remove one, or the leader."),
     "log-time": LazyCommand("bridge.cli.log_time:log_time", "Show the farm's time and whose clocks are off."),
     "publish": LazyCommand("bridge.cli.publish:publish", "Publish anew; exclude leaves, make them dearer or cheaper."),
+    "events": LazyCommand("bridge.cli.event:events", "Print what has happened on a node lately."),
+    "event": LazyCommand("bridge.cli.event:event", "Send a user event to all nodes by gossip."),
+    "query": LazyCommand("bridge.cli.event:query", "Ask all nodes by gossip, and print what each answers."),
     "log": LazyCommand("bridge.cli.log:log", "Print committed entries of the farm's log."),
     "submit": LazyCommand("bridge.cli.log:submit", "Have one entry (a JSON object) committed to the farm's log."),
     "leave": LazyCommand("bridge.cli.leave:leave", "Tell a node to leave the farm and stop."),
@@ -85,14 +87,6 @@ class LazyGroup(click.Group):
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, lazy.summary) for name, lazy in COMMANDS.items()])
-
-
-def version() -> str:
-    """The version that is installed."""
-    try:
-        return metadata.version(DISTRIBUTION)
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 @click.group(

@@ -73,6 +73,7 @@ class Node:
             forming=node.forming,
             offered=current.keys_offered,
             farm_keys=node.farm_keys,
+            user_messages=node.user_messages,
             trace=local.trace,
             alarms=local.alarms,
         )

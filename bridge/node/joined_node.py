@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from bridge import version
 from bridge.core.formation.founding import FormationNotice, Founding
 from bridge.node.local_node import Beginning, LocalNode
 from bridge.node.membership.admissions import AdmissionStore
@@ -25,6 +26,7 @@ from bridge.node.membership.membership_provider import (
     words_of,
 )
 from bridge.node.membership.node_metadata import OwnMetadata, first_metadata, metadata_bytes
+from bridge.node.membership.user_messages import UserMessages
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.connecting import Connecting, Transport
 from bridge.node.raft.replica import RequestGateway
@@ -40,6 +42,7 @@ class JoinedNode:
     provider: MembershipProvider
     own_metadata: OwnMetadata
     member_directory: MemberDirectory
+    user_messages: UserMessages
     forming: Forming
     peers: FarmPeers
     farm_keys: FarmKeys
@@ -73,6 +76,8 @@ async def join(
     metadata = first_metadata(local.farm_key.cluster, local.configuration.name, local.endpoint, transport.fingerprint)
     keys = GroupKeys(local.farm_key.key_ring, offer_keys, peers.may_tell_keys)
     async with open_membership(local.configuration, metadata_bytes(metadata), keys, local.metrics) as provider:
+        name = local.configuration.name
+        directory = MemberDirectory(provider.node_id, name, provider.members)
         own_metadata = OwnMetadata(metadata, provider.set_metadata)
         forming = _forming(local, beginning, provider.node_id, own_metadata)
         farm_keys = FarmKeys(
@@ -85,7 +90,8 @@ async def join(
             local=local,
             provider=provider,
             own_metadata=own_metadata,
-            member_directory=MemberDirectory(provider.node_id, local.configuration.name, provider.members),
+            member_directory=directory,
+            user_messages=UserMessages(provider, directory, local.trace, {"ping": name, "version": version()}),
             forming=forming,
             peers=peers,
             farm_keys=farm_keys,

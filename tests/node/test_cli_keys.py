@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
@@ -13,6 +14,7 @@ from bridge.node.control.node_port import NodePort
 from bridge.node.control.routes import Answer, Request, Routes
 from bridge.node.events.event_log import EventLog
 from bridge.node.founded_farm import CurrentFarm
+from bridge.node.membership.user_messages import UserMessages
 from bridge.node.security.key_files import load_farm_key
 from bridge.wire.keys.text import encode_key
 from gossip.core.keyring import key_id
@@ -41,6 +43,7 @@ def port_of(farm: FakeKeys) -> NodePort:
         withdraw=nothing,
         confirm=refused,
         keys=farm,
+        messages=cast("UserMessages", None),
         current=CurrentFarm(),
     )
 

@@ -18,6 +18,7 @@ from bridge.api.control import (
     ClientKeyView,
     ClusterAnswer,
     CommandAnswer,
+    EventAnswer,
     FarmKeyState,
     FarmKeyView,
     IdentityView,
@@ -27,6 +28,8 @@ from bridge.api.control import (
     NodeApproved,
     NodeEvicted,
     NodesAnswer,
+    QueryAnswer,
+    QueryAnswerView,
     RefusalAnswer,
     RefusalView,
     RetiredIdentity,
@@ -119,6 +122,8 @@ DOCUMENTS: dict[str, Struct] = {
     "submission unknown": SubmitAnswer(
         outcome=SubmitOutcome.UNKNOWN, reason="lost", leader_id=1, leader_endpoint=ENDPOINT, request="me-2-3"
     ),
+    "event": EventAnswer("deploy"),
+    "query": QueryAnswer("ping", (QueryAnswerView("node-1", ID, "node-1"),), ("node-2",)),
     "refusal": RefusalAnswer(RefusalView("no-server", "this node is no server")),
 }
 ROW = IdentityView(ID, "node-1", 1, "member", "alive", "voter")

@@ -15,6 +15,7 @@ from bridge.api.log import LogPage
 from bridge.core.log.records import Clock, Publication
 from bridge.node.control.node_port import NodePort
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
+from bridge.node.membership.user_messages import UserMessages
 from bridge.node.raft.replica import Replica
 from bridge.node.raft.submitting import Submitting
 from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, encode
@@ -47,6 +48,7 @@ def port_of(stage: Stage, left: list[bool] | None = None, current: CurrentFarm |
         withdraw=_nothing_to_withdraw,
         confirm=_nothing_to_confirm,
         keys=FakeKeys(),
+        messages=cast("UserMessages", None),
         current=current or CurrentFarm(),
     )
 

@@ -22,6 +22,7 @@ from bridge.api.control import (
     ClusterAnswer,
     CommandAnswer,
     ConfirmedAnswer,
+    EventAnswer,
     FarmKeyAnswer,
     KeyAnswer,
     KeysAnswer,
@@ -31,6 +32,7 @@ from bridge.api.control import (
     NodeApproved,
     NodeEvicted,
     NodesAnswer,
+    QueryAnswer,
     RefusalAnswer,
     SubmitAnswer,
 )
@@ -39,8 +41,10 @@ from bridge.api.log import LogPage
 from bridge.api.requests import (
     CommandRequest,
     ConfirmClusterRequest,
+    EventRequest,
     KeyRequest,
     NodeRequest,
+    QueryRequest,
     ReplaceKeysRequest,
     TransferRequest,
 )
@@ -134,6 +138,14 @@ class ControlClient:
     async def log_time(self) -> LogTimeAnswer:
         """The farm's time, and the servers' clocks."""
         return decode(await self._get("/v1/log-time"), LogTimeAnswer)
+
+    async def send_event(self, event: EventRequest) -> EventAnswer:
+        """Send a user event to all nodes."""
+        return decode(await self._post("/v1/event", event), EventAnswer)
+
+    async def query(self, query: QueryRequest) -> QueryAnswer:
+        """Ask all nodes; returns when all have answered, or after the query's timeout."""
+        return decode(await self._post("/v1/query", query), QueryAnswer)
 
     async def leave(self) -> None:
         """Tell the node to leave the farm and stop."""

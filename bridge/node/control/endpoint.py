@@ -31,6 +31,7 @@ def control_server(
         withdraw=node.forming.withdraw,
         confirm=node.forming.confirm,
         keys=key_port(provider, directory, farm_keys, view.picture, local.trace),
+        messages=node.user_messages,
         current=current,
     )
     identities = IdentityAdmin(provider, directory, farm_keys, local.trace, current)

@@ -28,6 +28,7 @@ from bridge.node.control.key_admin import KeyPort
 from bridge.node.control.operator_commands import OperatorCommands
 from bridge.node.events.event_log import EventLog
 from bridge.node.founded_farm import NO_SERVER, CurrentFarm
+from bridge.node.membership.user_messages import UserMessages
 from bridge.node.raft.handover import hand_over
 from bridge.node.raft.replica import Replica
 from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, decode
@@ -49,6 +50,7 @@ class NodePort:
         withdraw: Callable[[], Awaitable[str | None]],
         confirm: Callable[[bytes], Awaitable[str | None]],
         keys: KeyPort,
+        messages: UserMessages,
         current: CurrentFarm,
     ) -> None:
         self._make_view = make_view
@@ -57,6 +59,7 @@ class NodePort:
         self._withdraw = withdraw
         self._confirm = confirm
         self.keys = keys
+        self.messages = messages
         self._current = current
 
     async def view(self) -> FarmView:

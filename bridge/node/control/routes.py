@@ -8,6 +8,7 @@
     GET  /v1/log-time                               the farm's time, and the servers' clocks
     POST /v1/submit?request=ID                      one entry for the log
     POST /v1/commands                                 exclude a leaf, weigh it, publish anew, remove a server; log time
+    POST /v1/event, /v1/query                       a user event to all nodes; a query, and what the nodes answer
     POST /v1/leave, /v1/withdraw                    goodbye; a founder's promise taken back
     POST /v1/confirm-cluster                        the cluster of this id is this node's farm
     POST /v1/transfer                               leadership handed to another node
@@ -32,6 +33,7 @@ from msgspec import Struct
 from bridge.api.control import (
     WAIT_LIMIT_MS,
     ConfirmedAnswer,
+    EventAnswer,
     FarmKeyAnswer,
     HealthAnswer,
     KeyAnswer,
@@ -44,7 +46,7 @@ from bridge.api.control import (
     WithdrawnAnswer,
 )
 from bridge.api.json import DocumentError, RequestBody, decode, encode
-from bridge.api.requests import ConfirmClusterRequest, KeyRequest, TransferRequest
+from bridge.api.requests import ConfirmClusterRequest, EventRequest, KeyRequest, QueryRequest, TransferRequest
 from bridge.api.view import FarmView, Phase
 from bridge.node.control.access import Access
 from bridge.node.control.node_port import NodePort
@@ -138,6 +140,8 @@ class Routes:
             "/v1/log-time": ("GET", self._log_time),
             "/v1/submit": ("POST", self._submit),
             "/v1/commands": ("POST", self._command),
+            "/v1/event": ("POST", self._event),
+            "/v1/query": ("POST", self._query),
             "/v1/leave": ("POST", self._leave),
             "/v1/withdraw": ("POST", self._withdraw),
             "/v1/confirm-cluster": ("POST", self._confirm_cluster),
@@ -211,6 +215,15 @@ class Routes:
 
     async def _log_time(self, _request: Request, _query: str) -> Answer:
         return json_answer(await self._port.log_time())
+
+    async def _event(self, request: Request, _query: str) -> Answer:
+        asked = body_of(request, EventRequest, 'expected {"name": NAME, "payload": TEXT}')
+        self._port.messages.send(asked.name, asked.payload)
+        return json_answer(EventAnswer(asked.name))
+
+    async def _query(self, request: Request, _query: str) -> Answer:
+        asked = body_of(request, QueryRequest, 'expected {"name": NAME, "payload": TEXT, "timeoutMs": 5000}')
+        return json_answer(await self._port.messages.ask(asked.name, asked.payload, asked.timeout_ms / 1000))
 
     async def _leave(self, _request: Request, _query: str) -> Answer:
         await self._port.leave()

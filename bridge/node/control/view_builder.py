@@ -3,8 +3,8 @@
 import os
 import time
 from collections.abc import Callable, Mapping
-from importlib import metadata
 
+from bridge import version
 from bridge.api.build_view import FarmSources, Link, Sources, picture
 from bridge.api.trace import event_text
 from bridge.api.view import EventView, FarmIdentity, FarmView, NodeView, Phase
@@ -36,7 +36,7 @@ class ViewBuilder:
         self._control_counters = control_counters
         self._is_stopping = is_stopping
         self._started_at = time.monotonic()
-        self._version = _version()
+        self._version = version()
         self._addresses: dict[str, str] = {}
 
     def picture(self) -> FarmView:
@@ -167,10 +167,3 @@ def _links(replica: Replica) -> tuple[Link, ...]:
 
 def _named(prefix: str, values: Mapping[str, int]) -> dict[str, int]:
     return {f"{prefix}_{''.join(c if c.isalnum() else '_' for c in name)}": value for name, value in values.items()}
-
-
-def _version() -> str:
-    try:
-        return metadata.version("garlicfarm")
-    except metadata.PackageNotFoundError:
-        return "unknown"

@@ -26,6 +26,7 @@ from bridge.node.events.event_log import EventLog
 from bridge.node.membership.forming import Forming
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.membership_provider import MembershipProvider, gossip_options
+from bridge.node.membership.user_messages import UserMessages
 from bridge.node.raft.replica import STORAGE_NOTE
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.settings.configuration import NodeConfiguration
@@ -59,6 +60,7 @@ class GossipEvents:
     offered: Callable[[KeyOffered], Awaitable[None]]
     """What becomes of an offered key."""
     farm_keys: FarmKeys
+    user_messages: UserMessages
     trace: EventLog
     alarms: Alarms
 
@@ -96,8 +98,10 @@ class GossipEvents:
             case KeyringUpdateRefused(teller, source):
                 facts = {"id": teller.hex(), "from": f"{source.host}:{source.port}"}
                 self.trace.append("key-news-refused", {**facts, "reason": "its teller is not admitted"})
-            case UserEventReceived() | QueryReceived():
-                pass  # the farm itself says nothing that way
+            case UserEventReceived(user_event):
+                self.user_messages.event_received(user_event)
+            case QueryReceived(query):
+                self.user_messages.query_received(query)
 
     def _heed(self, alarm: Alarm) -> None:
         match alarm:

@@ -1,0 +1,129 @@
+"""`garlicfarm event`, `query` and `events`: small messages to all nodes by gossip, and what has happened on a node.
+
+event NAME [PAYLOAD]   every node that runs notes it in its trace
+query NAME [PAYLOAD]   every node that knows an answer gives it; all know one to `ping` and to `version`
+events                 the trace of one node: user events and queries among all else, with --follow as they happen
+"""
+
+import sys
+
+import click
+
+from bridge.api.control import QueryAnswer
+from bridge.api.requests import QUERY_TIMEOUT_LIMIT_MS, QUERY_TIMEOUT_MS, EventRequest, QueryRequest
+from bridge.api.trace import EventPage, TraceEvent, event_text
+from bridge.cli.asking import ask_node, json_option, node_option
+from bridge.cli.printing import echo, print_json, print_json_line, print_table
+from bridge.node.control.client import ControlClient
+from bridge.tui.words import clock_text
+
+FOLLOW_WAIT_MS = 10_000
+name_argument = click.argument("name")
+payload_argument = click.argument("payload", default="")
+
+
+@click.command()
+@name_argument
+@payload_argument
+@node_option
+@json_option
+def event(name: str, payload: str, node: str | None, *, as_json: bool) -> None:
+    """Send the user event NAME to all nodes. Each notes it in its trace: `garlicfarm events --kind user-event`.
+
+    NAME has at most 32 characters, PAYLOAD at most 512 bytes. An event that a node misses is not repeated.
+    """
+    request = EventRequest(name, payload)
+    answer = ask_node(node, lambda client: client.send_event(request))
+    if as_json:
+        print_json(answer)
+    else:
+        echo(f"The event {name} is on its way to all nodes.")
+
+
+@click.command()
+@name_argument
+@payload_argument
+@click.option(
+    "--timeout",
+    "timeout_s",
+    default=QUERY_TIMEOUT_MS / 1000,
+    show_default=True,
+    type=click.FloatRange(0.001, QUERY_TIMEOUT_LIMIT_MS / 1000),
+    help="Seconds to wait for answers.",
+)
+@node_option
+@json_option
+def query(name: str, payload: str, node: str | None, *, timeout_s: float, as_json: bool) -> None:
+    """Ask all nodes, and print what each answers. Ends when all have answered, or after the timeout.
+
+    Every node answers the queries `ping` (its name) and `version`. It notes a query of another name in its trace, and
+    does not answer.
+    """
+    request = QueryRequest(name, payload, round(timeout_s * 1000))
+    answer = ask_node(node, lambda client: client.query(request))
+    if as_json:
+        print_json(answer)
+    else:
+        _print_answers(answer)
+
+
+def _print_answers(answer: QueryAnswer) -> None:
+    if answer.answers:
+        print_table(("NODE", "ANSWER"), [(each.node, each.payload) for each in answer.answers])
+    else:
+        echo(f"No node knows an answer to {answer.name}; every node answers ping and version.", err=True)
+    if answer.silent and answer.answers:
+        echo(f"No answer in time from: {', '.join(answer.silent)}", err=True)
+
+
+@click.command()
+@click.option("--kind", "kinds", multiple=True, help="Show events of this kind only; may be given several times.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="How many to begin with.")
+@click.option("--follow", is_flag=True, help="Go on as events happen, until Ctrl-C.")
+@node_option
+@json_option
+def events(*, kinds: tuple[str, ...], limit: int, follow: bool, node: str | None, as_json: bool) -> None:
+    """Print what has happened on a node lately. With --follow and --json: one event on each line."""
+    if follow:
+        ask_node(node, lambda client: _follow(client, kinds, limit, as_json=as_json))
+        return
+    page = ask_node(node, lambda client: _recent(client, kinds, limit))
+    if as_json:
+        print_json(page)
+    else:
+        for each in page.events:
+            echo(_line(each))
+
+
+async def _recent(client: ControlClient, kinds: tuple[str, ...], limit: int) -> EventPage:
+    """The last events of these kinds, of all that the node still has."""
+    found: list[TraceEvent] = []
+    cursor, lost = 1, 0
+    while True:
+        page = await client.events(cursor, limit=1000)
+        found += _chosen(page, kinds)
+        del found[:-limit]
+        cursor, lost = page.next_cursor, lost + page.lost
+        if not page.events:
+            return EventPage(cursor, lost, tuple(found))
+
+
+async def _follow(client: ControlClient, kinds: tuple[str, ...], limit: int, *, as_json: bool) -> None:
+    page = await _recent(client, kinds, limit)
+    while True:
+        for each in page.events:
+            if as_json:
+                print_json_line(each)
+            else:
+                echo(_line(each))
+        sys.stdout.flush()
+        page = await client.events(page.next_cursor, limit=1000, wait_ms=FOLLOW_WAIT_MS)
+        page = EventPage(page.next_cursor, page.lost, tuple(_chosen(page, kinds)))
+
+
+def _chosen(page: EventPage, kinds: tuple[str, ...]) -> list[TraceEvent]:
+    return [each for each in page.events if not kinds or each.kind in kinds]
+
+
+def _line(each: TraceEvent) -> str:
+    return f"{clock_text(each.time_ms)} {each.node} {event_text(each)}"

@@ -1,0 +1,118 @@
+"""User events and queries: small messages that operators send to all nodes by gossip, as in serf.
+
+    garlicfarm event ─▶ this node ══ gossip ══▶ every other node ─▶ its trace (`user-event`) ─▶ `garlicfarm events`
+    garlicfarm query ─▶ this node ══ gossip ══▶ every other node ─▶ its answer ─▶ this node, until all have answered
+                                                                                  or the time is over
+
+A node answers the queries `ping` (with its name) and `version`. A query of another name is not answered; the trace of
+each node shows it (`query`), as it shows those that were answered.
+
+Gossip carries a message with the farm's key and without its sender's signature, so nothing may depend on who it claims
+to come from: a message changes nothing on a node but its trace. An event or a query has a name of at most 32 printable
+characters and at most 512 bytes.
+"""
+
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from bridge.api.control import QueryAnswer, QueryAnswerView, Refused
+from bridge.api.printable import printable
+from bridge.api.trace import Scalar
+from bridge.node.events.event_log import EventLog
+from bridge.node.membership.member_directory import MemberDirectory
+from bridge.node.membership.membership_provider import MembershipProvider
+from gossip import BusyError, Group, NodeId, Query, UserEvent
+
+RESERVED_PREFIX: Final = "gossip:"
+"""Names of messages that gossip itself sends."""
+
+
+class UserMessages:
+    """The messages of one node's operators, and of the others."""
+
+    def __init__(
+        self, provider: MembershipProvider, member_directory: MemberDirectory, trace: EventLog, answers: dict[str, str]
+    ) -> None:
+        """`answers`: what this node answers to which query."""
+        self._provider = provider
+        self._member_directory = member_directory
+        self._trace = trace
+        self._answers = answers
+
+    # -- what this node's operators send -------------------------------------------------------------------------------
+
+    def send(self, name: str, payload: str) -> None:
+        """Send a user event to all nodes; `Refused` says why it cannot be sent."""
+        group, body = self._group(name), payload.encode()
+        try:
+            group.send_event(name, body)
+        except (BusyError, ValueError) as error:
+            raise _refusal(error) from error
+        self._note_event(name, body, group.node_id)
+
+    async def ask(self, name: str, payload: str, timeout_s: float) -> QueryAnswer:
+        """Ask all nodes; returns when every node that runs has answered, or after the timeout."""
+        group, body = self._group(name), payload.encode()
+        found = {group.node_id: own} if (own := self._answer(name)) is not None else {}
+        awaited = self._member_directory.reachable()
+        try:
+            async with group.query(name, body, timeout_s) as answers:
+                with trio.move_on_after(timeout_s), suppress(trio.EndOfChannel):
+                    while not found.keys() >= awaited:
+                        answer = await answers.receive()
+                        found.setdefault(NodeId(answer.responder), answer.body)
+        except (BusyError, ValueError) as error:
+            raise _refusal(error) from error
+        self._note_query(name, body, group.node_id, answered=own is not None)
+        name_of = self._member_directory.name_of
+        views = (QueryAnswerView(name_of(node_id), node_id.hex(), _text(body)) for node_id, body in found.items())
+        silent = sorted(name_of(NodeId(node_id)) for node_id in awaited - found.keys())
+        return QueryAnswer(name, tuple(sorted(views, key=lambda each: (each.node, each.id))), tuple(silent))
+
+    def _group(self, name: str) -> Group:
+        if not isinstance(self._provider, Group):
+            text = 'with transport = "i2p" no gossip carries messages: call the other nodes one by one'
+            raise Refused(409, "no-gossip", text)
+        if name.startswith(RESERVED_PREFIX):
+            raise Refused(400, "bad-request", f"names that begin with {RESERVED_PREFIX} are for gossip itself")
+        return self._provider
+
+    # -- what others send ----------------------------------------------------------------------------------------------
+
+    def event_received(self, event: UserEvent) -> None:
+        """Note a user event of another node in the trace."""
+        self._note_event(event.name, event.body, event.message_id.origin)
+
+    def query_received(self, query: Query) -> None:
+        """Answer a query of another node, if this node knows an answer; note it in the trace."""
+        answer = self._answer(query.name)
+        if answer is not None and isinstance(self._provider, Group):
+            try:
+                self._provider.answer(query, answer)
+            except BusyError:
+                answer = None
+        self._note_query(query.name, query.body, query.message_id.origin, answered=answer is not None)
+
+    def _answer(self, name: str) -> bytes | None:
+        answer = self._answers.get(name)
+        return None if answer is None else answer.encode()
+
+    def _note_event(self, name: str, body: bytes, sender: NodeId) -> None:
+        facts = {"name": printable(name), "payload": _text(body), "from": self._member_directory.name_of(sender)}
+        self._trace.append("user-event", facts)
+
+    def _note_query(self, name: str, body: bytes, sender: NodeId, *, answered: bool) -> None:
+        sender_name = self._member_directory.name_of(sender)
+        facts: dict[str, Scalar] = {"name": printable(name), "payload": _text(body), "from": sender_name}
+        self._trace.append("query", {**facts, "answered": answered})
+
+
+def _text(body: bytes) -> str:
+    """At most 512 bytes as one printable line."""
+    return printable(body.decode(errors="backslashreplace"))
+
+
+def _refusal(error: Exception) -> Refused:
+    return Refused(503, "busy", str(error)) if isinstance(error, BusyError) else Refused(400, "bad-request", str(error))

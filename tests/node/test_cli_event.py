@@ -1,0 +1,118 @@
+"""`garlicfarm event`, `query` and `events`: what they ask of a node, and what they print."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from bridge.api.control import QueryAnswer, QueryAnswerView, Refused
+from bridge.api.trace import EventPage
+from bridge.cli.main import cli
+from bridge.node.events.event_log import EventLog
+from bridge.node.membership.user_messages import UserMessages
+from tests.node.test_cli_commands import Node, served
+
+
+class FakeMessages:
+    """Takes every event; of the nodes, node-2 answers queries and node-3 is silent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str]] = []
+        self.asked: list[tuple[str, str, float]] = []
+
+    def send(self, name: str, payload: str) -> None:
+        """Remember it."""
+        if name == "gossip:x":
+            raise Refused(400, "bad-request", "names that begin with gossip: are for gossip itself")
+        self.sent.append((name, payload))
+
+    async def ask(self, name: str, payload: str, timeout_s: float) -> QueryAnswer:
+        """One answer to `ping`."""
+        await trio.lowlevel.checkpoint()
+        self.asked.append((name, payload, timeout_s))
+        answers = (QueryAnswerView("node-2", "02" * 8, "node-2\x1b[2J"),) if name == "ping" else ()
+        return QueryAnswer(name, answers, ("node-3",))
+
+
+class TalkingNode(Node):
+    """A node with a trace and user messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fake = FakeMessages()
+        self.messages = cast("UserMessages", self.fake)
+        self.trace = EventLog("node-1", lambda: 1_767_225_600_000)
+
+    async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
+        """Of the trace."""
+        return await self.trace.wait(cursor, limit, wait_ms)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[TalkingNode]:
+    found = TalkingNode()
+    with served(tmp_path / "control.sock", found):
+        yield found
+
+
+@pytest.fixture
+def garlicfarm(tmp_path: Path) -> Callable[..., Result]:
+    def call(*arguments: str) -> Result:
+        return CliRunner().invoke(cli, list(arguments), env={"GARLICFARM_NODE": str(tmp_path)})
+
+    return call
+
+
+def test_an_event_is_sent_with_its_payload(node: TalkingNode, garlicfarm: Callable[..., Result]) -> None:
+    assert garlicfarm("event", "deploy", "version 2").stdout == "The event deploy is on its way to all nodes.\n"
+    assert json.loads(garlicfarm("event", "deploy", "--json").stdout) == {"schema": 1, "name": "deploy"}
+    assert node.fake.sent == [("deploy", "version 2"), ("deploy", "")]
+
+
+def test_a_refused_event_ends_with_the_reason(node: TalkingNode, garlicfarm: Callable[..., Result]) -> None:
+    result = garlicfarm("event", "gossip:x")
+    assert result.exit_code == 1
+    assert result.stderr == "garlicfarm: the node refused: names that begin with gossip: are for gossip itself\n"
+    assert node.fake.sent == []
+
+
+def test_answers_are_listed_by_node_and_the_silent_are_named(
+    node: TalkingNode, garlicfarm: Callable[..., Result]
+) -> None:
+    result = garlicfarm("query", "ping", "hello", "--timeout", "2.5")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == ["NODE    ANSWER", "node-2  node-2\\x1b[2J"]
+    assert result.stderr == "No answer in time from: node-3\n"
+    assert node.fake.asked == [("ping", "hello", 2.5)]
+    assert json.loads(garlicfarm("query", "ping", "--json").stdout) == {
+        "schema": 1,
+        "name": "ping",
+        "answers": [{"node": "node-2", "id": "02" * 8, "payload": "node-2\x1b[2J"}],
+        "silent": ["node-3"],
+    }
+
+
+def test_a_query_without_an_answer_says_which_there_are(node: TalkingNode, garlicfarm: Callable[..., Result]) -> None:
+    result = garlicfarm("query", "weather")
+    assert result.stderr == "No node knows an answer to weather; every node answers ping and version.\n"
+    assert garlicfarm("query", "ping", "--timeout", "21").exit_code == 2
+    assert node.fake.asked == [("weather", "", 5.0)]
+
+
+def test_the_trace_is_listed_by_kind_and_its_end_is_shown(node: TalkingNode, garlicfarm: Callable[..., Result]) -> None:
+    for number in range(1_200):
+        node.trace.append("user-event", {"name": "deploy", "payload": f"v{number}", "from": "oslo"})
+        if number % 300 == 0:
+            node.trace.append("query", {"name": "ping", "payload": "", "from": "oslo", "answered": True})
+    assert garlicfarm("events", "--kind", "user-event", "--limit", "2").stdout.splitlines() == [
+        "00:00:00 node-1 user-event name=deploy payload=v1198 from=oslo",
+        "00:00:00 node-1 user-event name=deploy payload=v1199 from=oslo",
+    ]
+    found = json.loads(garlicfarm("events", "--kind", "query", "--json").stdout)
+    assert len(found["events"]) == 4
+    assert found["next"] == node.trace.next_cursor
+    assert found["lost"] == 1_200 - 1_024

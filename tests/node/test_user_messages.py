@@ -1,0 +1,160 @@
+"""User events and queries of operators: what reaches the other nodes, what they answer, and what is refused."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+
+import gossip
+from bridge.api.control import QueryAnswerView, Refused
+from bridge.api.trace import TraceEvent
+from bridge.node.events.event_log import EventLog
+from bridge.node.membership.member_directory import MemberDirectory
+from bridge.node.membership.user_messages import UserMessages
+from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
+from gossip import QueryReceived, UserEventReceived
+from gossip.node.requests import REQUESTS_BURST
+from tests.node.gossip_farm import RING, in_simulated_time
+from tests.node.gossip_network import MemoryNetwork
+
+HOME = "127.0.0.1"
+
+
+def metadata(name: str) -> bytes:
+    return encode_metadata(NodeMetadata("demo", name, RoleHint.OBSERVER, None, f"tcp://{HOME}:7669", bytes(32)))
+
+
+class Node:
+    """The parts of a node that user messages need."""
+
+    def __init__(self, group: gossip.Group, name: str) -> None:
+        self.group = group
+        self.trace = EventLog(name, lambda: 0)
+        self.directory = MemberDirectory(group.node_id, name, group.members)
+        self.messages = UserMessages(group, self.directory, self.trace, {"ping": name, "version": "0.1.0"})
+
+    async def run(self) -> None:
+        """Take what gossip tells, until cancelled."""
+        async for numbered in self.group.events():
+            self.directory.refresh()
+            match numbered.event:
+                case UserEventReceived(event):
+                    self.messages.event_received(event)
+                case QueryReceived(query):
+                    self.messages.query_received(query)
+                case _:
+                    pass
+
+    def noted(self) -> list[TraceEvent]:
+        """Its trace."""
+        return list(self.trace.read(1).events)
+
+    async def until_met(self, other: "Node") -> None:
+        """Until it knows the other one."""
+        with trio.fail_after(60):
+            async for _ in self.group.events():
+                self.directory.refresh()
+                if other.group.node_id in self.directory.reachable():
+                    return
+
+
+def seed_of(group: gossip.Group) -> tuple[str]:
+    return (f"{group.info.address.host}:{group.info.address.port}",)
+
+
+async def two_nodes(story: Callable[[Node, Node], Any]) -> None:
+    network = MemoryNetwork()
+    async with (
+        gossip.open(HOME, key=RING, metadata=metadata("oslo"), network=network) as first,
+        gossip.open(HOME, key=RING, metadata=metadata("kyoto"), seeds=seed_of(first), network=network) as second,
+        trio.open_nursery() as nursery,
+    ):
+        oslo, kyoto = Node(first, "oslo"), Node(second, "kyoto")
+        nursery.start_soon(oslo.run)
+        nursery.start_soon(kyoto.run)
+        await oslo.until_met(kyoto)
+        await kyoto.until_met(oslo)
+        await story(oslo, kyoto)
+        nursery.cancel_scope.cancel()
+
+
+@in_simulated_time
+async def test_an_event_stands_in_the_trace_of_every_node_with_its_senders_name() -> None:
+    async def story(oslo: Node, kyoto: Node) -> None:
+        oslo.messages.send("deploy", "version\x1b[2J 2")
+        with trio.fail_after(60):
+            while not kyoto.noted():  # noqa: ASYNC110 - the trace is what an operator reads
+                await trio.sleep(0.1)
+        for node in (oslo, kyoto):
+            [event] = node.noted()
+            assert event.kind == "user-event"
+            assert event.data == {"name": "deploy", "payload": "version\\x1b[2J 2", "from": "oslo"}
+
+    await two_nodes(story)
+
+
+@in_simulated_time
+async def test_every_node_answers_the_queries_that_it_knows_and_the_question_ends_with_the_last_answer() -> None:
+    async def story(oslo: Node, kyoto: Node) -> None:
+        before = trio.current_time()
+        answer = await oslo.messages.ask("ping", "", 20.0)
+        assert trio.current_time() - before < 10
+        assert answer.answers == (
+            QueryAnswerView("kyoto", kyoto.group.node_id.hex(), "kyoto"),
+            QueryAnswerView("oslo", oslo.group.node_id.hex(), "oslo"),
+        )
+        assert answer.silent == ()
+        assert [each.payload for each in (await kyoto.messages.ask("version", "", 20.0)).answers] == ["0.1.0", "0.1.0"]
+        assert kyoto.noted()[0].data == {"name": "ping", "payload": "", "from": "oslo", "answered": True}
+
+    await two_nodes(story)
+
+
+@in_simulated_time
+async def test_a_query_that_no_node_knows_is_noted_and_not_answered() -> None:
+    async def story(oslo: Node, kyoto: Node) -> None:
+        answer = await oslo.messages.ask("weather", "now", 5.0)
+        assert (answer.answers, answer.silent) == ((), ("kyoto",))
+        for node in (oslo, kyoto):
+            [event] = node.noted()
+            assert (event.kind, event.data["answered"], event.data["from"]) == ("query", False, "oslo")
+
+    await two_nodes(story)
+
+
+@in_simulated_time
+async def test_what_gossip_would_not_carry_is_refused_with_the_reason() -> None:
+    async with gossip.open(HOME, key=RING, network=MemoryNetwork()) as group:
+        messages = Node(group, "oslo").messages
+        for name, payload, reason in (
+            ("", "", "a name of 1 to 32 printable characters"),
+            ("x" * 33, "", "a name of 1 to 32 printable characters"),
+            ("x", "ü" * 257, "at most 512 bytes, not 1 and 514"),
+            ("gossip:keys", "", "are for gossip itself"),
+        ):
+            with pytest.raises(Refused, match=reason) as refused:
+                messages.send(name, payload)
+            assert (refused.value.status, refused.value.code) == (400, "bad-request")
+        for _ in range(int(REQUESTS_BURST)):
+            messages.send("x", "")
+        with pytest.raises(Refused, match="per second") as refused:
+            messages.send("x", "")
+        assert refused.value.status == 503
+
+
+async def test_a_node_alone_has_its_own_answer_at_once() -> None:
+    async with gossip.open(HOME, key=RING, network=MemoryNetwork()) as group:
+        with trio.fail_after(5):
+            answer = await Node(group, "oslo").messages.ask("ping", "", 20.0)
+    assert [(each.node, each.payload) for each in answer.answers] == [("oslo", "oslo")]
+
+
+async def test_without_gossip_a_message_is_refused() -> None:
+    directory = cast("MemberDirectory", SimpleNamespace(reachable=frozenset))
+    messages = UserMessages(cast("Any", SimpleNamespace()), directory, EventLog("oslo", lambda: 0), {})
+    with pytest.raises(Refused, match="no gossip carries messages"):
+        messages.send("x", "")
+    with pytest.raises(Refused, match="no gossip carries messages"):
+        await messages.ask("x", "", 1.0)
