@@ -166,7 +166,7 @@ async def test_a_service_that_never_answers_is_given_up_after_the_timeout(
         await trio.sleep_forever()
         raise AssertionError((host, port))
 
-    monkeypatch.setattr("bridge.node.router.local_service.trio.open_tcp_stream", black_hole)
+    monkeypatch.setattr("bridge.node.router.router.trio.open_tcp_stream", black_hole)
     router = file_router(tmp_path, Leaf(LEAF, ("127.0.0.1", 9)), probe_timeout_s=2.0)
     before_s = trio.current_time()
     assert not (await router.local_leaf_status(LEAF.hash)).healthy

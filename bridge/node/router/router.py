@@ -26,7 +26,6 @@ import trio
 from bridge.core.log.records import LeafStatus, RouterStatus
 from bridge.node.events.event_log import clock_ms
 from bridge.node.router.host import HostSampler, LoopLag
-from bridge.node.router.local_service import answers
 from bridge.wire.i2p.meta_lease_set import (
     STRUCTURE_LIMIT_BYTES,
     LeaseSetError,
@@ -105,6 +104,20 @@ def leaf_from_settings(destination: str, probe: str | None, master_hash: bytes |
     if found is None or int(found[3]) > _PORT_LIMIT:
         raise RouterError(f"probe {probe[:60]!r} of leaf {parsed.address} is not host:port, e.g. 127.0.0.1:8080")
     return Leaf(parsed, (found[1] or found[2], int(found[3])), master_hash)
+
+
+async def answers(host: str, port: int, timeout_s: float) -> bool:
+    """Whether a service accepts connections there."""
+    with trio.move_on_after(timeout_s):
+        try:
+            stream = await trio.open_tcp_stream(host, port)
+        except (OSError, ValueError):
+            return False
+        # A connection to a closed port out of the ephemeral range can meet itself; no service answered then.
+        answered: bool = stream.socket.getsockname() != stream.socket.getpeername()
+        await trio.aclose_forcefully(stream)
+        return answered
+    return False
 
 
 class LocalLeaves:
