@@ -33,8 +33,8 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
 
 @pytest.fixture(scope="module")
 def own_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """One for both stories of twins, which leave it as it was."""
-    with local_farm(tmp_path_factory.mktemp("twins"), 3) as made:
+    """One for both stories of copied nodes, which leave it as it was."""
+    with local_farm(tmp_path_factory.mktemp("copies"), 3) as made:
         yield made
 
 
@@ -159,10 +159,10 @@ def test_of_a_copied_state_directory_the_copy_stops_and_the_farm_goes_on(standin
     original = next(node for node in standing.nodes if node is not standing.leader())
     original.kill()
     with Farm(standing.directory, [copy_of(original, standing.directory / "copy")]) as others:
-        [twin] = others.nodes
-        twin.start()
-        assert twin.ended(START_BOUND_S) == 1
-        assert "this directory is a copy: it was made in another place" in tail(twin.log_file)
+        [second] = others.nodes
+        second.start()
+        assert second.ended(START_BOUND_S) == 1
+        assert "this directory is a copy: it was made in another place" in tail(second.log_file)
         original.start()
         standing.wait_settled()
     assert original.submit({"mark": "alone"}).outcome is SubmitOutcome.COMMITTED
@@ -172,11 +172,11 @@ def test_of_a_cloned_disk_one_stops_before_it_votes_and_no_term_has_two_leaders(
     original = next(node for node in standing.nodes if node is not standing.leader())
     others = [node for node in standing.nodes if node is not original]
     original.kill()
-    twin = copy_of(original, standing.directory / "clone")
-    as_a_cloned_disk_has_it(twin)
-    both = [original, twin]
+    second = copy_of(original, standing.directory / "clone")
+    as_a_cloned_disk_has_it(second)
+    both = [original, second]
     earlier = original.log_file.read_text()
-    with Farm(standing.directory, [twin]):
+    with Farm(standing.directory, [second]):
         for node in both:
             node.start()
         standing.wait_until(lambda: not all(node.running for node in both), START_BOUND_S, "one of the two stops")
@@ -188,5 +188,5 @@ def test_of_a_cloned_disk_one_stops_before_it_votes_and_no_term_has_two_leaders(
         standing.wait_until(lambda: voters(others[0]) == {1, 2, 3}, START_BOUND_S, "the farm stands")
         assert others[0].submit({"mark": "one of them"}).outcome is SubmitOutcome.COMMITTED
         assert others[1].submit({"mark": "and on"}).outcome is SubmitOutcome.COMMITTED
-    led = re.findall(r"leader-elected term=(\d+)", "".join(tail(node.log_file) for node in (*standing.nodes, twin)))
+    led = re.findall(r"leader-elected term=(\d+)", "".join(tail(node.log_file) for node in (*standing.nodes, second)))
     assert len(set(led)) == len(led), "one leader a term"

@@ -86,7 +86,7 @@ async def test_a_leader_whose_log_time_fits_into_no_entry_says_so_and_lives(auto
     at_log_time(stage, 2**53)
     async with on_duty(stage):
         await trio.sleep(60)
-        assert stage.records(Report), "it goes on with its other duties"
+        assert stage.records(Report), "it goes on with its other tasks"
         assert stage.records(Clock) == []
         assert 1 <= stage.events("clock-failed") <= 3, "told once, and not at each of the tries"
 
@@ -101,7 +101,7 @@ async def test_a_publisher_whose_second_fits_into_no_entry_says_so_and_lives(aut
         await trio.sleep(60)
         clocks = len(stage.records(Clock))
         await trio.sleep(10)
-        assert len(stage.records(Clock)) > clocks, "it goes on with its other duties"
+        assert len(stage.records(Clock)) > clocks, "it goes on with its other tasks"
         assert 1 <= stage.events("publish-failed") <= 10, "it tries again with growing pauses"
 
 

@@ -40,7 +40,7 @@ def ended_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseE
 
 
 @pytest.mark.parametrize(
-    "error", [NodeStopped("a twin lives"), StorageError("the storage is damaged at 7"), OSError("x")]
+    "error", [NodeStopped("another instance runs"), StorageError("the storage is damaged at 7"), OSError("x")]
 )
 def test_a_node_that_cannot_go_on_says_why_in_its_last_line(
     ended_by: Callable[[BaseException], Result], error: Exception

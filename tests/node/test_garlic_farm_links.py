@@ -448,7 +448,7 @@ async def test_a_large_request_has_time_to_get_there_before_silence_counts(
     await trio.aclose_forcefully(theirs)
 
 
-async def test_a_repeated_incident_is_counted_each_time_and_told_once_in_a_while(autojump_clock: MockClock) -> None:
+async def test_a_repeated_incident_is_counted_each_time_and_reported_once_in_a_while(autojump_clock: MockClock) -> None:
     del autojump_clock
     told: list[Incident] = []
     metrics = Metrics(told.append)

@@ -289,7 +289,7 @@ async def test_a_node_that_peers_remember_under_a_higher_generation_makes_the_ne
 
 
 @in_simulated_time
-async def test_a_node_whose_state_directory_was_copied_meets_its_twin_and_one_of_them_stops(tmp_path: Path) -> None:
+async def test_a_node_whose_state_directory_was_copied_meets_the_copy_and_one_of_them_stops(tmp_path: Path) -> None:
     original, copy = tmp_path / "original", tmp_path / "copy"
     load_identity(original)
     shutil.copytree(original, copy)
@@ -300,7 +300,7 @@ async def test_a_node_whose_state_directory_was_copied_meets_its_twin_and_one_of
         second = await farm.start(seed, first, state_directory=copy)
         assert second.node_id == first.node_id
         await trio.sleep(30)
-        alarms = [event for twin in (first, second) for event in new_events(twin) if isinstance(event, Alarm)]
+        alarms = [event for agent in (first, second) for event in new_events(agent) if isinstance(event, Alarm)]
         assert [alarm.kind for alarm in alarms] == [AlarmKind.IDENTITY_CONFLICT]
         assert [first.describe().core.halted, second.describe().core.halted].count(True) == 1
 

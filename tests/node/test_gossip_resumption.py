@@ -67,7 +67,7 @@ RESUMPTIONS: list[Callable[[Machine], None]] = [
 
 
 @pytest.mark.parametrize("resume", RESUMPTIONS)
-def test_each_sign_of_a_resumption_is_told_once(resume: Callable[[Machine], None]) -> None:
+def test_each_sign_of_a_resumption_is_reported_once(resume: Callable[[Machine], None]) -> None:
     machine = Machine()
     watch = ResumptionWatch(machine.clocks())
     machine.pass_time(SECOND_NS)

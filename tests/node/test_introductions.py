@@ -130,7 +130,7 @@ async def test_a_goodbye_is_signed_as_one_and_no_part_of_it_serves_as_an_announc
     assert known(carol) == {bob.node_id: Status.ALIVE}
 
 
-async def test_a_copy_of_a_node_that_lives_is_told_to_be_its_twin_and_a_call_to_oneself_is_none() -> None:
+async def test_a_copy_of_a_running_node_is_reported_as_a_conflict_and_a_call_to_oneself_is_not() -> None:
     alice, copy = node(1, metadata=b"here"), node(1, metadata=b"there")
     handshake(alice, alice)
     assert news(alice) == []

@@ -54,7 +54,7 @@ class Tally:
         median = sorted(self.periods)[len(self.periods) // 2] if self.periods else 0.0
         return [
             f"{self.sent:,} datagrams in {len(self.periods)} groups: {outcomes}",
-            f"at odds when the lies ended: {self.torn} of {len(self.periods)} groups; twins halted: {self.halted}",
+            f"at odds when the lies ended: {self.torn} of {len(self.periods)} groups; copies halted: {self.halted}",
             f"agreed again after {median:.1f} periods at the median, {longest:.1f} at most (limit {PERIODS_TO_AGREE})",
         ]
 

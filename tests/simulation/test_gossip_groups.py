@@ -202,13 +202,13 @@ def test_a_node_that_lost_its_record_of_restarts_adopts_a_later_life() -> None:
 def test_of_two_live_nodes_with_one_identity_one_stops_with_an_alarm() -> None:
     network, nodes = formed(1, 4)
     network.restart(nodes[1], seeds=(0,))
-    twin = network.add(9, seeds=(0,), identity=1, generation=2)
+    second = network.add(9, seeds=(0,), identity=1, generation=2)
 
     def one_stopped() -> bool:
-        return nodes[1].core.describe().halted or twin.core.describe().halted
+        return nodes[1].core.describe().halted or second.core.describe().halted
 
-    must(network, one_stopped, within_ms=60_000, what="a twin that stops")
-    assert {alarm.kind for alarm in nodes[1].alarms + twin.alarms} == {AlarmKind.IDENTITY_CONFLICT}
+    must(network, one_stopped, within_ms=60_000, what="one of the two stops")
+    assert {alarm.kind for alarm in nodes[1].alarms + second.alarms} == {AlarmKind.IDENTITY_CONFLICT}
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)

@@ -114,7 +114,7 @@ def test_a_new_life_under_an_old_name_is_told_apart_by_its_generation_wherever_i
         view = seen(name, node)
         assert view is not None
         assert (view.status, view.info.address, view.incarnation.generation) == (Status.ALIVE, moved.address, 2)
-    assert moved.alarms == [], "the first life is over, so it is no twin"
+    assert moved.alarms == [], "the first run is over, so it is no conflict"
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)

@@ -249,16 +249,16 @@ def test_the_logs_of_this_file_have_every_kind_of_entry_in_them() -> None:
     changes: set[str] = set()
     for seed in range(3):
         world = World(seed)
-        twin = fresh()
+        second = fresh()
         for _ in range(ENTRIES):
             world.write()
             kinds.add(type(READER.read(world.log[-1]).record).__name__)
-            changes |= {type(each).__name__ for each in twin.apply(len(world.log), 1, READER.read(world.log[-1]))}
+            changes |= {type(each).__name__ for each in second.apply(len(world.log), 1, READER.read(world.log[-1]))}
     assert kinds == {
         "Clock", "CostFactor", "Exclusion", "Factors", "Force", "Foreign", "Level", "Publication", "Removal", "Report",
     }  # fmt: skip
     assert {
-        "PublicationAccepted", "PublicationRefused", "PublisherChanged", "ClockOff", "ExclusionChanged", "WishRefused",
-        "CostFactorChanged", "FactorsAccepted", "PublicationForced", "RemovalChanged",
+        "PublicationAccepted", "PublicationRefused", "PublisherChanged", "ClockOff", "ExclusionChanged",
+        "CommandRefused", "CostFactorChanged", "FactorsAccepted", "PublicationForced", "RemovalChanged",
         "EntryTooEarly", "LevelRaised",
     } <= changes  # fmt: skip

@@ -84,7 +84,7 @@ def test_a_stranger_who_only_says_goodbye_is_not_made_known() -> None:
     assert known.members() == ()
 
 
-def test_a_node_that_calls_itself_is_no_twin_and_another_process_of_its_identity_is() -> None:
+def test_a_node_that_calls_itself_is_no_conflict_and_another_process_of_its_identity_is() -> None:
     known = connection_membership()
     known.say(b"more")
     assert not known.hear(replace(known.own, credential=b"signed"), 0, first_hand=True)

@@ -329,7 +329,7 @@ def test_a_change_without_peers_is_told_to_all_known_members() -> None:
     assert isinstance(effects[-1], UseKeyring)
 
 
-def test_a_change_that_was_heard_is_told_on_once() -> None:
+def test_a_change_that_was_received_is_gossiped_further_once() -> None:
     story = keyed()
     story.befriend(1, 2)
     effects = story.hear(1, KeyringUpdate(IN_USE))

@@ -67,7 +67,7 @@ def test_with_the_health_multiplier_off_failed_rounds_stretch_nothing() -> None:
 
 
 @pytest.mark.parametrize("with_notice", [True, False])
-def test_a_suspect_is_told_on_each_ping_only_if_the_buddy_notice_is_on(
+def test_a_suspect_learns_of_it_by_each_ping_only_if_the_buddy_notice_is_on(
     with_notice: bool,  # noqa: FBT001 - the case
 ) -> None:
     story = Story(options=replace(Options.lan(), buddy_notice=with_notice))

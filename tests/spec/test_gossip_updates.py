@@ -224,7 +224,7 @@ def test_own_words_of_a_later_run_are_an_alarm_and_news_about_one_is_not() -> No
     assert not [each for each in effects if isinstance(each, Alarm)], "any node can say that"
 
 
-def test_a_later_life_elsewhere_is_a_question_of_twins_and_no_memory_lost() -> None:
+def test_a_later_run_elsewhere_is_an_identity_conflict_and_no_memory_lost() -> None:
     story = Story()
     story.befriend(1)
     elsewhere = replace(info_of(0, generation=6), address=Address("127.0.0.1", 9))
@@ -254,7 +254,7 @@ def test_a_ping_that_asks_for_a_higher_generation_of_ours_has_the_same_effect() 
     assert story.hear(1, later)[0] == AdoptGeneration(5)
 
 
-def test_a_live_twin_is_an_alarm_and_this_node_stops() -> None:
+def test_a_running_second_instance_is_an_alarm_and_this_node_stops() -> None:
     story = Story()
     story.befriend(1)
     story.hear_news(1, AliveUpdate(info_of(0, generation=2, address=ELSEWHERE)))
@@ -270,7 +270,7 @@ def test_a_live_twin_is_an_alarm_and_this_node_stops() -> None:
     assert story.swim.describe().halted
 
 
-def test_a_join_in_our_own_name_from_elsewhere_is_followed_up_as_a_twin() -> None:
+def test_a_join_in_our_own_name_from_elsewhere_is_checked_for_a_conflict() -> None:
     story = Story()
     story.hear(0, JoinReq(info_of(0, address=ELSEWHERE), b"t"), token_valid=True, source=ELSEWHERE)
     effects = story.pass_time(2_000)
@@ -301,7 +301,7 @@ def test_one_that_joins_from_elsewhere_under_a_known_incarnation_is_told_what_we
     assert len(effects) == 1, "no welcome"
 
 
-def test_an_earlier_life_of_ours_at_another_address_is_no_twin() -> None:
+def test_an_earlier_run_of_ours_at_another_address_is_no_conflict() -> None:
     story = Story()
     story.swim = Swim(info_of(0, generation=5), story.options, story.swim._random, 0)
     story.befriend(1)
@@ -311,7 +311,7 @@ def test_an_earlier_life_of_ours_at_another_address_is_no_twin() -> None:
     assert not story.swim.describe().halted
 
 
-def test_our_own_ping_that_comes_back_by_another_address_is_no_twin() -> None:
+def test_our_own_ping_that_comes_back_by_another_address_is_no_conflict() -> None:
     story = Story()
     story.befriend(1)
     story.hear_news(1, AliveUpdate(info_of(0, generation=2, address=ELSEWHERE)))
@@ -321,7 +321,7 @@ def test_our_own_ping_that_comes_back_by_another_address_is_no_twin() -> None:
     assert not story.swim.describe().halted
 
 
-def test_a_twin_that_pings_us_gets_an_answer_so_that_it_finds_out_too() -> None:
+def test_a_second_instance_that_pings_us_gets_an_answer_so_that_it_finds_out_too() -> None:
     story = Story()
     effects = story.hear(0, story.ping(0), source=ELSEWHERE)
     assert [target for target, _ in sent(effects, PingResponse)] == [ELSEWHERE]

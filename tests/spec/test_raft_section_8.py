@@ -440,7 +440,7 @@ def test_a_client_that_asks_for_it_is_told_when_its_proposal_stands_in_the_log()
     assert bench.all(ProposalAccepted) == []
 
 
-def test_a_client_that_does_not_ask_for_it_is_told_only_the_outcome() -> None:
+def test_a_client_that_does_not_ask_for_it_is_told_no_more_than_the_outcome() -> None:
     bench = Bench(1)
     bench.lead()
     bench.step(Proposed(7, (b"x",)))

@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 BOARD = "bridge.node.events.alarms"
 BOARDS = {"alarms", "_alarms"}
 PASSED_ON = {
-    # Gossip's alarms, under their own names. With a twin, or a rolled back directory, the node stops instead; and the
-    # farm gives gossip no `admit`.
+    # Gossip's alarms, under their own names. With a second instance, or a rolled back directory, the node stops;
+    # and the farm gives gossip no `admit`.
     "bridge.node.membership.gossip_events": {
         each.value
         for each in AlarmKind

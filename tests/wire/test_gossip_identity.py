@@ -130,7 +130,7 @@ def test_a_node_signs_its_own_departure_once_and_tells_no_other_without_its_proo
     assert leaving.source.credential == proved.proof, "one signature serves the leave and all who tell of it"
 
 
-def test_forged_riders_are_left_out_and_counted_while_the_ping_counts() -> None:
+def test_forged_updates_are_left_out_and_counted_while_the_ping_counts() -> None:
     forged = replace(SIGNED, incarnation=Incarnation(9, 9))
     payload = Payload((AliveUpdate(SIGNED), AliveUpdate(forged), VERDICT), 3, 2, sample=(forged, SIGNED))
     kept = Payload((AliveUpdate(SIGNED), VERDICT), 3, 2, sample=(SIGNED,))

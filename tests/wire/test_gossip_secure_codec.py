@@ -207,15 +207,15 @@ def test_a_response_on_its_way_through_a_helper_names_no_receiver_and_is_not_for
     assert requester.refuses(target.codec.outgoing(answer)).reason is Refusal.MISADDRESSED
 
 
-def test_only_another_holder_of_the_identity_s_key_can_answer_as_a_twin() -> None:
+def test_only_another_holder_of_the_identity_s_key_can_answer_as_a_second_instance() -> None:
     boris, liar = Node("boris"), Node("liar")
-    twin = Node("boris")
-    twin.codec = SecureCodec(Signer(twin.key), RING, b"t" * SECRETS_BYTES)
+    second = Node("boris")
+    second.codec = SecureCodec(Signer(second.key), RING, b"t" * SECRETS_BYTES)
     name = boris.info.node_id
     answer = PingResponse(name, name, Incarnation(1, 0), 1 << 63, 0)
-    assert boris.take(twin.codec.outgoing(answer, name)).message == answer
+    assert boris.take(second.codec.outgoing(answer, name)).message == answer
 
-    proof = conflict_proof(twin.key, b"t" * 16, 1 << 63)
+    proof = conflict_proof(second.key, b"t" * 16, 1 << 63)
     own_proof = conflict_proof(boris.key, sha512(b"boris").digest()[:16], 1 << 63)
     for forged in (b"", bytes(112), proof[:-1], conflict_proof(liar.key, b"l" * 16, 1 << 63), own_proof):
         claimed = liar.codec.outgoing(replace(answer, proof=forged), name)

@@ -336,6 +336,6 @@ def test_whatever_is_built_and_signed_round_trips_and_verifies(
 
 
 def test_another_destination_of_the_same_key_is_another_structure() -> None:
-    twin = ed25519_destination(DESTINATION.signing_key, bytes(32))
-    moved = replace(signed(), destination=twin)
+    second = ed25519_destination(DESTINATION.signing_key, bytes(32))
+    moved = replace(signed(), destination=second)
     assert not verify(moved).holds
