@@ -17,7 +17,7 @@ from bridge.node.local_node import Beginning, LocalNode
 from bridge.node.membership.admissions import AdmissionStore
 from bridge.node.membership.farm_peers import FarmPeers, KnownFarm
 from bridge.node.membership.forming import Forming
-from bridge.node.membership.member_directory import MemberDirectory
+from bridge.node.membership.member_directory import MemberDirectory, OwnMetadata, first_metadata, metadata_bytes
 from bridge.node.membership.membership_provider import (
     GroupKeys,
     MembershipProvider,
@@ -25,7 +25,6 @@ from bridge.node.membership.membership_provider import (
     open_membership,
     words_of,
 )
-from bridge.node.membership.node_metadata import OwnMetadata, first_metadata, metadata_bytes
 from bridge.node.membership.user_messages import UserMessages
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.connecting import Connecting, Transport

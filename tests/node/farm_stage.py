@@ -31,6 +31,7 @@ from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import Replica
 from bridge.node.router.router import MeasuredStatus, RouterError
 from bridge.node.security.signing_keys import HeldKey
+from bridge.node.settings.timing import Patience
 from bridge.node.tasks.background_tasks import BackgroundTasks
 from bridge.node.tasks.published_store import PublishedStore
 from bridge.node.tasks.task_context import TaskContext, router_alarm
@@ -182,7 +183,7 @@ class StageReplica:
     """What becomes of a submission; None: it is committed."""
     barrier: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     """What happens while a linearizable read waits."""
-    apply_patience_s: float = 5.0
+    patience: Patience = field(default_factory=Patience)
     role_changed: trio.Event = field(default_factory=trio.Event)
 
     async def role_changes(self) -> None:

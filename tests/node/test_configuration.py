@@ -8,12 +8,11 @@ from bridge.core.log.records import PublishConfig
 from bridge.node.settings.choices import Pace, Timing
 from bridge.node.settings.configuration import (
     ConfigurationError,
-    Machine,
     NodeConfiguration,
     Overrides,
     load_configuration,
 )
-from bridge.node.settings.lan_address import Network, NoAddressError, private_host
+from bridge.node.settings.machine import Machine, Network, NoAddressError, private_host
 from bridge.node.settings.masters import MasterSettings
 from bridge.wire.i2p.destination_keys import new_demo_leaf
 from consensus.protocols.garlic_farm.wire.proxy import ProxyMode

@@ -9,8 +9,8 @@ import trio
 from bridge.node.raft.connecting import Connecting, HandshakeWords, load_transport
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import load_farm_key, save_farm_key
-from bridge.node.settings.configuration import Machine, load_configuration
-from bridge.node.settings.lan_address import Network
+from bridge.node.settings.configuration import load_configuration
+from bridge.node.settings.machine import Machine, Network
 from bridge.wire.keys.farm_key import new_farm_key
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics

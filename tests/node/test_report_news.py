@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.log.records import LeafStatus, Report
 from bridge.node.settings.configuration import reported_settings
-from bridge.node.tasks.report_news import CONFIGURATION_EVERY_MS, ReportNews
+from bridge.node.tasks.reporting import CONFIGURATION_EVERY_MS, ReportNews
 from bridge.wire.i2p.structures import base64_encode
 from bridge.wire.log.entries import encode
 from tests.node.farm_stage import LEAF, NOW_MS, Stage, machine_clock, rival_report

@@ -13,7 +13,8 @@ from trio.testing import MockClock
 from bridge.api.control import SubmitOutcome
 from bridge.core.log.records import Admission as AdmissionRecord
 from bridge.core.log.records import Approval, Clock, Eviction, Level
-from bridge.node.raft.replica import SUBMIT_PATIENCE_SECONDS, Replica, RequestGateway
+from bridge.node.raft.replica import Replica, RequestGateway
+from bridge.node.settings.timing import Patience
 from bridge.wire.log.entries import encode
 from consensus.core import messages as core
 from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
@@ -110,6 +111,7 @@ def replica(server: Server, client: Client | None = None) -> Replica:
         NoSessions(),
         cast("Members", None),
         Identity("c", OWN),
+        Patience(),
     )
 
 
@@ -259,7 +261,7 @@ async def test_a_submission_refused_to_the_end_is_refused_with_the_last_reason(a
         began = trio.current_time()
         answer = await replica(Server(role=FOLLOWING), Client([last])).submit(b"{}")
         assert (answer.outcome, answer.reason) == (SubmitOutcome.REFUSED, "server 2 knows no leader")
-        assert trio.current_time() - began <= SUBMIT_PATIENCE_SECONDS + 1
+        assert trio.current_time() - began <= Patience().submit_s + 1
 
 
 async def test_a_submission_of_unknown_fate_is_not_repeated_unless_it_may_be_there_twice(

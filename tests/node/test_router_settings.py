@@ -13,8 +13,8 @@ from bridge.node.router.link import Link, Software
 from bridge.node.router.router import FileRouter
 from bridge.node.security.key_files import KeyFileError, write_private_file
 from bridge.node.settings.choices import RouterKind
-from bridge.node.settings.configuration import ConfigurationError, Machine, NodeConfiguration, load_configuration
-from bridge.node.settings.lan_address import Network
+from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, load_configuration
+from bridge.node.settings.machine import Machine, Network
 from bridge.node.settings.router import I2cpSettings
 from gossip.node.discovery import LanInterface
 

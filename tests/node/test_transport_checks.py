@@ -10,8 +10,8 @@ from bridge.node.doctor.transport_checks import transport_checks
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.security.certificates import ALARM, look_at_certificate
-from bridge.node.settings.configuration import Machine, load_configuration
-from bridge.node.settings.lan_address import Network
+from bridge.node.settings.configuration import load_configuration
+from bridge.node.settings.machine import Machine, Network
 from consensus.net.tls import load_or_create_certificate
 from gossip.node.discovery import LanInterface
 from tests.i2p_proxy import LOOPBACK, I2pProxy

@@ -4,6 +4,8 @@ Raft keeps a leader only if broadcastTime << electionTimeout (section 5.6). If a
 takes about as long as followers wait, any delay causes an election. The leader measures the time from proposing a clock
 entry until it is committed; this costs no extra message. The median of several measurements is used, so that one slow
 write raises no alarm. The paper asks for a tenth of the timeout; the alarm is raised at a fifth.
+
+A module of its own: it is pure, and the task that measures is not.
 """
 
 from collections import deque

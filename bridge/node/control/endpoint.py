@@ -1,6 +1,8 @@
 """The control endpoint of a node: what it shows and what it does, behind one server.
 
 JoinedNode, CurrentFarm ──▶ ViewBuilder ──▶ NodePort, IdentityAdmin, KeyPort ──▶ routes ──▶ ControlServer
+
+A module of its own: it joins the parts of this folder, as `bridge.node.app` joins those of the node.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,14 @@
-"""Who is who: the members that gossip knows, with what their signed metadata says about names, addresses and ids.
+"""What nodes say of themselves in their signed metadata: names, addresses and ids of the members, and of this node.
+
+    gossip's members ──▶ MemberDirectory ──▶ who has which name, Raft id, endpoint, certificate
+
+    Forming (notice) ──┐
+    Replica (Raft id) ─┼──▶ OwnMetadata ──▶ NodeMetadata, signed by gossip
+    Reconciling ───────┘    (admissions, while this node leads)
 
 Metadata is decoded once for each incarnation of a member. A member whose metadata cannot be read is known to gossip but
-not to the farm: it is counted, and left out here.
+not to the farm: it is counted, and left out here. Each change of this node's own metadata is announced as a whole, so
+no part can overwrite what another one said.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,8 +17,17 @@ from dataclasses import dataclass, replace
 import trio
 
 from bridge.api.build_view import Facts
+from bridge.core.formation.founding import FormationNotice
 from bridge.core.formation.messages import Member as FormationMember
-from bridge.wire.membership.metadata import MetadataError, NodeMetadata, RoleHint, decode_metadata
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.wire.membership.metadata import (
+    MetadataError,
+    NodeMetadata,
+    RoleHint,
+    decode_metadata,
+    encode_metadata,
+    fitting_admissions,
+)
 from consensus.protocols.garlic_farm import PeerAddress
 from gossip import Member, NodeId, NodeInfo, Status
 from gossip.node import parse_endpoint
@@ -34,6 +50,9 @@ class DirectoryEntry:
     def reachable(self) -> bool:
         """Gossip has not given it up."""
         return self.status in {Status.ALIVE, Status.SUSPECT}
+
+
+Admissions = tuple[tuple[bytes, int], ...]
 
 
 class MemberDirectory:
@@ -161,3 +180,56 @@ class MemberDirectory:
             self._listed[node_id] = DirectoryEntry(
                 node_id, status, metadata, info.credential[:PUBLIC_KEY_BYTES], signed
             )
+
+
+def first_metadata(cluster: str, name: str, endpoint: str, fingerprint: bytes | None) -> NodeMetadata:
+    """What a node says when it starts."""
+    return NodeMetadata(
+        cluster=cluster,
+        name=name,
+        role=RoleHint.ELIGIBLE,
+        endpoint=endpoint,
+        fingerprint=fingerprint,
+        feature_level=SUPPORTED_LEVEL,
+    )
+
+
+def metadata_bytes(metadata: NodeMetadata) -> bytes:
+    """The same for gossip, with as many admissions as there is room for."""
+    return encode_metadata(fitting_admissions(metadata))
+
+
+class OwnMetadata:
+    """What this node says of itself now."""
+
+    def __init__(self, first: NodeMetadata, announce: Callable[[bytes], None]) -> None:
+        """`announce` has been told `first`, and is told every change."""
+        self._now = first
+        self._announce = announce
+
+    @property
+    def notice(self) -> FormationNotice:
+        """How far formation has got."""
+        return self._now.notice
+
+    @property
+    def fingerprint(self) -> bytes | None:
+        """Of the certificate that this node shows."""
+        return self._now.fingerprint
+
+    def notice_changed(self, notice: FormationNotice) -> None:
+        """Formation has got further."""
+        self._change(replace(self._now, notice=notice))
+
+    def server_runs(self, raft_id: int) -> None:
+        """This node's Raft server runs, under this id."""
+        self._change(replace(self._now, raft_id=raft_id, role=RoleHint.VOTER))
+
+    def tell(self, admissions: Admissions) -> None:
+        """Routers that were admitted are told their Raft ids."""
+        if admissions != self._now.admissions:
+            self._change(replace(self._now, admissions=admissions))
+
+    def _change(self, metadata: NodeMetadata) -> None:
+        self._now = metadata
+        self._announce(metadata_bytes(metadata))

@@ -6,6 +6,8 @@
 
 A node that stored such a thing would stop at it, after each start again. A node that refuses it lags behind and says
 so (`notices`): it goes on where it is as soon as the version is there.
+
+A module of its own: these checks are made before entries are stored, on bytes alone; the replica stores and applies.
 """
 
 from collections.abc import Iterator

@@ -32,7 +32,7 @@ from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.commit_store import keep_commit_note
 from bridge.node.raft.farm_content import CHECKS
 from bridge.node.raft.member_rules import farm_member_rules, member_request_tuning
-from bridge.node.settings.timing import Profile
+from bridge.node.settings.timing import Patience, Profile
 from bridge.wire.log.entries import decode
 from consensus import (
     GARLIC_FARM,
@@ -88,11 +88,8 @@ STORAGE_NOTE_TEXT = (
 _NOTED_ID = re.compile(rb"^Raft id ([1-9][0-9]{0,9})$", re.MULTILINE)
 _NOTE_LIMIT_BYTES = 1024
 UNKNOWN_ENDPOINT = "tcp://unknown.invalid:7669"
-SUBMIT_PATIENCE_SECONDS = 15.0
 SUBMIT_RETRY_SECONDS = 0.1
-APPLY_PATIENCE_SECONDS = 5.0
 SUBMIT_GRACE_SECONDS = 1.0
-CLIENT_PATIENCE_SECONDS = 5.0
 _LEADERS_WORDS = (b'"clock"', b'"admission"', b'"approval"', b'"eviction"', b'"rekeying"', b'"level"', b"\\")
 LEADERS_OWN_TEXT = "a client sent a clock entry, or one about who belongs to the farm; only the leader writes those"
 NO_ANSWER = "no answer in time: the entry may be committed or not; look into the log"
@@ -135,15 +132,9 @@ class Replica:
         sessioned: ExecutedRequests,
         members: Members,
         identity: Identity,
-        *,
-        submit_patience_s: float = SUBMIT_PATIENCE_SECONDS,
-        apply_patience_s: float = APPLY_PATIENCE_SECONDS,
-        client_patience_s: float = CLIENT_PATIENCE_SECONDS,
+        patience: Patience,
     ) -> None:
-        self._submit_patience_s = submit_patience_s
-        self.apply_patience_s = apply_patience_s
-        """How long this server's own copy of what was committed is waited for."""
-        self._client_patience_s = client_patience_s
+        self.patience = patience
         self.server = server
         self.members = members
         self.identity = identity
@@ -208,7 +199,7 @@ class Replica:
         """
         if is_leaders_own(command):
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=LEADERS_OWN_TEXT)
-        deadline = trio.current_time() + self._submit_patience_s
+        deadline = trio.current_time() + self.patience.submit_s
         doubtful = False
         while True:
             answer = SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason=NO_ANSWER)
@@ -229,7 +220,7 @@ class Replica:
 
     async def read_barrier(self) -> Index:
         """Wait until this node has applied everything acknowledged before the call. Raises what `refusals` lists."""
-        return await read_barrier_anywhere(self.server, self._others, patience_s=self._submit_patience_s)
+        return await read_barrier_anywhere(self.server, self._others, patience_s=self.patience.submit_s)
 
     async def _submit_once(self, command: bytes, patience_s: float, *, repeat_unknown: bool) -> SubmitAnswer:
         client = self._others
@@ -237,7 +228,7 @@ class Replica:
             return _answer_of(await self.server.propose((command,)))
         try:
             sent = await client.submit(
-                (command,), patience_s=min(self._client_patience_s, patience_s), repeat_unknown=repeat_unknown
+                (command,), patience_s=min(self.patience.client_s, patience_s), repeat_unknown=repeat_unknown
             )
         except GarlicFarmError as error:
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=str(error))
@@ -355,18 +346,7 @@ async def open_replica(
         rules = farm_member_rules(applied_state, server, resolve, founding, profile, settings.voters_max)
         requests = MemberRequests(server, server_id, links, rules, metrics, member_request_tuning(profile))
         members = Members(Joining(server, server_id, _told_to_leave), requests)
-        replica = Replica(
-            server,
-            links,
-            client,
-            server_id,
-            applied_state,
-            members,
-            identity,
-            submit_patience_s=profile.submit_patience_s,
-            apply_patience_s=profile.apply_patience_s,
-            client_patience_s=profile.client_patience_s,
-        )
+        replica = Replica(server, links, client, server_id, applied_state, members, identity, profile.patience)
         replica.voters_are(raft.describe().configuration)
         async with trio.open_nursery() as nursery:
             await nursery.start(client.run)

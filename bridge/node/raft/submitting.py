@@ -91,7 +91,7 @@ class Submitting:
         answer = replace(await self._replica.submit(entry, repeat_unknown=True), request=str(request))
         if answer.outcome is not SubmitOutcome.COMMITTED or answer.index is None:
             return answer
-        with trio.move_on_after(self._replica.apply_patience_s), suppress(ServerStoppedError):
+        with trio.move_on_after(self._replica.patience.apply_s), suppress(ServerStoppedError):
             await self._replica.server.wait_applied(answer.index)
             session = self._applied_state.request_of(entry)
             first = None if session is None else self._applied_state.farm.position_of(session)
@@ -106,7 +106,7 @@ class Submitting:
         """What names no request is not repeated; if it would act on the farm, the answer says whether it did."""
         answer = await self._replica.submit(entry)
         if answer.outcome is SubmitOutcome.COMMITTED and answer.index is not None and ends_like_proof(entry):
-            with trio.move_on_after(self._replica.apply_patience_s), suppress(ServerStoppedError):
+            with trio.move_on_after(self._replica.patience.apply_s), suppress(ServerStoppedError):
                 await self._replica.server.wait_applied(answer.index)
             return replace(answer, reason=self._applied_state.refusal_of(answer.index) or "")
         return answer

@@ -23,7 +23,6 @@ Unknown keys are refused, not ignored: a misspelt setting that silently keeps it
 """
 
 import re
-import socket
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,9 +31,8 @@ from bridge.core.log.records import NAME
 from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAULT
 from bridge.core.state.farm_state import MASTERS_MAX
 from bridge.node.router.router import Leaf, RouterError, leaf_from_settings
-from bridge.node.security.local_trust import default_state_directory
 from bridge.node.settings.choices import Admit, GossipTiming, Pace, RouterKind, Timing, TransportKind
-from bridge.node.settings.lan_address import Network, NoAddressError, private_host
+from bridge.node.settings.machine import Machine, NoAddressError, private_host
 from bridge.node.settings.masters import MasterSettings, read_leaf_master, read_masters
 from bridge.node.settings.reader import Section
 from bridge.node.settings.router import RouterSettings, router_settings
@@ -121,15 +119,6 @@ class Overrides:
     farm_key: Path | None = None
     state_dir: Path | None = None
     name: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What defaults are made of; a test brings its own."""
-
-    hostname: str = field(default_factory=socket.gethostname)
-    state_dir: Path = field(default_factory=default_state_directory)
-    network: Network = field(default_factory=Network)
 
 
 def load_configuration(

@@ -15,6 +15,15 @@ from consensus.protocols.garlic_farm import ClientOptions, ConnectionLimits, Con
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a submission, this server's own copy of what was committed, and one request to the leader may take."""
+
+    submit_s: float = 15.0
+    apply_s: float = 5.0
+    client_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """All times of one word.
 
@@ -27,9 +36,7 @@ class Profile:
     dial_s: float = 5.0
     links: LinkOptions = field(default_factory=LinkOptions)
     client: ClientOptions = field(default_factory=ClientOptions)
-    client_patience_s: float = 5.0
-    submit_patience_s: float = 15.0
-    apply_patience_s: float = 5.0
+    patience: Patience = field(default_factory=Patience)
     connection_limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     conversation: ConnectionOptions = field(default_factory=ConnectionOptions)
     formation: FormationTuning = field(default_factory=FormationTuning)
@@ -63,9 +70,7 @@ def _i2p() -> Profile:
         ),
         client=ClientOptions(reply_timeout_s=60.0, backoff_first_s=1.0, backoff_longest_s=15.0),
         # Within what a command waits for its node's answer: beyond it the request id serves to ask again.
-        client_patience_s=20.0,
-        submit_patience_s=20.0,
-        apply_patience_s=8.0,
+        patience=Patience(submit_s=20.0, apply_s=8.0, client_s=20.0),
         connection_limits=ConnectionLimits(handshake_s=45.0),
         conversation=ConnectionOptions(
             idle_s=900.0, stalled_s=60.0, request_s=120.0, least_bytes_per_s=4 * 1024, answer_s=120.0

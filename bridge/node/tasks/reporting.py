@@ -4,9 +4,20 @@ Each report asks the router anew and names itself (`request`), so that one whose
 nobody took within a period is out of date; the next report says it better. Reports that nobody takes still tell the
 publishing tasks how this node is, should they have to act alone. Who leaves for good says in a last report that it
 publishes no more: another one then takes over at once, and not when the silence is noticed.
+
+*What is news in a report:*
+
+    due at once     a leaf fell ill or recovered, came or went; this node became or ceased to be a master's publisher;
+                    what an operator allows it, or the end of its key, changed
+    said once       the structure that was published last, after each publication; the node's configuration, in the
+                    first report of a life and once an hour (the log is kept for days, and readers begin anywhere)
+
+Figures such as load move all the time and wait for the next report. What is said once is said again until a report with
+it was committed. With every report it would be most of the log: a structure is larger than all the rest.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -18,7 +29,6 @@ from bridge.core.log.records import LeafStatus, MetaStatus, Report, RouterStatus
 from bridge.node.router.router import RouterError
 from bridge.node.tasks.measuring import MeasuringTask
 from bridge.node.tasks.publishing import PublishingTask
-from bridge.node.tasks.report_news import ReportNews, gist_of
 from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.i2p.structures import destination_from_base64
 from bridge.wire.log.entries import encode
@@ -30,6 +40,8 @@ WITNESS_LAG_MS = 20_000
 """A clock entry that leaves log time so far behind this node's clock was held back by reports that were too old."""
 LOOK_SHARE = 0.25
 """Of a reporting period: how often leaves are looked at between reports."""
+CONFIGURATION_EVERY_MS = 3_600_000
+Gist = tuple[frozenset[tuple[str, bool]], frozenset[tuple[str, str, bool, int | None]]]
 
 
 class ReportingTask:
@@ -197,3 +209,41 @@ class ReportingTask:
             for leaf_hash in await context.router.local_leaf_hashes(destination_from_base64(master).hash):
                 behind.setdefault(leaf_hash, []).append(hash_of(master))
         return {each: found[0] if len(found) < len(masters) else None for each, found in behind.items()}
+
+
+def gist_of(leaves: tuple[LeafStatus, ...], masters: tuple[MetaStatus, ...]) -> Gist:
+    """What makes a report due at once when it changes."""
+    return (
+        frozenset((leaf.destination, leaf.healthy) for leaf in leaves),
+        frozenset(
+            (each.destination, each.publish_config.value, each.publishing, each.can_sign_until_s) for each in masters
+        ),
+    )
+
+
+class ReportNews:
+    """What one node has said so far. `configuration` is its allow-listed settings, without secrets."""
+
+    def __init__(self, configuration: Mapping[str, object]) -> None:
+        self._configuration = configuration
+        self._configuration_said_ms = -math.inf
+        self._structures_said: dict[str, str | None] = {}
+
+    def told(self, report: Report) -> tuple[Report, Mapping[str, object] | None]:
+        """The report without what was said already, and the configuration if it is due."""
+        masters = tuple(
+            replace(each, last_published_lease_set=None)
+            if each.last_published_lease_set == self._structures_said.get(each.destination)
+            else each
+            for each in report.masters
+        )
+        due = report.date_ms - self._configuration_said_ms >= CONFIGURATION_EVERY_MS
+        return replace(report, masters=masters), self._configuration if due and self._configuration else None
+
+    def committed(self, report: Report, configuration: Mapping[str, object] | None) -> None:
+        """This was said."""
+        for each in report.masters:
+            if each.last_published_lease_set is not None:
+                self._structures_said[each.destination] = each.last_published_lease_set
+        if configuration is not None:
+            self._configuration_said_ms = report.date_ms

@@ -7,6 +7,8 @@ destination's certificate. A signing key of zeros means that the file holds a tr
 its place (I2P proposal 123): it cannot sign further transient keys, so such a file is refused by name.
 
 A service that is multihomed already has an address which people know. With its key here the farm takes it over.
+
+A module of its own: it reads a format of I2P routers, which has nothing in common with the farm's own key files.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Which address of this machine a node uses on its LAN when nobody says.
+"""What the defaults of a node are made of: this machine's name, its state directory, and its address on the LAN.
 
     one private IPv4 network that is up          its address
     several                                      the one that the default route leaves by
@@ -7,13 +7,17 @@
 
 Guessing among several would work on most days and put a farm into a container bridge on the others, where nobody can
 be found and nothing says why.
+
+A module of its own: it asks the operating system, and a test brings its own `Machine`.
 """
 
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from bridge.node.security.local_trust import default_state_directory
 from gossip.node import LanInterface, lan_interfaces
 
 ELSEWHERE = ("192.0.2.1", 9)
@@ -42,6 +46,15 @@ class Network:
 
     interfaces: Callable[[], list[LanInterface]] = field(default=lan_interfaces)
     route_host: Callable[[], str | None] = field(default=default_route_host)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What defaults are made of; a test brings its own."""
+
+    hostname: str = field(default_factory=socket.gethostname)
+    state_dir: Path = field(default_factory=default_state_directory)
+    network: Network = field(default_factory=Network)
 
 
 def private_host(network: Network) -> str:
