@@ -44,11 +44,11 @@ def update_bytes(update: Update) -> int:
 class _Queued:
     __slots__ = ("is_alive", "sent", "size_bytes", "subject", "update")
 
-    def __init__(self, update: Update) -> None:
+    def __init__(self, update: Update, subject: NodeId, size_bytes: int, *, is_alive: bool) -> None:
         self.update = update
-        self.is_alive = isinstance(update, AliveUpdate)
-        self.subject = update.info.node_id if isinstance(update, AliveUpdate) else update.node_id
-        self.size_bytes = update_bytes(update)
+        self.subject = subject
+        self.size_bytes = size_bytes
+        self.is_alive = is_alive
         self.sent = 0
 
 
@@ -57,21 +57,26 @@ class UpdateQueue:
 
     def __init__(self, multiplier: int) -> None:
         self._multiplier = multiplier
-        self._queued: dict[NodeId, _Queued] = {}
+        self.queued: dict[NodeId, _Queued] = {}
         self._levels: list[dict[NodeId, _Queued]] = [{}]
 
-    def __len__(self) -> int:
-        return len(self._queued)
+    def add_alive(self, info: NodeInfo, size_bytes: int) -> None:
+        """Gossip that a member lives, and no longer an older update about it."""
+        self._add(_Queued(AliveUpdate(info), info.node_id, size_bytes, is_alive=True))
 
-    def add(self, update: Update) -> None:
-        """Gossip this update, and no longer an older one about the same member."""
-        queued = _Queued(update)
-        self.forget(queued.subject)
-        self._queued[queued.subject] = self._levels[0][queued.subject] = queued
+    def add_verdict(self, verdict: VerdictUpdate) -> None:
+        """Gossip a verdict, and no longer an older update about the same member."""
+        self._add(_Queued(verdict, verdict.node_id, update_bytes(verdict), is_alive=False))
+
+    def _add(self, queued: _Queued) -> None:
+        older = self.queued.get(queued.subject)
+        if older is not None:
+            del self._levels[older.sent][queued.subject]
+        self.queued[queued.subject] = self._levels[0][queued.subject] = queued
 
     def forget(self, node_id: NodeId) -> None:
         """Gossip nothing about this member any more."""
-        queued = self._queued.pop(node_id, None)
+        queued = self.queued.pop(node_id, None)
         if queued is not None:
             del self._levels[queued.sent][node_id]
 
@@ -79,21 +84,23 @@ class UpdateQueue:
         """The updates to send now to `receiver`, those sent least first, as many as fit; and the rest of the budget."""
         if receiver is not None and group_size <= _PAIR:
             # In a pair there is no other member to introduce the receiver to: it would be gossiped without end.
-            queued = self._queued.get(receiver)
+            queued = self.queued.get(receiver)
             if queued is not None and queued.is_alive:
                 self.forget(receiver)
         chosen, budget_bytes = self._choose(budget_bytes, receiver)
         limit = self._multiplier * ceil(log10(group_size + 1))
+        updates: list[Update] = []
         for queued in chosen:
+            updates.append(queued.update)
             del self._levels[queued.sent][queued.subject]
             queued.sent += 1
             if queued.sent >= limit:
-                del self._queued[queued.subject]
+                del self.queued[queued.subject]
                 continue
             if queued.sent == len(self._levels):
                 self._levels.append({})
             self._levels[queued.sent][queued.subject] = queued
-        return [queued.update for queued in chosen], budget_bytes
+        return updates, budget_bytes
 
     def _choose(self, budget_bytes: int, receiver: NodeId | None) -> tuple[list[_Queued], int]:
         chosen: list[_Queued] = []
@@ -141,12 +148,13 @@ class Piggyback:
     def relayed_payload(self, entry: Entry) -> Payload:
         """The payload of a ping that helpers pass on: the notice only, since they carry it at their own cost."""
         updates = (notice(entry, self._context.local.node_id),) if self._is_owed_notice(entry) else ()
-        return Payload(updates, self._context.local.info.capacity, self._context.members.peer_count)
+        return Payload(updates, self._context.local.info.capacity, len(self._context.members.links))
 
     def ack_payload(self, entry: Entry | None, updates: list[Update]) -> Payload:
         """The payload of an ack to `entry`, which begins with `updates`."""
         receiver = None if entry is None else entry.node_id
-        return self._payload(entry, updates, self._remembered(receiver), self._sample(receiver))
+        remembered = self._remembered(receiver) if self._context.members.has_tombstones else []
+        return self._payload(entry, updates, remembered, self._sample(receiver))
 
     def welcome_sample(self, receiver: NodeId, first: tuple[NodeInfo, ...] = ()) -> tuple[NodeInfo, ...]:
         """The members named in a JoinAck, beside this node's own description."""
@@ -169,17 +177,17 @@ class Piggyback:
         for update in [*updates, *remembered] if updates or remembered else ():
             budget -= update_bytes(update)
         members = context.members
-        if len(self._updates):
+        if self._updates.queued:
             taken, budget = self._updates.take(budget, members.group_size, receiver)
             updates.extend([update for update in taken if update not in updates] if updates else taken)
         user_messages: tuple[UserMessage, ...] = ()
-        if self._user_events.has_messages:
+        if self._user_events.queue:
             user_messages, budget = self._user_events.take(budget, members.group_size, receiver)
         updates.extend(remembered)
         return Payload(
             tuple(updates),
             context.local.info.capacity,
-            members.peer_count,
+            len(members.links),
             _fitting(sample, budget) if sample else (),
             user_messages,
             self._keyring.digest,
@@ -204,8 +212,6 @@ class Piggyback:
         dead one must get its time to refute before half a group is declared dead on the other half's word.
         """
         members, own_id = self._context.members, self._context.local.node_id
-        if not members.has_tombstones:
-            return []
         updates: list[Update] = [notice(entry, own_id) for entry in members.sample(1, Status.LEFT, receiver)]
         updates.extend(
             VerdictUpdate(entry.node_id, entry.incarnation, Status.SUSPECT, own_id)

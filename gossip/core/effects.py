@@ -51,11 +51,6 @@ class MembershipChanged:
     status: Status
     previous: Status | None
 
-    @property
-    def is_revival(self) -> bool:
-        """Whether a member that was dead in this node's view lives."""
-        return self.status is Status.ALIVE and self.previous is Status.DEAD
-
 
 @dataclass(frozen=True, slots=True)
 class AdoptGeneration:
@@ -221,16 +216,16 @@ class Context:
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
-        self._effects: list[Effect] = []
+        self.effects: list[Effect] = []
 
     def send(self, target: Address, message: Message, recipient: NodeId | None, boxed_for: bytes = b"") -> None:
         """Send a message and count it. No recipient: the node that lives at the address."""
         self.sent[type(message).__name__] += 1
-        self._effects.append(Send(target, message, recipient, boxed_for))
+        self.effects.append(Send(target, message, recipient, boxed_for))
 
     def emit(self, effect: LocalEffect) -> None:
         """Add any other effect."""
-        self._effects.append(effect)
+        self.effects.append(effect)
 
     def drop(self, reason: DropReason) -> None:
         """Count something that changed nothing."""
@@ -238,5 +233,5 @@ class Context:
 
     def take_effects(self) -> list[Effect]:
         """The effects since the last call, in order."""
-        effects, self._effects = self._effects, []
+        effects, self.effects = self.effects, []
         return effects

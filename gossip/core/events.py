@@ -92,9 +92,8 @@ class KeyringChanged:
     chain: Keyring
 
 
-Event = (
-    Received
-    | DeadlineReached
+Request = (
+    DeadlineReached
     | SeedsGiven
     | MetadataChanged
     | LeaveRequested
@@ -105,3 +104,4 @@ Event = (
     | KeyringChanged
     | Unreadable
 )
+Event = Received | Request

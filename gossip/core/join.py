@@ -202,7 +202,7 @@ class Joiner:
     def _candidates(self) -> list[Entry]:
         members = self._members
         free = self._options.joins_in_flight - len(self._joins)
-        wanted = min(members.capacity, members.live_count) - members.peer_count
+        wanted = min(members.capacity, members.live_count) - len(members.links)
         others = [
             entry
             for entry in members.strangers()
@@ -229,7 +229,7 @@ class Joiner:
         join.tried.add(join.address)
         join.next_at = self._context.now + self._jittered(self._options.join_timeout_ms)
         self._joins[join.address] = join
-        own, peer_count = self._local.info, self._members.peer_count
+        own, peer_count = self._local.info, len(self._members.links)
         request = JoinReq(own, join.token, peer_count=peer_count, clock=self._queries.clock)
         self._context.send(join.address, request, None)
 
@@ -267,7 +267,7 @@ class Joiner:
         self._check_isolation()
 
     def _check_isolation(self) -> None:
-        if self._members.peer_count > 0 or self._alarmed or not self._seeds:
+        if len(self._members.links) > 0 or self._alarmed or not self._seeds:
             return
         if all(seed.failures >= _ALARM_FAILURES for seed in self._seeds.values()):
             self._alarmed = True
@@ -282,7 +282,7 @@ class Joiner:
         """A peer was gained or lost: a search may succeed again."""
         self._fruitless = 0
         self._next_seek_at = min(self._next_seek_at, self._context.now + self._options.gossip_period_ms)
-        if self._members.peer_count > 0:
+        if len(self._members.links) > 0:
             self._alarmed = False
             self._alarmed_of_key = False
 
@@ -364,7 +364,7 @@ class Joiner:
             self._move_on(join)
 
     def _alarm_of_key(self, source: Address) -> None:
-        if self._alarmed_of_key or self._members.peer_count > 0:
+        if self._alarmed_of_key or len(self._members.links) > 0:
             return
         self._alarmed_of_key = True
         text = (
@@ -406,7 +406,7 @@ class Joiner:
     def rewire(self, node_id: NodeId) -> None:
         """A member that was dead in this node's view lives: perhaps exchange links so that one leads to it."""
         members, entry = self._members, self._members.get(node_id)
-        if entry is None or members.has_room or members.is_peer(node_id) or not entry.is_live:
+        if entry is None or members.has_room or node_id in members.links or not entry.is_live:
             return
         is_chosen = self._random.random() * members.live_count < _ENDS_OF_A_SPLIT
         if not is_chosen or not self._has_free or not self._rewirings.take(self._context.now):
@@ -494,7 +494,7 @@ class Admission:
             self._prober.correct(entry, source)
             return
         entry.peer_count = request.peer_count
-        if self._members.is_peer(entry.node_id) or self._members.link(entry):
+        if entry.node_id in self._members.links or self._members.link(entry):
             self._welcome(source, entry)
         elif self._may_split(request):
             self._split(source, entry)

@@ -109,7 +109,9 @@ def is_credible(claimed: Incarnation, signed: Incarnation) -> bool:
 
 def is_plausible(info: NodeInfo) -> bool:
     """Whether a description keeps its limits (the wire checks the same; a core trusts no caller with its memory)."""
-    return is_sound(info.incarnation) and info.capacity >= 1 and len(info.metadata) <= METADATA_LIMIT_BYTES
+    generation, number = info.incarnation
+    is_sound = 0 <= generation < INCARNATION_LIMIT and 0 <= number < INCARNATION_LIMIT
+    return is_sound and info.capacity >= 1 and len(info.metadata) <= METADATA_LIMIT_BYTES
 
 
 def info_bytes(info: NodeInfo) -> int:

@@ -22,6 +22,7 @@ Iteration is in insertion order everywhere (dicts, never sets of bytes), so that
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
+from typing import Final
 
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status, info_bytes
 
@@ -56,11 +57,6 @@ class Entry:
         """Name the entry after its first description."""
         self.node_id = self.info.node_id
         self.size_bytes = info_bytes(self.info)
-
-    def replace_info(self, info: NodeInfo) -> None:
-        """Take over a newer description."""
-        self.info = info
-        self.size_bytes = info_bytes(info)
 
     @property
     def address(self) -> Address:
@@ -128,7 +124,12 @@ class Membership:
         self._limit = max(directory_limit, 2 * capacity)
         self._random = random
         self._entries: dict[NodeId, Entry] = {}
-        self._peers: dict[NodeId, Entry] = {}
+        self.get: Final = self._entries.get
+        """The entry of a member, if it is known."""
+
+        self.links: Final[dict[NodeId, Entry]] = {}
+        """The peers by id (not to be changed elsewhere)."""
+
         self._standing: tuple[list[Entry], ...] = tuple([] for _ in Status)
         self._alive, self._suspects = self._standing[Status.ALIVE], self._standing[Status.SUSPECT]
         self._none_older_than = 0
@@ -136,10 +137,6 @@ class Membership:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def get(self, node_id: NodeId) -> Entry | None:
-        """The entry of a member, if known."""
-        return self._entries.get(node_id)
 
     def entries(self) -> list[Entry]:
         """All known members."""
@@ -151,25 +148,12 @@ class Membership:
 
     def peers(self) -> list[Entry]:
         """All peers."""
-        return list(self._peers.values())
-
-    def peer_ids(self) -> dict[NodeId, Entry]:
-        """The peers by id (not to be changed)."""
-        return self._peers
-
-    def is_peer(self, node_id: NodeId) -> bool:
-        """Whether there is a link to this member."""
-        return node_id in self._peers
-
-    @property
-    def peer_count(self) -> int:
-        """How many peers there are."""
-        return len(self._peers)
+        return list(self.links.values())
 
     @property
     def has_room(self) -> bool:
         """Whether another peer fits."""
-        return len(self._peers) < self.capacity
+        return len(self.links) < self.capacity
 
     @property
     def live_count(self) -> int:
@@ -184,16 +168,16 @@ class Membership:
     @property
     def group_size(self) -> int:
         """The n of log n: the live ones and this node."""
-        return self.live_count + 1
+        return len(self._alive) + len(self._suspects) + 1
 
     @property
     def is_short(self) -> bool:
         """Whether this node should look for further peers."""
-        return len(self._peers) < min(self.capacity, self.live_count)
+        return len(self.links) < min(self.capacity, self.live_count)
 
     def peer_at(self, address: Address) -> Entry | None:
         """The peer at this address."""
-        for peer in self._peers.values():
+        for peer in self.links.values():
             known = peer.info.address
             if known is address or (known.host == address.host and known.port == address.port):
                 return peer
@@ -226,13 +210,13 @@ class Membership:
                 return 2, entry.heard_ms
             return (1, -place) if entry.is_live else (0, entry.heard_ms)
 
-        others = (each for each in enumerate(self._entries.values()) if each[1].node_id not in self._peers)
+        others = (each for each in enumerate(self._entries.values()) if each[1].node_id not in self.links)
         found = min(others, key=lambda each: rank(*each), default=None)
         return None if found is None else found[1]
 
     def remove(self, node_id: NodeId) -> None:
         """Forget a member."""
-        self._peers.pop(node_id, None)
+        self.links.pop(node_id, None)
         self._unstand(self._entries.pop(node_id))
 
     def _stand(self, entry: Entry) -> None:
@@ -261,17 +245,17 @@ class Membership:
 
     def link(self, entry: Entry) -> bool:
         """Make a live member a peer, if there is room."""
-        if entry.node_id in self._peers:
+        if entry.node_id in self.links:
             return True
         if not self.has_room or not entry.is_live:
             return False
-        self._peers[entry.node_id] = entry
+        self.links[entry.node_id] = entry
         entry.confirmed = True
         return True
 
     def unlink(self, node_id: NodeId) -> None:
         """Make a peer an ordinary member of the directory."""
-        peer = self._peers.pop(node_id, None)
+        peer = self.links.pop(node_id, None)
         if peer is not None:
             self._none_older_than = min(self._none_older_than, peer.heard_ms)
 
@@ -294,19 +278,19 @@ class Membership:
         """Random living peers of which this node received a message since then."""
         found = [
             peer
-            for peer in self._peers.values()
+            for peer in self.links.values()
             if peer.contact_ms >= since_ms and peer.status is Status.ALIVE and peer.node_id != but
         ]
         return self._random.sample(found, min(count, len(found)))
 
     def longest_silent(self) -> Entry | None:
         """The living peer of which this node received no message for the longest time."""
-        alive = (peer for peer in self._peers.values() if peer.status is Status.ALIVE)
+        alive = (peer for peer in self.links.values() if peer.status is Status.ALIVE)
         return min(alive, key=lambda peer: peer.contact_ms, default=None)
 
     def strangers(self) -> list[Entry]:
         """All live members that are no peers, suspects included."""
-        return [entry for entry in self._entries.values() if entry.is_live and entry.node_id not in self._peers]
+        return [entry for entry in self._entries.values() if entry.is_live and entry.node_id not in self.links]
 
     def describe(self) -> tuple[Member, ...]:
         """Every known member, for operators."""
@@ -315,7 +299,7 @@ class Membership:
                 entry.info,
                 entry.status,
                 entry.incarnation,
-                entry.node_id in self._peers,
+                entry.node_id in self.links,
                 entry.since_ms,
                 entry.round_trip_ms,
                 entry.peer_count,
@@ -330,7 +314,7 @@ class Membership:
         old: list[NodeId] = []
         oldest = now
         for node_id, entry in self._entries.items():
-            if node_id in self._peers:
+            if node_id in self.links:
                 continue
             if now - entry.heard_ms >= (directory_age_ms if entry.status in _LIVE else tombstone_ms):
                 old.append(node_id)

@@ -110,29 +110,24 @@ class Relays:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._relays: dict[tuple[NodeId, NodeId, int], _Relay] = {}
-
-    def __len__(self) -> int:
-        return len(self._relays)
+        self.passed_on: dict[tuple[NodeId, NodeId, int], _Relay] = {}
 
     @property
-    def deadline(self) -> int | None:
+    def deadline(self) -> int:
         """When the next nack is due or an entry ends."""
-        if not self._relays:
-            return None
-        return min(relay.forget_at if relay.nack_at is None else relay.nack_at for relay in self._relays.values())
+        return min(relay.forget_at if relay.nack_at is None else relay.nack_at for relay in self.passed_on.values())
 
     def expire(self) -> None:
         """Send the nacks that are due, and forget what is over."""
         now = self._context.now
-        for key, relay in list(self._relays.items()):
+        for key, relay in list(self.passed_on.items()):
             if relay.nack_at is not None and relay.nack_at <= now:
                 relay.nack_at = None
                 ping = relay.request
                 nack = PingResponse(ping.source_id, ping.target_id, ping.target_incarnation, ping.seq, 0, nack=True)
                 self._context.send(relay.previous_hop, nack, relay.previous_node)
             if relay.forget_at <= now:
-                del self._relays[key]
+                del self.passed_on[key]
 
     def pass_on(self, source: Address, ping: PingRequest) -> None:
         """A ping for another member: towards its target, as far as ttl allows."""
@@ -142,17 +137,17 @@ class Relays:
         if next_hop is None:
             context.drop(DropReason.NOT_THE_TARGET)
             return
-        if key in self._relays:
+        if key in self.passed_on:
             context.drop(DropReason.RELAY_REPEATED)
             return
-        if len(self._relays) >= options.relays_limit:
+        if len(self.passed_on) >= options.relays_limit:
             context.drop(DropReason.RELAY_TABLE_FULL)
             return
         forwarded = replace(ping, ttl=min(ping.ttl, RELAY_TTL_MAX) - 1, requester=ping.requester or source)
         # Three quarters: the nack must be back before the requester's round ends.
         nacks = options.nacks and (next_hop.node_id == ping.target_id or options.overlay)
         nack_at = context.now + options.probe_timeout_ms * 3 // 4 if nacks else None
-        self._relays[key] = _Relay(source, nack_at, context.now + options.probe_period_ms, ping)
+        self.passed_on[key] = _Relay(source, nack_at, context.now + options.probe_period_ms, ping)
         context.send(next_hop.address, forwarded, next_hop.node_id)
 
     def _next_hop(self, source: Address, ping: PingRequest) -> Entry | None:
@@ -171,11 +166,11 @@ class Relays:
     def pass_back(self, response: PingResponse) -> bool:
         """A response to another node's ping: one hop back. Whether this node had passed the ping on."""
         key = (response.source_id, response.target_id, response.seq)
-        relay = self._relays.get(key)
+        relay = self.passed_on.get(key)
         if relay is None:
             return False
         if not response.nack:
-            del self._relays[key]
+            del self.passed_on[key]
         self._context.send(relay.previous_hop, response, relay.previous_node)
         return True
 
@@ -219,8 +214,7 @@ class Prober:
         current = self._round
         if current is not None and not current.answered and current.relay_at is not None:
             earliest = min(earliest, current.relay_at)
-        relays_at = self._relays.deadline
-        return earliest if relays_at is None else min(earliest, relays_at)
+        return min(earliest, self._relays.deadline) if self._relays.passed_on else earliest
 
     @property
     def deadline(self) -> int:
@@ -270,12 +264,12 @@ class Prober:
         self._rounds += 1
         peer_id = None
         if self._rounds % self._options.scrub_every_rounds != 0:
-            peer_id = self._rotation.next(self._members.peer_ids())
+            peer_id = self._rotation.next(self._members.links)
         if peer_id is None:
             strangers = self._members.strangers()
             if strangers:
                 return self._random.choice(strangers)
-            peer_id = self._rotation.next(self._members.peer_ids())
+            peer_id = self._rotation.next(self._members.links)
         return self._members.get(peer_id) if peer_id is not None else None
 
     def _ask_helpers(self, current: _Round) -> None:
@@ -380,7 +374,7 @@ class Prober:
         """Answer a ping; `entry` is its sender's, if it is known."""
         own = self._local.info
         first: list[Update] = []
-        if entry is not None and (not entry.is_live or ping.source_incarnation < entry.incarnation):
+        if entry is not None and (entry.status > Status.SUSPECT or ping.source_incarnation < entry.incarnation):
             first.append(notice(entry, own.node_id))
         if ping.target_incarnation < own.incarnation and not self._local.leaving:
             first.append(AliveUpdate(own))

@@ -31,6 +31,7 @@ from gossip.core.events import (
     MetadataChanged,
     QueryRequested,
     Received,
+    Request,
     SeedsGiven,
     Unreadable,
     UserEventRequested,
@@ -62,6 +63,7 @@ from gossip.core.updates import Updates
 from gossip.core.user_events import UserEvents
 
 _LEAVES: Final = 3
+_REVIVAL: Final = (Status.DEAD, Status.ALIVE)
 
 
 class Swim:
@@ -120,9 +122,9 @@ class Swim:
     @property
     def _wants_to_gossip(self) -> bool:
         # In an overlay hardly any peer lists the subject of an update: there updates only ride on probes.
-        has_updates = len(self._queue) > 0 and not self._options.overlay
-        wants = has_updates or self._user_events.has_messages or self._leaves_to_send > 0
-        return wants and self._members.peer_count > 0
+        has_updates = bool(self._queue.queued) and not self._options.overlay
+        wants = has_updates or bool(self._user_events.queue) or self._leaves_to_send > 0
+        return wants and len(self._members.links) > 0
 
     def step(self, event: Event, now: int) -> list[Effect]:
         """Take one event at one time; the effects are to be carried out in order."""
@@ -130,22 +132,24 @@ class Swim:
             return []
         context = self._context
         context.now = max(now, context.now)
-        if self._options.standstill_grace:
-            self._notice_standstill()
-        peers_before = self._members.peer_count
-        self._handle(event)
+        late_ms = context.now - self._prober.round_deadline
+        if late_ms > self._options.probe_timeout_ms and self._options.standstill_grace:
+            self._give_back(late_ms)
+        peers_before = len(self._members.links)
+        if isinstance(event, Received):
+            self._receive(event)
+        else:
+            self._handle(event)
         effects = context.take_effects()
         for effect in effects:
-            if isinstance(effect, MembershipChanged) and effect.is_revival:
+            if isinstance(effect, MembershipChanged) and (effect.previous, effect.status) == _REVIVAL:
                 self._joiner.rewire(effect.info.node_id)
-        if self._members.peer_count != peers_before:
+        if len(self._members.links) != peers_before:
             self._joiner.peers_changed()
-        return effects + context.take_effects()
+        return effects + context.take_effects() if context.effects else effects
 
-    def _handle(self, event: Event) -> None:  # noqa: C901 - one case per event
+    def _handle(self, event: Request) -> None:  # noqa: C901 - one case per event
         match event:
-            case Received():
-                self._receive(event)
             case DeadlineReached():
                 self._expire()
             case SeedsGiven(addresses):
@@ -169,17 +173,15 @@ class Swim:
             case _:
                 assert_never(event)
 
-    def _notice_standstill(self) -> None:
+    def _give_back(self, late_ms: int) -> None:
         """A deadline served far too late means that this node stood still (no processor, a suspended machine).
 
         Refutations and acks are then waiting unread behind the event at hand, and a node that acts on the clock alone
         declares healthy members dead. So the lost time is given back to all members, and counts against local health.
         """
-        late_ms = self._context.now - self._prober.round_deadline
-        if late_ms > self._options.probe_timeout_ms:
-            self._local.awareness.adjust(1)
-            self._updates.postpone(late_ms)
-            self._prober.postpone(late_ms)
+        self._local.awareness.adjust(1)
+        self._updates.postpone(late_ms)
+        self._prober.postpone(late_ms)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -216,7 +218,7 @@ class Swim:
         if ping.target_incarnation != self._local.info.incarnation:
             self._updates.apply_own(ping.target_incarnation, Status.ALIVE)
         self._prober.ack(source, ping, entry)
-        if ping.requester is None and not self._members.is_peer(ping.source_id):
+        if ping.requester is None and ping.source_id not in self._members.links:
             self._joiner.reject_link(source, ping.source_id, ping.source_incarnation)
 
     def _receive_ack(self, source: Address, ack: PingResponse) -> None:
@@ -229,7 +231,8 @@ class Swim:
 
     def _handle_payload(self, source: Address, sender: NodeId, payload: Payload) -> Entry | None:
         """All that rides on a ping or ack of `sender`, whose entry this returns."""
-        self._updates.apply(payload)
+        if payload.updates or payload.sample:
+            self._updates.apply(payload)
         if payload.user_messages:
             for message in self._user_events.receive(payload.user_messages, sender):
                 if isinstance(message, UserEvent):
@@ -277,7 +280,7 @@ class Swim:
             self._gossip()
 
     def _announce(self) -> None:
-        alone = self._members.peer_count == 0
+        alone = len(self._members.links) == 0
         period_ms = self._options.announce_alone_period_ms if alone else self._options.announce_period_ms
         self._announce_at = self._context.now + period_ms * self._random.randrange(750, 1_251) // 1_000 + 1
         if not self._local.leaving:
@@ -306,7 +309,7 @@ class Swim:
             return
         local.leaving = True
         self._joiner.stop()
-        self._queue.add(VerdictUpdate(local.node_id, local.incarnation, Status.LEFT, local.node_id))
+        self._queue.add_verdict(VerdictUpdate(local.node_id, local.incarnation, Status.LEFT, local.node_id))
         self._leaves_to_send = _LEAVES
         self._gossip()
 
@@ -330,14 +333,14 @@ class Swim:
     @property
     def counts(self) -> tuple[int, int]:
         """Members known, and peers among them, without the cost of listing them."""
-        return len(self._members), self._members.peer_count
+        return len(self._members), len(self._members.links)
 
     def describe(self) -> Description:
         """This node's view of the group, for operators."""
         return Description(
             self_info=self._local.info,
             members=self._members.describe(),
-            peer_count=self._members.peer_count,
+            peer_count=len(self._members.links),
             health_score=self._local.awareness.score,
             leaving=self._local.leaving,
             in_maintenance=self._admission.in_maintenance,

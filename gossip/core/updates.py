@@ -35,6 +35,7 @@ from gossip.core.member import (
     NodeInfo,
     Outcome,
     Status,
+    info_bytes,
     is_credible,
     is_plausible,
     is_sound,
@@ -150,11 +151,11 @@ class Updates:
             return self._add(info, further=further)
         if weigh(info.incarnation, Status.ALIVE, entry.incarnation, entry.status) is Outcome.REPLACES:
             previous = entry.status
-            entry.replace_info(info)
+            entry.info, entry.size_bytes = info, info_bytes(info)
             self._members.set_status(entry, info.incarnation, Status.ALIVE, now)
             self._suspicions.pop(info.node_id, None)
             self._context.emit(MembershipChanged(info, Status.ALIVE, previous))
-            self._queue.add(AliveUpdate(info))
+            self._queue.add_alive(info, entry.size_bytes)
         elif entry.status is Status.ALIVE and info.incarnation == entry.incarnation:
             entry.heard_ms = now
         return entry
@@ -168,7 +169,7 @@ class Updates:
             self._suspicions.pop(evicted, None)
         self._context.emit(MembershipChanged(info, Status.ALIVE, None))
         if further and evicted is None and not self._context.options.overlay:
-            self._queue.add(AliveUpdate(info))
+            self._queue.add_alive(info, entry.size_bytes)
         return entry
 
     def apply_verdict(self, verdict: VerdictUpdate) -> None:
@@ -190,7 +191,7 @@ class Updates:
             if outcome is Outcome.REPLACES:
                 self._replace(entry, verdict)
             elif outcome is Outcome.CONFIRMS and self._suspicions[entry.node_id].confirm(verdict.accuser):
-                self._queue.add(verdict)
+                self._queue.add_verdict(verdict)
 
     @staticmethod
     def _refusal(verdict: VerdictUpdate) -> DropReason | None:
@@ -208,7 +209,7 @@ class Updates:
             size, options = self._members.group_size, self._context.options
             self._suspicions[entry.node_id] = Suspicion(verdict.incarnation, verdict.accuser, size, options, now)
         self._context.emit(MembershipChanged(entry.info, verdict.status, previous))
-        self._queue.add(verdict)
+        self._queue.add_verdict(verdict)
 
     def accuse(self, node_id: NodeId, incarnation: Incarnation) -> None:
         """This node's own verdict after a probe round without an answer."""
@@ -254,7 +255,7 @@ class Updates:
 
     def announce_self(self) -> None:
         """Gossip this node's present description."""
-        self._queue.add(AliveUpdate(self._local.info))
+        self._queue.add_alive(self._local.info, info_bytes(self._local.info))
 
     def forget(self, node_id: NodeId) -> None:
         """A member left the directory."""

@@ -64,17 +64,9 @@ class UserEvents:
         self._clock_event_at = 0
         self.clock = 0
         self._floor: int | None = None
-        self._queue: dict[UserMessageId, _Queued] = {}
+        self.queue: dict[UserMessageId, _Queued] = {}
         self._received: set[UserMessageId] = set()
         self._received_by_age: list[UserMessageId] = []
-
-    @property
-    def has_messages(self) -> bool:
-        """Whether any message is still to be gossiped."""
-        return bool(self._queue)
-
-    def __len__(self) -> int:
-        return len(self._queue)
 
     # -- this node's own -----------------------------------------------------------------------------------------------
 
@@ -108,9 +100,9 @@ class UserEvents:
         # What this node sent before it knew the clock lies below the floor of others: they would not accept it.
         renamed: dict[UserMessageId, UserMessageId] = {}
         own_id = self._context.local.node_id
-        for early in [each for each in self._queue.values() if each.sent == 0 and each.sender == own_id]:
+        for early in [each for each in self.queue.values() if each.sent == 0 and each.sender == own_id]:
             old = early.message.message_id
-            del self._queue[old]
+            del self.queue[old]
             self.clock += 1
             renamed[old] = replace(old, time=self.clock)
             self.send(replace(early.message, message_id=renamed[old]))
@@ -162,17 +154,17 @@ class UserEvents:
     # -- gossip --------------------------------------------------------------------------------------------------------
 
     def _enqueue(self, message: UserMessage, sender: NodeId) -> None:
-        if len(self._queue) >= self._options.user_messages_limit:
-            most_sent = max(self._queue.values(), key=lambda each: each.sent)
-            del self._queue[most_sent.message.message_id]
+        if len(self.queue) >= self._options.user_messages_limit:
+            most_sent = max(self.queue.values(), key=lambda each: each.sent)
+            del self.queue[most_sent.message.message_id]
         size_bytes = _MESSAGE_BASE_BYTES + len(message.name) + len(message.body)
-        self._queue[message.message_id] = _Queued(message, sender, size_bytes)
+        self.queue[message.message_id] = _Queued(message, sender, size_bytes)
 
     def take(self, budget_bytes: int, group_size: int, receiver: NodeId | None) -> tuple[tuple[UserMessage, ...], int]:
         """The messages to send to a member now, those sent least first; and the rest of the budget."""
         limit = self._options.user_message_retransmit_multiplier * ceil(log10(group_size + 1))
         taken: list[UserMessage] = []
-        for each in sorted(self._queue.values(), key=lambda each: each.sent):
+        for each in sorted(self.queue.values(), key=lambda each: each.sent):
             message = each.message
             knows = receiver is not None and receiver in {each.sender, message.message_id.origin}
             if each.size_bytes > budget_bytes or knows:
@@ -181,5 +173,5 @@ class UserEvents:
             taken.append(message)
             each.sent += 1
             if each.sent >= limit:
-                del self._queue[message.message_id]
+                del self.queue[message.message_id]
         return tuple(taken), budget_bytes

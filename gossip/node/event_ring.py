@@ -39,16 +39,13 @@ class EventRing(Generic[T]):
         """One more event."""
         self.cursor += 1
         self._events.append(event)
-        self._wake()
+        self._more.set()
+        self._more = trio.Event()
 
     def close(self) -> None:
         """No event comes any more: readers end after the last."""
         self._closed = True
-        self._wake()
-
-    def _wake(self) -> None:
-        more, self._more = self._more, trio.Event()
-        more.set()
+        self._more.set()
 
     def after(self, cursor: int) -> "Reader[T]":
         """What came after `cursor`, and then every event as it comes."""

@@ -290,19 +290,20 @@ class Group:
         deadline_ms, now_ms = self._core.deadline, self.now_ms()
         if deadline_ms is not None and deadline_ms <= now_ms:
             self._transport.foreign_versions.expire(now_ms)
-            await self._step(DeadlineReached())
+            await self._step(now_ms, DeadlineReached())
 
     async def _take_requests(self) -> None:
         if self._transport.is_rung:
             self._transport.is_rung = False
             done, events = self._requests.take()
-            await self._step(*events)
+            await self._step(self.now_ms(), *events)
             done.set()
 
     async def _take_datagrams(self) -> None:
         arrivals = self._transport.take()
         if arrivals:
-            await self._step(*self._transport.open(arrivals, self.now_ms()))
+            now_ms = self.now_ms()
+            await self._step(now_ms, *self._transport.open(arrivals, now_ms))
 
     async def _follow_socket(self, scope: trio.CancelScope) -> None:
         """Take datagrams until the scope ends."""
@@ -313,8 +314,7 @@ class Group:
             if self._deadline_s() != deadline_s:
                 scope.deadline = deadline_s = self._deadline_s()
 
-    async def _step(self, *events: Event) -> None:
-        now_ms = self.now_ms()
+    async def _step(self, now_ms: int, *events: Event) -> None:
         effects: list[Effect] = []
         for event in events:
             effects += self._core.step(event, now_ms)
@@ -323,8 +323,9 @@ class Group:
             if isinstance(effect, Send):
                 sealed += self._transport.seal(effect)
             else:
-                self._transport.post(sealed)
-                sealed.clear()
+                if sealed:
+                    self._transport.post(sealed)
+                    sealed.clear()
                 await self._carry_out(effect, now_ms)
         self._transport.post(sealed)
 

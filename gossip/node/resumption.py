@@ -23,6 +23,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -57,7 +58,7 @@ def _read_boot_id() -> bytes:
 def system_clocks() -> Clocks:
     """This machine's."""
     number = getattr(time, "CLOCK_BOOTTIME", None)
-    boot = None if number is None else lambda: time.clock_gettime_ns(number)
+    boot = None if number is None else partial(time.clock_gettime_ns, number)
     return Clocks(boot=boot, boot_id=_read_boot_id)
 
 

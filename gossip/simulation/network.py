@@ -298,7 +298,7 @@ class GossipNetwork:
 
     def peers(self, node: Node) -> set[int]:
         """The numbers of a node's peers."""
-        return {int.from_bytes(peer_id, "big") for peer_id in node.core.membership.peer_ids()}
+        return {int.from_bytes(peer_id, "big") for peer_id in node.core.membership.links}
 
     def is_full_mesh(self, nodes: Collection[Node] | None = None) -> bool:
         """Whether each of the running nodes has exactly all others as peers, alive."""

@@ -30,7 +30,7 @@ def figures(play: Play) -> list[tuple[str, str]]:
 
 def _overlay(play: Play) -> list[tuple[str, str]]:
     up = play.network.up
-    peers = [float(node.core.membership.peer_count) for node in up]
+    peers = [float(len(node.core.membership.links)) for node in up]
     listed = [float(len(node.core.membership)) for node in up]
     return [
         ("members running at the end", f"{len(up):,}"),

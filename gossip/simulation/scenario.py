@@ -210,7 +210,7 @@ class Play:
         peers: set[int] = set()
         directories: set[int] = set()
         for node in self._listing(victim):
-            (peers if node.core.membership.is_peer(victim.node_id) else directories).add(node.number)
+            (peers if victim.node_id in node.core.membership.links else directories).add(node.number)
         crash = Crash(victim.number, network.now, peers, directories)
         self.crashes.append(crash)
         self._crash_of[victim.node_id] = crash

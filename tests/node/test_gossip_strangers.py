@@ -38,10 +38,10 @@ def footprint(agent: Group) -> tuple[int, ...]:
         len(description.members),
         description.joins_in_flight,
         description.seed_count,
-        len(core._queue),
-        len(core._user_events),
+        len(core._queue.queued),
+        len(core._user_events.queue),
         len(core._prober._pending),
-        len(core._prober._relays),
+        len(core._prober._relays.passed_on),
     )
 
 

@@ -140,10 +140,10 @@ def check_invariants(swim: Swim, now: int) -> None:
     assert set(swim._updates._suspicions) == suspects, "each suspect has its clock"
     assert description.joins_in_flight <= swim._options.joins_in_flight
     assert description.seed_count <= swim._options.seeds_limit
-    assert len(swim._prober._relays) <= swim._options.relays_limit
-    assert len(swim._queue) <= DIRECTORY + 2
+    assert len(swim._prober._relays.passed_on) <= swim._options.relays_limit
+    assert len(swim._queue.queued) <= DIRECTORY + 2
     user_messages = swim._user_events
-    assert len(user_messages) <= swim._options.user_messages_limit
+    assert len(user_messages.queue) <= swim._options.user_messages_limit
     assert len(user_messages._received) == len(user_messages._received_by_age) <= swim._options.user_messages_remembered
     assert len(swim._queries._asked) <= swim._options.queries_limit
     assert len(swim._queries._open) <= swim._options.queries_limit

@@ -183,7 +183,7 @@ class Story:
 
     def news_about(self, number: int) -> Update | None:
         """What waits to be told about a node."""
-        news = self.swim._queue._queued.get(node_id(number))
+        news = self.swim._queue.queued.get(node_id(number))
         return news.update if news is not None else None
 
     def peers(self) -> set[int]:

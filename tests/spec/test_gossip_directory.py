@@ -55,7 +55,7 @@ def test_the_sample_of_a_welcome_does_not_push_out_the_member_that_welcomes() ->
     story.pass_time(1, answering=(1,))
     story.hear(60, JoinAck(info_of(60), tuple(info_of(number) for number in (61, 62, 63))))
     assert node_id(60) in known(story)
-    assert all(peer in known(story) for peer in story.swim.membership.peer_ids())
+    assert all(peer in known(story) for peer in story.swim.membership.links)
 
 
 def test_the_tombstones_of_those_we_never_met_go_first() -> None:

@@ -150,7 +150,7 @@ def test_memory_is_bounded_and_what_was_forgotten_is_not_heard_again() -> None:
         assert heard(tell(story, word(time))) == [word(time)]
     user_messages = story.swim._user_events
     assert len(user_messages._received) == len(user_messages._received_by_age) == 8
-    assert len(user_messages) == 4
+    assert len(user_messages.queue) == 4
     assert all(heard(tell(story, word(time))) == [] for time in range(1, 31))
 
 

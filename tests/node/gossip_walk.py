@@ -1,0 +1,61 @@
+"""Records the calls of a datagram between codec and codec: from a decoded ping to the encoding of its ack.
+
+The profile hook of the interpreter sees every call of a Python function. Recording begins when the codec of one node
+returns a ping that carries updates, and ends when the same codec is given the ack. Only functions of gossip count, the
+codec's own excepted. A call is *written* if its function stands in the code by name: comprehensions and the
+constructors that `dataclass` makes count, but no reader looks them up.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from gossip.core.messages import PingRequest, PingResponse
+from gossip.node.group import Group
+from gossip.wire.secure_codec import SecureCodec
+
+Call = tuple[str, str]
+"""The module and the function."""
+_NAMELESS = ("<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
+
+
+class CodecWalk:
+    """The calls that one node made between codec and codec for one ping with updates."""
+
+    def __init__(self, group: Group) -> None:
+        self._codec = group._transport._codec
+        self.calls: list[Call] = []
+        self.written: list[Call] = []
+        self._is_recording = False
+        self.is_done = False
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Watch all calls until the walk is complete."""
+        before = sys.getprofile()
+        sys.setprofile(self._seen)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+    def _seen(self, frame: FrameType, event: str, result: object) -> None:
+        if self.is_done:
+            return
+        code = frame.f_code
+        if event == "return" and code is SecureCodec.incoming.__code__ and frame.f_locals["self"] is self._codec:
+            message = getattr(getattr(result, "received", None), "message", None)
+            if isinstance(message, PingRequest) and message.payload.updates:
+                self.calls.clear()
+                self.written.clear()
+                self._is_recording = True
+        elif event == "call" and self._is_recording:
+            if code is SecureCodec.outgoing.__code__:
+                self.is_done = isinstance(frame.f_locals["message"], PingResponse)
+                self._is_recording = False
+            elif frame.f_globals.get("__name__", "").startswith("gossip."):
+                call = (frame.f_globals["__name__"], code.co_qualname.partition(".<locals>")[0])
+                self.calls.append(call)
+                if code.co_filename != "<string>" and code.co_name not in _NAMELESS:
+                    self.written.append(call)
