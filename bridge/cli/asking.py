@@ -1,4 +1,4 @@
-"""Options that several commands share, and asking the node that they name.
+"""Asking the node that a command names.
 
 Which node: the one that was named (`--node`, or the variable GARLICFARM_NODE), a socket or a state directory; otherwise
 the first that answers in `./farm-state` (where `up` keeps its nodes), otherwise the default state directory of `run`.
@@ -29,8 +29,6 @@ node_option = click.option(
     help="Control socket or state directory of the node to ask (default: $GARLICFARM_NODE, then the first that answers"
     " in ./farm-state, then the default state directory).",
 )
-yes_option = click.option("--yes", is_flag=True, help="Do not ask first.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with the documented keys.")
 
 
 def ask_node(node: str | None, question: Callable[[ControlClient], Awaitable[T]]) -> T:

@@ -19,8 +19,8 @@ from typing import Any
 import click
 
 from bridge.api.outputs import BundleOutput, Check, CheckResult, ConfigurationOutput, DoctorOutput, ImportOutput
-from bridge.cli.asking import json_option
 from bridge.cli.failure import fail, failures
+from bridge.cli.options import directory_path, file_path, json_option
 from bridge.cli.printing import echo, print_facts, print_json
 from bridge.node.doctor.checks import check_machine
 from bridge.node.security.key_files import (
@@ -42,7 +42,6 @@ MARKS = {
     CheckResult.WARNING: ("warning", "yellow"),
     CheckResult.PROBLEM: ("problem", "red"),
 }
-file_path = click.Path(path_type=Path, dir_okay=False)
 config_option = click.option("--config", "path", type=file_path, required=True, help="The node's configuration, TOML.")
 
 
@@ -139,7 +138,7 @@ def _destination(signing_key: Path | None, destination: Destination | None) -> s
 
 @config.command("import")
 @click.argument("bundle", type=file_path)
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("directory", type=directory_path)
 @click.option("--name", help="What operators call this router (default: the host's name).")
 @click.option("--bind", metavar="HOST:PORT", help="Where gossip listens, if the default address is not the right one.")
 @click.option("--signing-key", "keys", type=file_path, multiple=True, help="A signing key of this router.")
@@ -222,7 +221,7 @@ def _check(path: Path, text: str) -> None:
 @click.command()
 @click.option("--config", type=file_path, help="The node's configuration file.")
 @click.option("--farm-key", type=file_path, help="The farm's key file.")
-@click.option("--state-dir", type=click.Path(path_type=Path, file_okay=False), help="The node's state directory.")
+@click.option("--state-dir", type=directory_path, help="The node's state directory.")
 @json_option
 def doctor(*, config: Path | None, farm_key: Path | None, state_dir: Path | None, as_json: bool) -> None:
     """Check clock, ports, keys, Java, disk: what is missing and what to do."""

@@ -18,8 +18,9 @@ import click
 
 from bridge.api.control import LeaderAnswer
 from bridge.api.outputs import ConfirmClusterOutput, LeaveOutput, WithdrawOutput
-from bridge.cli.asking import ask_node, json_option, node_option, yes_option
+from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm, fail
+from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.core.formation.founding import CLUSTER_ID_BYTES
 from bridge.node.control.client import ControlClient

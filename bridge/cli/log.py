@@ -12,8 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.api.log import LogEntryView
 from bridge.api.outputs import StorageOutput
-from bridge.cli.asking import ask_node, json_option, node_option
+from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import fail, failures
+from bridge.cli.options import file_path, json_option
 from bridge.cli.printing import echo, print_json, print_json_line
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.raft.submitting import sealed
@@ -109,7 +110,7 @@ def _line(entry: LogEntryView) -> str:
 )
 @click.option(
     "--client-key",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=file_path,
     help="Sign the entry with this client key; without it the node signs what acts on the farm, in its own name.",
 )
 @node_option

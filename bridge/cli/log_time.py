@@ -10,8 +10,9 @@ import click
 
 from bridge.api.control import LogTimeAnswer, ServerClock
 from bridge.api.requests import CommandRequest, CorrectionOrder
-from bridge.cli.asking import ask_node, json_option, node_option, yes_option
+from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm
+from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import tell
 from bridge.core.farm.clock_alarms import seconds_off

@@ -15,8 +15,9 @@ import click
 
 from bridge.api.outputs import ClientsOutput
 from bridge.api.requests import ClientOrder, CommandRequest
-from bridge.cli.asking import ask_node, json_option, node_option, yes_option
+from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm, fail, failures
+from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_json, print_table
 from bridge.cli.publish import tell
 from bridge.core.log.records import Scope

@@ -12,8 +12,9 @@ import click
 
 from bridge.api.control import CommandAnswer
 from bridge.api.requests import CommandRequest, CostOrder, ExclusionOrder, ForceOrder
-from bridge.cli.asking import ask_node, json_option, node_option, yes_option
+from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm
+from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.node.control.client import ControlClient
 

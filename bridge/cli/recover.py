@@ -21,8 +21,9 @@ import click
 import trio
 
 from bridge.api.outputs import BackupOutput, CutView, RecoveryOutput, RestoreOutput
-from bridge.cli.asking import ask_node, json_option, node_option, yes_option
+from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm, fail, failures
+from bridge.cli.options import directory_path, json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.core.formation.founding import FormationState, Founding
 from bridge.core.state.recovery import FIRST_TERM, Reset, refused_until_s
@@ -66,10 +67,7 @@ REJOIN = (
     help="The state directory of a node that survived and does not run; or a backup, if none did.",
 )
 @click.option(
-    "--state-dir",
-    "new",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="With a backup: the state directory of a new router, to be made.",
+    "--state-dir", "new", type=directory_path, help="With a backup: the state directory of a new router, to be made."
 )
 @click.option(
     "--farm-key",
@@ -236,7 +234,7 @@ def _output(plan: RecoveryPlan, *, recovered: bool) -> RecoveryOutput:
 @click.option(
     "--from",
     "source",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=directory_path,
     help="The state directory of a node that does not run (default: ask a running one).",
 )
 @node_option
@@ -276,7 +274,7 @@ def _name(made: Backup) -> str:
 
 @click.command()
 @click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path, exists=True))
-@click.option("--state-dir", required=True, type=click.Path(path_type=Path, file_okay=False), help="To be made.")
+@click.option("--state-dir", required=True, type=directory_path, help="To be made.")
 @json_option
 def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
     """Make a new router's state directory out of BACKUP: it joins the farm that is in it, under a new Raft id.

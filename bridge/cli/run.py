@@ -13,6 +13,7 @@ import click
 import trio
 
 from bridge.cli.failure import fail, reasons
+from bridge.cli.options import directory_path, file_path
 from bridge.cli.printing import PrintableFormatter, RepeatLimit
 from bridge.core.log.feature_level import UnsupportedLevelError
 from bridge.node.app import run_node
@@ -52,9 +53,9 @@ REASONS = (
 
 
 @click.command()
-@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="The node's configuration, TOML.")
-@click.option("--farm-key", type=click.Path(path_type=Path, dir_okay=False), help="The farm's key file.")
-@click.option("--state-dir", type=click.Path(path_type=Path, file_okay=False), help="Where the node keeps its state.")
+@click.option("--config", type=file_path, help="The node's configuration, TOML.")
+@click.option("--farm-key", type=file_path, help="The farm's key file.")
+@click.option("--state-dir", type=directory_path, help="Where the node keeps its state.")
 @click.option("--name", help="What operators call the node (default: the host's name).")
 @click.option("--stop-with-stdin", is_flag=True, help="Stop when standard input closes; for a parent process.")
 def run(

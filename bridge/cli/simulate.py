@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bridge.cli.failure import fail, failures
+from bridge.cli.options import file_path
 from bridge.cli.printing import echo, print_facts
 from gossip import Options
 from gossip.simulation import Play, Scenario, figures, load_ratio, picture
@@ -48,7 +49,7 @@ def simulate() -> None:
     "--compare", type=click.IntRange(2), metavar="MEMBERS", help="Play with so many members too; print ratios."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Random seed: the same one repeats the same run.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the figures into this SVG file.")
+@click.option("--plot", type=file_path, help="Draw the figures into this SVG file.")
 def gossip(
     members: int,
     capacity: int | None,

@@ -8,8 +8,9 @@ import trio
 
 from bridge.api.outputs import MembersOutput
 from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView
-from bridge.cli.asking import ask_node, find_control_socket, json_option, node_option
+from bridge.cli.asking import ask_node, find_control_socket, node_option
 from bridge.cli.failure import fail, failures
+from bridge.cli.options import json_option
 from bridge.cli.printing import print_facts, print_json, print_table
 from bridge.core.membership.reconcile import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError

@@ -21,6 +21,7 @@ import trio
 
 from bridge.api.trace import event_text
 from bridge.cli.failure import fail, reasons
+from bridge.cli.options import directory_path
 from bridge.cli.printing import echo
 from bridge.node.local.farm_files import SERVERS_MAX, LocalFarm, LocalFarmError, LocalNode, locked, prepare
 from bridge.node.local.supervisor import Child, Command, run_children
@@ -57,7 +58,7 @@ class Failed(Exception):  # noqa: N818 - it is the command's answer, not a fault
     "directory",
     default="farm-state",
     show_default=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=directory_path,
     help="Where keys, logs and published structures are kept; a farm that is already there goes on.",
 )
 @click.option(

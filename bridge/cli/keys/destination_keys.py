@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 
 from bridge.api.outputs import DestinationOutput, SigningKeysOutput, SigningKeyView
-from bridge.cli.asking import json_option
 from bridge.cli.failure import fail, failures
+from bridge.cli.options import file_path, json_option
 from bridge.cli.printing import echo, print_json
 from bridge.node.doctor.checks import RELEASED_S
 from bridge.node.security.key_files import (
@@ -44,7 +44,7 @@ KEYS_LIMIT = 64
 
 
 @click.command("new-destination")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=file_path)
 @json_option
 def new_destination(file: Path, *, as_json: bool) -> None:
     """Make the farm's destination and its master key.
@@ -58,8 +58,8 @@ def new_destination(file: Path, *, as_json: bool) -> None:
 
 
 @click.command("import-destination")
-@click.argument("source", type=click.Path(path_type=Path, dir_okay=False))
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("source", type=file_path)
+@click.argument("file", type=file_path)
 @json_option
 def import_destination(source: Path, file: Path, *, as_json: bool) -> None:
     """Make the master key file of an address that exists.
@@ -88,19 +88,14 @@ def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.option(
-    "--master",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The master key file, as `new-destination` made it.",
-)
+@click.option("--master", required=True, type=file_path, help="The master key file, as `new-destination` made it.")
 @click.option(
     "--out",
     "--output",
     "files",
     required=True,
     multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=file_path,
     help="The new signing key file of one router; give it once for each router.",
 )
 @click.option(

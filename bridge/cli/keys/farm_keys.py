@@ -10,10 +10,11 @@ import click
 
 from bridge.api.control import FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer
 from bridge.api.outputs import KeyExportOutput, NewClientOutput, NewFarmOutput, RotationOutput
-from bridge.cli.asking import ask_node, json_option, node_option, yes_option
+from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.keys.destination_keys import import_destination, new_destination, offline
 from bridge.cli.keys.rotation import RotationError, rotate
+from bridge.cli.options import file_path, json_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.node.control.client import ControlClient
 from bridge.node.security.key_files import KeyFileError, replace_farm_key, save_client_key, save_farm_key
@@ -56,7 +57,7 @@ def keys() -> None:
     "--output",
     default="farm.key",
     show_default=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=file_path,
     help="The new file; it is never written over another.",
 )
 @json_option
@@ -75,7 +76,7 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
 
 
 @keys.command("new-client")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=file_path)
 @click.option("--name", required=True, help="What the farm calls it.")
 @json_option
 def new_client(file: Path, *, name: str, as_json: bool) -> None:
@@ -273,7 +274,7 @@ def replace_keys(node: str | None, *, force: bool, yes: bool, as_json: bool) -> 
 
 
 @keys.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=file_path)
 @click.option("--replace", is_flag=True, help="Write over FILE, if it is an older key file of the same farm.")
 @node_option
 @json_option
