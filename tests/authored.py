@@ -1,4 +1,4 @@
-"""For stories whose subject is not who wrote an entry: records and entries of those for whom they speak.
+"""For stories that are not about authors: records and entries with the author that they name.
 
 `AuthoredFarm` takes bare records and supplies the author; `signed` writes entries in the names of a story's servers.
 """

@@ -1,4 +1,4 @@
-"""A copied key file is an invitation to ask: who comes with it waits, visibly, until an operator approves it."""
+"""A copied key file is an invitation to ask: a node that has it waits, visibly, until an operator approves it."""
 
 import json
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def standing(farm: Farm, node: Node) -> object:
     return None if listed is None else listed.standing
 
 
-def test_a_newcomer_with_the_key_file_waits_for_an_operator_whom_both_screens_tell_what_to_type(asking: Farm) -> None:
+def test_a_newcomer_with_the_key_file_waits_for_an_operator_and_both_screens_show_the_command(asking: Farm) -> None:
     # Given: a farm, and a router that comes with its key file.
     founder = asking.nodes[0]
     came = newcomer(asking, "node-2")

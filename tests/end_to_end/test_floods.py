@@ -1,4 +1,4 @@
-"""Floods against a running node: what strangers and holders of the password make it hold, and who still gets through.
+"""Floods against a running node: what strangers and holders of the password cost it, and which peers get through.
 
 The node may open 1,024 files and sockets, as shells allow by default, and cannot raise that.
 """
@@ -72,7 +72,7 @@ def _still_serves(farm: Farm, node: Node) -> None:
     assert node.view().node.pid == node.pid
 
 
-def test_sixty_dripping_requests_of_who_knows_the_password_cost_a_bounded_amount(farm: Farm) -> None:
+def test_sixty_dripping_requests_with_the_password_cost_a_bounded_amount(farm: Farm) -> None:
     """Given 60 clients that each send 12 MiB of a request and not its end, then memory grows by the budget alone."""
     node = farm.nodes[0]
     before = node.resident_bytes()

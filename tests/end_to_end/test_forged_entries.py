@@ -128,7 +128,7 @@ def last_second(farm: Farm) -> int:
     return max((each.published_s for node in farm.nodes for each in node.published()), default=0)
 
 
-def test_nothing_that_a_copied_key_submits_changes_who_publishes_what(founded: Farm) -> None:
+def test_nothing_that_a_copied_key_submits_changes_publisher_or_publication(founded: Farm) -> None:
     farm, attacker = founded, Attacker(founded)
     node = farm.nodes[0]
     farm.wait_until(lambda: len(listed(farm)) == len(farm.nodes), START_BOUND_S, "every leaf is listed")

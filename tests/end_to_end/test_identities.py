@@ -1,4 +1,4 @@
-"""Persons decide who belongs: a new identity under an old name, a box thrown out, a directory that was copied."""
+"""Operators decide which nodes belong: a new identity under an old name, an expelled node, a copied directory."""
 
 import json
 import re

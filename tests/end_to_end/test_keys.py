@@ -1,4 +1,4 @@
-"""The farm's keys are changed while it runs: it goes on, who restarts comes back, and who has the old file is told."""
+"""The farm's keys change while it runs: it goes on, restarted nodes come back, and an old file is reported."""
 
 import json
 import os

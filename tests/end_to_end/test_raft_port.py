@@ -1,4 +1,4 @@
-"""Who connects to the Raft port is who it says: attacks by real connections, byte by byte, on a farm of processes.
+"""A peer at the Raft port is what it claims to be: attacks by real connections, byte by byte, on a farm of processes.
 
 The attacker has a copied key file, knows every address and id, and speaks the protocol perfectly. One farm serves all
 the stories, in this order: a stranger, a router that an operator removes, the same router after it is evicted.

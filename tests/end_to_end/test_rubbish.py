@@ -198,7 +198,7 @@ def test_rubbish_inside_tls_before_the_upgrade(farm: Farm) -> None:
         farm.wait_until(counted, START_BOUND_S, "the refused handshakes are counted")
 
 
-def test_rubbish_of_one_who_knows_the_password(farm: Farm) -> None:
+def test_rubbish_with_the_password(farm: Farm) -> None:
     """Requests after a true upgrade: cut, bent, of an impossible size, from an impossible server."""
     random = seeded("request rubbish")
     node = farm.wait_settled()

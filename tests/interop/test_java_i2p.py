@@ -123,7 +123,7 @@ async def test_a_java_router_refuses_a_second_session_for_a_destination_and_says
             nursery.cancel_scope.cancel()
 
 
-async def test_a_java_router_that_demands_a_password_lets_in_who_knows_it(tmp_path: Path) -> None:
+async def test_a_java_router_with_a_password_lets_in_a_client_that_knows_it(tmp_path: Path) -> None:
     now_s = int(time.time())
     owner = new_master_key()
     key = owner.sign_transient(now_s)

@@ -1,4 +1,4 @@
-"""Connections between the kernel and their handlers: what a flood of strangers costs, and who gets through it."""
+"""Connections between the kernel and their handlers: what a flood of strangers costs, and what gets through it."""
 
 import errno
 import socket
@@ -77,7 +77,7 @@ async def test_one_source_cannot_take_the_places_of_another() -> None:
             await each.aclose()
 
 
-async def test_who_was_proven_lately_is_begun_at_once_while_strangers_wait_for_their_turn() -> None:
+async def test_a_lately_proven_source_is_served_at_once_while_strangers_wait_for_their_turn() -> None:
     """Given strangers of whom next to none may begin, when a known source connects, then it is answered first."""
     async with listening(AcceptOptions(begun_per_s=1.0)) as found:
         found.queue.known.add("127.0.0.3")
@@ -91,7 +91,7 @@ async def test_who_was_proven_lately_is_begun_at_once_while_strangers_wait_for_t
             await each.aclose()
 
 
-async def test_who_says_nothing_in_time_is_closed_and_who_hangs_up_costs_nothing() -> None:
+async def test_a_silent_connection_is_closed_and_one_that_hangs_up_costs_nothing() -> None:
     async with listening(AcceptOptions(waiting_s=0.2)) as found:
         silent, gone = await found.connect(), await found.connect()
         await gone.aclose()

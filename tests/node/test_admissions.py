@@ -166,7 +166,7 @@ async def test_a_member_that_is_no_founder_is_believed_when_it_proves_that_it_is
     assert notes.own_id == 3
 
 
-async def test_who_answers_with_another_identity_than_the_teller_proves_nothing(
+async def test_an_answer_by_another_identity_than_the_sender_proves_nothing(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     """A liar may announce the address of a real server."""
@@ -272,7 +272,9 @@ def admitted(raft_id: int, by: int, *, unseen_since_ms: int | None = None) -> Ad
     return Admitted(C, "c", entry=entry, unseen_since_ms=unseen_since_ms)
 
 
-async def test_who_lapsed_and_was_admitted_again_does_not_fall_back_as_it_replays_the_log(tmp_path: Path) -> None:
+async def test_a_node_that_lapsed_and_was_admitted_again_does_not_fall_back_as_it_replays_the_log(
+    tmp_path: Path,
+) -> None:
     # Given a router that was admitted as server 5, never came alive, and is told now that it is server 9
     notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told()
     await notes.told_by_member(9)

@@ -167,7 +167,7 @@ async def test_rubbish_that_was_committed_is_counted_and_changes_nothing(rubbish
     assert story.events() == []
 
 
-async def test_who_waits_for_news_is_woken_by_what_comes_and_not_by_what_came(autojump_clock: MockClock) -> None:
+async def test_a_waiting_caller_is_woken_by_later_news_and_not_by_earlier(autojump_clock: MockClock) -> None:
     del autojump_clock
     story = Story()
     await story.append(b"{}")

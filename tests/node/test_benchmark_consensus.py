@@ -1,4 +1,4 @@
-"""The comparison with others: what is sent to etcd, how frames are cut, how turns become figures, who is left out."""
+"""The comparison with others: what is sent to etcd, how frames are cut, how turns become figures."""
 
 import sys
 from pathlib import Path

@@ -314,7 +314,7 @@ def test_leave_names_the_node(node: Node, garlicfarm: Callable[..., Result]) -> 
     assert node.left
 
 
-def test_transfer_says_who_leads_now_or_why_not(node: Node, garlicfarm: Callable[..., Result]) -> None:
+def test_transfer_names_the_new_leader_or_the_reason(node: Node, garlicfarm: Callable[..., Result]) -> None:
     del node
     assert garlicfarm("transfer").stdout == "node-2 leads now.\n"
     assert json.loads(garlicfarm("transfer", "--to", "node-1", "--json").stdout) == {"schema": 1, "leader": "node-1"}

@@ -72,7 +72,7 @@ def primary_of(farm: FakeKeys) -> str:
     return key_id(farm.chain.primary).hex()
 
 
-def test_the_ring_is_listed_by_ids_with_who_has_it(farm: FakeKeys, keys: Callable[..., Result]) -> None:
+def test_the_ring_is_listed_by_ids_with_the_nodes_that_have_it(farm: FakeKeys, keys: Callable[..., Result]) -> None:
     farm.deaf = {"node-3"}
     farm.absent = ("node-5",)
     installed = json.loads(keys("install", "--json").stdout)["key"]

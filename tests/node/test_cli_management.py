@@ -85,7 +85,7 @@ def test_a_server_that_is_not_out_in_time_is_told_with_what_is_waited_for(
     assert "still a member: node-5 is dead for 3 min" in result.stderr
 
 
-def test_servers_lists_who_votes_who_learns_and_who_was_removed(node: Node, garlicfarm: Callable[..., Result]) -> None:
+def test_servers_lists_voters_learners_and_removed_servers(node: Node, garlicfarm: Callable[..., Result]) -> None:
     node.removed = (9,)
     found = json.loads(garlicfarm("servers", "--json").stdout)
     assert [(each["raftId"], each["role"], each["leads"]) for each in found["servers"]] == [

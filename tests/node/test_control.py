@@ -1,4 +1,4 @@
-"""The control endpoint: who may open it, what it answers, and what no client can do to it."""
+"""The control endpoint: which users may open it, what it answers, and what no client can do to it."""
 
 import json
 import os

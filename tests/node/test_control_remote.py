@@ -155,7 +155,7 @@ async def test_a_body_is_not_read_before_its_sender_has_shown_a_token(tmp_path: 
         await trio.aclose_forcefully(stream)
 
 
-async def test_who_shows_no_token_keeps_a_place_no_longer_than_a_request_may_take(tmp_path: Path) -> None:
+async def test_a_client_without_a_token_keeps_a_place_no_longer_than_a_request_may_take(tmp_path: Path) -> None:
     limits = ControlLimits(idle_s=3600, receive_s=0.3)
     async with serving(tmp_path, limits) as (server, address):
         context = ssl.create_default_context()

@@ -1,4 +1,4 @@
-"""Whom a node of a farm believes in a handshake: by the founding, the log, its notes, and what the other side shows."""
+"""Which peers a node of a farm believes in a handshake: by the founding, the log, its notes, and their own proofs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -116,7 +116,7 @@ def test_a_peer_that_claims_no_id_needs_no_proof_of_one(story: Story) -> None:
     assert story.fault(None, 77, CLIENT) is None
 
 
-def test_who_was_evicted_or_replaced_is_refused_in_every_role_and_without_an_id_as_well(story: Story) -> None:
+def test_an_evicted_or_replaced_identity_is_refused_in_every_role_and_without_an_id_as_well(story: Story) -> None:
     for standing in (Standing.EVICTED, Standing.RETIRED):
         story.log.admits(2, NUMBERS[1], standing)
         assert {story.fault(claim, NUMBERS[1], role) for claim in (2, None, 77) for role in (SERVER, CLIENT)} == {
@@ -125,7 +125,7 @@ def test_who_was_evicted_or_replaced_is_refused_in_every_role_and_without_an_id_
         assert story.peers.is_out(node_id(NUMBERS[1]))
 
 
-def test_who_was_removed_is_a_server_as_long_as_the_group_needs_it_and_a_client_after(story: Story) -> None:
+def test_a_removed_node_is_a_server_as_long_as_the_group_needs_it_and_a_client_after(story: Story) -> None:
     story.log.says(removed=(3,))
     assert story.fault(3, NUMBERS[2]) is None
     story.group.discard(3)
@@ -156,7 +156,7 @@ def test_a_server_of_which_this_log_does_not_tell_yet_is_believed_by_the_admissi
     assert story.fault(5, 55, shown=(fifth, fourth)) is Fault.UNKNOWN_IDENTITY
 
 
-def test_who_signs_an_admission_for_itself_gains_nothing(story: Story) -> None:
+def test_a_node_that_signs_an_admission_for_itself_gains_nothing(story: Story) -> None:
     own = signed(Admission(node_id(77), "router-7", public_key(77), 4), 77, FOUNDING.cluster_id)
     assert story.fault(4, 77, shown=(own,)) is Fault.UNKNOWN_IDENTITY
 
@@ -204,7 +204,7 @@ async def test_what_shows_a_newcomer_to_others_is_kept_on_disk(tmp_path: Path) -
     assert again.admissions() == (entry,)
 
 
-async def test_the_connections_of_who_is_thrown_out_or_removed_end(story: Story) -> None:
+async def test_the_connections_of_an_expelled_or_removed_node_end(story: Story) -> None:
     connected = [
         ProvenPeer(SERVER, public_key(NUMBERS[1]), 2),
         ProvenPeer(SERVER, public_key(NUMBERS[2]), 3),
@@ -245,7 +245,7 @@ def let_in(story: Story, server_id: int, number: int, role: ConnectionRole, *sho
     return proven
 
 
-async def test_who_was_let_in_is_judged_again_when_the_log_knows_more(story: Story) -> None:
+async def test_an_accepted_peer_is_judged_again_when_the_log_knows_more(story: Story) -> None:
     async def left() -> list[int | None]:
         await wait_all_tasks_blocked()
         return [each.server_id for each in connections.open]
@@ -276,7 +276,7 @@ async def test_who_was_let_in_is_judged_again_when_the_log_knows_more(story: Sto
         nursery.cancel_scope.cancel()
 
 
-async def test_the_eviction_of_who_signed_for_it_ends_the_connection_of_a_server_that_no_log_knows(
+async def test_the_eviction_of_its_signer_ends_the_connection_of_a_server_that_no_log_knows(
     story: Story,
 ) -> None:
     connections = Connections([let_in(story, 5, 55, SERVER, FIFTH, FOURTH), let_in(story, 4, 44, SERVER, FOURTH)])
@@ -340,7 +340,7 @@ async def test_a_node_that_a_leader_admitted_before_its_eviction_is_believed_dur
         assert again.fault(4, 44, shown=(FOURTH,)) is None
 
 
-def test_the_sentence_says_who_it_is_and_whose_the_id_is(story: Story) -> None:
+def test_the_sentence_names_the_peer_and_the_owner_of_the_id(story: Story) -> None:
     story.log.admits(2, NUMBERS[1])
     refusal = story.peers.judge(Claim(2, SERVER, public_key(77)))
     assert refusal is not None

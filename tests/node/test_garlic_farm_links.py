@@ -398,7 +398,7 @@ async def test_what_was_sent_and_what_was_not_are_told_apart_when_a_connection_e
     assert answers == [(0, unanswered), (1, unanswered), (2, unsent), (3, unsent), (4, unsent)]
 
 
-async def test_who_waits_for_a_reply_is_told_when_the_connection_is_given_up_by_our_own_side() -> None:
+async def test_a_waiting_caller_is_told_when_our_own_side_gives_the_connection_up() -> None:
     answers: list[wire.Reply | Lost] = []
     async with trio.open_nursery() as nursery:
         connection, _theirs = await connection_against(nursery, [])

@@ -1,4 +1,4 @@
-"""What a Garlic Farm server does for peers and clients, and to those who misbehave."""
+"""What a Garlic Farm server does for peers and clients, and against misbehaving ones."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -503,7 +503,7 @@ async def test_a_server_behind_the_i2p_router_makes_no_stranger_behind_it_known(
             places.leave(each)
 
 
-async def test_connections_of_who_may_speak_no_longer_are_ended_and_no_others(stage: Stage) -> None:
+async def test_connections_that_are_no_longer_permitted_end_and_no_others(stage: Stage) -> None:
     host = stage.add(Host(BOB))
     alice, carol, unproven = await dial(stage, ALICE), await dial(stage, CAROL), await dial(stage, None)
     await trio.testing.wait_all_tasks_blocked()

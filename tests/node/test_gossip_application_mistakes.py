@@ -119,7 +119,7 @@ def _cannot_be_sent(joiner: gossip.NodeInfo) -> Any:
 
 @pytest.mark.parametrize("admit", [_raises, _is_no_nak, _cannot_be_sent])
 @in_simulated_time
-async def test_a_joiner_about_whom_admit_fails_is_refused_with_an_alarm_and_the_member_goes_on(
+async def test_a_joiner_for_which_admit_fails_is_refused_with_an_alarm_and_the_member_goes_on(
     admit: Callable[[gossip.NodeInfo], Any],
 ) -> None:
     network = MemoryNetwork()

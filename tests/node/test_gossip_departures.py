@@ -57,7 +57,7 @@ async def three_members(farm: Farm) -> list[Group]:
 
 @pytest.mark.parametrize("proof", ["none", "of the thief", "of its announcement", "of an earlier incarnation"])
 @in_simulated_time
-async def test_a_living_member_is_not_believed_to_have_left_on_the_word_of_who_holds_the_key(proof: str) -> None:
+async def test_a_living_member_is_not_believed_to_have_left_because_a_holder_of_the_key_says_so(proof: str) -> None:
     # Given: three members, and a stranger with a copy of the key.
     network = MemoryNetwork()
     async with running_farm(network) as farm:

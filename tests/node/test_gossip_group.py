@@ -128,7 +128,7 @@ async def _read_to_the_end(group: gossip.Group, ended: trio.Event) -> None:
 
 
 @in_simulated_time
-async def test_who_says_too_much_is_told_at_once_and_too_long_words_are_refused() -> None:
+async def test_too_many_events_are_refused_at_once_and_too_long_ones_as_well() -> None:
     async with gossip.open(HOME, key=RING, network=MemoryNetwork()) as group:
         with pytest.raises(ValueError, match="512 bytes"):
             group.send_event("long", bytes(513))

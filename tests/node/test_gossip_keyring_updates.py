@@ -1,4 +1,4 @@
-"""News of keys counts from those whom the application lets tell keys, once, and is never sealed for any other node."""
+"""Keyring updates count from members that the application permits, once, and are never sealed for another node."""
 
 import os
 
@@ -116,7 +116,7 @@ async def test_a_member_that_was_deaf_for_a_whole_rotation_gets_the_ring_in_a_bo
 
 
 @in_simulated_time
-async def test_no_box_is_made_for_who_may_not_tell_keys_himself() -> None:
+async def test_no_box_is_made_for_a_member_that_may_not_send_keys_itself() -> None:
     network, members = MemoryNetwork(), set[NodeId]()
     async with running_farm(network) as farm:
         agents = await farm.start_many(2, may_tell_keys=lambda node_id: node_id in members)

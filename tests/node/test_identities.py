@@ -1,4 +1,4 @@
-"""A router that was away while the keys were replaced: whom it believes what the farm's key is, and whom not."""
+"""A router that was away while the keys were replaced: which nodes it believes about the farm's key, and which not."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,7 +168,7 @@ async def test_offers_for_another_router_and_of_an_era_that_is_over_are_nothing(
     assert len(away.agent.changes) == 1
 
 
-async def test_a_member_is_offered_the_key_of_now_and_who_is_out_or_unknown_is_not(farm_key: Path) -> None:
+async def test_a_member_is_offered_the_present_key_and_an_evicted_or_unknown_node_is_not(farm_key: Path) -> None:
     sponsors = [Router(number, farm_key) for number in (2, 3, 4)]
     away = Router(1, farm_key)
     assert sponsors[0].identities.offer_to(identity(1).node_id, public(1)) == b"", "no era has begun"

@@ -1,4 +1,4 @@
-"""What operators may do to the keys through a node: by names, and with an eye on those who are down."""
+"""What operators may do to the keys through a node: by names, and with regard to nodes that are down."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -185,7 +185,7 @@ def _point() -> bytes:
     return (9).to_bytes(32, "little")
 
 
-async def test_the_answer_tells_for_how_many_the_key_is_sealed_and_who_is_away() -> None:
+async def test_the_answer_tells_for_how_many_the_key_is_sealed_and_which_are_away() -> None:
     leader = Leader()
     assert await leader.asked() == {
         "schema": 1,

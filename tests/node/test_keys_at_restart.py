@@ -1,4 +1,4 @@
-"""Whom a node believes about the gossip keys in the seconds between its start and its log."""
+"""Which nodes are believed about the gossip keys in the seconds between a start and the log."""
 
 import os
 import socket

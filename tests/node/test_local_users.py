@@ -248,7 +248,7 @@ def test_a_socket_that_another_user_made_is_not_spoken_to() -> None:
         check_control_socket(Path("/home/me/state/control.sock"), machine.facts())
 
 
-def test_the_pipeline_looks_who_answers_as_well() -> None:
+def test_the_pipeline_checks_the_answering_user_as_well() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         check_answering_user(ours, "control.sock")
@@ -257,7 +257,7 @@ def test_the_pipeline_looks_who_answers_as_well() -> None:
                 check_answering_user(ours, "control.sock", os.geteuid() + 1)
 
 
-def test_who_answers_is_this_user_or_root() -> None:
+def test_the_answering_process_is_of_this_user_or_root() -> None:
     for trusted in (ME, 0, None):
         check_node_user(Path("control.sock"), trusted, ME)
     with pytest.raises(UntrustedPathError, match="1001"):
@@ -279,7 +279,7 @@ with socket.socket(socket.AF_UNIX) as client:
 """
 
 
-async def test_the_kernel_tells_who_a_real_second_user_is() -> None:
+async def test_the_kernel_names_a_real_second_user() -> None:
     """Given a socket that all may open (an abstract one), then the kernel says that user 65534 has connected.
 
     Who is not root has no second user at hand: then the probe is this user, and that is what the kernel says.

@@ -1,4 +1,4 @@
-"""Who is who: what members say in their signed metadata, and what becomes of one who says it badly."""
+"""Names of members: what they say in their signed metadata, and what becomes of malformed metadata."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""Who may be added or removed by the Garlic Farm protocol in a farm, and what the gateway says before there is one."""
+"""Which servers the Garlic Farm protocol may add to a farm or remove, and what the gateway says before there is one."""
 
 from dataclasses import replace
 

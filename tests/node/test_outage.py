@@ -127,7 +127,9 @@ async def test_the_alarms_end_with_the_outage_and_what_is_committed_next_is_late
         assert structures(stage)[-1].published_s == committed.published_s
 
 
-async def test_who_stepped_in_stops_once_the_farms_own_publisher_has_published_later(autojump_clock: MockClock) -> None:
+async def test_a_node_that_stepped_in_stops_once_the_farms_own_publisher_has_published_later(
+    autojump_clock: MockClock,
+) -> None:
     stage = await stage_of_other()
     async with on_duty(stage):
         await trio.sleep(1)

@@ -175,7 +175,7 @@ async def test_a_reader_at_the_end_waits_for_the_next_entry_and_no_longer(autoju
     assert trio.current_time() == 7
 
 
-async def test_a_reader_who_waits_is_there_when_the_farm_is_founded(autojump_clock: MockClock) -> None:
+async def test_a_waiting_reader_is_there_when_the_farm_is_founded(autojump_clock: MockClock) -> None:
     stage = Stage()
     current = CurrentFarm()
     port = port_of(stage, current=current)

@@ -1,4 +1,4 @@
-"""Room for requests that are not whole or not answered: whom a full budget holds back, and whom it closes."""
+"""Room for requests that are incomplete or unanswered: what a full budget holds back, and what it closes."""
 
 from functools import partial
 

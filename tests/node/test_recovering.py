@@ -122,7 +122,7 @@ def called(*arguments: str | Path, answer: str = "") -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_the_command_says_who_is_left_behind_and_changes_nothing_without_a_yes(tmp_path: Path) -> None:
+def test_the_command_names_the_nodes_left_behind_and_changes_nothing_without_a_yes(tmp_path: Path) -> None:
     directory = node_directory(tmp_path / "node")
     code, output = called("--from", directory, answer="n\n")
     assert code == 1

@@ -149,7 +149,7 @@ def test_each_outcome_has_its_answer_on_the_wire(resolve: ProposalResolved, expe
     assert asked(gateway(Server(resolve)), (b"{}",)) == expected
 
 
-async def test_a_client_that_sends_nothing_learns_who_leads() -> None:
+async def test_a_client_that_sends_nothing_learns_which_server_leads() -> None:
     assert asked(gateway(Server(role=FOLLOWING)), ()) == ClientAnswer(
         accepted=False, leader=OTHER, next_index=0, term=7
     )

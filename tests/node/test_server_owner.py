@@ -179,7 +179,9 @@ async def test_committed_entries_are_read_in_ranges_and_waited_for(autojump_cloc
         nursery.cancel_scope.cancel()
 
 
-async def test_who_waits_for_an_entry_is_told_when_the_server_stops(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_caller_that_waits_for_an_entry_is_told_when_the_server_stops(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """Also who asks only then; what was reached before the stop is still answered."""
     del autojump_clock
     told: list[str] = []

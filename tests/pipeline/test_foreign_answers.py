@@ -167,7 +167,7 @@ def test_nodes_that_hang_are_waited_for_at_the_same_time(tmp_path: Path, monkeyp
     assert not asked.broken
 
 
-def test_who_only_wants_to_know_how_far_the_log_goes_takes_no_entry_along(tmp_path: Path) -> None:
+def test_a_question_for_the_length_of_the_log_fetches_no_entry(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def answer(target: str) -> bytes:

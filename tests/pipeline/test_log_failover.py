@@ -140,7 +140,7 @@ def test_a_node_that_is_cut_off_from_its_farm_holds_nothing_up(tmp_path: Path, m
         assert stream.latestOffset(start, ReadAllAvailable())["next"] == whole.commit_index + 1
 
 
-def test_who_answered_last_is_asked_first(tmp_path: Path) -> None:
+def test_the_node_that_answered_last_is_asked_first(tmp_path: Path) -> None:
     log, absent = three_servers(minutes=1), str(tmp_path / "absent.sock")
     with served(log, tmp_path / "one.sock") as first:
         ranges = log_ranges.NodeRanges((absent, first), Credentials(), 100)

@@ -1,4 +1,4 @@
-"""What an operator meets who types, interrupts or damages something: a reason in words, and an exit code that is true.
+"""What an operator sees after a wrong command, an interruption or damage: a reason, and a true exit code.
 
 All without a JVM.
 """
@@ -150,7 +150,7 @@ def test_a_part_that_the_log_does_not_have_is_refused_and_the_directory_stays_fr
 # -- what is damaged, or out of reach ----------------------------------------------------------------------------------
 
 
-def test_damaged_names_are_told_to_who_asks_for_names(output: Path) -> None:
+def test_damaged_names_are_reported_when_names_are_asked_for(output: Path) -> None:
     (output / current_state.NAMES_FILE).write_bytes(NO_DATABASE)
     page = ["--html", str(output / "page.html"), "--output", str(output)]
     result = CliRunner().invoke(report, [*page, "--show-destinations"])

@@ -1,4 +1,4 @@
-"""Submitting factors to nodes: which answers count, who is asked next, and what is told."""
+"""Submitting factors to nodes: which answers count, which node is asked next, and what is reported."""
 
 import json
 from http import HTTPStatus
@@ -73,7 +73,7 @@ def test_a_node_of_another_farm_is_told_nothing(tmp_path: Path) -> None:
     assert other.submitted == []
 
 
-def test_who_was_removed_is_asked_of_the_farms_own_nodes(tmp_path: Path) -> None:
+def test_the_removed_servers_are_asked_of_the_farms_own_nodes(tmp_path: Path) -> None:
     other, ours = MadeUpLog(removed=(1, 2)), MadeUpLog(removed=(3,))
     other.cluster_id = "another"
     down = str(tmp_path / "absent.sock")

@@ -122,7 +122,7 @@ def test_the_first_slow_report_is_enough_for_a_proposal() -> None:
     }
 
 
-def test_who_has_seen_too_little_proposes_nothing() -> None:
+def test_nothing_is_proposed_from_too_little_history() -> None:
     story = Story()
     story.lag_ms[3] = 900.0
     story.periods(2)
@@ -235,7 +235,7 @@ def test_a_report_that_is_in_the_log_again_under_its_request_counts_once() -> No
     assert story.weighing.wanted() != wanted, "a client that began anew counts anew"
 
 
-def test_who_is_silent_for_an_hour_is_forgotten() -> None:
+def test_a_server_that_is_silent_for_an_hour_is_forgotten() -> None:
     story = Story()
     story.periods(3)
     story.silent.add(3)
@@ -374,7 +374,9 @@ def test_time_without_a_leader_does_not_count_as_silence() -> None:
 
 
 @pytest.mark.parametrize("outage_periods", [2, 60, 3_000])
-def test_who_reported_just_before_the_farm_lost_its_leader_is_no_better_than_the_others(outage_periods: int) -> None:
+def test_a_server_that_reported_just_before_the_farm_lost_its_leader_is_no_better_than_the_others(
+    outage_periods: int,
+) -> None:
     story = Story()
     story.periods(5)
     # when one server reports, and then no server leads for a while

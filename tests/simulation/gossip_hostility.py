@@ -1,4 +1,4 @@
-"""Datagrams that no honest node would send: by strangers, who have no key, and by a holder of the farm's key who lies.
+"""Datagrams that no honest node would send: by strangers without a key, and by a holder of the farm's key that lies.
 
 A stranger sends random bytes, damages what it recorded, glues pieces of it together, repeats it, or seals under a key
 of its own. A liar opens what it recorded, damages or rewrites what is inside, and seals it again under salts of its

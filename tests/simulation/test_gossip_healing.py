@@ -1,4 +1,4 @@
-"""Healing without a human, and who is who: the old and the new under one address or one name.
+"""Healing without an operator, and identities: the old and the new under one address or one name.
 
 Each test runs under several random seeds; the seed stands in the test's name and in the message of a failure.
 """

@@ -77,9 +77,7 @@ def test_the_halves_of_a_partition_become_one_group_again_by_themselves(random_s
 
 @both_presets
 @several_seeds
-def test_who_leaves_is_known_to_have_left_at_once_by_its_peers_and_is_never_taken_for_failed(
-    random_seed: int, preset: str
-) -> None:
+def test_peers_know_at_once_that_a_member_left_and_never_take_it_for_failed(random_seed: int, preset: str) -> None:
     network, nodes = formed(random_seed, preset)
     gone = nodes[7]
     peers = network.peers(gone)

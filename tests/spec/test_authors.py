@@ -1,4 +1,4 @@
-"""Who may write what into the log of a farm so that it has an effect, and that each entry has it once."""
+"""Which authors may write which entries with an effect on the farm, and that each entry has it once."""
 
 from dataclasses import replace
 from typing import get_args
@@ -131,7 +131,7 @@ def test_without_a_proof_or_under_an_unknown_or_expelled_key_nothing_has_an_effe
 
 
 @pytest.mark.parametrize("record", SERVERS, ids=ids(SERVERS))
-def test_who_belongs_to_the_farm_is_said_by_servers_alone(record: Record) -> None:
+def test_only_servers_say_which_nodes_belong_to_the_farm(record: Record) -> None:
     assert Story().reason(B, record) is None
     assert Story().reason(SCRIPT, record) is NoEffect.OUT_OF_SCOPE
     assert Story().reason(PIPELINE, record) is NoEffect.OUT_OF_SCOPE

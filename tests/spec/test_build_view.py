@@ -145,7 +145,7 @@ def test_members_stand_in_order_of_name_and_one_without_readable_metadata_goes_b
     assert view.gossip.known_count == 3
 
 
-def test_who_is_reached_by_an_i2p_name_gossips_nowhere() -> None:
+def test_a_member_with_an_i2p_name_gossips_nowhere() -> None:
     facts: dict[bytes, Facts] = {B: Facts("z", 2, f"tcp://{'b' * 52}.b32.i2p:7669")}
     own = f"tcp://{'a' * 52}.b32.i2p:7669"
     view = picture(replace(SOURCES, gossip=gossip(member(B)), facts=facts, endpoint=own))

@@ -1,4 +1,4 @@
-"""Membership by introductions: who is known, who is alive, and who counts when two descriptions differ."""
+"""Membership by introductions: which members are known and alive, and which of two descriptions counts."""
 
 from dataclasses import replace
 
@@ -78,7 +78,7 @@ def test_a_goodbye_is_final_for_that_life_and_only_a_later_word_of_its_own_ends_
     assert [*known.hear(back, 3, first_hand=True)] == [MembershipChanged(back, Status.ALIVE, Status.LEFT)]
 
 
-def test_a_stranger_who_only_says_goodbye_is_not_made_known() -> None:
+def test_a_stranger_that_only_says_goodbye_is_not_made_known() -> None:
     known = connection_membership()
     assert not known.hear(B, 0, first_hand=True, leaving=True)
     assert known.members() == ()

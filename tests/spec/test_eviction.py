@@ -1,4 +1,4 @@
-"""Persons decide who is out: evictions, approvals, and the level that says what the log may hold."""
+"""Operators decide which nodes are out: evictions, approvals, and the level that says what the log may hold."""
 
 from dataclasses import replace
 
@@ -259,7 +259,7 @@ def test_a_voter_loses_its_vote_before_its_eviction_where_the_farm_has_one_to_sp
     assert not vote_goes_first({1, 2, 3, 4}, 5, expect=3), "a learner has none"
 
 
-def test_who_was_thrown_out_stays_out_of_a_recovered_farm() -> None:
+def test_an_expelled_node_stays_out_of_a_recovered_farm() -> None:
     story = farm()
     story.apply(3, 1, Admission(C, "c"))
     story.apply(4, 1, Eviction(B, 1, ((A, BOX),)))

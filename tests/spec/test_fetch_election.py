@@ -54,7 +54,7 @@ def test_an_announcement_that_contradicts_the_known_leader_is_rejected() -> None
     assert bench.about.leader == TWO
 
 
-def test_who_accepts_an_announcement_follows_and_fetches_at_once() -> None:
+def test_a_server_that_accepts_an_announcement_follows_and_fetches_at_once() -> None:
     """As soon as it accepts, it becomes a follower and begins to send fetches to the new leader."""
     bench = FetchBench(1)
     bench.campaign()
@@ -62,7 +62,7 @@ def test_who_accepts_an_announcement_follows_and_fetches_at_once() -> None:
     assert (bench.about.role, bench.about.leader, asked.term) == (Role.FOLLOWER, THREE, 2)
 
 
-def test_a_candidate_follows_who_announces_itself_in_its_own_epoch() -> None:
+def test_a_candidate_follows_the_leader_that_announces_itself_in_its_own_epoch() -> None:
     bench = FetchBench(1)
     bench.campaign()
     assert (bench.about.role, bench.about.term) == (Role.CANDIDATE, 2)
@@ -128,7 +128,7 @@ def test_observers_do_not_keep_a_leader_from_resigning() -> None:
     assert bench.is_(Role.FOLLOWER)
 
 
-def test_who_resigns_names_its_successors_by_the_length_of_their_logs() -> None:
+def test_a_leader_that_resigns_names_its_successors_by_the_length_of_their_logs() -> None:
     """The preferred successors are sorted in descending order by each voter's replicated offset."""
     bench = FetchBench(1, 1, 1, voters=5)
     bench.lead()
@@ -140,7 +140,7 @@ def test_who_resigns_names_its_successors_by_the_length_of_their_logs() -> None:
     assert {end.preferred for end in ends} == {(FOUR, FIVE, TWO, THREE)}
 
 
-def test_who_is_deposed_by_a_later_epoch_announces_no_end() -> None:
+def test_a_leader_deposed_by_a_later_epoch_announces_no_end() -> None:
     bench = FetchBench(1)
     bench.lead()
     bench.fetch(TWO, LogId(1, 1), term=9)
@@ -164,7 +164,7 @@ def test_successors_campaign_in_the_order_of_the_list(place: int, wait_ms: int) 
     assert len(bench.sent(RequestVote)) == 11
 
 
-def test_who_heard_the_end_of_an_epoch_listens_to_candidates() -> None:
+def test_a_server_that_heard_the_end_of_an_epoch_listens_to_candidates() -> None:
     bench = FetchBench(1)
     bench.begin(TWO, 2)
     assert not bench.ask(3, LogId(9, 2), THREE).granted
@@ -256,7 +256,7 @@ def test_a_fetch_of_another_cluster_is_refused_by_a_leader() -> None:
     assert (bench.about.term, bench.about.commit_index) == (2, 0)
 
 
-def test_a_leader_of_another_cluster_stops_who_fetches_from_it() -> None:
+def test_a_leader_of_another_cluster_stops_a_follower_that_fetches_from_it() -> None:
     """The same error is fatal in the answer to a fetch: it conflicts with the elected leader's value."""
     bench = FetchBench(1, cluster_id="ours")
     asked = bench.follow(TWO, 2)

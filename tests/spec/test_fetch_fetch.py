@@ -42,7 +42,7 @@ def test_a_fetch_with_a_larger_epoch_is_refused_and_the_leader_gives_way() -> No
     assert bench.about.leader is None
 
 
-def test_who_does_not_lead_says_who_does() -> None:
+def test_a_server_that_does_not_lead_names_the_leader() -> None:
     """A non-leader returns an error code, and encodes the currently known leader id and epoch."""
     bench = FetchBench(1)
     bench.follow(TWO, 3)
@@ -132,7 +132,7 @@ def test_a_fetch_waits_no_longer_than_it_asked_for() -> None:
     assert (reply.entries, reply.error) == ((), None)
 
 
-def test_who_fetches_again_gets_the_older_fetch_answered_too() -> None:
+def test_a_second_fetch_gets_the_older_one_answered_too() -> None:
     """Every request is answered once; a replica parks one fetch."""
     bench = leader(1)
     bench.fetch(TWO, LogId(2, 2), commit=2)
@@ -241,7 +241,7 @@ def test_a_divergence_below_the_commit_index_is_not_believed() -> None:
     assert ("fetch reply that contradicts committed entries", 1) in bench.about.dropped
 
 
-def test_who_is_fenced_follows_the_leader_that_the_answer_names() -> None:
+def test_a_fenced_follower_follows_the_leader_that_the_answer_names() -> None:
     """FENCED_LEADER_EPOCH with a leader id: become a follower of that leader, and fetch from it."""
     bench = FetchBench(1)
     asked = bench.follow(TWO, 2)
@@ -250,7 +250,7 @@ def test_who_is_fenced_follows_the_leader_that_the_answer_names() -> None:
     assert bench.sent(Fetch, THREE)
 
 
-def test_who_is_fenced_without_a_leader_tries_the_voters() -> None:
+def test_a_fenced_follower_without_a_leader_tries_the_voters() -> None:
     """Otherwise retry the fetch at random against one of the remaining voters."""
     bench = FetchBench(1)
     asked = bench.follow(TWO, 2)

@@ -296,7 +296,7 @@ def test_of_two_clusters_a_newcomer_joins_the_one_that_its_key_file_names(mine: 
     assert the(effects, Persist).state == FormationState(known=mine)
 
 
-def test_a_newcomer_without_a_cluster_id_waits_and_names_who_tells_of_a_farm_and_the_command_to_confirm_it() -> None:
+def test_a_newcomer_without_a_cluster_id_waits_and_names_the_farms_announced_and_the_command_to_confirm_one() -> None:
     core = formation(E, 2)
     one, other = some_founding(A, B), invented_founding(C, D)
     effects = see(core, founded(A, one), founded(B, one), founded(D, other), proposing(C, C, E))

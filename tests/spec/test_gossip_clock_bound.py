@@ -77,7 +77,7 @@ def test_a_clock_ahead_of_the_time_of_day_is_refused_until_that_has_come() -> No
     assert story.swim.keyring == news.chain
 
 
-def test_words_after_a_far_lie_are_heard_by_those_who_missed_it() -> None:
+def test_events_after_a_far_lie_reach_the_members_that_missed_it() -> None:
     story = Story()
     story.befriend(1)
     far = word(ClockBound(0).at(0))

@@ -99,7 +99,7 @@ def test_when_no_node_has_room_an_edge_is_split_so_that_the_joiner_is_placed() -
 
 
 @pytest.mark.parametrize(("capacity", "peer_count"), [(1, 0), (2, 1), (5, 4), (5, 5)])
-def test_an_edge_is_not_split_for_one_who_could_not_take_both_ends(capacity: int, peer_count: int) -> None:
+def test_an_edge_is_not_split_for_a_joiner_that_could_not_take_both_ends(capacity: int, peer_count: int) -> None:
     story = Story(capacity=2)
     story.befriend(1, 2, capacity=2)
     for number in (1, 2):
@@ -241,7 +241,7 @@ def test_a_node_with_as_many_peers_as_members_asks_no_node() -> None:
     assert sent(story.pass_time(30_000, answering=[1, 2]), JoinReq) == []
 
 
-def test_one_who_probes_us_as_its_peer_and_is_none_is_told_so_because_links_are_symmetrical() -> None:
+def test_a_node_that_probes_us_as_its_peer_and_is_none_is_told_so_because_links_are_symmetrical() -> None:
     story = Story(capacity=1)
     story.befriend(1)
     effects = story.hear(2, story.ping(2))

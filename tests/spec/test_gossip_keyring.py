@@ -393,7 +393,7 @@ def test_a_node_in_clear_takes_no_keys() -> None:
 
 
 @pytest.mark.parametrize("random_seed", range(3))
-def test_two_operators_who_rotate_at_once_end_with_one_ring(random_seed: int) -> None:
+def test_two_rotations_at_once_end_with_one_ring(random_seed: int) -> None:
     network = GossipNetwork(random_seed, loss=0.05, keys=FIRST)
     nodes = network.start(12)
     assert network.run_until(network.is_full_mesh, limit_ms=60_000)

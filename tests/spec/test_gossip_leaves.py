@@ -21,7 +21,7 @@ def test_a_rotation_visits_each_member_once_per_pass() -> None:
         assert sorted(m for m in (rotation.next(members) for _ in members) if m) == members
 
 
-def test_a_newcomer_is_visited_within_two_passes_and_one_who_left_never() -> None:
+def test_a_newcomer_is_visited_within_two_passes_and_one_that_left_never() -> None:
     rotation = Rotation(Random(3))
     members = [node_id(n) for n in range(10)]
     for _ in range(4):

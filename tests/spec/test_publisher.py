@@ -1,4 +1,4 @@
-"""Who publishes, what and when: the same at every server, with hysteresis, and never nothing."""
+"""Which server publishes what and when: the same at every server, with hysteresis, and never nothing."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -37,7 +37,7 @@ def test_a_hostile_member_with_sixty_four_leaves_leaves_every_honest_one_its_pla
     assert sum(name.startswith("hostile") for name in log.leaves) == LEAVES_MAX // 4
 
 
-def test_who_claims_the_leaves_of_others_uses_up_its_own_places() -> None:
+def test_a_node_that_claims_the_leaves_of_others_uses_up_its_own_places() -> None:
     """Counted to the node that claims more, or to the lower Raft id, honest leaves would wait behind hostile ones."""
     log = Log()
     honest = {

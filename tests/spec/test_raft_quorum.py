@@ -71,7 +71,7 @@ def test_disjoint_majorities_cannot_both_win() -> None:
             assert (tally(votes, joint), tally(against, joint)) != (VoteResult.WON, VoteResult.WON)
 
 
-def test_a_configuration_knows_who_votes_and_who_only_listens() -> None:
+def test_a_configuration_knows_voters_and_learners() -> None:
     """A server that leaves the voters to become a learner votes until C_new."""
     joint = Configuration(servers(1, 4), old_voters=servers(1, 2, 3), learners=servers(3, 5))
     assert joint.is_joint

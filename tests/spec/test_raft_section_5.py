@@ -23,7 +23,7 @@ def test_servers_start_as_followers_whatever_they_were_before() -> None:
     assert Bench(1, 2, term=4, voted_for=ONE).is_(Role.FOLLOWER)
 
 
-def test_clients_of_a_follower_are_told_who_leads() -> None:
+def test_a_follower_names_the_leader_to_clients() -> None:
     """If a client contacts a follower, the follower redirects it to the leader."""
     bench = Bench()
     bench.propose(b"x", proposal_id=3)

@@ -102,7 +102,7 @@ def test_only_entries_of_the_current_term_are_committed_by_counting_and_those_be
 # -- 5.4.3 safety argument ---------------------------------------------------------------------------------------------
 
 
-def test_who_has_voted_in_a_later_term_takes_nothing_from_the_leader_before() -> None:
+def test_a_server_that_has_voted_in_a_later_term_takes_nothing_from_the_leader_before() -> None:
     """It would have rejected the AppendEntries request (its current term would have been higher than T)."""
     bench = Bench(1)
     assert bench.ask(7, AT(1, 1)).granted

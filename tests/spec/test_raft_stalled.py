@@ -64,7 +64,7 @@ def test_a_leader_that_commits_nothing_while_proposals_wait_resigns(kind: type[B
     assert [(answer.proposal_id, answer.outcome) for answer in told] == [(7, Outcome.UNKNOWN)]
 
 
-def test_where_followers_fetch_it_names_who_should_be_next() -> None:
+def test_where_followers_fetch_it_names_the_next_leader() -> None:
     bench = FetchBench(1, voters=2)
     leader_of(bench)
     stored = bench.about.last.index

@@ -36,7 +36,7 @@ def test_the_survivor_alone_is_admitted_and_names_of_the_others_are_free_again()
     assert farm.state.admitted[2] == Admitted(C, "node-a", unseen_since_ms=BASE_MS + 120_000)
 
 
-def test_who_was_thrown_out_stays_out_and_the_keys_of_the_survivor_are_known() -> None:
+def test_an_expelled_node_stays_out_and_the_keys_of_the_survivor_are_known() -> None:
     before = old_farm(1)
     table = {**before.admitted, 2: Admitted(B, "node-b", b"public key"), 3: Admitted(C, "c", standing=Standing.EVICTED)}
     state = recovered(replace(before, admitted=table), B)

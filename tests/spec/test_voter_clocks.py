@@ -109,7 +109,7 @@ def test_the_reading_of_a_server_that_fell_silent_is_no_witness_for_ever() -> No
     assert farm.log_time == ALLOWED_MS
 
 
-def test_who_does_not_vote_is_no_witness() -> None:
+def test_a_server_without_a_vote_does_not_move_log_time() -> None:
     farm = Voters(5)
     farm.configure((1, 2, 3))
     farm.reports({1: 0, 3: JUMP_MS, 4: JUMP_MS, 5: JUMP_MS})

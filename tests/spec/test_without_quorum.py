@@ -85,7 +85,7 @@ def test_if_it_is_gone_the_lowest_node_id_of_those_that_are_left_publishes_and_n
     ],
     ids=["no key", "its key ends", "publishing is off", "no router", "another master"],
 )
-def test_who_is_not_able_is_passed_over_be_it_this_server_or_another(unable: dict[str, object]) -> None:
+def test_an_unable_server_is_passed_over_be_it_this_server_or_another(unable: dict[str, object]) -> None:
     of_three = report(3, BASE_MS + OUTAGE_MS, **unable)
     assert acting(farm_of_three(of_three), report(2), 3) == 2
     assert acting(farm_of_three(), of_three, 2) == 2
@@ -157,7 +157,7 @@ def test_a_master_that_the_farm_never_heard_of_is_not_published() -> None:
 # -- when --------------------------------------------------------------------------------------------------------------
 
 
-def test_who_steps_in_publishes_at_once_and_later_than_what_was_committed() -> None:
+def test_a_node_that_steps_in_publishes_at_once_and_later_than_what_was_committed() -> None:
     log = farm_of_three()
     committed = log.master.publication
     planned = plan(log, report(3), 2, after_ms=OUTAGE_MS)

@@ -1,4 +1,4 @@
-"""The faces of consensus and gossip: what they name is there, and those who only read nouns pay for no event loop."""
+"""The faces of consensus and gossip: what they name is there, and types alone load no event loop."""
 
 import subprocess
 import sys

@@ -34,7 +34,7 @@ def flaw(chain: list[bytes], claimed: tuple[int, bytes] = (4, node_id(4)), out: 
     return flaw_of(chain, CLUSTER_ID, claimed, FOUNDERS.__contains__, out.__contains__)
 
 
-def test_an_admission_by_a_founder_shows_who_has_the_raft_id() -> None:
+def test_an_admission_by_a_founder_shows_which_node_has_the_raft_id() -> None:
     assert flaw([admission(4, by=2)]) is None
 
 

@@ -67,7 +67,7 @@ def test_an_event_is_a_line_for_people() -> None:
     assert event_text(event) == "leader-elected term=3 early=yes previous=- rtt=0.25"
 
 
-def test_who_leads_reads_back() -> None:
+def test_the_leader_reads_back() -> None:
     answer = ClusterAnswer(
         "demo", "c0ffee", 2, 3, 217, 1, "node-1", "tcp://127.0.0.1:7701", (VoterView(1, "tcp://a:1"),)
     )

@@ -356,7 +356,7 @@ def test_a_member_of_another_cluster_is_refused_by_both_sides() -> None:
         client.receive(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nX-Garlic-Cluster: cluster-a\r\n\r\n")
 
 
-def test_who_has_no_cluster_yet_may_speak_to_one() -> None:
+def test_a_peer_without_a_cluster_may_speak_to_one() -> None:
     farm, session = Farm(), Session()
     newcomer = caller(identity=Identity(None, None))
     connect(farm, newcomer, session)
@@ -572,7 +572,7 @@ def without(request: bytes, header: bytes) -> bytes:
     return b"\r\n".join(line for line in request.split(b"\r\n") if not line.startswith(header))
 
 
-def test_who_proves_its_identity_is_known_on_both_sides_by_its_id_and_role() -> None:
+def test_a_proven_identity_is_known_on_both_sides_by_its_id_and_role() -> None:
     farm = Farm()
     request, client = handshake(farm, caller())
     verdict = farm.answer(request)
@@ -656,7 +656,7 @@ def test_the_middle_gains_nothing_by_leaving_the_clients_proof_out() -> None:
     assert failure.value.fault is Fault.UNPROVEN
 
 
-def test_who_calls_another_server_than_this_one_is_refused_and_told() -> None:
+def test_a_client_that_calls_another_server_than_this_one_is_refused_and_told() -> None:
     farm = Farm()
     request, client = handshake(farm, caller(), called=3)
     verdict = refused(farm, request)

@@ -1,4 +1,4 @@
-"""Who said it: only a node itself announces it, moves it, revives it or says that it leaves."""
+"""The author of an announcement: only a node itself announces it, moves it, revives it or says that it leaves."""
 
 from dataclasses import fields, replace
 

@@ -75,7 +75,7 @@ def test_rubbish_is_a_key_box_error(rubbish: bytes) -> None:
         read_offer(rubbish, bytes(8), LABEL)
 
 
-def test_an_offer_says_who_vouches_for_it_and_for_whom_it_is() -> None:
+def test_an_offer_names_its_signer_and_its_recipient() -> None:
     box, recipient = seal_key(CONTENT, public(1), LABEL), node_id_of(public(1))
     offer = sign_offer(box, recipient, LABEL, identity(2))
     assert len(offer) == OFFER_BYTES <= 256

@@ -1,4 +1,4 @@
-"""What a machine sees of the world, and whom its answers go to."""
+"""What a machine sees of the world, and where its answers go."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol

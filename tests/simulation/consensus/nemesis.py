@@ -1,4 +1,4 @@
-"""Who makes the trouble: crashes and restarts, cuts, pauses, jumps of clocks, full disks, rot, new leaders that fall.
+"""The trouble: crashes and restarts, cuts, pauses, jumps of clocks, full disks, rot, new leaders that fall.
 
 Beside faults it asks for what operators ask for at the worst moments: other configurations, another leader. A server
 that is gone for ever is replaced by a new one, as its operator would do; that goes on when the trouble is over.

@@ -1,4 +1,4 @@
-"""The world, as those see it who act in it."""
+"""The world, as the machines and clients in it see it."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
