@@ -13,8 +13,7 @@ from bridge.node.events.event_log import EventLog
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import I2cpRouter, I2cpRouterAccess
-from bridge.node.router.i2pcontrol import ControlAccess
-from bridge.node.router.link import Credentials, Software
+from bridge.node.router.link import ControlAccess, Credentials, Software
 from bridge.node.router.router import Leaf
 from bridge.wire.i2p.destination_keys import SigningKey, new_demo_leaf, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode

@@ -7,8 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.node.router.i2pcontrol import PATHS, ControlAccess
-from bridge.node.router.link import Link, Software
+from bridge.node.router.link import CONTROL_PATHS, ControlAccess, Link, Software
 from bridge.node.router.router import Leaf, MeasuredStatus, RouterError
 from tests.node.fake_i2cp_router import FakeRouter
 from tests.node.fake_i2pcontrol import FakeControl, control_in_place_of_sockets
@@ -22,7 +21,7 @@ async def telling(
     monkeypatch: Patch, clock: Clock, control: FakeControl, software: Software = Software.JAVA
 ) -> AsyncIterator[Stage]:
     """A router that also has an I2PControl."""
-    access = ControlAccess(Link("127.0.0.1", 7650), software, control.password, PATHS[software])
+    access = ControlAccess(Link("127.0.0.1", 7650), software, control.password, CONTROL_PATHS[software])
     async with trio.open_nursery() as nursery:
         with control_in_place_of_sockets(control, nursery, monkeypatch):
             async with stage(monkeypatch, clock, control_access=access) as on:

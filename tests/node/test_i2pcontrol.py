@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.node.router.i2pcontrol import PATHS, ControlAccess, I2PControl
-from bridge.node.router.link import Link, RouterLost, Software
+from bridge.node.router.i2pcontrol import I2PControl
+from bridge.node.router.link import CONTROL_PATHS, ControlAccess, Link, RouterLost, Software
 from bridge.wire.i2p.i2pcontrol import REPLY_LIMIT_BYTES, RouterFacts
 from consensus.net.tls import load_or_create_certificate
 from tests.node.fake_i2pcontrol import I2PD_INFO, JAVA_INFO, FakeControl, control_in_place_of_sockets
@@ -31,7 +31,7 @@ async def asking(
     software = Software.JAVA if fake.is_java else Software.I2PD
     async with trio.open_nursery() as nursery:
         with control_in_place_of_sockets(fake, nursery, monkeypatch):
-            yield I2PControl(ControlAccess(Link("127.0.0.1", 7650), software, password, PATHS[software])), fake
+            yield I2PControl(ControlAccess(Link("127.0.0.1", 7650), software, password, CONTROL_PATHS[software])), fake
         nursery.cancel_scope.cancel()
 
 
@@ -196,7 +196,7 @@ async def over_sockets(certificate: Path | None = None) -> AsyncIterator[tuple[s
 
 
 async def version_at(link: Link) -> str | None:
-    return (await I2PControl(ControlAccess(link, Software.JAVA, WORD, PATHS[Software.JAVA])).facts()).version
+    return (await I2PControl(ControlAccess(link, Software.JAVA, WORD, CONTROL_PATHS[Software.JAVA])).facts()).version
 
 
 def certificate_in(directory: Path) -> Path:

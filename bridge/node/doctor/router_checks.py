@@ -13,8 +13,8 @@ from bridge.api.outputs import Check, CheckResult
 from bridge.node.router.i2cp_connection import RouterDate, open_i2cp
 from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import CLOCK_LIMIT_MS
-from bridge.node.router.i2pcontrol import ControlAccess, I2PControl
-from bridge.node.router.link import RouterLost, Software
+from bridge.node.router.i2pcontrol import I2PControl
+from bridge.node.router.link import ControlAccess, RouterLost, Software
 from bridge.node.security.key_files import KeyFileError, load_signing_key
 from bridge.node.settings.router import RouterSettings
 

@@ -27,8 +27,7 @@ from bridge.node.events.event_log import clock_ms
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.i2cp_publishing import I2cpAccess, MasterSession
 from bridge.node.router.i2cp_queries import RouterAsker
-from bridge.node.router.i2pcontrol import ControlAccess, I2PControl
-from bridge.node.router.link import RouterLost, Software
+from bridge.node.router.link import ControlAccess, RouterLost, Software
 from bridge.node.router.router import (
     PROBE_TIMEOUT_S,
     Leaf,
@@ -80,7 +79,12 @@ class I2cpRouter:
         self._alarms = alarms
         self._signing_key_of = signing_key_of
         self._asker = RouterAsker(access.i2cp)
-        self._control = None if access.control is None else I2PControl(access.control)
+        self._control = None
+        if access.control is not None:
+            # The HTTP client takes 10 ms and 1 MB, which most nodes need not pay.
+            from bridge.node.router.i2pcontrol import I2PControl  # noqa: PLC0415
+
+            self._control = I2PControl(access.control)
         self._sessions: dict[bytes, MasterSession] = {}
         self._taken: dict[bytes, MetaLeaseSet] = {}
         """What the router took last, for each master destination."""

@@ -10,14 +10,13 @@ part that a Java router does not answer is unknown and spoils nothing else.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import httpcore
 import trio
 
 from bridge.node.http_exchange import AnswerTooLongError, exchange
-from bridge.node.router.link import CONNECT_TIMEOUT_S, Link, RouterLost, Software, tls_context, unreached
+from bridge.node.router.link import CONNECT_TIMEOUT_S, ControlAccess, RouterLost, Software, tls_context, unreached
 from bridge.wire.i2p.i2pcontrol import (
     API_VERSION,
     JOB_LAG,
@@ -39,18 +38,7 @@ from bridge.wire.i2p.i2pcontrol import (
 REQUEST_TIMEOUT_S: Final = 10.0
 FRESH_S: Final = 5.0
 PASSWORD_RETRY_S: Final = 60.0
-PATHS: Final = {Software.JAVA: "/jsonrpc/", Software.I2PD: "/"}
 _OK: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class ControlAccess:
-    """How to speak to a router's I2PControl."""
-
-    link: Link
-    software: Software
-    password: str = field(repr=False)
-    path: str = "/"
 
 
 class I2PControl:

@@ -58,6 +58,19 @@ class Credentials:
     password: str = field(repr=False)
 
 
+CONTROL_PATHS: Final = {Software.JAVA: "/jsonrpc/", Software.I2PD: "/"}
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAccess:
+    """How to speak to a router's I2PControl."""
+
+    link: Link
+    software: Software
+    password: str = field(repr=False)
+    path: str = "/"
+
+
 async def open_stream(link: Link) -> trio.abc.Stream:
     """A stream to the router; raises `RouterLost`."""
     context = tls_context(link)

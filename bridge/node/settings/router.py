@@ -19,8 +19,7 @@ from typing import Final
 
 from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import I2cpRouterAccess
-from bridge.node.router.i2pcontrol import PATHS, ControlAccess
-from bridge.node.router.link import Credentials, Link, Software
+from bridge.node.router.link import CONTROL_PATHS, ControlAccess, Credentials, Link, Software
 from bridge.node.security.key_files import read_password
 from bridge.node.settings.choices import RouterKind
 from bridge.node.settings.reader import Section
@@ -140,7 +139,7 @@ def _control(section: Section, software: Software) -> tuple[Link | None, str]:
     if scheme == "https" and not loopback and certificate is None:
         section.problem("i2pcontrol", "beyond this machine its certificate must be known: give i2pcontrol_certificate")
     unchecked = scheme == "https" and certificate is None
-    default = PATHS[software]
+    default = CONTROL_PATHS[software]
     return Link(canonical, port, certificate if scheme == "https" else None, unchecked_tls=unchecked), (
         f"{slash}{path}" if path else default
     )
