@@ -54,7 +54,9 @@ from gossip.wire.codec import encode_keyring, encode_node_info
 PUBLIC_KEY_BYTES: Final = 32
 CREDENTIAL_BYTES: Final = PUBLIC_KEY_BYTES + 64
 LIFE_BYTES: Final = 16
-VERIFIED_LIMIT: Final = 4096
+VERIFIED_LIMIT: Final = 1024
+"""Each keeps an info, 0.8 kB, which a large directory holds as another object. An update is heard from several members
+within seconds, and so are few enough different ones; to verify a sample anew costs a few checks a second."""
 SIGNED_LIMIT: Final = 8
 
 

@@ -28,7 +28,7 @@ from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from gossip.core.member import NodeId, Status
+from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.wire.identity import node_id_of
 from tests.authored import signed
 
@@ -102,7 +102,8 @@ class Told:
 def listed(node_id: bytes) -> DirectoryEntry:
     """A member that says that it runs server 7."""
     metadata = NodeMetadata("farm", "member", RoleHint.VOTER, raft_id=7)
-    return DirectoryEntry(NodeId(node_id), Status.ALIVE, metadata, bytes(32), b"")
+    info = NodeInfo(NodeId(node_id), Address("10.0.0.7", 7946), Incarnation(1, 0), capacity=8, credential=bytes(96))
+    return DirectoryEntry(info, Status.ALIVE, metadata)
 
 
 def search(notes: AdmissionStore, told: Told, out: bytes = b"") -> OwnRaftId:

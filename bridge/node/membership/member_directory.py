@@ -11,7 +11,7 @@ not to the farm: it is counted, and left out here. Each change of this node's ow
 no part can overwrite what another one said.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import trio
@@ -38,13 +38,21 @@ from gossip.wire import PUBLIC_KEY_BYTES
 class DirectoryEntry:
     """One other member of the farm. A suspect still counts as reachable: suspicion is not a verdict."""
 
-    node_id: NodeId
+    info: NodeInfo
+    """Its description: the very object that gossip keeps."""
     status: Status
     metadata: NodeMetadata
-    key: bytes
-    """Its identity's public key."""
-    signed: bytes
-    """The bytes that the metadata was decoded from: the very object that gossip keeps."""
+    """Decoded from the description."""
+
+    @property
+    def node_id(self) -> NodeId:
+        """Which node it is."""
+        return self.info.node_id
+
+    @property
+    def key(self) -> bytes:
+        """Its identity's public key."""
+        return self.info.credential[:PUBLIC_KEY_BYTES]
 
     @property
     def reachable(self) -> bool:
@@ -53,6 +61,23 @@ class DirectoryEntry:
 
 
 Admissions = tuple[tuple[bytes, int], ...]
+
+
+class _FactsOf(Mapping[bytes, Facts]):
+    """Made one by one as they are read: a view asks for each once, and ten thousand at a time take a megabyte."""
+
+    def __init__(self, listed: Mapping[NodeId, DirectoryEntry]) -> None:
+        self._listed = listed
+
+    def __getitem__(self, node_id: bytes) -> Facts:
+        metadata = self._listed[NodeId(node_id)].metadata
+        return Facts(metadata.name, metadata.raft_id, metadata.endpoint)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._listed)
 
 
 class MemberDirectory:
@@ -125,11 +150,8 @@ class MemberDirectory:
         )
 
     def facts(self) -> Mapping[bytes, Facts]:
-        """What the picture shows of each."""
-        return {
-            node_id: Facts(each.metadata.name, each.metadata.raft_id, each.metadata.endpoint)
-            for node_id, each in self._listed.items()
-        }
+        """What a view shows of each."""
+        return _FactsOf(self._listed)
 
     def name_of_server(self, server_id: int) -> str | None:
         """What the member that announces this Raft id calls itself."""
@@ -163,9 +185,9 @@ class MemberDirectory:
     def _take(self, info: NodeInfo, status: Status) -> None:
         node_id, signed = info.node_id, info.metadata
         known = self._listed.get(node_id)
-        if known is not None and known.signed == signed:
-            if known.status is not status:
-                self._listed[node_id] = replace(known, status=status)
+        if known is not None and known.info.metadata == signed:
+            if known.status is not status or known.info is not info:
+                self._listed[node_id] = replace(known, info=info, status=status)
             return
         if self._unreadable.get(node_id) == signed:
             return
@@ -177,9 +199,7 @@ class MemberDirectory:
             self._listed.pop(node_id, None)
         else:
             self._unreadable.pop(node_id, None)
-            self._listed[node_id] = DirectoryEntry(
-                node_id, status, metadata, info.credential[:PUBLIC_KEY_BYTES], signed
-            )
+            self._listed[node_id] = DirectoryEntry(info, status, metadata)
 
 
 def first_metadata(cluster: str, name: str, endpoint: str, fingerprint: bytes | None) -> NodeMetadata:

@@ -207,10 +207,14 @@ def _written(notice: FormationNotice) -> _Notice:
     return _Proposal(notice.proposal) if notice.proposal else None
 
 
+_NO_NOTICE: Final = FormationNotice()
+"""One object for all members that have nothing to say about formation."""
+
+
 def _notice(found: _Notice) -> FormationNotice:
     match found:
         case None:
-            return FormationNotice()
+            return _NO_NOTICE
         case _Proposal(founders):
             return FormationNotice(proposal=_checked(founders))
         case _Promise(founders, clock_ms, nonce):
