@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Protocol
 
 from benchmarks.gossip_group import GroupError
-from gossip import Address, Incarnation, JoinNak, KeyRing, NodeInfo
+from gossip import Address, Incarnation, JoinNak, Keyring, NodeInfo
 from gossip.node import Identity, parse_endpoint
 from gossip.wire import (
     SECRETS_BYTES,
@@ -111,7 +111,7 @@ def _metadata(_: int) -> bytes:
 
 @contextmanager
 def peers_of(
-    address: str, ring: KeyRing | None, count: int = PEERS, metadata: Callable[[int], bytes] = _metadata
+    address: str, ring: Keyring | None, count: int = PEERS, metadata: Callable[[int], bytes] = _metadata
 ) -> Iterator[list[Peer]]:
     """Peers with their sockets; they have not joined yet."""
     host, port = parse_endpoint(address)

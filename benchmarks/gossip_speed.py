@@ -20,7 +20,7 @@ from benchmarks.figures import Figure
 from benchmarks.gossip_group import GroupError, Member, processes
 from benchmarks.gossip_load import OUTSTANDING, PEERS, Asker, ask, echo_askers, introduce, peers_of, strangers
 from benchmarks.gossip_node import BENCHMARK_KEY
-from gossip import KeyRing
+from gossip import Keyring
 
 QUESTIONS = 30_000
 NEWS = 3
@@ -94,7 +94,7 @@ async def _echo(questions: int, in_flight: int) -> Speed:
 async def _node(questions: int, load: Load) -> Speed:
     async with processes() as group:
         server = await group.start(options=("--quiet", *(() if load.sealed else ("--insecure",))))
-        with peers_of(server.address, KeyRing(BENCHMARK_KEY) if load.sealed else None) as peers:
+        with peers_of(server.address, Keyring.of(BENCHMARK_KEY) if load.sealed else None) as peers:
             node = [peer.join() for peer in peers][-1]
             riding = tuple(strangers(load.news))
             for peer in peers:
@@ -115,7 +115,7 @@ async def memory() -> list[Figure]:
     async with processes() as group:
         server = await group.start(options=("--quiet", "--directory-limit", str(2 * DIRECTORY)))
         resident = [server.resident_bytes() / MIB]
-        with peers_of(server.address, KeyRing(BENCHMARK_KEY)) as peers:
+        with peers_of(server.address, Keyring.of(BENCHMARK_KEY)) as peers:
             node = [peer.join() for peer in peers][-1]
             resident.append(server.resident_bytes() / MIB)
             infos = await trio.to_thread.run_sync(strangers, DIRECTORY)

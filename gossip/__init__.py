@@ -29,9 +29,11 @@ if TYPE_CHECKING:
         ERA_LIMIT,
         KEY_BYTES,
         KEYS_LIMIT,
+        LABEL_BYTES,
         Keyring,
         KeyringError,
         KeyState,
+        farm_label,
         key_id,
     )
     from gossip.core.member import (
@@ -56,7 +58,6 @@ if TYPE_CHECKING:
     from gossip.node.requests import Answer, BusyError
     from gossip.node.settings import ConfigError, GroupSettings
     from gossip.node.state_files import StateError
-    from gossip.wire.seal import KeyRing
 
 __all__ = [
     "CLOCK_LIMIT",
@@ -65,6 +66,7 @@ __all__ = [
     "INCARNATION_LIMIT",
     "KEYS_LIMIT",
     "KEY_BYTES",
+    "LABEL_BYTES",
     "METADATA_LIMIT_BYTES",
     "Address",
     "AdoptGeneration",
@@ -83,7 +85,6 @@ __all__ = [
     "JoinNak",
     "KeyManager",
     "KeyOffered",
-    "KeyRing",
     "KeyState",
     "Keyring",
     "KeyringError",
@@ -105,6 +106,7 @@ __all__ = [
     "UserEvent",
     "UserEventReceived",
     "WireDescription",
+    "farm_label",
     "is_plausible",
     "key_id",
     "open",
@@ -131,6 +133,8 @@ _HOMES: Final = {
         "KeyState",
         "Keyring",
         "KeyringError",
+        "LABEL_BYTES",
+        "farm_label",
         "key_id",
     ),
     "gossip.core.member": (
@@ -153,7 +157,6 @@ _HOMES: Final = {
     "gossip.node.requests": ("Answer", "BusyError"),
     "gossip.node.settings": ("ConfigError", "GroupSettings"),
     "gossip.node.state_files": ("StateError",),
-    "gossip.wire.seal": ("KeyRing",),
     "gossip.node.group": ("EVENTS_LIMIT", "Group", "GroupEvent", "open"),
 }
 

@@ -42,7 +42,7 @@ by a second may disagree for a second about such a claim; nothing else depends o
 machines that begin in 1970 because nothing tells them the time: they understand every group without false claims.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from hashlib import sha256
 from typing import Final
@@ -56,6 +56,7 @@ DATED_LIMIT: Final = KEYS_LIMIT - 1
 DIGEST_BYTES: Final = 8
 KEY_ID_BYTES: Final = 4
 ERA_LIMIT: Final = 2**32
+LABEL_BYTES: Final = 8
 CLOCK_LIMIT: Final = 1 << 53
 """The end of the scale: numbers beyond it lose digits in other languages."""
 HEAD_START: Final = 1 << 32
@@ -90,6 +91,11 @@ def key_id(key: bytes) -> bytes:
     return sha256(b"garlic farm, gossip 1: key id" + key).digest()[:KEY_ID_BYTES]
 
 
+def farm_label(founding_key: bytes) -> bytes:
+    """What tells farms apart in clear: a hash of the key that the farm was founded with."""
+    return sha256(b"garlic farm, gossip 1: label" + founding_key).digest()[:LABEL_BYTES]
+
+
 @dataclass(frozen=True, slots=True, order=True, repr=False)
 class DatedKey:
     """One key, when it was installed or removed by the keyring's clock, and whether it is retired.
@@ -114,6 +120,9 @@ class Keyring:
     primary: bytes
     used_at: int
     era: int = 0
+    """How often all keys were replaced at once, to keep a member out."""
+    label: bytes = field(default=b"", compare=False)
+    """The farm's. It stays when the keys rotate; no KeyringUpdate carries it."""
 
     def __repr__(self) -> str:
         """Without the keys."""
@@ -122,13 +131,29 @@ class Keyring:
 
     @classmethod
     def of(
-        cls, primary: bytes, others: tuple[bytes, ...], retired: tuple[bytes, ...], epoch: int, era: int = 0
+        cls,
+        primary: bytes,
+        others: tuple[bytes, ...] = (),
+        retired: tuple[bytes, ...] = (),
+        epoch: int = 1,
+        era: int = 0,
+        label: bytes = b"",
     ) -> "Keyring":
-        """The keyring of a ring whose history is not known."""
+        """A keyring whose history is not known; `label` is by default that of the primary (a farm's first key)."""
+        given = (primary, *others, *retired)
+        if any(len(key) != KEY_BYTES for key in given) or len(given) > KEYS_LIMIT:
+            raise ValueError(f"a keyring has up to {KEYS_LIMIT} keys of {KEY_BYTES} bytes each")
+        if len({key_id(key) for key in given}) != len(given):
+            raise ValueError("a key is in the keyring twice")
+        if label and len(label) != LABEL_BYTES:
+            raise ValueError(f"a farm label has {LABEL_BYTES} bytes, not {len(label)}")
         keys = [DatedKey(epoch, key) for key in others]
         keys.extend(DatedKey(epoch, key, retired=True) for key in retired)
         keys.append(DatedKey(epoch if len(keys) < DATED_LIMIT else 0, primary))
-        return cls(tuple(sorted(keys)), primary, epoch, era)
+        made = cls(tuple(sorted(keys)), primary, epoch, era, label or farm_label(primary))
+        if not made.is_sound():
+            raise ValueError(f"a keyring's epoch is a positive number below 2^53, not {epoch}")
+        return made
 
     @property
     def clock(self) -> int:
@@ -197,7 +222,7 @@ class Keyring:
         if key_id(key) in {key_id(each.key) for each in self.keys}:
             raise KeyringError("this key has the id of another one in the keyring: make a new one")
         dated = _with_room((*self.dated, DatedKey(self.clock + 1, key)), self.primary)
-        return _keyring(dated, self.primary, self.used_at, self.era)
+        return self._with(dated, self.primary, self.used_at)
 
     def use(self, key: bytes) -> "Keyring":
         """Sealing with another of its keys."""
@@ -210,7 +235,7 @@ class Keyring:
         dated = self.dated
         if self.primary not in {each.key for each in dated}:  # others still seal with it: it goes on to open
             dated = _with_room((*dated, DatedKey(now, self.primary)), key)
-        return _keyring(dated, key, now, self.era)
+        return self._with(dated, key, now)
 
     def remove(self, key: bytes) -> "Keyring":
         """With a key retired."""
@@ -220,7 +245,7 @@ class Keyring:
         if key == self.primary:
             raise KeyringError("this key is in use: use another first")
         kept = (each for each in self.dated if each.key != key)
-        return _keyring((*kept, DatedKey(self.clock + 1, key, retired=True)), self.primary, self.used_at, self.era)
+        return self._with((*kept, DatedKey(self.clock + 1, key, retired=True)), self.primary, self.used_at)
 
     def rekeyed(self, key: bytes, era: int, used_at: int) -> "Keyring":
         """The keyring that begins an era: `key` alone opens, whatever was known before is retired.
@@ -231,29 +256,30 @@ class Keyring:
             raise KeyringError(f"an era begins with a key of {KEY_BYTES} bytes, after era {self.era}")
         latest = sorted(self.keys, reverse=True)[: DATED_LIMIT - 1]
         retired = [DatedKey(used_at, each.key, retired=True) for each in latest if key_id(each.key) != key_id(key)]
-        return Keyring(tuple(sorted((*retired, DatedKey(used_at, key)))), key, used_at, era)
+        return replace(
+            self, keys=tuple(sorted((*retired, DatedKey(used_at, key)))), primary=key, used_at=used_at, era=era
+        )
 
     def merge(self, other: "Keyring") -> "Keyring":
         """What both know, or the later era. Commutative, associative, idempotent, whatever they had to forget."""
         if self.era != other.era:
-            return max(self, other, key=lambda chain: chain.era)
+            return replace(max(self, other, key=lambda each: each.era), label=self.label)
         used_at, primary = max((self.used_at, self.primary), (other.used_at, other.primary))
         latest = {each.key: each for each in sorted({*self.dated, *other.dated})}
-        return _keyring(tuple(sorted(latest.values())[-DATED_LIMIT:]), primary, used_at, self.era)
+        return self._with(tuple(sorted(latest.values())[-DATED_LIMIT:]), primary, used_at)
 
     @property
     def dated(self) -> tuple[DatedKey, ...]:
         """All of them but a primary that is older."""
         return tuple(each for each in self.keys if each.since)
 
+    def _with(self, dated: tuple[DatedKey, ...], primary: bytes, used_at: int) -> "Keyring":
+        """The same farm's keyring with other keys, the primary in its own place if it is not among the dated."""
+        own_place = () if primary in {each.key for each in dated} else (DatedKey(0, primary),)
+        return replace(self, keys=tuple(sorted((*own_place, *dated))), primary=primary, used_at=used_at)
+
     def _find(self, key: bytes) -> DatedKey | None:
         return next((each for each in self.keys if each.key == key), None)
-
-
-def _keyring(dated: tuple[DatedKey, ...], primary: bytes, used_at: int, era: int) -> Keyring:
-    """With the primary in its own place if it is not among the dated."""
-    own_place = () if primary in {each.key for each in dated} else (DatedKey(0, primary),)
-    return Keyring(tuple(sorted((*own_place, *dated))), primary, used_at, era)
 
 
 def _with_room(dated: tuple[DatedKey, ...], primary: bytes) -> tuple[DatedKey, ...]:

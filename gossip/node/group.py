@@ -65,18 +65,17 @@ from gossip.node.settings import ConfigError, GroupSettings, key_ring_of, seed_t
 from gossip.node.state_files import (
     GenerationKeeper,
     Identity,
-    KeyringStore,
     begin_generation,
     exclusive,
-    known_chain,
+    known_keyring,
     known_peers,
     load_identity,
     remember_peers,
+    store_keyring,
 )
 from gossip.node.transport import Datagram, Transport
 from gossip.node.udp import DatagramSocket, Network, UdpNetwork, open_socket
 from gossip.wire.identity import Signer
-from gossip.wire.seal import KeyRing
 
 EVENTS_LIMIT: Final = 1_024
 GroupEvent = MembershipChanged | Alarm | UserEventReceived | QueryReceived | KeyOffered | KeyringUpdateRefused
@@ -94,14 +93,13 @@ class StartupState:
     @classmethod
     def load(cls, settings: GroupSettings, stack: ExitStack) -> "StartupState":
         """Begin the next generation; the state directory is locked until the stack unwinds."""
-        ring, directory = settings.key_ring, settings.state_directory
-        keyring = None if ring is None else ring.chain
+        keyring, directory = settings.key_ring, settings.state_directory
         if directory is None:
             return cls(Identity.throwaway(), 1, keyring)
         stack.enter_context(exclusive(directory))
         identity = load_identity(directory)
-        if ring is not None and keyring is not None:
-            known = known_chain(directory, ring.label)
+        if keyring is not None:
+            known = known_keyring(directory, keyring.label)
             keyring = keyring if known is None else keyring.merge(known)
         return cls(identity, begin_generation(directory, identity.node_id), keyring, known_peers(directory))
 
@@ -119,9 +117,9 @@ class Group:
         self._ring: EventRing[GroupEvent] = EventRing(EVENTS_LIMIT)
         directory = settings.state_directory
         self._generation = GenerationKeeper(directory, identity.node_id, startup.generation)
-        self._keyring_store = KeyringStore(directory, settings.key_ring, startup.keyring, settings.ring_changed)
-        ring = self._keyring_store.ring
-        self._transport = Transport(settings, Signer(identity.key), ring, socket, discovery, self._ring.append)
+        self._transport = Transport(
+            settings, Signer(identity.key), startup.keyring, socket, discovery, self._ring.append
+        )
         admission = AdmissionCheck(settings.admit, self._transport.counters, self._ring.append)
         info = NodeInfo(
             node_id=identity.node_id,
@@ -352,11 +350,8 @@ class Group:
                 assert_never(effect)
 
     async def _use(self, keyring: Keyring) -> None:
-        if self._keyring_store.ring is None:
-            return
-        ring = self._keyring_store.ring.following(keyring)
-        self._transport.use(ring, keyring)
-        alarm = await self._keyring_store.keep(ring, keyring)
+        self._transport.use(keyring)
+        alarm = await store_keyring(self._settings.state_directory, keyring, self._settings.ring_changed)
         if alarm is not None:
             self._ring.append(alarm)
 
@@ -364,7 +359,7 @@ class Group:
 def open_group(
     bind: Address | str,
     *,
-    key: bytes | KeyRing | None = None,
+    key: bytes | Keyring | None = None,
     insecure: bool = False,
     seeds: Sequence[str] = (),
     state_directory: Path | None = None,

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from gossip.core.join import AdmissionPolicy, admit_all
-from gossip.core.keyring import KEY_BYTES
+from gossip.core.keyring import KEY_BYTES, Keyring
 from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeId
 from gossip.core.options import Options
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
 from gossip.node.resumption import Clocks, system_clocks
 from gossip.wire.codec import CAPACITY_LIMIT
-from gossip.wire.seal import KeyRing
 from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES
 
 DEFAULT_CAPACITY: Final = 30
@@ -56,7 +55,7 @@ class GroupSettings:
     """
 
     bind: Address
-    key_ring: KeyRing | None = None
+    key_ring: Keyring | None = None
     insecure: bool = False
     advertise: Address | None = None
     seeds: tuple[str, ...] = ()
@@ -70,7 +69,7 @@ class GroupSettings:
     leave_linger_ms: int = 500
     random_seed: int | None = None
     interface: str | None = None
-    ring_changed: Callable[[KeyRing], None] | None = None
+    ring_changed: Callable[[Keyring], None] | None = None
     offer_keys: Callable[[NodeId, bytes], bytes] | None = None
     admit: AdmissionPolicy = admit_all
     may_tell_keys: Callable[[NodeId], bool] = any_member
@@ -167,7 +166,7 @@ _FLAG: Final[_Kind] = (_of(bool), "True or False")
 _FUNCTION: Final[_Kind] = (callable, "a function")
 _KINDS: Final[Mapping[str, _Kind]] = {
     "bind": _ADDRESS,
-    "key_ring": (_of(KeyRing), f"the group's key of {KEY_BYTES} bytes, or a KeyRing"),
+    "key_ring": (_of(Keyring), f"the group's key of {KEY_BYTES} bytes, or a Keyring"),
     "insecure": _FLAG,
     "advertise": _ADDRESS,
     "seeds": (_is_seeds, "a tuple of texts, as in ('192.168.1.4:7946',)"),
@@ -201,17 +200,17 @@ def wrong_kinds(settings: Mapping[str, Any]) -> Iterable[str]:
             yield f"{name} = {given}: expected {expected}"
 
 
-def key_ring_of(key: object) -> KeyRing | None:
+def key_ring_of(key: object) -> Keyring | None:
     """The ring of a key, or what was given for it: a ring, or nothing. Errors (of value or type) say what is wrong."""
-    if key is None or isinstance(key, KeyRing):
+    if key is None or isinstance(key, Keyring):
         return key
     if not isinstance(key, bytes):
-        raise TypeError(f"key = {type(key).__name__}: expected the group's key of {KEY_BYTES} bytes, or a KeyRing")
+        raise TypeError(f"key = {type(key).__name__}: expected the group's key of {KEY_BYTES} bytes, or a Keyring")
     if len(key) != KEY_BYTES:
         raise ValueError(
             f"key has {len(key)} bytes: expected {KEY_BYTES} random ones, as os.urandom({KEY_BYTES}) gives"
         )
-    return KeyRing(key)
+    return Keyring.of(key)
 
 
 def unknown_names(names: Iterable[str]) -> list[str]:

@@ -28,7 +28,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -44,13 +44,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gossip.core.effects import Alarm, AlarmKind
-from gossip.core.keyring import Keyring
+from gossip.core.keyring import LABEL_BYTES, Keyring
 from gossip.core.member import INCARNATION_LIMIT, Address, NodeId
 from gossip.core.messages import KeyringUpdate
 from gossip.node.endpoints import endpoint, numeric, parse_endpoint
 from gossip.wire.codec import DatagramError, decode, encode
 from gossip.wire.identity import node_id_of
-from gossip.wire.seal import LABEL_BYTES, KeyRing
 
 IDENTITY_FILE: Final = "identity.pem"
 GENERATION_FILE: Final = "generation"
@@ -265,17 +264,17 @@ class GenerationKeeper:
         )
 
 
-def keep_keys(directory: Path, label: bytes, chain: Keyring) -> None:
-    """Make the chain of the farm of this label durable."""
-    content = label + encode(KeyringUpdate(chain))
+def keep_keys(directory: Path, keyring: Keyring) -> None:
+    """Make a keyring durable."""
+    content = keyring.label + encode(KeyringUpdate(keyring))
     try:
         write_durably(directory / KEYS_FILE, _KEYS_MAGIC + sha256(content).digest() + content)
     except OSError as error:
         raise StateError(f"cannot keep the farm's keys in {directory}: {error.strerror}") from error
 
 
-def known_chain(directory: Path, label: bytes) -> Keyring | None:
-    """The chain kept for the farm of this label; none if there is none, or it is another farm's."""
+def known_keyring(directory: Path, label: bytes) -> Keyring | None:
+    """The keyring stored for the farm of this label; None if there is none, or it is another farm's."""
     path = directory / KEYS_FILE
     try:
         content = read_limited(path, secret=True)
@@ -294,7 +293,7 @@ def known_chain(directory: Path, label: bytes) -> Keyring | None:
         news = None
     if not isinstance(news, KeyringUpdate) or not news.chain.is_sound():
         raise _damaged(path)
-    return news.chain
+    return replace(news.chain, label=label)
 
 
 def _damaged(path: Path) -> StateError:
@@ -304,39 +303,27 @@ def _damaged(path: Path) -> StateError:
     )
 
 
-class KeyringStore:
-    """The keyring that one node seals with, on the disk and as the application knows it."""
+async def store_keyring(
+    directory: Path | None, keyring: Keyring, ring_changed: Callable[[Keyring], None] | None
+) -> Alarm | None:
+    """Store a keyring that is in use, and report it to the application; an alarm if that fails."""
 
-    def __init__(
-        self,
-        directory: Path | None,
-        ring: KeyRing | None,
-        keyring: Keyring | None,
-        ring_changed: Callable[[KeyRing], None] | None,
-    ) -> None:
-        self._directory = directory
-        self._ring_changed = ring_changed
-        self.ring = None if ring is None or keyring is None else ring.following(keyring)
+    def store() -> None:
+        if directory is not None:
+            keep_keys(directory, keyring)
+        if ring_changed is not None:
+            ring_changed(keyring)
 
-    async def keep(self, ring: KeyRing, keyring: Keyring) -> Alarm | None:
-        """Store a keyring that is in use, and report it to the application; an alarm if that fails."""
-        self.ring = ring
-        try:
-            await trio.to_thread.run_sync(self._keep, ring, keyring)
-        except Exception as error:  # noqa: BLE001 - `ring_changed` is the application's, and may raise anything
-            reason = str(error) if isinstance(error, OSError | StateError) else f"{type(error).__name__}: {error}"
-            text = (
-                f"the group's keys were changed and could not be stored ({reason}): after a restart this node would "
-                "come with its old key and be refused. Make room for them, or copy the current key before a restart"
-            )
-            return Alarm(AlarmKind.KEYRING_NOT_STORED, text)
-        return None
-
-    def _keep(self, ring: KeyRing, keyring: Keyring) -> None:
-        if self._directory is not None:
-            keep_keys(self._directory, ring.label, keyring)
-        if self._ring_changed is not None:
-            self._ring_changed(ring)
+    try:
+        await trio.to_thread.run_sync(store)
+    except Exception as error:  # noqa: BLE001 - `ring_changed` is the application's, and may raise anything
+        reason = str(error) if isinstance(error, OSError | StateError) else f"{type(error).__name__}: {error}"
+        text = (
+            f"the group's keys were changed and could not be stored ({reason}): after a restart this node would come "
+            "with its old key and be refused. Make room for them, or copy the current key before a restart"
+        )
+        return Alarm(AlarmKind.KEYRING_NOT_STORED, text)
+    return None
 
 
 def keep_peers(directory: Path, peers: tuple[Address, ...]) -> None:

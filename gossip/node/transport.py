@@ -36,7 +36,7 @@ from gossip.node.settings import GroupSettings
 from gossip.node.udp import DatagramSocket
 from gossip.wire.codec import DatagramError
 from gossip.wire.identity import Signer
-from gossip.wire.seal import KeyRing, Refusal
+from gossip.wire.seal import Refusal
 from gossip.wire.secure_codec import SECRETS_BYTES, RefusedError, SecureCodec
 
 BATCH: Final = 64
@@ -56,7 +56,7 @@ class Transport:
         self,
         settings: GroupSettings,
         signer: Signer,
-        ring: KeyRing | None,
+        keyring: Keyring | None,
         socket: DatagramSocket,
         discovery: Discovery | None,
         publish: Callable[[Alarm | KeyringUpdateRefused], None],
@@ -67,20 +67,20 @@ class Transport:
         self._publish = publish
         self._resumption = ResumptionWatch(settings.clocks)
         secrets = self._resumption.fresh_secrets(SECRETS_BYTES)
-        self._codec = SecureCodec(signer, ring, secrets, settings.datagram_limit_bytes)
+        self._codec = SecureCodec(signer, keyring, secrets, settings.datagram_limit_bytes)
         self._limits = SourceLimits()
         self._broadcasts: deque[Datagram] = deque()
         self._waiting = trio.CancelScope()
         self._is_more = False
-        self.keyring: Keyring | None = None if ring is None else ring.chain
+        self.keyring = keyring
         self.counters = Counters()
         self.foreign_versions = ForeignVersions(publish)
         self.is_rung = False
         """Whether the doorbell rang; the owner resets it."""
 
-    def use(self, ring: KeyRing, keyring: Keyring) -> None:
+    def use(self, keyring: Keyring) -> None:
         """Seal and open with other keys of the same farm."""
-        self._codec.use(ring)
+        self._codec.use(keyring)
         self.keyring = keyring
 
     def overflowed(self) -> int:

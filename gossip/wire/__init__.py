@@ -11,12 +11,10 @@ if TYPE_CHECKING:
     from gossip.wire.box import x25519_private, x25519_public
     from gossip.wire.codec import CAPACITY_LIMIT, Code, DatagramError, decode_node_info, encode_node_info
     from gossip.wire.identity import PUBLIC_KEY_BYTES, Purpose, Signer, Verifier, node_id_of, sign
-    from gossip.wire.seal import LABEL_BYTES, farm_label
     from gossip.wire.secure_codec import SECRETS_BYTES, RefusedError, SecureCodec
 
 __all__ = [
     "CAPACITY_LIMIT",
-    "LABEL_BYTES",
     "PUBLIC_KEY_BYTES",
     "SECRETS_BYTES",
     "AliveUpdate",
@@ -34,7 +32,6 @@ __all__ = [
     "Verifier",
     "decode_node_info",
     "encode_node_info",
-    "farm_label",
     "node_id_of",
     "sign",
     "x25519_private",
@@ -46,7 +43,6 @@ _HOMES: Final = {
     "gossip.wire.box": ("x25519_private", "x25519_public"),
     "gossip.wire.codec": ("CAPACITY_LIMIT", "Code", "DatagramError", "decode_node_info", "encode_node_info"),
     "gossip.wire.identity": ("PUBLIC_KEY_BYTES", "Purpose", "Signer", "Verifier", "node_id_of", "sign"),
-    "gossip.wire.seal": ("LABEL_BYTES", "farm_label"),
     "gossip.wire.secure_codec": ("RefusedError", "SECRETS_BYTES", "SecureCodec"),
 }
 

@@ -40,7 +40,6 @@ the answers are limited per source, and all that they do is to repeat that the k
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from enum import Enum
-from hashlib import sha256
 from typing import Final, NamedTuple, Protocol
 
 from cryptography.exceptions import InvalidTag
@@ -48,11 +47,10 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from gossip.core.keyring import KEY_BYTES, KEY_ID_BYTES, KEYS_LIMIT, Keyring, key_id
+from gossip.core.keyring import KEY_BYTES, KEY_ID_BYTES, LABEL_BYTES, Keyring, key_id
 from gossip.core.member import NODE_ID_BYTES, NodeId
 from gossip.wire.codec import Code
 
-LABEL_BYTES: Final = 8
 SALT_BYTES: Final = 16
 COUNTER_BYTES: Final = 8
 TAG_BYTES: Final = 16
@@ -113,55 +111,6 @@ def prefix(code: int, label: bytes) -> bytes:
 def derive(key: bytes, salt: bytes, purpose: bytes) -> bytes:
     """One 32-byte key for one purpose."""
     return HKDF(SHA256(), KEY_BYTES, salt, b"garlic farm, gossip 1: " + purpose).derive(key)
-
-
-def farm_label(founding_key: bytes) -> bytes:
-    """What tells farms apart in clear: a hash of the key that the farm was founded with."""
-    return sha256(b"garlic farm, gossip 1: label" + founding_key).digest()[:LABEL_BYTES]
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class KeyRing:
-    """The farm's gossip keys: `primary` seals; `others` open as well; `retired` open nothing but a JoinReq.
-
-    `label` stays with the farm when its keys rotate; by default it is that of the primary (a farm's first key). `epoch`
-    is when the primary was chosen: of two rings the later one's primary seals.
-    """
-
-    primary: bytes
-    others: tuple[bytes, ...] = ()
-    retired: tuple[bytes, ...] = ()
-    label: bytes = b""
-    epoch: int = 1
-    era: int = 0
-    """How often all keys were replaced at once, to keep somebody out."""
-
-    def __post_init__(self) -> None:
-        keys = (self.primary, *self.others, *self.retired)
-        if any(len(key) != KEY_BYTES for key in keys) or len(keys) > KEYS_LIMIT:
-            raise ValueError(f"a key ring has up to {KEYS_LIMIT} keys of {KEY_BYTES} bytes each")
-        if len({key_id(key) for key in keys}) != len(keys):
-            raise ValueError("a key is in the ring twice")
-        if not self.label:
-            object.__setattr__(self, "label", farm_label(self.primary))
-        if not self.chain.is_sound():
-            raise ValueError(f"a ring's epoch is a positive number below 2^53, not {self.epoch}")
-        if len(self.label) != LABEL_BYTES:
-            raise ValueError(f"a farm label has {LABEL_BYTES} bytes, not {len(self.label)}")
-
-    @property
-    def chain(self) -> Keyring:
-        """The ring as the value that members merge."""
-        return Keyring.of(self.primary, self.others, self.retired, self.epoch, self.era)
-
-    def following(self, chain: Keyring) -> "KeyRing":
-        """The same farm's ring with the keys of a chain."""
-        return KeyRing(chain.primary, chain.others, chain.retired, self.label, chain.used_at, chain.era)
-
-    def __repr__(self) -> str:
-        """Names keys by their ids: a ring must not print what it guards."""
-        ids = ", ".join(key_id(key).hex() for key in (self.primary, *self.others, *self.retired))
-        return f"KeyRing(label={self.label.hex()}, keys={ids})"
 
 
 @dataclass(slots=True)
@@ -243,7 +192,7 @@ class Sealed:
 
     overhead_bytes = OVERHEAD_BYTES
 
-    def __init__(self, ring: KeyRing, salt: bytes, node_id: NodeId, salt_limit: int = SALT_LIMIT) -> None:
+    def __init__(self, ring: Keyring, salt: bytes, node_id: NodeId, salt_limit: int = SALT_LIMIT) -> None:
         if len(salt) != SALT_BYTES:
             raise ValueError(f"a boot salt has {SALT_BYTES} bytes, not {len(salt)}")
         self.label = ring.label
@@ -264,7 +213,7 @@ class Sealed:
         self._counter = 0
         self._name_keys()
 
-    def use(self, ring: KeyRing) -> None:
+    def use(self, ring: Keyring) -> None:
         """Seal and open with another ring of the same farm. Counter and windows go on: no nonce comes twice."""
         self._keys = {key_id(key): key for key in (ring.primary, *ring.others, *ring.retired)}
         self._primary_id = key_id(ring.primary)

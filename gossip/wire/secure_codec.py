@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from gossip.core.events import Received
+from gossip.core.keyring import Keyring
 from gossip.core.member import Address, NodeId, NodeInfo
 from gossip.core.messages import Broadcast, JoinReq, KeyringUpdate, Message, PingResponse
 from gossip.wire.box import BOX_OVERHEAD_BYTES, BoxError, box, is_boxed, unbox
@@ -28,7 +29,6 @@ from gossip.wire.seal import (
     SALT_BYTES,
     VERSION,
     Envelope,
-    KeyRing,
     Opened,
     Refusal,
     Sealed,
@@ -71,7 +71,7 @@ class SecureCodec:
     """Messages of one node's life as datagrams, under its farm's keys (or in clear, without a ring)."""
 
     def __init__(
-        self, signer: Signer, ring: KeyRing | None, secrets: bytes, limit_bytes: int = DATAGRAM_LIMIT_BYTES
+        self, signer: Signer, ring: Keyring | None, secrets: bytes, limit_bytes: int = DATAGRAM_LIMIT_BYTES
     ) -> None:
         """`secrets`: `SECRETS_BYTES` fresh from the system's random source, new for each start."""
         if len(secrets) != SECRETS_BYTES:
@@ -95,7 +95,7 @@ class SecureCodec:
         if self._sealed is not None:
             self._sealed.begin(self._life)
 
-    def use(self, ring: KeyRing) -> None:
+    def use(self, ring: Keyring) -> None:
         """Seal, open and admit with another ring of the same farm."""
         if self._sealed is None:
             raise ValueError("datagrams that travel in clear have no keys to change")
@@ -193,6 +193,6 @@ class SecureCodec:
         )
 
 
-def _join_keys(ring: KeyRing | None) -> tuple[bytes, ...]:
+def _join_keys(ring: Keyring | None) -> tuple[bytes, ...]:
     usable = () if ring is None else (ring.primary, *ring.others)
     return tuple(derive(key, b"", b"join auth") for key in usable)

@@ -174,7 +174,7 @@ def test_a_copy_of_the_key_takes_no_living_voter_out_and_hands_out_no_keys(farm:
     alive = [(NodeId(bytes.fromhex(each.node_id)), each.generation) for each in before.members]
     lives = {node_id: Incarnation(generation, 2**20) for node_id, generation in alive}
     left = tuple(VerdictUpdate(each, life, Status.LEFT, each, bytes(96)) for each, life in lives.items())
-    chain = ring.chain.install(bytes(32)).use(bytes(32))
+    chain = ring.install(bytes(32)).use(bytes(32))
     told = sign_keys(KeyringUpdate(chain), identity)
     dropped_before = {node.name: dropped(node) for node in farm.nodes}
     said_before = {node.name: len(node.log_file.read_text()) for node in farm.nodes}

@@ -21,7 +21,7 @@ class FakeKeys:
 
     def __init__(self) -> None:
         self.farm_key = new_farm_key(3)
-        chain = self.farm_key.key_ring.chain
+        chain = self.farm_key.key_ring
         self.chains: dict[str, Keyring] = {"node-1": chain, "node-2": chain, "node-3": chain}
         self.deaf: set[str] = set()
         self.silent: tuple[str, ...] = ()

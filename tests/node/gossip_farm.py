@@ -11,14 +11,14 @@ import trio
 from trio.testing import MockClock
 
 import gossip
+from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Status
 from gossip.core.options import Options
 from gossip.node.endpoints import endpoint
 from gossip.node.group import Group
 from gossip.node.udp import Network
-from gossip.wire.seal import KeyRing
 
-RING = KeyRing(b"the key of the farm of the tests")
+RING = Keyring.of(b"the key of the farm of the tests")
 PATIENCE_S = 60
 _READ: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 """Up to which cursor a test has read the events of a group."""

@@ -78,9 +78,9 @@ def test_a_key_that_others_can_read_is_a_problem(configuration: Path) -> None:
 def test_a_key_file_behind_the_remembered_ring_is_a_warning_and_a_damaged_ring_a_problem(tmp_path: Path) -> None:
     path, farm_key = tmp_path / "farm.key", new_farm_key(3)
     save_farm_key(path, farm_key)
-    keep_keys(tmp_path, farm_key.label, farm_key.key_ring.chain)
+    keep_keys(tmp_path, farm_key.key_ring)
     assert farm_key_check(path, tmp_path).result is CheckResult.OK
-    keep_keys(tmp_path, farm_key.label, farm_key.key_ring.chain.install(bytes(32)).use(bytes(32)))
+    keep_keys(tmp_path, farm_key.key_ring.install(bytes(32)).use(bytes(32)))
     behind = farm_key_check(path, tmp_path)
     assert (behind.result, "epoch 1; this node remembers epoch 3" in behind.text) == (CheckResult.WARNING, True)
     assert f"keys export --replace {path}" in behind.action

@@ -147,7 +147,7 @@ def test_the_current_key_file_is_exported_for_its_owner_only(
     document = json.loads(keys("export", "--replace", "--json", str(path)).stdout)
     label = farm.farm_key.label.hex()
     assert document == {"schema": 1, "file": str(path), "label": label, "epoch": 3, "clusterId": None}
-    assert load_farm_key(path).key_ring.chain.primary == farm.chain.primary
+    assert load_farm_key(path).key_ring.primary == farm.chain.primary
     assert path.stat().st_mode & 0o777 == 0o600
     path.write_text("a shopping list")
     assert keys("export", "--replace", str(path)).exit_code == 1

@@ -36,7 +36,7 @@ def users(keys: FarmKeys) -> list[str]:
 
 def test_credentials_follow_the_ring_through_a_rotation(tmp_path: Path) -> None:
     filed = new_farm_key(3)
-    agent = Following(filed.key_ring.chain)
+    agent = Following(filed.key_ring)
     keys = farm_keys(tmp_path, filed, lambda: agent.keyring)
     old = keys.credentials()[0]
     assert keys.password_of(old.user) == old.password
@@ -57,7 +57,7 @@ def test_credentials_follow_the_ring_through_a_rotation(tmp_path: Path) -> None:
 
 def test_two_members_agree_on_the_credentials_of_a_key_however_they_heard_of_it(tmp_path: Path) -> None:
     filed = new_farm_key(3)
-    rotated = filed.key_ring.chain.install(NEW).use(NEW)
+    rotated = filed.key_ring.install(NEW).use(NEW)
     by_gossip, by_file = farm_keys(tmp_path, filed, lambda: rotated), tmp_path / "other"
     by_file.mkdir()
     assert farm_keys(by_file, filed.following(rotated)).credentials() == by_gossip.credentials()
@@ -70,7 +70,7 @@ def alarm_text(alarms: Alarms) -> str:
 
 def test_a_key_file_that_the_ring_has_left_behind_is_an_alarm_until_it_is_replaced(tmp_path: Path) -> None:
     filed = new_farm_key(3)
-    keys = farm_keys(tmp_path, filed, lambda: filed.key_ring.chain.install(NEW).use(NEW))
+    keys = farm_keys(tmp_path, filed, lambda: filed.key_ring.install(NEW).use(NEW))
     alarms = Alarms(EventLog("node-1", lambda: 0))
     keys.judge_file(keys.filed_now(), alarms)
     assert f"epoch 3, the farm key file {keys.path} is of epoch 1" in alarm_text(alarms)
@@ -87,7 +87,7 @@ def test_a_key_file_that_is_gone_foreign_or_later_is_an_alarm_with_what_to_do(tm
     alarms = Alarms(EventLog("node-1", lambda: 0))
     keys.judge_file(new_farm_key(3), alarms)
     assert "is another farm's" in alarm_text(alarms)
-    keys.judge_file(filed.following(filed.key_ring.chain.install(NEW).use(NEW)), alarms)
+    keys.judge_file(filed.following(filed.key_ring.install(NEW).use(NEW)), alarms)
     assert "restart this node" in alarm_text(alarms)
     keys.path.chmod(0o644)
     assert keys.filed_now() is None, "others can read it: a restart would fail"
@@ -115,7 +115,7 @@ def test_the_exported_key_file_names_the_cluster_and_a_file_that_names_another_o
 
 def test_only_an_older_key_file_of_the_same_farm_is_replaced(tmp_path: Path) -> None:
     filed = new_farm_key(3)
-    later = filed.following(filed.key_ring.chain.install(NEW).use(NEW))
+    later = filed.following(filed.key_ring.install(NEW).use(NEW))
     path = tmp_path / "farm.key"
     save_farm_key(path, later)
     with pytest.raises(KeyFileError, match="of epoch 3, later than epoch 1"):

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import gossip
 from gossip.core.effects import Alarm, AlarmKind, MembershipChanged
+from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Status
 from gossip.core.messages import JoinReq
 from gossip.node import group as group_module
@@ -21,7 +22,6 @@ from gossip.node.state_files import GENERATION_FILE, StateError, keep_generation
 from gossip.node.transport import BATCH, BROADCASTS_LIMIT, Transport
 from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
-from gossip.wire.seal import KeyRing
 from gossip.wire.secure_codec import SecureCodec
 from tests.node.gossip_farm import (
     RING,
@@ -122,7 +122,7 @@ async def test_agents_without_seeds_find_each_other_by_broadcast() -> None:
 async def test_another_farm_on_the_same_broadcast_domain_stays_apart_and_is_counted() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         ours = [await farm.start(broadcast=BROADCAST) for _ in range(2)]
-        theirs = [await farm.start(broadcast=BROADCAST, key_ring=KeyRing(b"another" + bytes(25))) for _ in range(2)]
+        theirs = [await farm.start(broadcast=BROADCAST, key_ring=Keyring.of(b"another" + bytes(25))) for _ in range(2)]
         await until_all_see_all(ours)
         await until_all_see_all(theirs)
         for agent in (*ours, *theirs):

@@ -8,10 +8,10 @@ import pytest
 import trio
 
 import gossip
+from gossip.core.keyring import Keyring
 from gossip.core.swim import Swim
 from gossip.node.group import GroupEvent
 from gossip.node.requests import GRACE_S
-from gossip.wire.seal import KeyRing
 from tests.node.gossip_farm import RING, in_simulated_time
 from tests.node.gossip_network import MemoryNetwork
 from tests.node.test_gossip_group import HOME, seed_of, until_member
@@ -156,7 +156,7 @@ async def test_whom_admit_refuses_with_a_nak_of_its_own_stays_outside_without_an
 
 @in_simulated_time
 async def test_a_ring_changed_that_raises_is_an_alarm_and_the_member_goes_on() -> None:
-    def ring_changed(_ring: KeyRing) -> None:
+    def ring_changed(_ring: Keyring) -> None:
         raise ZeroDivisionError("division by zero")
 
     network = MemoryNetwork()

@@ -10,17 +10,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import gossip
 from gossip.core.effects import Alarm, AlarmKind
-from gossip.core.keyring import KeyringError, key_id
+from gossip.core.keyring import Keyring, KeyringError, key_id
 from gossip.core.member import Address, NodeId, Status
 from gossip.core.messages import PingRequest
 from gossip.core.options import Options
 from gossip.node.group import Group
 from gossip.node.key_manager import KeyManager
-from gossip.node.state_files import KEYS_FILE, StateError, known_chain
+from gossip.node.state_files import KEYS_FILE, StateError, known_keyring
 from gossip.node.udp import DatagramSocket, UdpNetwork
 from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
-from gossip.wire.seal import KeyRing
 from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec
 from tests.node.gossip_farm import (
     RING,
@@ -241,7 +240,7 @@ async def _rotate(agent: Group) -> str:
 
 @in_simulated_time
 async def test_a_restart_does_not_bring_the_old_key_back(tmp_path: Path) -> None:
-    changed: list[KeyRing] = []
+    changed: list[Keyring] = []
     async with running_farm(MemoryNetwork()) as farm:
         seed = await farm.start()
         alice = await farm.start(seed, state_directory=tmp_path, ring_changed=changed.append)
@@ -269,21 +268,19 @@ async def test_a_later_key_in_the_configuration_counts_and_is_told_to_the_others
         await farm.crash(alice)
         chain = seed.keyring
         assert chain is not None
-        later = RING.following(
-            chain.install(b"a key made by hand, thirty-two..").use(b"a key made by hand, thirty-two..")
-        )
+        later = chain.install(b"a key made by hand, thirty-two..").use(b"a key made by hand, thirty-two..")
         again = await farm.start(seed, state_directory=tmp_path, key_ring=later, bind=address)
         await until_all_see_all([seed, again])
         with trio.fail_after(60):
             while len(primaries([seed, again])) > 1:  # noqa: ASYNC110 - what others hold has no event here
                 await trio.sleep(0.1)
         assert primaries([seed, again]) == {later.primary}
-        assert name in {key_id(key).hex() for key in chain.merge(later.chain).others}
+        assert name in {key_id(key).hex() for key in chain.merge(later).others}
 
 
 @in_simulated_time
 async def test_keys_that_cannot_be_kept_are_used_all_the_same_and_raise_an_alarm() -> None:
-    def full(_ring: KeyRing) -> None:
+    def full(_ring: Keyring) -> None:
         raise StateError("the disk is full")
 
     async with running_farm(MemoryNetwork()) as farm:
@@ -333,7 +330,7 @@ async def test_the_keys_of_another_farm_in_the_state_directory_are_not_taken(tmp
         agent = await farm.start(state_directory=tmp_path)
         await _rotate(agent)
         await farm.crash(agent)
-        other = KeyRing(b"the key of a farm somewhere else")
+        other = Keyring.of(b"the key of a farm somewhere else")
         moved = await farm.start(state_directory=tmp_path, key_ring=other)
         assert primaries([moved]) == {other.primary}
 
@@ -358,7 +355,7 @@ async def test_a_damaged_key_file_stops_the_start_and_says_what_to_do(tmp_path: 
     for damage, content in _damaged(path.read_bytes()).items():
         path.write_bytes(content)
         with pytest.raises(StateError, match="is damaged: remove it") as caught:
-            known_chain(tmp_path, RING.label)
+            known_keyring(tmp_path, RING.label)
         assert str(path) in str(caught.value), damage
     with pytest.raises(StateError, match="is damaged: remove it"):
         await _start_alone(tmp_path)

@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
+from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Status
 from gossip.node.udp import UdpNetwork
-from gossip.wire.seal import KeyRing
 from tests.node.gossip_farm import running_farm, sees, statuses, until, until_all_see_all, until_counted
 
 
@@ -49,7 +49,7 @@ async def test_agents_without_seeds_find_each_other_by_broadcast_and_another_far
 ) -> None:
     async with running_farm() as farm:
         ours = [await farm.start(broadcast=broadcast) for _ in range(3)]
-        another = KeyRing(b"the key of another farm nearby..")
+        another = Keyring.of(b"the key of another farm nearby..")
         theirs = [await farm.start(broadcast=broadcast, key_ring=another) for _ in range(2)]
         await until_all_see_all(ours)
         await until_all_see_all(theirs)

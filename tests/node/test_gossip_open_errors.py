@@ -21,7 +21,7 @@ HOME = Address("127.0.0.1", 7946)
     [
         ({"key": b"short"}, "key has 5 bytes", "32"),
         ({"key": b""}, "key has 0 bytes", "32"),
-        ({"key": KEY.decode()}, "key = str", "32 bytes, or a KeyRing"),
+        ({"key": KEY.decode()}, "key = str", "32 bytes, or a Keyring"),
         ({"key": bytearray(KEY)}, "key = bytearray", "32 bytes"),
         ({"key": None}, "farm key", "insecure"),
         ({"insecure": True}, "farm key", "insecure"),
@@ -79,7 +79,9 @@ def test_every_setting_has_its_kind() -> None:
 
 @in_simulated_time
 async def test_what_the_kinds_allow_opens(tmp_path: Path) -> None:
-    async with gossip.open(HOME, key=gossip.KeyRing(KEY), state_directory=tmp_path, network=MemoryNetwork()) as group:
+    async with gossip.open(
+        HOME, key=gossip.Keyring.of(KEY), state_directory=tmp_path, network=MemoryNetwork()
+    ) as group:
         assert group.info.address == HOME
 
 

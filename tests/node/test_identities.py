@@ -71,7 +71,7 @@ class Router:
         """`out`: who is noted to be thrown out. `by_gossip`: whether gossip carries keys."""
         trace = EventLog(f"node-{number}", lambda: 0)
         self.keys = FarmKeys(farm_key, load_farm_key(farm_key))
-        self.agent = FakeAgent(identity(number), self.keys.filed.key_ring.chain)
+        self.agent = FakeAgent(identity(number), self.keys.filed.key_ring)
         self.halted: list[str] = []
         self.ended: list[float] = []
         """When connections were ended."""

@@ -78,7 +78,7 @@ async def test_a_rotation_by_steps_reaches_the_file_and_the_trace_but_no_key_doe
         ]
         exported = parse_farm_key(await admin.export())
         assert key_id(exported.gossip_keys[0]).hex() == new
-        assert exported.key_ring.chain.merge(stage.farm_keys.filed.key_ring.chain).primary == exported.gossip_keys[0]
+        assert exported.key_ring.merge(stage.farm_keys.filed.key_ring).primary == exported.gossip_keys[0]
         events = stage.trace.recent(10)
         assert [each.kind for each in events] == ["key-installed", "key-used", "key-removed", "keys-exported"]
         assert exported.gossip_keys[0].hex() not in str(events)

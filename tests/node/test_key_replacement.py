@@ -23,10 +23,11 @@ from bridge.wire.keys.box import open_key
 from bridge.wire.log.entries import decode
 from consensus.core.effects import Outcome, ProposalResolved
 from consensus.core.model import Configuration, LogId, Server
+from gossip.core.keyring import Keyring
 from gossip.core.member import NodeId
 from gossip.node.group import Group
 from gossip.node.key_manager import KeyManager
-from gossip.wire.seal import SALT_BYTES, KeyRing, Sealed, SealError
+from gossip.wire.seal import SALT_BYTES, Sealed, SealError
 from tests.node.gossip_farm import RING, in_simulated_time, running_farm, sees, until_all_see_all
 from tests.node.gossip_network import MemoryNetwork
 from tests.node.partial_farm import partial_farm
@@ -34,7 +35,7 @@ from tests.node.partial_farm import partial_farm
 OLD = bytes(RING.primary)
 
 
-def readable(network: MemoryNetwork, keys: KeyRing, names: list[NodeId]) -> tuple[int, int]:
+def readable(network: MemoryNetwork, keys: Keyring, names: list[NodeId]) -> tuple[int, int]:
     """How many of the recorded datagrams a reader with these keys opens (as each of these nodes), and of how many."""
     readers = [Sealed(keys, os.urandom(SALT_BYTES), name) for name in names]
     opened = 0
@@ -103,7 +104,7 @@ async def test_the_same_reader_follows_a_rotation_from_its_first_step_to_its_las
         chain = agents[1].keyring
         assert chain is not None
         # The chain that it read at the first step holds the key that seals at the last.
-        both = KeyRing(OLD, (chain.primary,))
+        both = Keyring.of(OLD, (chain.primary,))
         opened, recorded = readable(network, both, [agent.node_id for agent in agents])
         assert opened == recorded
 
@@ -126,8 +127,8 @@ class Leader:
     leads = True
 
     def __init__(self, **changes: Any) -> None:
-        ring = KeyRing(os.urandom(32))
-        agent = SimpleNamespace(node_id=identity(LEADER), keyring=ring.chain, public_key=_point())
+        ring = Keyring.of(os.urandom(32))
+        agent = SimpleNamespace(node_id=identity(LEADER), keyring=ring, public_key=_point())
         member_directory = SimpleNamespace(members=tuple)
         farm_keys = SimpleNamespace(current=SimpleNamespace(expect=3, label=ring.label))
         admitted = {number: Admitted(identity(number), f"node-{number}", _point()) for number in (1, 2, 3)}

@@ -42,7 +42,7 @@ from gossip.core.messages import (
 )
 from gossip.wire.codec import Code, encode
 from gossip.wire.identity import Signer, departure_proof, sign, sign_keys
-from gossip.wire.seal import ANYBODY, HEADER_BYTES, OVERHEAD_BYTES, SALT_BYTES, KeyRing, Sealed, SealError
+from gossip.wire.seal import ANYBODY, HEADER_BYTES, OVERHEAD_BYTES, SALT_BYTES, Sealed, SealError
 from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES
 from tests.simulation.gossip_wire_group import RING, WireGroup, WireNode, key_of
 
@@ -63,7 +63,7 @@ class Stranger:
         self._group = group
         self._random = random
         self._foreign = Sealed(
-            KeyRing(b"the key of quite another farm..!", label=RING.label), random.randbytes(16), ANYBODY
+            Keyring.of(b"the key of quite another farm..!", label=RING.label), random.randbytes(16), ANYBODY
         )
 
     def datagram(self) -> tuple[WireNode, Address, bytes]:
@@ -163,7 +163,7 @@ class Liar:
         plain = encode(message, DATAGRAM_LIMIT_BYTES - OVERHEAD_BYTES)
         return receiver, source, self._envelope.seal(plain, receiver.node_id)
 
-    def _follow(self, ring: KeyRing) -> None:
+    def _follow(self, ring: Keyring) -> None:
         if ring != self._ring:
             self._ring = ring
             self._envelope = Sealed(ring, self._random.randbytes(SALT_BYTES), ANYBODY)

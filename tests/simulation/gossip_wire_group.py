@@ -23,10 +23,10 @@ from gossip.core.options import Options
 from gossip.core.swim import Swim
 from gossip.node.limits import SourceLimit, SourceLimits
 from gossip.wire.identity import Signer
-from gossip.wire.seal import KeyRing, Refusal
+from gossip.wire.seal import Refusal
 from gossip.wire.secure_codec import SECRETS_BYTES, RefusedError, SecureCodec
 
-RING = KeyRing(b"the key of the farm that is hit.")
+RING = Keyring.of(b"the key of the farm that is hit.")
 CAPACITY = 8
 WORD = "said by a member"
 RECORDED = 256
@@ -45,7 +45,7 @@ class WireNode:
     node_id: NodeId
     codec: SecureCodec
     core: Swim
-    ring: KeyRing
+    ring: Keyring
     key_repairs: SourceLimit
     words: set[bytes] = field(default_factory=set)
     """What it heard under the name of `say`."""
@@ -78,7 +78,7 @@ class WireGroup:
         address = Address(f"10.0.0.{number}", 7_946)
         info = NodeInfo(signer.node_id, address, Incarnation(1, 0), CAPACITY, b"node %d" % number)
         secrets = sha512(f"{random_seed} {number}".encode()).digest()[:SECRETS_BYTES]
-        core = Swim(info, options, Random(self.random.getrandbits(64)), 0, keys=RING.chain)
+        core = Swim(info, options, Random(self.random.getrandbits(64)), 0, keys=RING)
         return WireNode(
             address, signer.node_id, SecureCodec(signer, RING, secrets), core, RING, SourceLimits().key_repairs
         )
@@ -157,7 +157,7 @@ class WireGroup:
                 nak = JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token, generation)
                 self._send(node, target, node.codec.outgoing(nak, applicant))
             case UseKeyring(chain):
-                node.ring = node.ring.following(chain)
+                node.ring = chain
                 node.codec.use(node.ring)
             case UserEventReceived(word) if word.name == WORD:
                 node.words.add(word.body)

@@ -16,8 +16,7 @@ from bridge.wire.keys.farm_key import (
     parse_farm_key,
 )
 from bridge.wire.keys.text import encode_key
-from gossip.core.keyring import DATED_LIMIT
-from gossip.wire.seal import farm_label
+from gossip.core.keyring import DATED_LIMIT, farm_label
 
 FIXED = FarmKey("farm", 3, 1, farm_label(bytes(range(32))), (bytes(range(32)),))
 
@@ -25,7 +24,7 @@ FIXED = FarmKey("farm", 3, 1, farm_label(bytes(range(32))), (bytes(range(32)),))
 def rotated(farm_key: FarmKey) -> FarmKey:
     """The key file after a new key was installed and used, before the old one is removed."""
     key = os.urandom(32)
-    return farm_key.following(farm_key.key_ring.chain.install(key).use(key))
+    return farm_key.following(farm_key.key_ring.install(key).use(key))
 
 
 def test_a_new_farm_key_comes_back_from_its_text() -> None:
@@ -75,7 +74,7 @@ def test_after_rotation_a_new_key_seals_and_the_old_one_still_opens() -> None:
 def test_a_ring_of_a_later_epoch_wins_over_what_a_node_remembers() -> None:
     made = new_farm_key(3)
     turned = rotated(made)
-    for chain in (made.key_ring.chain.merge(turned.key_ring.chain), turned.key_ring.chain.merge(made.key_ring.chain)):
+    for chain in (made.key_ring.merge(turned.key_ring), turned.key_ring.merge(made.key_ring)):
         assert chain.primary == turned.gossip_keys[0]
         assert chain.others == (made.gossip_keys[0],)
 
@@ -85,7 +84,7 @@ def test_rotation_without_end_keeps_the_ring_bounded() -> None:
     for _ in range(40):
         before = farm_key.gossip_keys[0]
         farm_key = rotated(farm_key)
-        farm_key = farm_key.following(farm_key.key_ring.chain.remove(before))
+        farm_key = farm_key.following(farm_key.key_ring.remove(before))
     assert len(farm_key.gossip_keys) == 1
     assert len(farm_key.retired_keys) == DATED_LIMIT - 1  # the primary has a date as well
     assert parse_farm_key(farm_key_text(farm_key)) == farm_key
@@ -111,7 +110,7 @@ def test_every_key_that_opens_has_credentials_and_those_of_the_sealing_one_come_
     made = new_farm_key(3)
     turned = rotated(made)
     assert turned.digest_credentials[1:] == made.digest_credentials
-    removed = turned.following(turned.key_ring.chain.remove(made.gossip_keys[0]))
+    removed = turned.following(turned.key_ring.remove(made.gossip_keys[0]))
     assert removed.digest_credentials == turned.digest_credentials[:1]
 
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from gossip.core.keyring import key_id
+from gossip.core.keyring import Keyring, farm_label, key_id
 from gossip.core.member import NodeId
 from gossip.wire.box import box
 from gossip.wire.seal import (
@@ -18,22 +18,20 @@ from gossip.wire.seal import (
     VERSION,
     WINDOW,
     Envelope,
-    KeyRing,
     Opened,
     Refusal,
     Sealed,
     SealError,
     Unsealed,
-    farm_label,
 )
 
 KEY, NEXT_KEY, FOREIGN_KEY = b"1" * 32, b"2" * 32, b"3" * 32
-RING = KeyRing(KEY)
+RING = Keyring.of(KEY)
 PING = b"\x43" + b"a body of some length"
 BORIS_KEY = Ed25519PrivateKey.from_private_bytes(b"boris".ljust(32)).public_key().public_bytes_raw()
 
 
-def node(name: str, ring: KeyRing = RING, salt_limit: int = 64) -> Sealed:
+def node(name: str, ring: Keyring = RING, salt_limit: int = 64) -> Sealed:
     return Sealed(ring, name.encode().ljust(16), NodeId(name.encode()[:8].ljust(8)), salt_limit)
 
 
@@ -67,8 +65,8 @@ def test_two_datagrams_and_two_starts_never_share_key_and_nonce() -> None:
 
 
 def test_another_farm_s_datagram_is_told_from_a_broken_one() -> None:
-    assert refusal(node("boris"), node("stranger", KeyRing(FOREIGN_KEY)).seal(PING)) is Refusal.OTHER_FARM
-    same_label = KeyRing(FOREIGN_KEY, label=RING.label)
+    assert refusal(node("boris"), node("stranger", Keyring.of(FOREIGN_KEY)).seal(PING)) is Refusal.OTHER_FARM
+    same_label = Keyring.of(FOREIGN_KEY, label=RING.label)
     assert refusal(node("boris"), node("stranger", same_label).seal(PING)) is Refusal.UNKNOWN_KEY
 
 
@@ -139,13 +137,13 @@ def test_a_forged_counter_far_ahead_does_not_move_the_window() -> None:
 
 
 def test_while_keys_rotate_both_open_and_the_label_stays() -> None:
-    old, new = KeyRing(KEY, others=(NEXT_KEY,)), KeyRing(NEXT_KEY, others=(KEY,), label=RING.label)
+    old, new = Keyring.of(KEY, others=(NEXT_KEY,)), Keyring.of(NEXT_KEY, others=(KEY,), label=RING.label)
     assert node("boris", new).open(node("alice", old).seal(PING)) == Opened(PING, outdated_key_id=key_id(KEY))
     assert node("alice", old).open(node("boris", new).seal(PING)).plain == PING
 
 
 def test_a_retired_key_opens_a_join_request_only_and_the_answer_is_sealed_with_it() -> None:
-    rotated = node("seed", KeyRing(NEXT_KEY, retired=(KEY,), label=RING.label))
+    rotated = node("seed", Keyring.of(NEXT_KEY, retired=(KEY,), label=RING.label))
     latecomer = node("latecomer")
     assert refusal(rotated, latecomer.seal(PING)) is Refusal.RETIRED_KEY
     opened = rotated.open(latecomer.seal(b"\x3fjoin"))
@@ -170,11 +168,11 @@ def test_random_bytes_are_refused_in_bounded_memory() -> None:
 
 def test_a_ring_says_what_is_wrong_with_its_keys_and_prints_none() -> None:
     with pytest.raises(ValueError, match="32 bytes"):
-        KeyRing(b"short")
+        Keyring.of(b"short")
     with pytest.raises(ValueError, match="twice"):
-        KeyRing(KEY, (KEY,))
+        Keyring.of(KEY, (KEY,))
     with pytest.raises(ValueError, match="label"):
-        KeyRing(KEY, label=b"x")
+        Keyring.of(KEY, label=b"x")
     assert KEY.hex() not in repr(RING)
     assert repr(KEY) not in repr(RING)
 
@@ -195,12 +193,12 @@ def test_another_version_is_told_from_another_farm_before_anything_is_opened(ver
             with pytest.raises(SealError) as caught:
                 envelope.open(each)
             assert (caught.value.reason, caught.value.version) == (Refusal.FOREIGN_VERSION, version)
-    of_strangers = node("stranger", KeyRing(FOREIGN_KEY)).seal(PING)
+    of_strangers = node("stranger", Keyring.of(FOREIGN_KEY)).seal(PING)
     assert refusal(node("boris"), of_strangers[:1] + bytes([version]) + of_strangers[2:]) is Refusal.OTHER_FARM
 
 
 def test_joins_under_a_retired_key_push_no_window_out() -> None:
-    new = KeyRing(NEXT_KEY, retired=(KEY,), label=RING.label)
+    new = Keyring.of(NEXT_KEY, retired=(KEY,), label=RING.label)
     boris = node("boris", new, salt_limit=4)
     datagram = node("alice", new).seal(PING)
     boris.open(datagram)

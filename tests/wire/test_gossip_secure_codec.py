@@ -8,6 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gossip.core.events import Received
+from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Incarnation, NodeInfo
 from gossip.core.messages import (
     Broadcast,
@@ -23,19 +24,19 @@ from gossip.core.messages import (
 )
 from gossip.wire.codec import DatagramError, decode, encode
 from gossip.wire.identity import Signer, conflict_proof, departure_proof, sign
-from gossip.wire.seal import KeyRing, Refusal, Sealed
+from gossip.wire.seal import Refusal, Sealed
 from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES, SECRETS_BYTES, RefusedError, SecureCodec
 from gossip.wire.token import TOKEN_BYTES, TOKEN_LIFETIME_MS
 
 HOME, ELSEWHERE = Address("10.0.0.1", 7946), Address("10.0.0.9", 7946)
-RING = KeyRing(b"k" * 32)
+RING = Keyring.of(b"k" * 32)
 NOW = 5_000
 
 
 class Node:
     """A codec with the info of its node."""
 
-    def __init__(self, name: str, ring: KeyRing | None = RING) -> None:
+    def __init__(self, name: str, ring: Keyring | None = RING) -> None:
         self.key = Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32))
         signer = Signer(self.key)
         self.info = NodeInfo(signer.node_id, HOME, Incarnation(1, 0), capacity=8)
@@ -64,7 +65,7 @@ def test_a_message_arrives_signed_and_from_where_it_came() -> None:
 
 @pytest.mark.parametrize("ring", [RING, None], ids=["sealed", "unsealed"])
 def test_a_join_counts_as_admitted_only_with_a_token_for_this_applicant_at_this_address_in_time(
-    ring: KeyRing | None,
+    ring: Keyring | None,
 ) -> None:
     seed, other_seed, alice, boris = (Node(name, ring) for name in ("seed", "other seed", "alice", "boris"))
     token = seed.codec.mint_token(HOME, alice.info.node_id, NOW)
@@ -95,21 +96,21 @@ def test_an_auth_is_bound_to_the_token_the_applicant_and_the_key() -> None:
     moved = replace(honest, source=sign(replace(alice.info, capacity=9), alice.key))
     for forged in (replace(honest, auth=b""), replace(honest, auth=b"\x00" * 32), moved):
         assert not seed.take(envelope.seal(encode(forged))).token_valid
-    another_key = SecureCodec(Signer(alice.key), KeyRing(b"x" * 32), bytes(SECRETS_BYTES))
-    foreign = Sealed(KeyRing(b"x" * 32), b"a fifth salt....", seed.info.node_id).open(
+    another_key = SecureCodec(Signer(alice.key), Keyring.of(b"x" * 32), bytes(SECRETS_BYTES))
+    foreign = Sealed(Keyring.of(b"x" * 32), b"a fifth salt....", seed.info.node_id).open(
         another_key.outgoing(JoinReq(alice.info, token))
     )
     assert not seed.take(envelope.seal(foreign.plain)).token_valid
 
 
 def test_a_join_under_the_key_that_is_being_rotated_out_is_still_admitted() -> None:
-    seed, alice = Node("seed", KeyRing(b"n" * 32, others=(RING.primary,), label=RING.label)), Node("alice")
+    seed, alice = Node("seed", Keyring.of(b"n" * 32, others=(RING.primary,), label=RING.label)), Node("alice")
     token = seed.codec.mint_token(HOME, alice.info.node_id, NOW)
     assert seed.take(alice.join(token)).token_valid
 
 
 def test_the_holder_of_a_retired_key_is_named_and_can_read_its_refusal() -> None:
-    seed, latecomer = Node("seed", KeyRing(b"n" * 32, retired=(RING.primary,), label=RING.label)), Node("late")
+    seed, latecomer = Node("seed", Keyring.of(b"n" * 32, retired=(RING.primary,), label=RING.label)), Node("late")
     error = seed.refuses(latecomer.join())
     assert error.reason is Refusal.RETIRED_KEY
     assert error.outdated is not None
@@ -120,7 +121,7 @@ def test_the_holder_of_a_retired_key_is_named_and_can_read_its_refusal() -> None
 
 
 def test_each_refusal_has_its_reason() -> None:
-    seed, alice, stranger = Node("seed"), Node("alice"), Node("stranger", KeyRing(b"s" * 32))
+    seed, alice, stranger = Node("seed"), Node("alice"), Node("stranger", Keyring.of(b"s" * 32))
     envelope = Sealed(RING, b"a third salt....", seed.info.node_id)
     datagram = alice.join()
     seed.take(datagram)
@@ -141,7 +142,7 @@ def test_each_refusal_has_its_reason() -> None:
 
 
 @pytest.mark.parametrize("ring", [RING, None], ids=["sealed", "unsealed"])
-def test_rubbish_truncations_and_mutations_are_refused_by_the_one_error(ring: KeyRing | None) -> None:
+def test_rubbish_truncations_and_mutations_are_refused_by_the_one_error(ring: Keyring | None) -> None:
     seed_figure = random.randrange(2**32)
     dice = random.Random(seed_figure)
     seed, alice = Node("seed", ring), Node("alice", ring)

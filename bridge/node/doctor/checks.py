@@ -25,7 +25,7 @@ from bridge.node.security.local_trust import UntrustedPathError, check_state_dir
 from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, Overrides, load_configuration
 from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S
 from gossip import Address, StateError
-from gossip.node import endpoint, known_chain
+from gossip.node import endpoint, known_keyring
 
 PYTHON_LEAST = (3, 11)
 RELEASED_S = 1_760_000_000
@@ -111,7 +111,7 @@ def farm_key_check(path: Path, state_dir: Path) -> Check:
     except KeyFileError as error:
         return Check("farm key", CheckResult.PROBLEM, str(error), "make one with `garlicfarm keys new-farm --expect N`")
     try:
-        remembered = known_chain(state_dir, farm_key.label)
+        remembered = known_keyring(state_dir, farm_key.label)
     except StateError as error:
         return Check(
             "farm key", CheckResult.PROBLEM, str(error), "`garlicfarm keys export FILE` at a router of the farm"

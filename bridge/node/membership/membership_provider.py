@@ -25,7 +25,6 @@ from gossip import (
     GroupDescription,
     GroupEvent,
     Incarnation,
-    KeyRing,
     Keyring,
     Member,
     NodeId,
@@ -84,7 +83,7 @@ class MembershipProvider(Protocol):
 class GroupKeys:
     """What gossip asks the farm about its keys."""
 
-    key_ring: KeyRing
+    key_ring: Keyring
     """Of the farm key file."""
     offer_keys: Callable[[NodeId, bytes], bytes]
     """What to say to a node that comes with a retired key (NodeId, public key)."""

@@ -36,8 +36,7 @@ from msgspec import Meta, Struct
 from bridge.core.formation.founding import CLUSTER_ID_BYTES
 from bridge.core.log.records import NAME
 from bridge.wire.keys.text import KEY_BYTES, KeyTextError, decode_key, encode_key, parse
-from gossip import CLOCK_LIMIT, ERA_LIMIT, KEYS_LIMIT, KeyRing, Keyring
-from gossip.wire import LABEL_BYTES, farm_label
+from gossip import CLOCK_LIMIT, ERA_LIMIT, KEYS_LIMIT, LABEL_BYTES, Keyring, farm_label
 
 VERSION: Final = 1
 EXPECT_LIMIT: Final = 9
@@ -83,10 +82,10 @@ class FarmKey:
         )
 
     @property
-    def key_ring(self) -> KeyRing:
+    def key_ring(self) -> Keyring:
         """The ring that seals and opens gossip."""
         primary, *others = self.gossip_keys
-        return KeyRing(primary, tuple(others), self.retired_keys, self.label, self.epoch, self.era)
+        return Keyring.of(primary, tuple(others), self.retired_keys, self.epoch, self.era, self.label)
 
     @property
     def digest_credentials(self) -> tuple[DigestCredentials, ...]:
