@@ -1,11 +1,9 @@
-"""Makes the one picture of the farm out of what each core says about itself.
+"""Builds the view of the farm out of what each part of the node says about itself.
 
-    Swim.describe() ──▶ members, gossip        Raft.describe() ──▶ raft
-    FarmState       ──▶ publishing, reports    the node itself ──▶ node, alarms, events
+    gossip's description, metadata ──▶ members, gossip          Raft's description ──▶ raft
+    the state of the farm          ──▶ publishing, reports      the node itself    ──▶ node, alarms, events
 
-Pure, so that what an operator sees is tested without a terminal or a farm. Names and endpoints of members stand in
-their signed metadata, which gossip does not understand: the caller decodes it and passes what it found as `Facts`. The
-same holds for addresses of destinations, whose encoding belongs to the wire floor.
+Pure, so that what an operator sees is tested without a terminal or a farm.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,30 +36,22 @@ from bridge.api.view import (
 )
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.weights import THOUSANDTHS
-from bridge.core.membership.admission import raft_id_of
+from bridge.core.membership.admission import Standing
 from bridge.core.membership.reconcile import MemberStatus
 from bridge.core.publishing.candidates import Candidate, candidates_of
 from bridge.core.publishing.lease_set import is_healthy, leaf_load
 from bridge.core.publishing.publication import Pace, lease_set_entries
 from bridge.core.state.farm_state import FarmState, FarmTuning, MasterState, ServerState
+from bridge.wire.membership.metadata import NodeMetadata
 from consensus import Description as RaftDescription
 from consensus import ServerId, integer_id
-from gossip import Address, Member
+from gossip import Address, Member, NodeId
 from gossip import Description as GossipDescription
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What a member's metadata says that gossip itself does not know."""
-
-    name: str
-    raft_id: int | None = None
-    endpoint: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Link:
-    """What the transport says of one connection."""
+    """A connection to another server, as the transport describes it."""
 
     peer: int
     connected: bool
@@ -69,8 +59,8 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FarmSources:
-    """The state machine of this node, once there is one."""
+class FarmInputs:
+    """What a server of the farm has: its log, and the state after the entries that it has applied."""
 
     state: FarmState
     tuning: FarmTuning
@@ -89,8 +79,8 @@ class FarmSources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """All that a picture is made of."""
+class ViewInputs:
+    """All that a view is built of."""
 
     taken_at_ms: int
     node: NodeView
@@ -99,8 +89,10 @@ class Sources:
     """Where this node's own Raft server listens."""
     gossip: GossipDescription
     gossip_counters: Mapping[str, int]
-    facts: Mapping[bytes, Facts]
-    farm_sources: FarmSources | None
+    metadata_of: Callable[[NodeId], NodeMetadata | None]
+    """What a member has told of itself; None if it cannot be read."""
+    log: FarmInputs | None
+    """None if this node is not a server of a founded farm."""
     address_of: Callable[[str], str]
     """The `….b32.i2p` address of a destination in base64."""
     alarms: tuple[AlarmView, ...] = ()
@@ -108,60 +100,63 @@ class Sources:
     counters: Mapping[str, int] = field(default_factory=dict)
 
 
-def picture(sources: Sources) -> FarmView:
-    """The whole picture."""
+def build_view(inputs: ViewInputs) -> FarmView:
+    """The whole view."""
     names: dict[int | None, str] = {
-        facts.raft_id: facts.name for facts in sources.facts.values() if facts.raft_id is not None
+        metadata.raft_id: metadata.name
+        for member in inputs.gossip.members
+        if (metadata := inputs.metadata_of(member.node_id)) is not None and metadata.raft_id is not None
     }
-    if sources.farm_sources is not None:
+    if inputs.log is not None:
         # What the log has recorded holds, whatever a member says of itself.
-        admitted = sources.farm_sources.state.admitted
+        admitted = inputs.log.state.admitted
         names.update((server_id, each.name) for server_id, each in admitted.items() if each.name is not None)
-    if sources.node.raft_id is not None:
-        names[sources.node.raft_id] = sources.node.name
-    farm = None if sources.farm_sources is None else _FarmPart(sources.farm_sources, names, sources.address_of)
+    if inputs.node.raft_id is not None:
+        names[inputs.node.raft_id] = inputs.node.name
+    farm = None if inputs.log is None else _FarmPart(inputs.log, names, inputs.address_of)
     return FarmView(
-        taken_at_ms=sources.taken_at_ms,
-        node=sources.node,
-        farm=sources.farm,
+        taken_at_ms=inputs.taken_at_ms,
+        node=inputs.node,
+        farm=inputs.farm,
         gossip=GossipView(
-            peer_count=sources.gossip.peer_count,
-            capacity=sources.gossip.self_info.capacity,
-            known_count=len(sources.gossip.members) + 1,
-            counters=_ordered(sources.gossip_counters),
+            peer_count=inputs.gossip.peer_count,
+            capacity=inputs.gossip.self_info.capacity,
+            known_count=len(inputs.gossip.members) + 1,
+            counters=_ordered(inputs.gossip_counters),
         ),
         raft=_no_raft() if farm is None else farm.raft(),
-        members=_members(sources),
+        members=_members(inputs),
         publishing=() if farm is None else farm.publishing(),
         reports=() if farm is None else farm.reports(),
         weights=WeightsView() if farm is None else farm.weights(),
         removed=() if farm is None else farm.state.removed,
-        alarms=sources.alarms,
-        events=sources.events,
-        counters=_ordered(sources.counters),
+        alarms=inputs.alarms,
+        events=inputs.events,
+        counters=_ordered(inputs.counters),
     )
 
 
-def _members(sources: Sources) -> tuple[MemberView, ...]:
-    gossip, node = sources.gossip, sources.node
+def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
+    gossip, node = inputs.gossip, inputs.node
+    roles = {} if inputs.log is None else _server_roles(inputs.log)
     own = MemberView(
         node_id=node.node_id,
         name=node.name,
         status=MemberStatus.LEFT if gossip.leaving else MemberStatus.ALIVE,
         generation=gossip.self_info.incarnation.generation,
         number=gossip.self_info.incarnation.number,
-        address=_address(gossip.self_info.address, sources.endpoint),
+        address=_address(gossip.self_info.address, inputs.endpoint),
         is_self=True,
         is_peer=False,
         peer_count=gossip.peer_count,
         capacity=gossip.self_info.capacity,
         raft_id=node.raft_id,
-        endpoint=sources.endpoint,
-        server_role=_server_role(sources.farm_sources, bytes.fromhex(node.node_id)),
+        endpoint=inputs.endpoint,
+        server_role=roles.get(bytes.fromhex(node.node_id), ServerRole.NONE),
     )
     members = [own]
     members.extend(
-        _member(member, sources.facts.get(member.node_id), _server_role(sources.farm_sources, member.node_id))
+        _member(member, inputs.metadata_of(member.node_id), roles.get(member.node_id, ServerRole.NONE))
         for member in gossip.members
     )
     # By name, then by id: two sorts by a text that is there take less memory than one by pairs made for it.
@@ -170,30 +165,35 @@ def _members(sources: Sources) -> tuple[MemberView, ...]:
     return tuple(members)
 
 
-def _server_role(farm: FarmSources | None, node_id: bytes) -> ServerRole:
-    server_id = None if farm is None else raft_id_of(farm.state.admitted, node_id)
-    if farm is None or server_id is None:
-        return ServerRole.NONE
-    if server_id in farm.raft.configuration.voter_ids:
-        return ServerRole.VOTER
-    return ServerRole.LEARNER if server_id in farm.raft.configuration.learner_ids else ServerRole.REMOVED
+def _server_roles(log: FarmInputs) -> dict[bytes, ServerRole]:
+    """What each admitted identity is in the Raft group."""
+    configuration = log.raft.configuration
+    roles = dict.fromkeys(configuration.learner_ids, ServerRole.LEARNER) | dict.fromkeys(
+        configuration.voter_ids, ServerRole.VOTER
+    )
+    return {
+        each.node_id: roles.get(server_id, ServerRole.REMOVED)
+        for server_id, each in log.state.admitted.items()
+        if each.standing is not Standing.LAPSED
+    }
 
 
-def _member(member: Member, facts: Facts | None, server_role: ServerRole) -> MemberView:
+def _member(member: Member, metadata: NodeMetadata | None, server_role: ServerRole) -> MemberView:
+    node_id = member.node_id.hex()
     return MemberView(
-        node_id=member.node_id.hex(),
-        name=member.node_id.hex() if facts is None else facts.name,
+        node_id=node_id,
+        name=node_id if metadata is None else metadata.name,
         status=MemberStatus(member.status.name.lower()),
         generation=member.incarnation.generation,
         number=member.incarnation.number,
-        address=_address(member.info.address, None if facts is None else facts.endpoint),
+        address=_address(member.info.address, None if metadata is None else metadata.endpoint),
         is_self=False,
         is_peer=member.is_peer,
         rtt_ms=None if member.round_trip_ms is None else float(member.round_trip_ms),
         peer_count=member.peer_count,
         capacity=member.info.capacity,
-        raft_id=None if facts is None else facts.raft_id,
-        endpoint=None if facts is None else facts.endpoint,
+        raft_id=None if metadata is None else metadata.raft_id,
+        endpoint=None if metadata is None else metadata.endpoint,
         server_role=server_role,
     )
 
@@ -221,9 +221,9 @@ def _no_raft() -> RaftView:
 
 
 class _FarmPart:
-    """What the log says, in the words of the picture. Names of servers go by Raft id."""
+    """What the log says, in the words of the view. Names of servers go by Raft id."""
 
-    def __init__(self, farm: FarmSources, names: Mapping[int | None, str], address_of: Callable[[str], str]) -> None:
+    def __init__(self, farm: FarmInputs, names: Mapping[int | None, str], address_of: Callable[[str], str]) -> None:
         self._farm = farm
         self._names = names
         self._address_of = address_of

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from bridge.api.build_view import Facts
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.wire.membership import metadata as metadata_module
 from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
@@ -50,7 +49,7 @@ def directory_of(*members: Member) -> tuple[MemberDirectory, Gossip]:
 
 def test_a_member_is_known_by_what_its_metadata_says() -> None:
     member_directory, _ = directory_of(member(B, encode_metadata(METADATA)))
-    assert member_directory.facts() == {B: Facts("b", 2, "tcp://10.0.0.2:7669")}
+    assert (member_directory.metadata_of(B), member_directory.metadata_of(C)) == (METADATA, None)
     assert (member_directory.name_of(B), member_directory.name_of(OWN), member_directory.name_of(C)) == (
         "b",
         "own-name",

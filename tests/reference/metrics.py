@@ -67,9 +67,9 @@ def _counters() -> Iterator[tuple[list[str], str]]:
     yield [f"raft_{name}" for name in _COUNTED.values()], "entries that this node applied, by kind"
     reasons = _values("raft_without_effect_", NoEffect)
     yield reasons, "entries [without effect](application-json.md#the-proof-of-an-entrys-author), by reason"
-    yield _keys(view_builder, "counters", "raft_", of="FarmSources"), "work of the Raft server and its disk"
+    yield _keys(view_builder, "counters", "raft_", of="FarmInputs"), "work of the Raft server and its disk"
     yield ["raft_dropped_…", "raft_ignored_…"], "what the Raft server did not take, by reason in words"
-    yield _keys(view_builder, "counters", "", of="Sources"), "what other nodes told and this node could not use"
+    yield _keys(view_builder, "counters", "", of="ViewInputs"), "what other nodes told and this node could not use"
 
 
 def _values(prefix: str, *kinds: type[Enum]) -> list[str]:

@@ -1,9 +1,9 @@
-"""The one picture: what each part says about itself, put together without inventing anything."""
+"""The view: what each part says about itself, put together without inventing anything."""
 
 from dataclasses import replace
 from random import Random
 
-from bridge.api.build_view import Facts, FarmSources, Link, Sources, picture
+from bridge.api.build_view import FarmInputs, Link, ViewInputs, build_view
 from bridge.api.view import (
     CostFactorView,
     ExclusionView,
@@ -20,6 +20,7 @@ from bridge.core.log.records import CostFactor, Exclusion, Factors, Force, Publi
 from bridge.core.membership.reconcile import MemberStatus
 from bridge.core.publishing.publication import Pace
 from bridge.core.state.farm_state import Choice, FarmTuning
+from bridge.wire.membership.metadata import NodeMetadata, RoleHint
 from consensus.core.effects import Role
 from consensus.core.model import ORIGIN, Configuration, LogId, Server
 from consensus.core.replication.progress import ProgressState
@@ -53,6 +54,10 @@ def member(node_id: NodeId, status: Status = Status.ALIVE, host: str = "10.0.0.2
     )
 
 
+def metadata(name: str, raft_id: int, endpoint: str) -> NodeMetadata:
+    return NodeMetadata("demo", name, RoleHint.VOTER, raft_id, endpoint, None)
+
+
 def gossip(*members: Member, leaving: bool = False) -> GossipDescription:
     own = Swim(info(OWN), GossipTuning.lan(), Random(1), 0).describe()
     return replace(own, members=members, peer_count=len(members), leaving=leaving)
@@ -70,15 +75,15 @@ NODE = NodeView(
     control_address="/control.sock",
     state_directory="/",
 )
-SOURCES = Sources(
+INPUTS = ViewInputs(
     taken_at_ms=BASE_MS,
     node=NODE,
     farm=FarmIdentity("label", "demo", None, 3, demo=False),
     endpoint="tcp://10.0.0.1:7669",
     gossip=gossip(),
     gossip_counters={"b": 2, "a": 1},
-    facts={},
-    farm_sources=None,
+    metadata_of=lambda _: None,
+    log=None,
     address_of=lambda destination: f"{destination}.b32.i2p",
 )
 RAFT = RaftDescription(
@@ -105,8 +110,8 @@ RAFT = RaftDescription(
 )
 
 
-def farm_sources(log: Log, **changes: object) -> FarmSources:
-    made = FarmSources(
+def farm_inputs(log: Log, **changes: object) -> FarmInputs:
+    made = FarmInputs(
         state=log.farm.state,
         tuning=TUNING,
         pace=PACE,
@@ -118,13 +123,13 @@ def farm_sources(log: Log, **changes: object) -> FarmSources:
     return replace(made, **changes)  # type: ignore[arg-type]  # names of its own fields
 
 
-def picture_of(log: Log, **changes: object) -> FarmView:
-    facts: dict[bytes, Facts] = {B: Facts("b", 2, "tcp://10.0.0.2:7669")}
-    return picture(replace(SOURCES, gossip=gossip(member(B)), facts=facts, farm_sources=farm_sources(log, **changes)))
+def view_of(log: Log, **changes: object) -> FarmView:
+    known = {B: metadata("b", 2, "tcp://10.0.0.2:7669")}
+    return build_view(replace(INPUTS, gossip=gossip(member(B)), metadata_of=known.get, log=farm_inputs(log, **changes)))
 
 
 def test_before_there_is_a_farm_the_picture_shows_gossip_and_nothing_made_up() -> None:
-    view = picture(SOURCES)
+    view = build_view(INPUTS)
     assert (view.raft.role, view.raft.leader_id, view.raft.log_time_ms) == (RaftRole.NONE, None, None)
     assert (view.publishing, view.reports) == ((), ())
     assert [(each.name, each.is_self) for each in view.members] == [("m", True)]
@@ -132,9 +137,9 @@ def test_before_there_is_a_farm_the_picture_shows_gossip_and_nothing_made_up() -
 
 
 def test_members_stand_in_order_of_name_and_one_without_readable_metadata_goes_by_its_id() -> None:
-    facts: dict[bytes, Facts] = {B: Facts("z", 2, "tcp://10.0.0.2:7669")}
+    known = {B: metadata("z", 2, "tcp://10.0.0.2:7669")}
     members = (member(B, Status.SUSPECT), member(C, Status.DEAD, "fe80::1"))
-    view = picture(replace(SOURCES, gossip=gossip(*members), facts=facts))
+    view = build_view(replace(INPUTS, gossip=gossip(*members), metadata_of=known.get))
     assert [(each.name, each.status) for each in view.members] == [
         (C.hex(), MemberStatus.DEAD),
         ("m", MemberStatus.ALIVE),
@@ -146,19 +151,19 @@ def test_members_stand_in_order_of_name_and_one_without_readable_metadata_goes_b
 
 
 def test_a_member_with_an_i2p_name_gossips_nowhere() -> None:
-    facts: dict[bytes, Facts] = {B: Facts("z", 2, f"tcp://{'b' * 52}.b32.i2p:7669")}
+    known = {B: metadata("z", 2, f"tcp://{'b' * 52}.b32.i2p:7669")}
     own = f"tcp://{'a' * 52}.b32.i2p:7669"
-    view = picture(replace(SOURCES, gossip=gossip(member(B)), facts=facts, endpoint=own))
+    view = build_view(replace(INPUTS, gossip=gossip(member(B)), metadata_of=known.get, endpoint=own))
     assert [each.address for each in view.members] == [None, None]
     assert view.members[1].endpoint is not None
 
 
 def test_a_node_that_leaves_shows_itself_as_left() -> None:
-    assert picture(replace(SOURCES, gossip=gossip(leaving=True))).members[0].status is MemberStatus.LEFT
+    assert build_view(replace(INPUTS, gossip=gossip(leaving=True))).members[0].status is MemberStatus.LEFT
 
 
 def test_raft_is_shown_with_names_and_the_lag_of_each_follower() -> None:
-    raft = picture_of(Log()).raft
+    raft = view_of(Log()).raft
     assert (raft.role, raft.term, raft.leader_name, raft.leader_endpoint) == (RaftRole.LEADER, 7, "m", "tcp://one:1")
     assert (raft.first_index, raft.last_index, raft.commit_index, raft.applied_index) == (1, 20, 19, 18)
     assert [(each.raft_id, each.name) for each in raft.voters] == [(1, "m"), (2, "b")]
@@ -168,7 +173,7 @@ def test_raft_is_shown_with_names_and_the_lag_of_each_follower() -> None:
 
 def test_a_link_shows_what_its_handshake_agreed_on() -> None:
     links = (Link(2, connected=True, extensions=("pre-vote",)), Link(9, connected=False, extensions=()))
-    shown = picture_of(Log(), links=links).raft.links
+    shown = view_of(Log(), links=links).raft.links
     assert [(each.name, each.connected, each.extensions) for each in shown] == [
         ("b", True, ("pre-vote",)),
         (None, False, ()),
@@ -177,14 +182,14 @@ def test_a_link_shows_what_its_handshake_agreed_on() -> None:
 
 def test_of_a_follower_that_has_not_answered_its_leader_nothing_is_made_up() -> None:
     silent = replace(RAFT, followers=(replace(RAFT.followers[0], match=0, contact_ms=None),))
-    [follower] = picture_of(Log(), raft=silent).raft.followers
+    [follower] = view_of(Log(), raft=silent).raft.followers
     assert (follower.match_index, follower.lag_entries, follower.last_contact_ms) == (None, None, None)
 
 
 def test_a_report_is_shown_with_its_age_score_and_part_in_publishing() -> None:
     log = Log()
     log.append(report(1), report(2, attached=False))
-    own, other = picture_of(log, log_time_ms=BASE_MS + 10_000).reports
+    own, other = view_of(log, log_time_ms=BASE_MS + 10_000).reports
     assert (own.name, own.age_ms, own.can_publish, own.publishing) == ("m", 10_000, True, True)
     assert own.score is not None
     assert (other.name, other.can_publish, other.publishing, other.score) == ("b", False, False, None)
@@ -194,7 +199,7 @@ def test_a_report_is_shown_with_its_age_score_and_part_in_publishing() -> None:
 def test_an_age_is_never_negative_whatever_the_clocks_say() -> None:
     log = Log()
     log.append(report(1, BASE_MS + 5_000))
-    assert picture_of(log, log_time_ms=BASE_MS).reports[0].age_ms == 0
+    assert view_of(log, log_time_ms=BASE_MS).reports[0].age_ms == 0
 
 
 def test_what_is_published_is_shown_with_its_owners_and_the_time_that_is_left() -> None:
@@ -202,7 +207,7 @@ def test_what_is_published_is_shown_with_its_owners_and_the_time_that_is_left() 
     log.append(report(1), report(2, destinations=(leaf("leaf02", healthy=False), leaf("leaf03"))))
     second = BASE_MS // 1000
     log.append(Publication(MASTER, 1, second, "00"))
-    [published] = picture_of(log, lease_set_files={MASTER: "/published/x.meta-ls2"}).publishing
+    [published] = view_of(log, lease_set_files={MASTER: "/published/x.meta-ls2"}).publishing
     assert (published.master, published.publisher_name, published.published_s) == (f"{MASTER}.b32.i2p", "m", second)
     assert published.lease_set_file == "/published/x.meta-ls2"
     assert {each.destination: each.name for each in published.entries} == {
@@ -216,7 +221,7 @@ def test_what_is_published_is_shown_with_its_owners_and_the_time_that_is_left() 
 def test_before_the_first_publication_there_are_no_entries_and_no_expiry() -> None:
     log = Log()
     log.append(report(1))
-    [master] = picture_of(log).publishing
+    [master] = view_of(log).publishing
     assert (master.publisher_id, master.entries, master.expires_s, master.seconds_to_expiry) == (1, (), None, None)
     assert master.reason.startswith("score ")
     assert "the best of 1" in master.reason
@@ -225,7 +230,7 @@ def test_before_the_first_publication_there_are_no_entries_and_no_expiry() -> No
 def test_if_no_node_can_publish_the_reasons_are_told() -> None:
     log = Log()
     log.append(report(1, attached=False), report(2, can_sign_until_s=None))
-    [master] = picture_of(log).publishing
+    [master] = view_of(log).publishing
     assert master.publisher_id is None
     assert master.reason == "no server can publish: it has no router; it holds no key that can sign"
 
@@ -235,7 +240,7 @@ def test_a_choice_that_contradicts_the_reports_does_not_take_the_picture_away() 
     log.append(report(1, attached=False))
     state = log.farm.state
     masters = {MASTER: replace(state.masters[MASTER], choice=Choice(1))}
-    [master] = picture_of(log, state=replace(state, masters=masters), tuning=FarmTuning()).publishing
+    [master] = view_of(log, state=replace(state, masters=masters), tuning=FarmTuning()).publishing
     assert master.reason == "no server can publish: it has no router"
 
 
@@ -245,7 +250,7 @@ def test_a_healthy_leaf_is_shown_as_healthy_whatever_its_cost() -> None:
     busy = replace(leaf("leaf01", load=1.0), current_tunnels=0)
     log.append(report(1, job_lag_ms=10_000, destinations=(busy,)))
     log.append(Publication(MASTER, 1, BASE_MS // 1000, "00"))
-    [published] = picture_of(log).publishing
+    [published] = view_of(log).publishing
     assert [(each.cost, each.healthy) for each in published.entries] == [(100, True)]
 
 
@@ -260,7 +265,7 @@ def test_the_picture_shows_why_leaves_cost_what_they_cost_and_how_old_a_factor_i
     )
     log.clock(PERIOD_MS)
     log.append(report(1, BASE_MS + PERIOD_MS, publish_config=PublishConfig.OFF), Force(MASTER))
-    view = picture_of(log, log_time_ms=BASE_MS + PERIOD_MS + 5_000)
+    view = view_of(log, log_time_ms=BASE_MS + PERIOD_MS + 5_000)
     one, two = f"{hash_of('leaf01')}.b32.i2p", f"{hash_of('leaf02')}.b32.i2p"
     assert view.weights == WeightsView(
         excluded=(ExclusionView(two, "b"),),

@@ -27,12 +27,12 @@ def control_server(
     counters = new_counters()
     view = ViewBuilder(node, current, counters, is_stopping)
     port = NodePort(
-        make_view=view.picture,
+        make_view=view.build,
         trace=local.trace,
         leave=leave,
         withdraw=node.forming.withdraw,
         confirm=node.forming.confirm,
-        keys=key_port(provider, directory, farm_keys, view.picture, local.trace),
+        keys=key_port(provider, directory, farm_keys, view.build, local.trace),
         messages=node.user_messages,
         current=current,
     )

@@ -318,9 +318,10 @@ class ControlServer:
             headers.append(("Connection", "close"))
         data = _bytes(connection.send(h11.Response(status_code=answer.status, headers=headers)))
         if not head_only:
-            data += _bytes(connection.send(h11.Data(data=answer.body)))
-        data += _bytes(connection.send(h11.EndOfMessage()))
-        await self._write(stream, data)
+            await self._write(stream, data)
+            # By itself: a view of ten thousand members is not copied behind its head.
+            data = _bytes(connection.send(h11.Data(data=answer.body)))
+        await self._write(stream, data + _bytes(connection.send(h11.EndOfMessage())))
         if closing:
             await self._linger(stream)
 

@@ -1,11 +1,11 @@
-"""Gathers what each part of the node says about itself, for the one picture that every surface shows."""
+"""Gathers what each part of the node says about itself, for the one view that every surface shows."""
 
 import os
 import time
 from collections.abc import Callable, Mapping
 
 from bridge import version
-from bridge.api.build_view import FarmSources, Link, Sources, picture
+from bridge.api.build_view import FarmInputs, Link, ViewInputs, build_view
 from bridge.api.trace import event_text
 from bridge.api.view import EventView, FarmIdentity, FarmView, NodeView, Phase
 from bridge.core.formation.messages import Phase as FormationPhase
@@ -22,7 +22,7 @@ _UNREADABLE = "unreadable"
 
 
 class ViewBuilder:
-    """What the node can see of itself and the farm."""
+    """Builds the node's view of itself and of the farm."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class ViewBuilder:
         self._version = version()
         self._addresses: dict[str, str] = {}
 
-    def picture(self) -> FarmView:
-        """The picture of this moment."""
+    def build(self) -> FarmView:
+        """The view of this moment."""
         node, local, farm = self._node, self._node.local, self._current.farm
         gossip = node.provider.describe()
-        return picture(
-            Sources(
+        return build_view(
+            ViewInputs(
                 taken_at_ms=time.time_ns() // 1_000_000,
                 node=self._node_view(farm),
                 farm=self._identity(farm),
@@ -60,8 +60,8 @@ class ViewBuilder:
                     **_named("dropped", gossip.wire.dropped),
                     **_named("ignored", gossip.core.dropped),
                 },
-                facts=node.member_directory.facts(),
-                farm_sources=None if farm is None else _farm_sources(local, farm),
+                metadata_of=node.member_directory.metadata_of,
+                log=None if farm is None else _farm_inputs(local, farm),
                 address_of=self._address_of,
                 alarms=local.alarms.standing(),
                 events=tuple(
@@ -132,9 +132,9 @@ class ViewBuilder:
         return known
 
 
-def _farm_sources(local: LocalNode, farm: FoundedFarm) -> FarmSources:
+def _farm_inputs(local: LocalNode, farm: FoundedFarm) -> FarmInputs:
     server, applied_state = farm.replica.server.describe(), farm.applied_state
-    return FarmSources(
+    return FarmInputs(
         state=farm.state,
         tuning=applied_state.farm.tuning,
         pace=local.pace,

@@ -11,12 +11,11 @@ not to the farm: it is counted, and left out here. Each change of this node's ow
 no part can overwrite what another one said.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import trio
 
-from bridge.api.build_view import Facts
 from bridge.core.formation.founding import FormationNotice
 from bridge.core.formation.messages import Member as FormationMember
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
@@ -61,23 +60,6 @@ class DirectoryEntry:
 
 
 Admissions = tuple[tuple[bytes, int], ...]
-
-
-class _FactsOf(Mapping[bytes, Facts]):
-    """Made one by one as they are read: a view asks for each once, and ten thousand at a time take a megabyte."""
-
-    def __init__(self, listed: Mapping[NodeId, DirectoryEntry]) -> None:
-        self._listed = listed
-
-    def __getitem__(self, node_id: bytes) -> Facts:
-        metadata = self._listed[NodeId(node_id)].metadata
-        return Facts(metadata.name, metadata.raft_id, metadata.endpoint)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._listed)
-
-    def __len__(self) -> int:
-        return len(self._listed)
 
 
 class MemberDirectory:
@@ -149,9 +131,10 @@ class MemberDirectory:
             if each.metadata.cluster == cluster
         )
 
-    def facts(self) -> Mapping[bytes, Facts]:
-        """What a view shows of each."""
-        return _FactsOf(self._listed)
+    def metadata_of(self, node_id: NodeId) -> NodeMetadata | None:
+        """What another member tells of itself; None if it is not known, or cannot be read."""
+        known = self._listed.get(node_id)
+        return None if known is None else known.metadata
 
     def name_of_server(self, server_id: int) -> str | None:
         """What the member that announces this Raft id calls itself."""

@@ -1,0 +1,120 @@
+"""A tracer checks each hop of the walk "A view" of `docs/reference/walks.md`, and how many there are."""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import trio
+
+from bridge.api.view import FarmView
+from bridge.node.app import Node
+from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.local.farm_files import prepare
+from bridge.node.security.control_socket import SOCKET_NAME
+from bridge.node.settings.configuration import load_configuration
+from tests.node.walk_tracer import Walk
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "walks.md"
+HOPS_MAX = 20
+ROW = re.compile(
+    r"^\| \d+ \| \[`[\w.]+`\]\((?:\.\./)+((?:bridge|gossip|consensus)/[\w/]+\.py)#([\w.]+)\)", re.MULTILINE
+)
+FIRST: Final = ("bridge.node.control.server", "ControlServer._serve")
+"""The task of the connection by which the view is asked for."""
+STATIONS: Final = frozenset(
+    {
+        "ControlServer._read_request",
+        "Membership.describe",
+        "Counters.describe",
+        "Raft.describe",
+        "PeerLinks.describe",
+        "MemberDirectory.metadata_of",
+        "Alarms.standing",
+        "EventLog.recent",
+        "candidates_of",
+        "lease_set_entries",
+        "encode",
+        "ControlServer._write",
+    }
+)
+"""Where each part of the view comes from, and where its bytes go."""
+
+
+@contextmanager
+def recording() -> Iterator[Walk]:
+    """Record what the task of a connection to the control endpoint does."""
+    walk = Walk(STATIONS)
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        if event != "call" or _name(frame) not in STATIONS:
+            return
+        stack = []
+        caller: FrameType | None = frame
+        while caller is not None:
+            if str(caller.f_globals.get("__name__", "")).startswith(("bridge.", "gossip.", "consensus.")):
+                stack.append((str(caller.f_globals["__name__"]), _name(caller)))
+            caller = caller.f_back
+        if stack[-1] == FIRST:
+            walk.record(_name(frame), stack[::-1])
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        yield walk
+    finally:
+        sys.setprofile(before)
+
+
+def _name(frame: FrameType) -> str:
+    """The function's dotted name; a function within it counts as itself."""
+    return frame.f_code.co_qualname.partition(".<locals>")[0]
+
+
+def told() -> list[tuple[str, str]]:
+    """The module and function of each row of the document."""
+    chapter = DOCUMENT.read_text(encoding="utf-8").split("\n## A view\n", 1)[1].split("\n#", 1)[0]
+    return [(path.removesuffix(".py").replace("/", "."), function) for path, function in ROW.findall(chapter)]
+
+
+async def published_view(client: ControlClient) -> FarmView | None:
+    """The view, once the farm publishes."""
+    try:
+        view = await client.view()
+    except ControlError:
+        return None
+    return view if any(each.entries for each in view.publishing) else None
+
+
+async def test_the_walk_of_a_view_is_what_the_tracer_sees_and_has_at_most_twenty_hops(tmp_path: Path) -> None:
+    farm = prepare(tmp_path, 2)
+
+    async def live(file: Path) -> None:
+        await Node(load_configuration(file)).run(stop_with_stdin=False)
+
+    async with trio.open_nursery() as nursery:
+        # Given a farm of two nodes that publishes
+        for each in farm.nodes:
+            nursery.start_soon(live, each.configuration_file)
+        async with ControlClient(farm.nodes[0].directory / SOCKET_NAME) as client:
+            with trio.fail_after(60):
+                while await published_view(client) is None:  # noqa: ASYNC110 - a call sets no event
+                    await trio.sleep(0.1)
+                # When one of them is asked for its view
+                with recording() as walk:
+                    await client.view()
+        nursery.cancel_scope.cancel()
+    # Then the request and the view have passed what the document says
+    assert walk.stations == walk.reached
+    rows = told()
+    assert 0 < len(rows) <= HOPS_MAX
+    seen = {(module, function) for (_, module), functions in walk.hops.items() for function in functions}
+    assert [row for row in rows if row not in seen] == []
+    untold = [
+        (into, names) for (_, into), names in walk.hops.items() if not any((into, name) in rows for name in names)
+    ]
+    assert untold == []
+    assert len(rows) == len(walk.hops)
