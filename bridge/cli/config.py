@@ -124,7 +124,7 @@ def export(path: Path, bundle: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(BundleOutput(str(bundle), farm_key.label.hex(), settings))
     else:
-        echo(f"{bundle} holds the farm's key and what routers share; whoever has it can join the farm.")
+        echo(f"{bundle} holds the farm's key and what routers share; any router that has it can join the farm.")
         echo(f"On each router: garlicfarm config import {bundle.name} DIRECTORY")
 
 

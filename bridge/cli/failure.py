@@ -25,14 +25,14 @@ def fail(reason: str) -> NoReturn:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if somebody said so: with --yes, or when asked. Where nobody can be asked, say what to do."""
+    """Go on only if the user agrees: with --yes, or when asked. If no user can be asked, say what to do."""
     if yes:
         return
     try:
         agreed = ask_yes_or_no(question)
     except click.Abort:
         echo(err=True)
-        fail("nothing was done, for nobody said yes; with --yes it is done without being asked")
+        fail("nothing was done, because there was no answer; with --yes it is done without a question")
     if not agreed:
         fail("nothing was done")
 

@@ -37,7 +37,7 @@ async def _name(client: ControlClient) -> str:
 def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Tell a node to leave the farm and stop."""
     name = ask_node(node, _name)
-    confirm(f"{name} leaves the farm and stops until somebody starts it again. Go on?", yes=yes)
+    confirm(f"{name} leaves the farm and stops until it is started again. Go on?", yes=yes)
     ask_node(node, ControlClient.leave)
     if as_json:
         print_json(LeaveOutput(leaving=True, node=name))
@@ -68,7 +68,7 @@ def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None
     """Tell a new router that the cluster ID is its farm.
 
     Its alarm lists the clusters that it hears of. Compare ID with what `garlicfarm status` shows on a router of the
-    farm: whoever holds the farm key can tell of a farm of its own.
+    farm: a holder of the farm key can announce a farm of its own.
     """
     if re.fullmatch(f"[0-9a-f]{{{2 * CLUSTER_ID_BYTES}}}", cluster_id) is None:
         fail(f"a cluster id has {2 * CLUSTER_ID_BYTES} hexadecimal digits: copy it from `garlicfarm status`")
@@ -87,7 +87,7 @@ def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None
 @click.command()
 @node_option
 @click.option(
-    "--to", metavar="NODE", help="Name or Raft id of the voter that is to lead (default: whoever is closest)."
+    "--to", metavar="NODE", help="Name or Raft id of the voter that is to lead (default: the most caught up)."
 )
 @json_option
 def transfer(node: str | None, to: str | None, *, as_json: bool) -> None:

@@ -112,7 +112,7 @@ def main() -> None:
         _show(error)
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # Whoever read the output (`| head`) has enough. Python would complain once more when it flushes at its exit.
+        # The reader of the output (`| head`) has enough. Python would complain once more when it flushes at its exit.
         sys.stderr.close()
         sys.exit(REFUSED)
 

@@ -55,7 +55,7 @@ def list_nodes(node: str | None, *, as_json: bool) -> None:
         if each.reason:
             echo(f"{each.name}: {each.reason}")
     if found.not_listed:
-        echo(f"{found.not_listed} more wait that nobody has approved.")
+        echo(f"{found.not_listed} more wait for approval.")
 
 
 @node.command()
@@ -67,7 +67,7 @@ def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
     """Admit a newcomer, or let a new identity take a name that another identity has. Ask at the leader.
 
     NODE is the id of the new identity, or its name. If another identity has the name, that one is retired for good: its
-    server leaves the group as soon as the new one votes in its place. Whoever has a copy of the key file may ask under
+    server leaves the group as soon as the new one votes in its place. A holder of a copy of the key file may ask under
     any name, so compare the id with the one that the router itself shows in `garlicfarm status`.
     """
     confirm(
@@ -95,7 +95,7 @@ def evict(which: str, node: str | None, *, force: bool, yes: bool, as_json: bool
     """Throw an identity out for ever, and replace all keys. Ask at the leader.
 
     NODE is an id, or a name. What remains of the farm gets new gossip keys, each router sealed for itself; with the old
-    ones nobody can read, join or submit any more. With transport = "i2p" the keys are the operator's to replace.
+    ones no router can read, join or submit any more. With transport = "i2p" the keys are the operator's to replace.
     """
     confirm(f"{which} is thrown out for ever, and the keys of the farm are replaced. Go on?", yes=yes)
     done = ask_node(node, lambda client: client.evict_node(which, force=force))
@@ -107,8 +107,8 @@ def evict(which: str, node: str | None, *, force: bool, yes: bool, as_json: bool
         echo(f"{who} is evicted. The farm's keys are replaced (era {done.era}),")
         echo(f"and the new one is sealed for {done.sealed_for} routers.")
     else:
-        echo(f"{who} is evicted. No key was replaced, since without gossip nobody carries keys: until you do it,")
-        echo("whoever holds that box still has the password of the Raft port.")
+        echo(f"{who} is evicted. No key was replaced, since without gossip nothing carries keys: until you do it,")
+        echo("that router still has the password of the Raft port.")
     if done.votes_still:
         echo("Its server leaves the group when the rest allows it: `garlicfarm status` says what is waited for.")
     if done.left_out and done.keys_replaced:
@@ -117,7 +117,7 @@ def evict(which: str, node: str | None, *, force: bool, yes: bool, as_json: bool
         echo(f"Bring a new key into the key file of each of these, and restart it: {', '.join(done.left_out)}")
         echo("How that is done stands in docs/how-to/stolen-router.md.")
     if done.keys_replaced:
-        echo("Whoever comes new needs the current key file as well:  garlicfarm keys export FILE")
+        echo("A new router needs the current key file as well:  garlicfarm keys export FILE")
 
 
 @node.command("clients")

@@ -74,7 +74,7 @@ def _json_escape(letter: str) -> str:
 
 
 def ask_yes_or_no(question: str) -> bool:
-    """What somebody at the terminal answers; click.Abort if nobody does."""
+    """What the user at the terminal answers; click.Abort if there is no answer."""
     return click.confirm(printable(question), err=True)
 
 
@@ -129,7 +129,7 @@ def print_exception(kind: type[BaseException], error: BaseException, trace: Trac
 
 
 def guard_output() -> None:
-    """From now on also what nobody has set up a way for is printed harmlessly: stray log records, exceptions."""
+    """From now on also output without a handler is printed harmlessly: stray log records, exceptions."""
     sys.excepthook = print_exception
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(PrintableFormatter("%(name)s: %(message)s"))

@@ -1,4 +1,4 @@
-"""`garlicfarm publish`: what operators decide about what is published. Any node takes it; the log makes it everybody's.
+"""`garlicfarm publish`: what operators decide about what is published. Any node takes it; the log brings it to all.
 
     force MASTER              the publisher publishes this master anew, changed or not
     exclude, include LEAF     a leaf is listed in no structure, whatever its health; listed again

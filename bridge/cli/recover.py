@@ -156,7 +156,7 @@ def _plan(source: Path, new: Path | None, cut_after: int | None, reset: Reset) -
 
 def _explain(plan: RecoveryPlan) -> None:
     survivor = plan.survivor
-    others = ", ".join(each for each in plan.left_behind) or "nobody"
+    others = ", ".join(each for each in plan.left_behind) or "none"
     echo(f"{survivor.source} is of cluster {survivor.cluster_id.hex()}.")
     if survivor.cut is None:
         echo(f"Its log ends at entry {survivor.last.index} of term {survivor.last.term}; all of it is kept.")
@@ -186,7 +186,7 @@ def _numbers(plan: RecoveryPlan) -> Iterator[str]:
     elif farm.log_time_ms > now_ms + AHEAD_MS:
         yield (
             f"Log time is {_text(farm.log_time_ms)}, far ahead of this machine's clock: if that is wrong, add `--reset"
-            " time`, or nobody can publish until then."
+            " time`, or no node can publish until then."
         )
     until_s = refused_until_s(farm, now_ms // 1000)
     if reset.second:
@@ -312,7 +312,7 @@ def _make(state_dir: Path, founding: Founding) -> None:
 
 
 def _make_anew(source: Path, state_dir: Path, *, as_json: bool) -> None:
-    """Of a farm that nobody can join any more: its state as the first state of a new one."""
+    """Of a farm that no router can join any more: its state as the first state of a new one."""
     with failures(RecoveryError):
         plan = trio.run(plan_recovery_of_backup, source.absolute(), state_dir.absolute())
         trio.run(carry_out, plan)

@@ -195,7 +195,7 @@ def test_a_client_key_may_do_what_its_scopes_say_and_its_entries_have_effect_onc
 
     call("keys", "new-client", file, "--name", "script")
     assert file.stat().st_mode & 0o777 == 0o600
-    assert "nobody admitted the key" in said("submit", "--client-key", file, cost)
+    assert "no member admitted the key" in said("submit", "--client-key", file, cost)
     assert "is admitted with the scope operator" in said("node", "admit-client", file, "--scope", "operator")
     assert "refused" not in said("submit", "--client-key", file, cost)
     assert [each.factor for each in node.view().weights.costs] == [2.0]

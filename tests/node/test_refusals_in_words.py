@@ -136,8 +136,8 @@ async def scene(
             Fault.UNPROVEN,
             "the server does not accept this node's proof of its identity",
             "a claim to be server 1 without a proof",
-            "who stands between",
-            "somebody has this farm's key file and no identity of the farm",
+            "what stands between",
+            "a peer has this farm's key file and no identity of the farm",
             id="a claim without a proof",
         ),
         pytest.param(

@@ -12,7 +12,7 @@ from bridge.core.formation.founding import Founder, Founding
 from bridge.core.log.records import Report, RouterStatus
 from bridge.core.state.farm_state import SESSION_LIMITS, FarmState, ServerState
 from bridge.node.offline.stored_farm_writer import StoredFarmWriter
-from bridge.node.raft.commit_store import write_commit_note
+from bridge.node.raft.commit_store import write_commit_index
 from bridge.wire.log.snapshot import FarmSnapshot, encode_farm
 from consensus.core.effects import Persist
 from consensus.core.model import Configuration, Entry, HardState, LogId, Server
@@ -116,7 +116,7 @@ def test_log_time_goes_back_with_a_correction_wherever_the_reading_begins(tmp_pa
 
 def test_nothing_is_read_beyond_what_is_known_to_be_committed(tmp_path: Path) -> None:
     written(tmp_path / "farm", *[b"{}"] * 9)
-    write_commit_note(tmp_path / "farm", 6)
+    write_commit_index(tmp_path / "farm", 6)
     assert StoredLog(tmp_path / "farm").bounds() == (1, 6)
     (tmp_path / "farm" / "committed.json").unlink()
     assert StoredLog(tmp_path / "farm").bounds() == (1, 0), "without the note nothing is known"
@@ -143,7 +143,7 @@ def test_an_end_that_the_log_does_not_hold_is_told_before_anything_is_planned(tm
     assert StoredLog(tmp_path / "farm", committed_through=10).bounds() == (1, 10)
     with pytest.raises(FarmLogError, match=r"up to entry 11, and does not hold .* --committed-through"):
         StoredLog(tmp_path / "farm", committed_through=11).bounds()
-    write_commit_note(tmp_path / "farm", 10**18)
+    write_commit_index(tmp_path / "farm", 10**18)
     reader = FarmDataSource({"directory": str(tmp_path / "farm")}).reader(SCHEMA)
     with pytest.raises(FarmLogError, match=r"does not hold that one.* committed\.json"):
         reader.partitions()
@@ -225,13 +225,13 @@ def test_a_first_batch_whose_entries_were_compacted_while_the_run_was_interrupte
 def test_a_clock_entry_that_is_not_committed_yet_is_nothing_to_go_by(tmp_path: Path) -> None:
     # given a search while the newest entries, a clock entry among them, may still be replaced
     written(tmp_path / "farm", clock(EPOCH_MS + 1_000), b"{}", clock(EPOCH_MS + 2_000), b"{}")
-    write_commit_note(tmp_path / "farm", 3)
+    write_commit_index(tmp_path / "farm", 3)
     log = StoredLog(tmp_path / "farm")
     log.place(3)
     (clocks,) = log._farm._clocks.values()
     assert [*clocks.indexes] == [2]
     # then they are looked at when they are
-    write_commit_note(tmp_path / "farm", 5)
+    write_commit_index(tmp_path / "farm", 5)
     assert log.place(5).index == 4
 
 

@@ -127,7 +127,7 @@ def test_this_servers_own_health_counts_as_it_is_and_not_as_it_was_reported() ->
     assert costs(plan(farm_of_three(), new, 2)) == {"leaf02": 0, "leaf03": 0, "leaf04": 0}
 
 
-def test_what_an_operator_excluded_stays_out_and_his_factors_count() -> None:
+def test_what_an_operator_excluded_stays_out_and_its_factors_count() -> None:
     log = farm_of_three(report(2, BASE_MS + OUTAGE_MS, destinations=(leaf("leaf02", load=1.0),)))
     loaded = costs(plan(log, report(3), 2))["leaf02"]
     log.append(CostFactor(hash_of("leaf02"), 2.0), Exclusion(hash_of("leaf01"), excluded=True))

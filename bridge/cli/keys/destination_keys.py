@@ -82,7 +82,7 @@ def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
         print_json(DestinationOutput(str(file), destination.address, destination.hash.hex(), destination.base64))
         return
     echo(f"{destination.address}  is the farm's address.")
-    echo(f"{file}: its master key. Whoever holds this file is that address, for good, and nothing can replace it.")
+    echo(f"{file}: its master key. A holder of this file is that address, for good, and nothing can replace it.")
     echo("Keep it off the routers, and a copy of it in a second safe place. For each router make a signing key:")
     echo(f"  garlicfarm keys offline --master {file} --out NODE.key")
 

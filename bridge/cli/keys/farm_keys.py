@@ -71,7 +71,7 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
         print_json(NewFarmOutput(str(output), label, cluster, expect))
         return
     echo(f"{output}: the key of farm {label} ({cluster}), to be founded by {expect} routers.")
-    echo("Whoever holds this file can join the farm. Copy it to each of its routers, mode 0600, nowhere else.")
+    echo("A router with this file can join the farm. Copy it to each of its routers, mode 0600, nowhere else.")
     echo(f"Then, on each router:  garlicfarm run --farm-key {output}")
 
 
@@ -202,7 +202,7 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
     if as_json:
         print_json(KeyAnswer(key))
     else:
-        echo(f"Key {key} is removed: whoever has only this one is refused, and told so.")
+        echo(f"Key {key} is removed: a router that has only this one is refused, and told so.")
 
 
 @keys.command("rotate")
@@ -220,7 +220,7 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
 def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_json: bool) -> None:
     """Replace the farm's key while it runs.
 
-    Hygiene: whoever has a copy of the present key reads the steps as the members do, and open connections stay. Against
+    Hygiene: a holder of a copy of the present key reads the steps as the members do, and open connections stay. Against
     a copied key file there is `keys replace`.
 
     Installs a new one, uses it, and removes the old one. Waits after each step until every member has confirmed it.
@@ -242,8 +242,8 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
         print_json(done)
         return
     echo(f"Done: {done.members} members seal with key {done.key}, epoch {done.epoch}.")
-    echo("Whoever has a copy of the old key file could read all of this: then `garlicfarm keys replace`.")
-    echo("They remember it over restarts. Whoever comes new, or was away, needs the current farm key file:")
+    echo("A holder of a copy of the old key file could read all of this: then `garlicfarm keys replace`.")
+    echo("They remember it over restarts. A router that is new, or was away, needs the current farm key file:")
     echo("  garlicfarm keys export FILE")
     if done.left_out:
         echo(f"Left out, and refused until they have that file: {', '.join(done.left_out)}")
@@ -258,7 +258,7 @@ def replace_keys(node: str | None, *, force: bool, yes: bool, as_json: bool) -> 
     """Replace all keys because the key file was copied. Ask at the leader.
 
     A new gossip key is sealed for each member in one entry of the log; all others open nothing any more, and every
-    connection begins anew. Nobody is thrown out: if a router itself was stolen, `garlicfarm node evict`.
+    connection begins anew. No router is evicted: if one was stolen, use `garlicfarm node evict`.
     """
     confirm("All keys of the farm are replaced; the key files on the routers are void then. Go on?", yes=yes)
     done = ask_node(node, lambda client: client.replace_keys(force=force))
@@ -298,4 +298,4 @@ def export(file: Path, node: str | None, *, replace: bool, as_json: bool) -> Non
     echo(f"{file}: the key of farm {farm_key.label.hex()} ({farm_key.cluster}), epoch {farm_key.epoch}.")
     if farm_key.cluster_id is not None:
         echo(f"It names cluster {farm_key.cluster_id.hex()}: a new router with it joins that one and no other.")
-    echo("Whoever holds this file can ask to join. Copy it to the farm's routers, mode 0600, nowhere else.")
+    echo("A router with this file can ask to join. Copy it to the farm's routers, mode 0600, nowhere else.")

@@ -3,9 +3,9 @@
     install a new key ─▶ all open it ─▶ use it ─▶ all seal with it ─▶ remove the old one ─▶ all refuse it
 
 Each step waits until every member that runs has confirmed it. Wherever a rotation ends, the farm goes on: until the
-last step the old key opens, so that nobody is cut off. The same command again takes up where it ended, which the ages
-of the keys tell: one installed after the sealing key was chosen was to be used next, and one that still opens although
-it is older than the sealing key was to be removed.
+last step the old key opens, so that no member is cut off. The same command again takes up where it ended, which the
+ages of the keys tell: one installed after the sealing key was chosen was to be used next, and one that still opens
+although it is older than the sealing key was to be removed.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class KeyClient(Protocol):
         """Have a new key opened everywhere; its id."""
 
     async def use_key(self, key: str, *, force: bool = False) -> None:
-        """Have everybody seal with an installed key."""
+        """Have all members seal with an installed key."""
 
     async def remove_key(self, key: str, *, force: bool = False) -> None:
         """Have a key refused everywhere."""
@@ -97,7 +97,7 @@ class Rotation:
         return older
 
     async def _until(self, what: str, behind: Callable[[KeysAnswer], tuple[str, ...]], standing: str) -> KeysAnswer:
-        """Ask until nobody is behind; a step that cannot be confirmed in time ends the rotation, unless forced."""
+        """Ask until no member is behind; a step that cannot be confirmed in time ends the rotation, unless forced."""
         deadline = trio.current_time() + self._timeout_s
         told: tuple[str, ...] = ()
         while True:
@@ -141,7 +141,7 @@ def _find(now: KeysAnswer, key: str) -> FarmKeyView:
     for each in now.keys:
         if each.key_id == key:
             return each
-    raise RotationError(f"key {key} is no more in the ring: somebody else changes the keys; see `garlicfarm keys list`")
+    raise RotationError(f"key {key} is no more in the ring: another operator changes keys; see `garlicfarm keys list`")
 
 
 def _behind(now: KeysAnswer) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ def _without(key: str, now: KeysAnswer) -> tuple[str, ...]:
     found = _find(now, key)
     if found.state is FarmKeyState.REMOVED:
         raise RotationError(
-            f"key {key} was removed meanwhile: somebody else changes the keys; see `garlicfarm keys list`"
+            f"key {key} was removed meanwhile: another operator changes keys; see `garlicfarm keys list`"
         )
     return (*found.missing, *_behind(now))
 

@@ -2,8 +2,8 @@
 
     [control] listen = "192.168.7.5:7650"
 
-    control.read.token     whoever shows it may look: every GET
-    control.admin.token    whoever shows it may do everything that the Unix socket allows
+    control.read.token     a client that shows it may look: every GET
+    control.admin.token    a client that shows it may do everything that the Unix socket allows
     control.crt            the node's certificate, without its key: clients compare it, no authority vouches for it
 
 The tokens are made at the first start, 32 random bytes each, in files of mode 0600; a client sends one as

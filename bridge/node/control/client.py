@@ -4,8 +4,8 @@ One connection is kept and used for one question at a time; when the node closed
 once more on a new one (only questions that change nothing: a submission whose answer was lost is never repeated).
 Whatever goes wrong is a `ControlError`, whose text an operator can act on.
 
-Before it asks, it looks who answers: a node is run by this user or by root, and nobody else could have put its socket
-there (`bridge.node.security.local_trust`). What a question or an answer holds is nobody else's.
+Before it asks, it checks the user that answers: a node is run by this user or by root, and no other user could have put
+its socket there (`bridge.node.security.local_trust`). No other user may see a question or an answer.
 """
 
 from collections.abc import Awaitable, Callable, Iterable

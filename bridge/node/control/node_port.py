@@ -183,7 +183,7 @@ class NodePort:
         self._leave()
 
     async def transfer(self, to: str | None) -> str:
-        """Hand leadership to the node of that name or Raft id, or to whoever is caught up best; who leads now."""
+        """Hand leadership to the node of that name or Raft id, or to the most caught up; returns the new leader."""
         return await hand_over(self._current.required().replica, self._make_view().raft.voters, to)
 
     async def withdraw(self) -> str | None:

@@ -151,7 +151,7 @@ class OperatorCommands:
         shown = next((each for each in self.view.publishing if each.master == address_of_hash(wanted)), None)
         if shown is None or shown.publisher_id is None:
             reason = "" if shown is None else f": {shown.reason}"
-            raise Refused(409, "no-publisher", f"nobody can publish {address_of_hash(wanted)} now{reason}")
+            raise Refused(409, "no-publisher", f"no server can publish {address_of_hash(wanted)} now{reason}")
         who = shown.publisher_name or f"server {shown.publisher_id}"
         return Force(master), f"{who} publishes {address_of_hash(wanted)} anew, as soon as a router takes it (65 s)"
 

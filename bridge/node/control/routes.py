@@ -197,7 +197,7 @@ class Routes:
         return json_answer(await self._port.read_events(cursor, limit, wait_ms))
 
     async def _metrics(self, _request: Request, _query: str) -> Answer:
-        # Its library takes 2.4 MB, which a node that nobody scrapes has a better use for.
+        # Its library takes 2.4 MB, which a node without a scraper need not spend.
         from bridge.node.control.metrics import exposition  # noqa: PLC0415 - see above
 
         return Answer(200, exposition(await self._port.view(), self.counters), METRICS_TYPE)

@@ -1,14 +1,14 @@
 """The recent past of a node: a bounded ring of trace events, read by cursor.
 
 Every event gets the next cursor. A reader says from which cursor it wants to go on; if the ring has moved past that
-point, the page says how many were lost, so that nobody takes a gap for silence. Readers hold no state here, which is
+point, the page says how many were lost, so that no reader takes a gap for silence. Readers hold no state here, which is
 why a slow one cannot make the node grow.
 
 Cursors begin at 1 in each process. A reader whose cursor lies beyond the end has read from an earlier process: it is
 given what this one has from the start.
 
 No cause has more than a quarter of the ring: what comes beyond that takes the place of the oldest event of the same
-cause. So whoever can cause one kind of event without end cannot make the others forgotten. What is missing in between
+cause. So a sender that causes one kind of event without end cannot displace the others. What is missing in between
 counts as lost, like what the ring has moved past. A cause is a kind of event, and of alarms each alarm for itself.
 
 The ring holds each event as the bytes of its JSON, a quarter of what the objects would take: four thousand events are

@@ -4,19 +4,19 @@
     a member's word about this node ──▶ the same file: told (`own_raft_id`)
 
 The log is where admissions live. But a node has to know its Raft id before it has a log, and after a restart it has to
-find the other voters before it knows what is committed: if all of them were admitted later, nobody could reach anybody.
-What the log once said of a Raft id holds for ever, unless the admission has lapsed; then its row leaves the file. The
-same holds for who was thrown out. So the file also tells whom a handshake may believe before the log is replayed
-(`farm_peers`).
+find the other voters before it knows what is committed: if all of them were admitted later, no voter could reach
+another. What the log once said of a Raft id holds for ever, unless the admission has lapsed; then its row leaves the
+file. The same holds for who was thrown out. So the file also tells whom a handshake may believe before the log is
+replayed (`farm_peers`).
 
-A member's word about this node's own Raft id is kept apart from what the log says. It binds nobody: the log's word
+A member's word about this node's own Raft id is kept apart from what the log says. It is not binding: the log's word
 takes its place, and so does a later one of a member while there is no log. The log's word on this node's own id counts
 once the identity came alive under it (`own`): a node whose first admission lapsed and that was admitted again passes
 the first one as it replays the log, and must not take up the lapsed id.
 
 A founder's Raft id is never told. A node that finds itself among the founders and does not remember to have founded has
-lost what it promised and voted; it stays an observer. For the same reason nobody is told a Raft id that is in the group
-at that moment: its storage may be in the balance of an election.
+lost what it promised and voted; it stays an observer. For the same reason no node is told a Raft id that is in the
+group at that moment: an election may depend on its storage.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,27 +1,27 @@
-"""Who of those that connect belongs to this farm: the directory that the handshakes of the Raft port ask.
+"""Which connecting peers belong to this farm: the directory that the handshakes of the Raft port ask.
 
     key of the proof ──▶ NodeId ──▶ evicted or replaced?                  refused, whatever else it shows
                                ├──▶ the founding, the log, admissions.json: the Raft id is bound to another identity?
                                └──▶ a server that the log has removed and that is out of the group?     no server's role
 
-A copied key file is an invitation to ask: who holds it may connect as a client and introduce itself. A Raft id needs
-the identity to which the founding or an admission in the log has bound it. Before this node knows its farm it believes
-nobody; a claim is then answered by "not yet", and its peers try again.
+A copied key file is an invitation to ask: a holder may connect as a client and introduce itself. A Raft id needs the
+identity to which the founding or an admission in the log has bound it. Before this node knows its farm it believes no
+peer; a claim is then answered by "not yet", and its peers try again.
 
 This node's log may be behind, as a newcomer's empty one is. So a Raft id that it does not tell of is believed if the
 handshake brings the signed admissions that lead from a founder to that identity (`admission_chain`). What the log says
 of an id or an identity goes before.
 
 A server that an operator has removed speaks as a server as long as the group still needs it: it votes until another one
-is in its place, and what it alone has in its log has to reach the others. Who was evicted does not.
+is in its place, and what it alone has in its log has to reach the others. An evicted server does not.
 
-*Who was let in is judged again* by the same rules whenever the log changes what they go by. A connection lasts for
-weeks, and what was shown at its begin may be worth nothing by now: the log has given the id to another identity, the
-admission has lapsed, or who signed it was thrown out.
+*An accepted peer is judged again* by the same rules whenever the log changes what they depend on. A connection lasts
+for weeks, and what was shown at its beginning may be worth nothing by now: the log has given the id to another
+identity, the admission has lapsed, or its signer was evicted.
 
-*While the log is replayed* `admissions.json` knows who was thrown out before the log tells of those whom they had
-admitted. Those are believed all the same: `AdmissionStore` writes both into one file in one write, so a file that names
-an identity as out also names everybody whom the log had admitted before. Such a one needs no chain.
+*While the log is replayed* `admissions.json` names evicted members before the log names the members that they had
+admitted. The latter are believed all the same: `AdmissionStore` writes both into one file in one write, so a file that
+names an identity as out also names every member that the log had admitted before. Such a member needs no chain.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -146,18 +146,19 @@ class FarmPeers:
         return _judged(farm, claim, node_id, claim.server_id)
 
     def is_out(self, node_id: bytes) -> bool:
-        """Whether this identity was evicted or replaced: nobody calls it."""
+        """Whether this identity was evicted or replaced: no node calls it."""
         return self.farm is not None and self.farm.expulsion(node_id) is not None
 
     def may_tell_keys(self, node_id: bytes) -> bool:
         """Whether what this identity says of the gossip keys counts.
 
-        Before a node knows its farm nobody is admitted: an identity that signs may be a founder-to-be, and is believed.
+        Before a node knows its farm no node is admitted: an identity that signs may be a founder-to-be, and is
+        believed.
         """
         return self.farm is None or self.farm.may_tell_keys(node_id)
 
     def is_server_out(self, server_id: int) -> bool:
-        """Whether the log says that this server's identity is retired or evicted: nobody dials it or listens to it."""
+        """Whether the log says that this server's identity is retired or evicted: no node dials it or listens to it."""
         return self.farm is not None and self.farm.is_out(server_id)
 
     async def follow(self, farm: KnownFarm, end_connections: Callable[[Callable[[ProvenPeer], bool]], None]) -> None:
@@ -207,7 +208,7 @@ def _judged(farm: KnownFarm, claim: Claim, node_id: bytes, server_id: int) -> Re
 
 
 def _flaw_of(farm: KnownFarm, claim: Claim, node_id: bytes, server_id: int) -> str | None:
-    """Why somebody of whom the log does not tell is not believed by what it shows either."""
+    """Why a peer that the log does not name is not believed by what it shows either."""
     own_id = farm.raft_id_of(node_id)
     if own_id is not None:
         return f"that identity has the Raft id {own_id}"

@@ -3,7 +3,7 @@
     log: this node is retired or evicted ─────▶ it stops, and says why
     log: an era of keys begins ───────────────▶ its own box opened ─▶ gossip and Raft port change keys at once
     gossip: a member refuses our key, and offers the new one ─▶ enough members vouch for it ─▶ likewise
-    gossip: somebody comes with an old key ───▶ an admitted identity is offered the new one, sealed for it
+    gossip: a node comes with an old key ─────▶ an admitted identity is offered the new one, sealed for it
     this node leads, all voters know more ────▶ the feature level is raised
 
 *A router that was away while the keys were replaced* has only old ones, which open nothing. If the leader can reach it,
@@ -15,7 +15,7 @@ same one. Where that cannot be, the operator brings the key file, which is the w
 (`docs/how-to/stolen-router.md`).
 
 *Connections.* The Raft port asks for credentials when a connection begins. So when an era begins, all that were
-accepted or made before are ended a moment later, and whoever belongs to the farm connects again. Over I2P no era begins
+accepted or made before are ended a moment later, and the members of the farm connect again. Over I2P no era begins
 by itself, since no gossip carries keys: there an eviction ends them.
 """
 
@@ -45,7 +45,7 @@ from consensus import ServerStoppedError, integer_id
 from gossip import AlarmKind, Group, KeyOffered, Keyring
 
 OFFERS_MAX: Final = 8
-"""Keys that are vouched for by somebody and not by enough."""
+"""Keys for which some members vouch, but not enough."""
 END_CONNECTIONS_AFTER_S: Final = 2.0
 LEVEL_EVERY_S: Final = 1.0
 
@@ -91,7 +91,7 @@ class Identities:
             while True:
                 if self._is_thrown_out():
                     return
-                if await self._follow_era() or self._somebody_is_evicted():
+                if await self._follow_era() or self._has_evictions():
                     nursery.start_soon(_after_a_moment, parts.end_connections)
                 await parts.applied_state.news()
 
@@ -128,7 +128,7 @@ class Identities:
         await self._begin_era(group, keyring, content)
         return True
 
-    def _somebody_is_evicted(self) -> bool:
+    def _has_evictions(self) -> bool:
         """Whether this is news, and no era tells it."""
         evicted = {each.node_id for each in self._state.admitted.values() if each.standing is Standing.EVICTED}
         news = evicted - self._evicted

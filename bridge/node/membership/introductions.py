@@ -8,7 +8,7 @@ its handshake, behind the password: each side's signed description (name, endpoi
 newcomers are admitted) and those that it has of others. A connection that is made only for that is closed again after
 the 101. Who is alive follows from these and from Raft's connections (`bridge.core.membership.connection_membership`).
 
-To the rest of the node this stands in gossip's place (`membership_provider`). It changes no keys, and queries nobody.
+To the rest of the node this stands in gossip's place (`membership_provider`). It changes no keys, and sends no queries.
 """
 
 import base64
@@ -61,11 +61,11 @@ class Others:
     addresses: Callable[[], Iterable[PeerAddress]] = tuple
     """Where the known members listen."""
     avoided: Callable[[], Iterable[PeerAddress]] = tuple
-    """Where members listen that were thrown out: nobody calls them, though they may be seeds."""
+    """Where evicted members listen: they are not called, though they may be seeds."""
 
 
 class Introductions:
-    """One node's acquaintances. `run` it once; everything that is not async returns at once."""
+    """The introductions of one node. `run` it once; everything that is not async returns at once."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Introductions:
         purpose = Purpose.LEAVING if self._core.leaving else Purpose.PRESENCE
         others = self._core.alive()
         if len(others) >= INTRODUCTIONS_MAX:
-            # In a large farm others each time, so that nobody is left out for ever.
+            # In a large farm others each time, so that no member is left out for ever.
             others = tuple(self._random.sample(others, INTRODUCTIONS_MAX - 1))
         told = [self._signer.signed_info(self._core.own, purpose), *others]
         return replace(identity, introductions=tuple(_word(info) for info in told))
@@ -213,7 +213,7 @@ class Introductions:
             self._ring.close()
 
     async def leave(self) -> None:
-        """Say goodbye to everybody, and wait a moment for that to arrive."""
+        """Say goodbye to all members, and wait a moment for that to arrive."""
         self._core.say_goodbye()
         self._leaving.set()
         with trio.move_on_after(GOODBYE_S):
@@ -231,7 +231,7 @@ class Introductions:
         return {*self._seeds, *others.addresses()} - {self._advertised, *others.avoided()}
 
     async def _visit(self, dialer: Dialer, others: Others, address: PeerAddress, visited: set[PeerAddress]) -> None:
-        """Introduce this node at one address, as long as it is a seed or somebody's."""
+        """Introduce this node at one address, as long as it is a seed or a member's."""
         while address in self._contacts(others):
             said = self._core.own.incarnation
             await self._introduce(dialer, address)

@@ -29,7 +29,7 @@ from bridge.api.log import EntryKind, log_entry
 from bridge.core.log.records import Clock, Correction
 from bridge.core.state.farm_state import LOG_TIME_LIMIT_MS
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
-from bridge.node.raft.commit_store import read_commit_note
+from bridge.node.raft.commit_store import read_commit_index
 from bridge.node.security.local_trust import UntrustedPathError, check_state_directory
 from bridge.wire.log.entries import decode, encode
 from bridge.wire.log.snapshot import FarmSnapshot, FarmSnapshotError, decode_farm
@@ -147,7 +147,7 @@ class StoredFarm:
     def commit_index(self) -> Index:
         """Up to where entries are known to be committed."""
         snapshot = 0 if self._log.snapshot is None else self._log.snapshot.last.index
-        noted = max(read_commit_note(place) or 0 for place in self._notes)
+        noted = max(read_commit_index(place) or 0 for place in self._notes)
         return max(snapshot, noted, self._told or 0)
 
     def anchor(self, index: Index) -> Anchor:

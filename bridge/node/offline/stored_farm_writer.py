@@ -11,7 +11,7 @@ from pathlib import Path
 from bridge.core.formation.founding import FormationState, Founder, Founding
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.offline.stored_farm import RAFT_DIRECTORY, StoredFarmError
-from bridge.node.raft.commit_store import write_commit_note
+from bridge.node.raft.commit_store import write_commit_index
 from bridge.wire.membership.formation_state import encode_formation_state
 from consensus import Configuration, Entry, HardState, Persist, Server, configuration_entry
 from consensus.storage import OutOfSpaceError, StorageError, StorageOptions, open_directory, replace_file
@@ -62,7 +62,7 @@ class StoredFarmWriter:
         self._flush()
         try:
             self._disk.perform_all(self._storage.plan_close())
-            write_commit_note(self._directory, self._storage.last.index)
+            write_commit_index(self._directory, self._storage.last.index)
         except (OSError, OutOfSpaceError) as error:
             raise self._failed(error) from error
         finally:

@@ -1,7 +1,7 @@
 """The farm's state on this node: committed entries decoded and applied, and what follows from them told to others.
 
     committed entries ──▶ decode, verify ──▶ Farm.apply ──▶ changes ──▶ trace, publishing
-                                        └──▶ LogTime                └──▶ whoever waits for news
+                                        └──▶ LogTime                └──▶ callers that wait for news
 
 Everything here is rebuilt at each start, from a snapshot and the log after it, in silence: what entries of an earlier
 life changed is no news,
@@ -95,7 +95,7 @@ _WHY = {
     NoEffect.UNSIGNED: "the entry carries no proof: have a node of the farm submit it, or sign it with a client key",
     NoEffect.FORGED: "the proof of the entry does not hold: it was changed after it was signed, or signed for another"
     " farm",
-    NoEffect.UNKNOWN_AUTHOR: "nobody admitted the key that signed the entry: `garlicfarm node admit-client`",
+    NoEffect.UNKNOWN_AUTHOR: "no member admitted the key that signed the entry: `garlicfarm node admit-client`",
     NoEffect.EXPELLED: "the key that signed the entry was retired, evicted or removed",
     NoEffect.WRONG_AUTHOR: "the entry speaks for a server, and another identity signed it",
     NoEffect.OUT_OF_SCOPE: "the client key that signed the entry was not admitted for this kind of entry: `garlicfarm"
@@ -103,7 +103,7 @@ _WHY = {
     NoEffect.REPEATED: "its author has used the number of this entry before, or much higher ones since: sign it anew",
     NoEffect.OUTDATED: "a report that the same server made later has counted already",
 }
-"""Why an entry had no effect, and what to do, for whoever submitted it."""
+"""Why an entry had no effect, and what to do, for its sender."""
 
 
 class AppliedState:
@@ -212,7 +212,7 @@ class AppliedState:
         return self._farm.session_of(self.entries.read_submitted(command)) if _may_name_request(command) else None
 
     def request_named_in(self, command: bytes) -> RequestId | None:
-        """The request as the entry itself names it, whoever wrote it."""
+        """The request as the entry itself names it, whatever its author."""
         request = request_of(decode(command)) if _may_name_request(command) else None
         return None if request is None else parse_request_id(request)
 

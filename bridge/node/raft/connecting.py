@@ -184,7 +184,7 @@ class Connecting:
             ) from error
 
     def end_connections(self) -> None:
-        """Have everybody who is connected to this node show the credentials of now."""
+        """Have every peer that is connected to this node show the present credentials."""
         self._server.places.end_established()
 
     def end_refused(self, refused: Callable[[ProvenPeer], bool]) -> None:

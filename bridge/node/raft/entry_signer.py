@@ -23,7 +23,7 @@ from gossip.wire import node_id_of
 
 
 class EntrySigner:
-    """One node's. `sign` what it writes itself, `sign_for_operator` what somebody with access to it hands in."""
+    """The signer of one node: `sign` for its own entries, `sign_for_operator` for those of users with access to it."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class EntrySigner:
     def sign_for_operator(self, entry: bytes) -> bytes:
         """What an operator of this node submits, in the node's name; ValueError as above.
 
-        What has no effect on the farm, and what somebody else has signed, is returned unchanged.
+        What has no effect on the farm, and what another key has signed, is returned unchanged.
         """
         if ends_like_proof(entry):
             return entry

@@ -32,20 +32,20 @@ EXPLAINED = {
     TransferOutcome.DECLINED: "the other node refused to take over (a full disk, or it follows another leader); this "
     "node leads on",
     TransferOutcome.ELSEWHERE: "another node was elected instead: {leader}",
-    TransferOutcome.UNKNOWN: "this node leads no more, and nobody is known to lead yet; `garlicfarm status` shows who "
-    "does",
+    TransferOutcome.UNKNOWN: "this node leads no more, and no other leader is known yet; `garlicfarm status` shows "
+    "the leader",
 }
 """What came of a transfer that did not end as it was meant to."""
 
 
 async def hand_over(replica: Replica, voters: Sequence[VoterView], to: str | None) -> str:
-    """Hand leadership to the voter of that name or Raft id, or to whoever is caught up best; the leader's name."""
+    """Hand leadership to the voter of that name or Raft id, or to the most caught up; the leader's name."""
     target = None if to is None else _voter_named(voters, to)
     try:
         ended = await replica.server.transfer_leadership(target)
     except (ServerBusyError, ServerStoppedError) as error:
         raise Refused(503, "busy", f"this node cannot do it now: {error}; try again in a moment") from error
-    leader = "nobody known" if ended.leader is None else _name_of(voters, integer_id(ended.leader))
+    leader = "no known server" if ended.leader is None else _name_of(voters, integer_id(ended.leader))
     if ended.outcome is TransferOutcome.DONE:
         return leader
     raise Refused(409, f"transfer-{ended.outcome.value}", EXPLAINED[ended.outcome].format(leader=leader))

@@ -1,10 +1,10 @@
-"""An alarm while somebody keeps submitting entries that have no effect on the farm.
+"""An alarm while entries arrive that have no effect on the farm.
 
     entry without effect ──▶ event `entry-without-effect`, a counter for its reason   (`bridge.node.raft.applied_state`)
     20 within a minute   ──▶ alarm `entries-without-effect`, until ten minutes without any
 
 Single ones are ordinary: a server repeats an entry whose fate it did not hear, a program submits without a key. Many of
-them mean that somebody who can connect tries to speak for the farm, or that a program of the operator's has the wrong
+them mean that a client that can connect tries to speak for the farm, or that a program of the operator's has the wrong
 key. The text names reasons and authors and no numbers, so that it does not change, and is not told anew, with each.
 """
 
@@ -23,8 +23,8 @@ LOOK_EVERY_S = 5.0
 CAUSES_MAX = 8
 """Causes that are remembered for the text; the longest unheard is forgotten first."""
 ACTION = (
-    "the farm ignores these entries. A program of yours: sign with a client key that was admitted for this (`garlicfarm"
-    " node admit-client`), or submit through a node. Nobody of yours: somebody has the farm's key file; see"
+    "the farm ignores these entries. If a program of yours sends them, sign with a client key that was admitted for"
+    " this (`garlicfarm node admit-client`), or submit through a node. Otherwise a stranger has the key file; see"
     " docs/how-to/copied-key-file.md"
 )
 

@@ -1,13 +1,13 @@
-"""Who may become a member, and who may be removed, by the Garlic Farm protocol's own words in a farm.
+"""Which servers may become members, and which may be removed, by the Garlic Farm protocol's own messages in a farm.
 
     AddServerRequest     the log has given out the id and has not removed it, there is room among the voters, and it is
                          known where the router listens
     RemoveServerRequest  enough voters remain, and the server does not answer: it left, or is gone
 
-Whoever holds the farm key can say these words, so they must not be a way around what the reconciler and the log
-decide: an id that the log has not given out would be somebody whom nobody can tell from anybody else, and a farm that
-was talked below its size has lost what its founders agreed on. A router that lives would be taken in again at once;
-to remove it is an operator's decision, which the log records.
+Any holder of the farm key can send these messages, so they must not be a way around what the reconciler and the log
+decide: a server under an id that the log has not given out could not be told from any other, and a farm that shrank
+below its size has lost what its founders agreed on. A router that lives would be taken in again at once; to remove it
+is an operator's decision, which the log records.
 """
 
 from collections.abc import Callable, Collection
@@ -44,7 +44,7 @@ class FarmMemberRules:
         address = self.resolve(server.server_id)
         if address is None:
             return (
-                "the log has not given out this id, or nobody knows where that router listens: give the router the"
+                "the log has not given out this id, or that router's address is not known: give the router the"
                 " farm key and start it, and it joins by itself (docs/how-to/servers.md)"
             )
         return address

@@ -1,11 +1,11 @@
 """Refused connections, told to the operator: an event and a counter each, and an alarm as long as it goes on.
 
     this node is refused, or refuses a server that it called ──▶ `refused-by-peers`  until that server lets it in
-    this node refuses who calls                              ──▶ `peers-refused`     until ten minutes of quiet
+    this node refuses a peer that calls it                   ──▶ `peers-refused`     until ten minutes of quiet
 
-Both sides see it, because each alone may not be looked at: the one who is refused has the wrong password or clock or
-version more often than not, and the one who refuses should know who knocks. What anybody on the network can cause
-without knowing anything (other paths, rubbish, silence) is counted and told as an event, and is no alarm.
+Both sides see it, because each alone may not be looked at: the refused one has the wrong password or clock or
+version more often than not, and the refusing one should know which peer calls. What any machine on the network can
+cause without knowing anything (other paths, rubbish, silence) is counted and told as an event, and is no alarm.
 """
 
 from collections import OrderedDict
@@ -37,31 +37,31 @@ _DO_WHERE_REFUSED = {
     " the seeds. Two of them never merge",
     Fault.WRONG_VERSION: "update the older garlicfarm",
     Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
-    Fault.UNPROVEN: "find out who stands between the two nodes; with I2P, write each seed as that node's"
+    Fault.UNPROVEN: "find out what stands between the two nodes; with I2P, write each seed as that node's"
     " consensus.advertise has it",
     Fault.UNKNOWN_IDENTITY: "if this node was given another state directory, or an old copy of its own, put the right"
     " one back; otherwise start it as a new router, with a new state directory",
     Fault.EXPELLED: "`garlicfarm node list` at a router of the farm shows who was evicted or removed; a router"
     " that may come back needs a new state directory, or an operator lets it back (docs/how-to/servers.md)",
-    Fault.WRONG_CERTIFICATE: "check both clocks and the certificate of that server; if nobody changed it, somebody else"
-    " may listen at its address: do not switch the check off, find out who",
+    Fault.WRONG_CERTIFICATE: "check both clocks and that server's certificate; if it was not changed, another program"
+    " may listen at its address: do not switch the check off, find it",
     Fault.PLAIN_REFUSED: 'set the same `transport` on all servers; with "i2p" each advertises its .b32.i2p name',
     Fault.PROXY_REFUSED: "mend [proxy] user and password_file",
 }
 _DO_WHERE_REFUSING = {
-    Fault.WRONG_CREDENTIALS: "a router of yours: give it the farm's present key file; a stranger: somebody knows this"
+    Fault.WRONG_CREDENTIALS: "a router of yours: give it the farm's present key file; a stranger: it knows this"
     " address and guesses, and learns nothing by it",
-    Fault.REPLAYED: "somebody recorded a handshake and sent it again: it was not let in; find out who can listen there",
+    Fault.REPLAYED: "an attacker recorded a handshake and sent it again: it was not let in; find what can listen there",
     Fault.WRONG_CLUSTER: "check which farm's key file that router has; if it is a member of this farm from before"
     " `garlicfarm recover`, move its state directory away and start it again",
     Fault.WRONG_VERSION: "update the older garlicfarm",
     Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
-    Fault.UNPROVEN: "somebody has this farm's key file and no identity of the farm, or stands between two nodes: find"
-    " out who, and if the file was copied, replace the keys (docs/how-to/copied-key-file.md)",
+    Fault.UNPROVEN: "a peer has this farm's key file and no identity of the farm, or stands between two nodes: find"
+    " it, and if the file was copied, replace the keys (docs/how-to/copied-key-file.md)",
     Fault.UNKNOWN_IDENTITY: "a router of yours: give it back its own state directory, or a new one and let it be"
-    " admitted; a stranger: somebody has this farm's key file, so replace the keys (docs/how-to/copied-key-file.md)",
+    " admitted; a stranger: it has this farm's key file, so replace the keys (docs/how-to/copied-key-file.md)",
     Fault.EXPELLED: "a router that was evicted, replaced or removed still runs: stop it, or take it back as"
-    " docs/how-to/servers.md says; if nobody of yours runs it, replace the keys (docs/how-to/copied-key-file.md)",
+    " docs/how-to/servers.md says; if you do not run it, replace the keys (docs/how-to/copied-key-file.md)",
 }
 
 
@@ -75,7 +75,7 @@ class RefusedConnections:
         self._peers: OrderedDict[tuple[str, Fault], tuple[Incident, float]] = OrderedDict()
 
     def incident(self, incident: Incident) -> None:
-        """Somebody was refused."""
+        """A connection was refused."""
         kind = "connection-failed" if incident.ours else "connection-refused"
         if incident.fault is Fault.REFUSED_CHANGE:
             kind = "change-refused"
@@ -89,9 +89,9 @@ class RefusedConnections:
         self._show()
 
     def connected(self, peer: str) -> None:
-        """That server has let this node in, or whoever comes from there was let in.
+        """That server has let this node in, or a peer from there was let in.
 
-        Members hear of new keys one after the other: who shows the right password a moment after a wrong one is one.
+        Members learn of new keys one after the other, so a member may show a wrong password just before the right one.
         """
         self._by_peers.pop(peer, None)
         refused = self._peers.get((peer, Fault.WRONG_CREDENTIALS))

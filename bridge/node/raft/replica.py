@@ -6,7 +6,7 @@
 
 Raft ids are bound to node ids by the founding and by admissions in the log, so the address and the certificate of a
 server are those that its node announces, signed, in its gossip metadata. Both sides of a connection prove their
-identity in the handshake (`farm_peers`): whoever holds the farm's key alone speaks as no server and answers as none.
+identity in the handshake (`farm_peers`): a holder of the farm's key alone speaks as no server and answers as none.
 
 A server is its storage: what it voted and acknowledged. So once there is a storage, a note of that lies beside the
 formation file, and a founder whose storage has gone since does not start again with an empty one: under the same Raft
@@ -29,7 +29,7 @@ from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.formation.founding import Founding
 from bridge.core.log.records import Admission, Approval, Clock, Eviction, KeyReplacement, Level
 from bridge.node.raft.applied_state import AppliedState
-from bridge.node.raft.commit_store import keep_commit_note
+from bridge.node.raft.commit_store import keep_commit_index
 from bridge.node.raft.farm_content import CHECKS
 from bridge.node.raft.member_rules import farm_member_rules, member_request_tuning
 from bridge.node.settings.timing import Patience, Profile
@@ -143,7 +143,7 @@ class Replica:
         self.links = links
         self.server_id = server_id
         self.alone = False
-        """It is the only voter: there is nobody to ask who leads."""
+        """It is the only voter: there is no other server to ask for the leader."""
         self._client = client
         self._role_changed = trio.Event()
 
@@ -352,7 +352,7 @@ async def open_replica(
             await nursery.start(client.run)
             await nursery.start(server.run)
             await nursery.start(requests.run)
-            nursery.start_soon(keep_commit_note, settings.state_dir, lambda: applied_state.state.applied_index)
+            nursery.start_soon(keep_commit_index, settings.state_dir, lambda: applied_state.state.applied_index)
             yield replica
             nursery.cancel_scope.cancel()
     finally:

@@ -5,11 +5,11 @@
                                           ├─▶ the table tells where its first copy stands │ expired
                                           └─▶ the applied state tells why it changed nothing, if it had no effect
 
-A submission of which nobody knows whether it was committed is submitted again, the same bytes. That may leave several
-copies in the log; all but the first have no effect, and the answer gives the place of the first. A caller that names
-the request itself may also repeat it through another node, for as long as the farm remembers it.
+A submission of which it is not known whether it was committed is submitted again, the same bytes. That may leave
+several copies in the log; all but the first have no effect, and the answer gives the place of the first. A caller that
+names the request itself may also repeat it through another node, for as long as the farm remembers it.
 
-The number is put in front of the members of the entry, which is otherwise left as it is. Whoever has access to this
+The number is put in front of the members of the entry, which is otherwise left as it is. A user with access to this
 node may act on the farm through it, so what acts on the farm and carries no proof is then signed in the name of this
 node; what ends in a proof is submitted unchanged, and what means nothing to the farm is not signed. An entry into which
 no number can be put (it is too large, or nested beyond what the farm reads) is submitted as it is and never repeated.

@@ -1,6 +1,6 @@
 """Who may connect to this server, and what this node shows to others: the farm key's credentials, or files.
 
-    users_file     user:password               who may connect here, instead of whoever has the farm key
+    users_file     user:password               which users may connect here, instead of holders of the farm key
     logins_file    host:port user:password     what the server at that address wants to see
 
 The farm key's credentials are the cluster's: every server shows and accepts the same. With files each server has its

@@ -1,7 +1,7 @@
 """The Unix socket of a control endpoint: made so that only its owner can ever open it, and cleared only when stale.
 
     bind     umask 0177 while binding, so that the socket is never open to others, not even for a moment
-    stale    a socket nobody answers on is left over from a killed process and is removed; one that answers is not
+    stale    a socket without an answer is left over from a killed process and is removed; one that answers is not
     close    the file is removed only if it is still ours (another process may have taken the place)
 
 A socket's address holds about 100 bytes, a state directory's path may be longer. Where `/proc` exists the directory is

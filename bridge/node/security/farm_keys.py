@@ -64,7 +64,7 @@ class FarmKeys:
         """What to show to another server: the sealing key's credentials, then those of the other open ones.
 
         When all keys were replaced at once, those of the one before come last: a server that missed it knows no other,
-        and has to get the log in which the new one is. Whoever reads them has shown the certificate of a member.
+        and has to get the log in which the new one is. Their reader has shown the certificate of a member.
         """
         current = self.current
         earlier = current.earlier_credentials[:1] if current.era else ()
@@ -77,7 +77,7 @@ class FarmKeys:
         return self._credentials
 
     def password_of(self, user: str) -> str | None:
-        """What another server must show: the credentials of any key that opens, so that a rotation stops nobody."""
+        """What another server must show: the credentials of any key that opens, so that a rotation stops no server."""
         return next((each.password for each in self._accepted() if each.user == user), None)
 
     @property

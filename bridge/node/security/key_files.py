@@ -1,4 +1,4 @@
-"""Key files on disk: written 0600 and never over another, read only when nobody else can read them.
+"""Key files on disk: written 0600 and never over another, read only if no other user can read them.
 
 A key that others on the machine can read is no secret, and an operator does not notice: so reading refuses, and says
 the command that mends it. Writing goes through a new file (O_EXCL with the mode from the start: a chmod afterwards
@@ -189,7 +189,7 @@ def save_signing_keys(keys: Mapping[Path, SigningKey]) -> None:
             save_signing_key(path, key)
             made.append(path)
     except KeyFileError as error:
-        # Nobody has used them yet, and a second attempt must not find half of them in its way.
+        # They are not in use yet, and a second attempt must not find half of them in its way.
         for path in made:
             path.unlink(missing_ok=True)
         raise KeyFileError(f"{error}; no key was made") from None

@@ -1,11 +1,11 @@
-"""Whom this machine lets touch a node's files: the state directory, the way to it, and the control socket's two ends.
+"""Which users may touch a node's files: the state directory, the way to it, and the control socket's two ends.
 
     /  ─▶ home ─▶ user ─▶ .local ─▶ … ─▶ state directory     each step judged as the kernel walks it, links as well
 
-Whoever can write a directory can replace what lies in it, so a state directory of mode 0700 below a directory that
-others can write is worth nothing. Each directory on the way belongs to this user or to root, and nobody else can write
-it; if it is sticky (as /tmp is), others may write it, and what lies in it belongs to this user or to root. Of the state
-directory itself not even that is enough: nobody else can write it.
+A user that can write a directory can replace what lies in it, so a state directory of mode 0700 below a directory that
+others can write is worth nothing. Each directory on the way belongs to this user or to root, and no other user can
+write it; if it is sticky (as /tmp is), others may write it, and what lies in it belongs to this user or to root. Of the
+state directory itself not even that is enough: no other user can write it.
 
 Once that holds, no other user (root apart) can plant a link or a file inside, whatever names the node uses there.
 
@@ -42,7 +42,7 @@ class UntrustedPathError(Exception):
 
 
 def _is_private_group(path: Path, status: os.stat_result) -> bool:
-    """Whether a directory's group is its owner's own group, with nobody else in it (the default of many systems)."""
+    """Whether a directory's group is its owner's own group, with no other user in it (the default of many systems)."""
     with suppress(OSError, AttributeError):
         if _ACCESS_LIST in os.listxattr(path, follow_symlinks=False):
             return False  # The group's bits are then a mask, and say nothing of who may write.
@@ -93,7 +93,7 @@ def make_state_directory(path: Path, facts: Facts | None = None) -> None:
     """Make `path` if it is missing, for its owner only, and check it; raises UntrustedPathError, and OSError."""
     check_state_directory(path, facts)
     path.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-    # Again: somebody may have been quicker than mkdir, in a directory where all may write.
+    # Again: another user may have been quicker than mkdir, in a directory where all may write.
     check_state_directory(path, facts)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -133,7 +133,7 @@ def _walk(path: Path, facts: Facts) -> tuple[list[tuple[Path, os.stat_result]], 
 
 
 def _check_parent(path: Path, step: Path, status: os.stat_result, inside: os.stat_result | None, facts: Facts) -> None:
-    """Whether somebody else could replace what lies inside of one directory on the way (None: nothing does yet)."""
+    """Whether another user could replace what lies inside of one directory on the way (None: nothing does yet)."""
     if stat.S_ISLNK(status.st_mode):
         return  # Judged by the directory that holds it, and by its owner there.
     _check_owner(path, step, status, facts)

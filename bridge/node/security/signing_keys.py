@@ -70,7 +70,7 @@ class HeldKey:
         """Say it once in the node's own words when it is more than a transient key."""
         if self.key.offline is None:
             LOG.warning(
-                "%s holds the master's own private key: whoever steals this machine has the farm's address for good;"
+                "%s holds the master's own private key: a thief of this machine has the farm's address for good;"
                 " a transient key would do (docs/how-to/signing-keys.md)",
                 self.path,
             )

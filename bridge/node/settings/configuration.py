@@ -349,7 +349,7 @@ def _leaf(section: Section) -> Leaf | None:
 def reported_settings(configuration: NodeConfiguration) -> dict[str, object]:
     """What a node reports of its settings to the farm (`config` of its entries): an allow-list.
 
-    What is not named here is never reported, so a setting that comes later is a secret until somebody decides
+    What is not named here is never reported, so a setting that comes later is a secret until a developer decides
     otherwise. Paths, addresses and names of keys are not in it: the log is read by every member, and kept.
     """
     consensus, publishing = configuration.consensus, configuration.publishing

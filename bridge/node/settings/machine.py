@@ -5,7 +5,7 @@
     several, and no default route among them     refused: only the operator knows which network the farm is in
     none                                         refused
 
-Guessing among several would work on most days and put a farm into a container bridge on the others, where nobody can
+Guessing among several would work on most days and put a farm into a container bridge on the others, where no peer can
 be found and nothing says why.
 
 A module of its own: it asks the operating system, and a test brings its own `Machine`.

@@ -62,7 +62,7 @@ class Section:
         return key in self._table
 
     def refused(self, key: str, reason: str) -> None:
-        """Note why `key`, which somebody may expect to be there, is no setting, if it is set."""
+        """Note why `key`, which an operator may expect to exist, is no setting, if it is set."""
         if self._take(key) is not None:
             self.problem(key, reason)
 
@@ -180,7 +180,7 @@ class Section:
                 return []
 
     def finish(self) -> None:
-        """Note the keys that nobody took."""
+        """Note the keys that were not read."""
         for key in self._table:
             if key not in self._known:
                 known = f"; there are {', '.join(self._known)}"

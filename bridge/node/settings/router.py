@@ -90,8 +90,8 @@ def _i2cp(section: Section) -> I2cpSettings:
     if certificate is None and not is_private(address.host):
         section.problem(
             "i2cp",
-            f"{address.host} is not a private address, and I2CP in plain shows everybody on the way which destination "
-            "is published from where: use the router's private address, or TLS with i2cp_certificate",
+            f"{address.host} is not a private address, and I2CP in plain shows any machine on the way which "
+            "destination is published from where: use the router's private address, or TLS with i2cp_certificate",
         )
     control, path = _control(section, software)
     control_password_file = section.path("i2pcontrol_password_file")

@@ -146,7 +146,7 @@ def _proxy(section: Section) -> ProxySettings:
     if address is not None and not is_loopback(address.host):
         section.problem(
             "address",
-            f"{endpoint(address)} is not on this machine. What goes to a proxy is not encrypted yet: whoever stands"
+            f"{endpoint(address)} is not on this machine. What goes to a proxy is not encrypted yet: a machine"
             " between could read it, and change what follows the handshake. Use the proxy of a router on this machine",
         )
     return ProxySettings(address=address or PROXY_DEFAULT, mode=mode, user=user, password_file=password_file)

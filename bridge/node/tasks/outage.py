@@ -4,12 +4,13 @@
     gossip's members      ──▶ reachable   ──▶ who may publish meanwhile (`bridge.core.publishing.without_quorum`)
     the log on disk       ──▶ the farm, for a node that was started into the outage
 
-A node that ran when the quorum was lost knows the farm's state. One that starts without a quorum does not: nobody tells
-it which of its entries are committed. For publishing it then takes all of them, applied to a copy of the state: what
-the farm had not committed yet is at worst a report too new. The applied state itself stays as it is.
+A node that ran when the quorum was lost knows the farm's state. One that starts without a quorum does not: no leader
+tells it which of its entries are committed. For publishing it then takes all of them, applied to a copy of the state:
+what the farm had not committed yet is at worst a report too new. The applied state itself stays as it is.
 
-Once the log moves again, one reporting period is left to those who published meanwhile to report their last second;
-only then this node commits publications of its own, so that they are later. The structures of the outage outlive that.
+Once the log moves again, one reporting period is left to the nodes that published meanwhile to report their last
+second; only then this node commits publications of its own, so that they are later. The structures of the outage
+outlive that.
 """
 
 import math

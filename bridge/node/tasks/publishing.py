@@ -128,7 +128,7 @@ class PublishingTask:
         return known is not None and known.choice.server_id == self._context.replica.server_id
 
     def reported(self, own: Report) -> None:
-        """How this node is by now, whether anybody takes its report or not."""
+        """How this node is by now, whether its report is taken or not."""
         self._own = own
 
     async def run(self) -> None:

@@ -1,9 +1,9 @@
 """A member's task to report: its application entry once a period, on a change, and as soon as there is a leader.
 
-Each report asks the router anew and names itself (`request`), so that one whose fate is unknown can be repeated. What
-nobody took within a period is out of date; the next report says it better. Reports that nobody takes still tell the
-publishing tasks how this node is, should they have to act alone. Who leaves for good says in a last report that it
-publishes no more: another one then takes over at once, and not when the silence is noticed.
+Each report asks the router anew and names itself (`request`), so that one whose fate is unknown can be repeated. A
+report that was not taken within a period is out of date; the next one replaces it. Reports that are not taken still
+tell the publishing tasks how this node is, should they have to act alone. A node that leaves for good says in a last
+report that it publishes no more: another one then takes over at once, and not when the silence is noticed.
 
 *What is news in a report:*
 

@@ -67,7 +67,7 @@ SUBMITTED_LIMIT: Final = 1024
 SUBMITTED_LIMIT_BYTES: Final = 4096
 """How many decoded submissions a reader keeps, and how large one may be: about 4 MiB in all."""
 _REASON_LIMIT: Final = 200
-_WISHES: Final[dict[str, msgspec.json.Decoder[CommandEntry]]] = {
+_COMMANDS: Final[dict[str, msgspec.json.Decoder[CommandEntry]]] = {
     "exclusion": msgspec.json.Decoder(ExclusionEntry),
     "cost": msgspec.json.Decoder(CostEntry),
     "force": msgspec.json.Decoder(ForceEntry),
@@ -76,7 +76,7 @@ _WISHES: Final[dict[str, msgspec.json.Decoder[CommandEntry]]] = {
     "client": msgspec.json.Decoder(ClientEntry),
     "correction": msgspec.json.Decoder(CorrectionEntry),
 }
-_KINDS: Final = ("router", "clock", "publication", *identity_entries.KINDS, *_WISHES)
+_KINDS: Final = ("router", "clock", "publication", *identity_entries.KINDS, *_COMMANDS)
 
 __all__ = ["BRACKETS_LIMIT", "ENTRY_LIMIT_BYTES", "ApplicationError", "EntryReader", "decode", "encode"]
 
@@ -194,8 +194,8 @@ def _decode_kind(kinds: Sequence[str], data: bytes) -> Record:
             return _to_publication(_publication.decode(data).publication)
         case [kind] if kind in identity_entries.KINDS:
             return identity_entries.decode_identity(kind, data)
-        case [command] if command in _WISHES:
-            return to_command(_WISHES[command].decode(data))
+        case [command] if command in _COMMANDS:
+            return to_command(_COMMANDS[command].decode(data))
         case _:
             raise ApplicationError(f"of several kinds at once: {', '.join(kinds)}")
 
