@@ -9,6 +9,7 @@ import ast
 import os
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -140,3 +141,15 @@ def test_the_glossary_defines_each_word_once_and_in_order() -> None:
     words = re.findall(r"^\| \*\*(.+?)\*\* \|", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert words == sorted(set(words), key=str.lower)
     assert len(words) > 80
+
+
+def test_each_class_of_the_glossary_is_defined_once() -> None:
+    named = re.findall(r"^\| `(\w+)` \|", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert named == sorted(set(named))
+    defined = Counter(
+        definition.name
+        for package in ("gossip", "consensus", "bridge")
+        for path in (ROOT / package).rglob("*.py")
+        for definition in definitions_in(path)
+    )
+    assert {name: defined[name] for name in named if defined[name] != 1} == {}
