@@ -93,7 +93,7 @@ class QueryEnded:
 class UseKeyring:
     """Seal and open with these keys from now on, and store them: a restart must not bring old ones back."""
 
-    chain: Keyring
+    keyring: Keyring
 
 
 @dataclass(frozen=True, slots=True)

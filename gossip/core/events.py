@@ -9,9 +9,9 @@ from gossip.core.messages import Message, UserMessageId
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message whose seal, signatures, token and auth the wire floor has already checked.
+    """A message whose seal, signatures, token and auth the wire has already checked.
 
-    `token_valid`: a JoinReq's token was minted by us for this address and is fresh, and its auth is right.
+    `token_valid`: this node minted the JoinReq's token for this address, it is fresh, and the auth is right.
     """
 
     source: Address
@@ -23,7 +23,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A datagram of this farm came from `source` that none of our keys opens."""
+    """A datagram of this farm came from `source`, and no key of this node opens it."""
 
     source: Address
 
@@ -35,7 +35,7 @@ class DeadlineReached:
 
 @dataclass(frozen=True, slots=True)
 class SeedsGiven:
-    """Addresses to join through, from configuration or discovery; tried again for ever with backoff."""
+    """Addresses to join through, from configuration or discovery; retried without end, with backoff."""
 
     addresses: tuple[Address, ...]
 
@@ -49,19 +49,19 @@ class MetadataChanged:
 
 @dataclass(frozen=True, slots=True)
 class LeaveRequested:
-    """The operator wants this node to leave; it tells its peers and answers no joins from then on."""
+    """The operator wants this node to leave. It tells its peers and answers no joins from then on."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceSwitched:
-    """While `on`, this node ignores requests to join (it stays a member, and probes and answers as ever)."""
+    """While `on`, this node ignores requests to join (it stays a member that probes and answers)."""
 
     on: bool
 
 
 @dataclass(frozen=True, slots=True)
 class UserEventRequested:
-    """The application says something to everybody."""
+    """The application sends a user event to every member."""
 
     name: str
     body: bytes
@@ -69,7 +69,7 @@ class UserEventRequested:
 
 @dataclass(frozen=True, slots=True)
 class QueryRequested:
-    """The application asks everybody; its answers and its end carry `ticket`."""
+    """The application asks every member; the answers and the end of the query carry `ticket`."""
 
     ticket: int
     name: str
@@ -79,7 +79,7 @@ class QueryRequested:
 
 @dataclass(frozen=True, slots=True)
 class AnswerGiven:
-    """The application answers a query that it heard."""
+    """The application answers a query that it received."""
 
     query_id: UserMessageId
     body: bytes
@@ -89,7 +89,7 @@ class AnswerGiven:
 class KeyringChanged:
     """The operator changed the farm's keys."""
 
-    chain: Keyring
+    keyring: Keyring
 
 
 Request = (

@@ -195,7 +195,7 @@ class Keyring:
         return self.digest + b"".join(told)
 
     def is_sound(self) -> bool:
-        """Whether a keyring told by somebody keeps the rules."""
+        """Whether a keyring of another member keeps the rules."""
         keys = [each.key for each in self.keys]
         return (
             len(self.dated) <= DATED_LIMIT
@@ -209,7 +209,7 @@ class Keyring:
         )
 
     def install(self, key: bytes) -> "Keyring":
-        """With a further key that opens."""
+        """The keyring with a further key that opens."""
         if len(key) != KEY_BYTES:
             raise KeyringError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
         known = self._find(key)
@@ -225,7 +225,7 @@ class Keyring:
         return self._with(dated, self.primary, self.used_at)
 
     def use(self, key: bytes) -> "Keyring":
-        """Sealing with another of its keys."""
+        """The keyring that seals with another of its keys."""
         known = self._find(key)
         if known is None or (known.retired and key != self.primary):
             raise KeyringError("this key is not installed: install it first, and give that time to spread")
@@ -238,7 +238,7 @@ class Keyring:
         return self._with(dated, key, now)
 
     def remove(self, key: bytes) -> "Keyring":
-        """With a key retired."""
+        """The keyring with a key retired."""
         known = self._find(key)
         if known is None or (known.retired and key != self.primary):
             raise KeyringError("this key is not installed")
@@ -261,7 +261,7 @@ class Keyring:
         )
 
     def merge(self, other: "Keyring") -> "Keyring":
-        """What both know, or the later era. Commutative, associative, idempotent, whatever they had to forget."""
+        """What both know, or the later era. Commutative, associative and idempotent, whatever either had to forget."""
         if self.era != other.era:
             return replace(max(self, other, key=lambda each: each.era), label=self.label)
         used_at, primary = max((self.used_at, self.primary), (other.used_at, other.primary))
@@ -270,7 +270,7 @@ class Keyring:
 
     @property
     def dated(self) -> tuple[DatedKey, ...]:
-        """All of them but a primary that is older."""
+        """All entries but a primary that is older than they are."""
         return tuple(each for each in self.keys if each.since)
 
     def _with(self, dated: tuple[DatedKey, ...], primary: bytes, used_at: int) -> "Keyring":

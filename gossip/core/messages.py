@@ -112,7 +112,7 @@ class Payload:
     """What rides on a ping or its ack: updates, the sender's room for peers, and a sample of the members it knows.
 
     `capacity` and `peer_count` steer redirects; `sample` is anti-entropy (the RFC's example puts it in ping replies).
-    `user messages` are what applications say. `keys_digest` tells which keyring the sender has (none: unsealed).
+    `user_messages` are what applications send. `keys_digest` names the sender's keyring (empty: datagrams in clear).
     """
 
     updates: tuple[Update, ...] = ()
@@ -152,7 +152,7 @@ class JoinNak:
 
 @dataclass(frozen=True, slots=True)
 class JoinRedirect:
-    """Would have accepted, but cannot now (at capacity): try `addresses` instead."""
+    """The receiver is at capacity: the joiner is to try `addresses` instead."""
 
     addresses: tuple[Address, ...]
     domain: str
@@ -163,9 +163,9 @@ class JoinRedirect:
 
 @dataclass(frozen=True, slots=True)
 class JoinAck:
-    """Welcome: the sender is now a peer of `description`; `sample` is some of the members that it knows.
+    """Accepts a join: the receiver is now a peer of `description`; `sample` is some of the members that it knows.
 
-    `clock` is the Lamport time of the user messages: what was said before is not for the newcomer.
+    `clock` is the Lamport time of the user messages: what was sent before is not for the newcomer.
     """
 
     description: NodeInfo
@@ -176,7 +176,7 @@ class JoinAck:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The source leaves of its own will. Its credential is the proof of that departure, and covers nothing else."""
+    """The source leaves. Its credential is the proof of that departure, and covers nothing else."""
 
     source: NodeInfo
 
@@ -197,10 +197,10 @@ class PingRequest:
 
 @dataclass(frozen=True, slots=True)
 class PingResponse:
-    """`target_id` answers, or (with `nack`) a helper says that its own ping of the target was not answered in time.
+    """The ack of `target_id`; or, with `nack`, a helper says that the target did not answer its ping in time.
 
-    `proof`: who answers a ping of its own id (a twin) proves that it holds the identity's key. The wire floor makes and
-    checks it; to a core only proved twins answer.
+    `proof`: a node that answers a ping of its own id (an identity conflict) proves that it holds the identity's key.
+    The wire makes and checks it; a core receives only proved ones.
     """
 
     source_id: NodeId
@@ -215,7 +215,7 @@ class PingResponse:
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """Announces that a node is present and can be used as a seed. Presence only, never admission."""
+    """Announces that a node runs and can be used as a seed. It admits no node."""
 
     source: NodeInfo
 
@@ -231,13 +231,13 @@ class QueryReply:
 
 @dataclass(frozen=True, slots=True)
 class KeyringUpdate:
-    """The farm's gossip keys as `teller` knows them, signed by it. Sealed always, or boxed for one identity.
+    """The farm's gossip keys as `teller` knows them, signed by it. Always sealed, or boxed for one identity.
 
-    `credential` is the teller's public key and signature; the wire floor makes and checks it. Old news needs no date: a
-    chain that was merged once changes nothing when it is merged again.
+    `credential` is the teller's public key and signature; the wire makes and checks it. An old update needs no date: a
+    keyring that was merged once changes nothing when it is merged again.
     """
 
-    chain: Keyring
+    keyring: Keyring
     teller: NodeId = UNKNOWN_NODE
     credential: bytes = b""
 

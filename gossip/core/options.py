@@ -19,8 +19,8 @@ what a member sees for itself. A member then costs the same in a group of one th
     updates              ride on probes only
     local health         falls when no helper at all responds: single helpers die as often as targets
 
-Lifeguard's parts are knobs as well. Each is measured alone (docs/reference/gossip-experiments.md), and whoever suspects
-one of them in the field can switch it off, for the whole group:
+Lifeguard's parts are options as well. Each is measured alone (docs/reference/gossip-experiments.md), and an operator
+can switch one off, for the whole group:
 
     local health         awareness_max             1 is off: period and timeout are never stretched
                          nacks                     helpers report silence, so that a failed round can tell whose fault

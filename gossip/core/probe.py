@@ -11,7 +11,7 @@ A ping addressed to another id is never acked for it: an address may have passed
 a ping that this node sent, to that id, under that number. Gossip pings, and pings of members that are dead or gone, use
 the same messages but no round: their silence accuses no member.
 
-*Order.* Peers are probed in SWIM's round robin with random insertion (SWIM paper, section 4.3). Choosing at random in
+*Order.* Peers are probed in SWIM's round robin with random insertion (SWIM paper, section 4.3). A random choice in
 each round would leave the time until a given peer is probed unbounded. The rotation probes each peer once per pass, so
 a failed peer is found within two passes; newcomers enter at a random place and the order is shuffled after each pass,
 so that the group does not fall into step.

@@ -60,7 +60,7 @@ def lan_interfaces() -> list[LanInterface]:
 
 
 class Discovery:
-    """The broadcast address of a LAN, with the socket that hears it."""
+    """The broadcast address of a LAN, with the socket that listens there."""
 
     def __init__(self, target: Address, broadcast_socket: DatagramSocket) -> None:
         self.target = target
@@ -94,7 +94,7 @@ class NamesToFollow:
             self._inlet.send_nowait(name)
 
     async def follow(self, network: Network, give: Callable[[tuple[Address, ...]], None]) -> None:
-        """Resolve all of them for ever."""
+        """Resolve all of them until cancelled."""
         async with trio.open_nursery() as nursery, self._outlet:
             async for host, port in self._outlet:
                 nursery.start_soon(follow_name, host, port, network, give)
@@ -112,7 +112,7 @@ def named_seeds(seeds: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
 
 
 async def follow_name(host: str, port: int, network: Network, give: Callable[[tuple[Address, ...]], None]) -> None:
-    """Resolve one name for ever and pass on what changes."""
+    """Resolve one name until cancelled, and pass on what changes."""
     known: tuple[Address, ...] = ()
     pause_s = RETRY_FIRST_S
     while True:

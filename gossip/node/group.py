@@ -61,7 +61,7 @@ from gossip.node.endpoints import numeric
 from gossip.node.event_ring import EventRing, Reader
 from gossip.node.limits import AdmissionCheck, GroupDescription, Loss
 from gossip.node.requests import Answer, OpenQueries, Requests
-from gossip.node.settings import ConfigError, GroupSettings, key_ring_of, seed_texts, unknown_names
+from gossip.node.settings import ConfigError, GroupSettings, keyring_of, seed_texts, unknown_names
 from gossip.node.state_files import (
     GenerationKeeper,
     Identity,
@@ -93,7 +93,7 @@ class StartupState:
     @classmethod
     def load(cls, settings: GroupSettings, stack: ExitStack) -> "StartupState":
         """Begin the next generation; the state directory is locked until the stack unwinds."""
-        keyring, directory = settings.key_ring, settings.state_directory
+        keyring, directory = settings.keyring, settings.state_directory
         if directory is None:
             return cls(Identity.throwaway(), 1, keyring)
         stack.enter_context(exclusive(directory))
@@ -351,7 +351,7 @@ class Group:
 
     async def _use(self, keyring: Keyring) -> None:
         self._transport.use(keyring)
-        alarm = await store_keyring(self._settings.state_directory, keyring, self._settings.ring_changed)
+        alarm = await store_keyring(self._settings.state_directory, keyring, self._settings.keyring_changed)
         if alarm is not None:
             self._ring.append(alarm)
 
@@ -375,7 +375,7 @@ def open_group(
     if strange:
         raise ConfigError(f"{', '.join(strange)}: no such setting; see the fields of GroupSettings")
     try:
-        key_ring = key_ring_of(key)
+        keyring = keyring_of(key)
     except (TypeError, ValueError) as error:
         raise ConfigError(str(error)) from error
     if network is not None and not callable(getattr(network, "bind", None)):
@@ -383,7 +383,7 @@ def open_group(
     given_seeds: Any = tuple(seeds) if isinstance(seeds, list) else seeds
     checked = GroupSettings(
         bind=_address(bind),
-        key_ring=key_ring,
+        keyring=keyring,
         insecure=insecure,
         seeds=given_seeds,
         state_directory=state_directory,

@@ -1,11 +1,11 @@
-"""The operator's hand on the group's keys: install, use, remove, list.
+"""What operators do with the group's keys: install, use, remove, list.
 
     install   a new key opens everywhere         use   it seals everywhere        remove   the old one opens no more
 
-Each step has to be everywhere before the next: whoever misses the last two is outside, with a key that the group
-refuses. The group repairs the rest by itself, but whether it has is a question to its members, so `list` asks them, and
-`use` and `remove` refuse while a member that is thought alive has not confirmed the step before (`force` overrides).
-Keys have names here, their ids; only the group's members hold the keys.
+Each step has to reach every member before the next: a member that misses the last two is outside, with a key that the
+group refuses. The group repairs anything less by itself, but only the members know whether it has. So `list` asks them,
+and `use` and `remove` refuse while a live member has not confirmed the step before (`force` overrides). Keys are named
+by their ids here; only the group's members hold the keys.
 """
 
 import os
@@ -27,7 +27,7 @@ from gossip.node.group import Group
 
 _SURVEY_TIMEOUT_S: Final = 2.0
 _SURVEYS: Final = 5
-"""An answer is one datagram. Where one in twenty is lost, three surveys in a row miss a member too often to be seen."""
+"""An answer is one datagram. If one in twenty is lost, three surveys in a row still miss a member now and then."""
 _OPENING: Final = frozenset({KeyState.OPEN.value, KeyState.PRIMARY.value})
 
 
@@ -47,20 +47,20 @@ class NotEverywhereError(KeyringError):
 
 @dataclass(frozen=True, slots=True)
 class ListedKey:
-    """One key by its id: what this node does with it, since when by the chain's clock, and which members open it."""
+    """One key by its id: what this node does with it, since when by the keyring's clock, and which members open it."""
 
     name: str
     state: KeyState
     since: int
     opened_by: tuple[NodeId, ...]
-    """Members that open all datagrams with it, this node among them: nobody, once a removal is everywhere."""
+    """Members that open all datagrams with it, this node among them; none once a removal is everywhere."""
     sealed_by: tuple[NodeId, ...]
     """Members that seal with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyListing:
-    """This node's keys by id, and the members thought alive that have the same chain, or another, or did not say."""
+    """This node's keys by id, and the live members that have the same keyring, or another, or did not answer."""
 
     primary: str
     others: tuple[str, ...]
@@ -75,7 +75,7 @@ class KeyListing:
 
     @property
     def is_everywhere(self) -> bool:
-        """Whether every member thought alive has this chain."""
+        """Whether every live member has this keyring."""
         return not self.differing and not self.silent
 
 
@@ -87,7 +87,7 @@ class KeyManager:
         self.survey_timeout_s = _SURVEY_TIMEOUT_S
 
     async def list(self) -> KeyListing:
-        """This node's keys, and who agrees. Ends early when everybody did; asks again where an answer may be lost."""
+        """This node's keys, and the members that agree. Asks again while an answer may have been lost."""
         missing, answers = self._living(), {}
         for _ in range(_SURVEYS):
             if not missing:
@@ -132,7 +132,7 @@ class KeyManager:
         return key_id(key).hex()
 
     async def use(self, name: str, *, force: bool = False) -> None:
-        """Have everybody seal with an installed key."""
+        """Have every member seal with an installed key."""
         key = self._named(name)
         changed = self._chain.use(key)
         if not force:
@@ -167,12 +167,12 @@ class KeyManager:
         raise KeyringError(f"no key has the id {name[: 2 * KEY_ID_BYTES]!r}: list shows those there are")
 
     def _living(self) -> set[NodeId]:
-        # A suspect may live, and would be cut off like any other.
+        # A suspect may live, and would be cut off like any other member.
         return {each.node_id for each in self._group.members() if each.status in {Status.ALIVE, Status.SUSPECT}}
 
 
 def _states(summary: bytes) -> dict[bytes, int]:
-    """The state of each key in a chain's summary. What a member tells that makes no sense is told of no key of ours."""
+    """The state of each key in a keyring's summary. An entry that makes no sense matches no key here."""
     size = KEY_ID_BYTES + 1
     told = (summary[at : at + size] for at in range(DIGEST_BYTES, len(summary) - KEY_ID_BYTES, size))
     return {each[:KEY_ID_BYTES]: each[KEY_ID_BYTES] for each in told}

@@ -4,8 +4,8 @@
     once a second          /proc/sys/kernel/random/boot_id                                another boot
 
 A datagram is sealed under a key that follows from a random salt, with a counter as its nonce. A machine that goes back
-to a snapshot goes back to an old counter under the old salt, and would seal other words under nonces that were used
-before. So the agent asks `resumed` before each datagram, and after a yes it draws a new salt first (`fresh_secrets`).
+to a snapshot goes back to an old counter under the old salt, and would seal other datagrams under nonces that were used
+before. So the node asks `resumed` before each datagram, and after a yes it draws a new salt first (`fresh_secrets`).
 
 A resumed guest's monotonic clock goes on from the snapshot while its wall clock is set to the present, by the
 hypervisor or by a time service: the difference of the two steps. Time services correct clocks as well; such a step
@@ -38,7 +38,7 @@ _PURPOSE: Final = b"garlic farm, gossip 1: secrets\x00"
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Where the readings come from; tests give their own. All clocks in nanoseconds."""
+    """The sources of the readings; tests give their own. All clocks in nanoseconds."""
 
     wall: Callable[[], int] = time.time_ns
     monotonic: Callable[[], int] = time.monotonic_ns
@@ -94,7 +94,7 @@ class ResumptionWatch:
         return stepped or boot_id != before
 
     def fresh_secrets(self, size: int) -> bytes:
-        """`size` secret bytes that differ from those of any other life, also with a random source that was restored."""
+        """`size` secret bytes that differ from all earlier ones, also with a random source that was restored."""
         clocks = self._wall(), self._monotonic(), 0 if self._boot is None else self._boot()
         told = b"%d %d %d " % clocks + self._boot_id + os.urandom(32)
         blocks = (

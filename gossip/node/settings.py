@@ -32,30 +32,29 @@ class ConfigError(ValueError):
 
 
 def any_member(_teller: NodeId) -> bool:
-    """Whoever signs may tell keys: a group without a list of its identities."""
+    """Every identity may send keys: a group without a list of its identities."""
     return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """The settings of one agent. Hosts are numeric; `seeds` are 'host:port' and may be names.
+    """The settings of one node. Hosts are numeric; `seeds` are 'host:port' and may be names.
 
-    `key_ring` None means datagrams in clear, and must be said twice (`insecure`). `state_directory` None keeps identity
-    and generation nowhere: a new node at every start. `random_seed` fixes the protocol's jitter, never a key.
+    `keyring` None means datagrams in clear, and must be said twice (`insecure`). With `state_directory` None, identity
+    and generation are not stored: a new node at every start. `random_seed` fixes the protocol's jitter, never a key.
 
     `broadcast` is a broadcast or multicast address to announce presence at; `interface` names the one to use for
-    multicast, where the routes do not say. `ring_changed` is called in a thread, with every ring that the group changed
-    to, after the agent itself has kept it; it raises where that fails, which is an alarm. `offer_keys` is what the
-    application says to somebody who comes with a retired key and is by his signature who he says (NodeId, public key):
-    at most 256 bytes, or nothing. He gets it as the event `KeyOffered`. `admit` is the group's own
-    reason to reject a joiner: None, or the JoinNak to refuse it with; whom it raises about is refused, with an alarm.
-    `may_tell_keys` says of an identity whether keyring updates signed by it counts, and whether it is told keys in a
-    box of its own; by default that is everybody who signs. `clocks` show a machine that was resumed from a snapshot
-    (`gossip.node.resumption`).
+    multicast if the routes do not say. `keyring_changed` is called in a thread with every keyring that the group
+    changed to, after the node has stored it; if it raises, that is an alarm. `offer_keys` gives what the application
+    offers a joiner with a retired key whose identity (NodeId, public key) its signature proves: at most 256 bytes, or
+    nothing. The joiner receives it as the event `KeyOffered`. `admit` is the group's own reason to reject a joiner:
+    None, or the JoinNak to refuse it with; if it raises, the joiner is refused, with an alarm. `may_tell_keys` says
+    whether keyring updates signed by an identity count, and whether that identity is sent keys in a box; by default
+    every identity is trusted. `clocks` show a machine that was resumed from a snapshot (`gossip.node.resumption`).
     """
 
     bind: Address
-    key_ring: Keyring | None = None
+    keyring: Keyring | None = None
     insecure: bool = False
     advertise: Address | None = None
     seeds: tuple[str, ...] = ()
@@ -69,7 +68,7 @@ class GroupSettings:
     leave_linger_ms: int = 500
     random_seed: int | None = None
     interface: str | None = None
-    ring_changed: Callable[[Keyring], None] | None = None
+    keyring_changed: Callable[[Keyring], None] | None = None
     offer_keys: Callable[[NodeId, bytes], bytes] | None = None
     admit: AdmissionPolicy = admit_all
     may_tell_keys: Callable[[NodeId], bool] = any_member
@@ -80,7 +79,7 @@ class GroupSettings:
         wrong = next(iter(wrong_kinds({each.name: getattr(self, each.name) for each in fields(self)})), None)
         if wrong is not None:
             raise ConfigError(wrong)
-        if (self.key_ring is None) != self.insecure:
+        if (self.keyring is None) != self.insecure:
             raise ConfigError(
                 "give either a farm key or `insecure` (datagrams in clear, readable and forgeable by all)"
             )
@@ -147,7 +146,7 @@ def is_address(value: object) -> bool:
 
 
 def _parts(address: Address) -> tuple[Any, Any]:
-    """Host and port as what they may be: nobody checked what the address was made of."""
+    """Host and port, of any type: an address is made without a check."""
     return address.host, address.port
 
 
@@ -166,7 +165,7 @@ _FLAG: Final[_Kind] = (_of(bool), "True or False")
 _FUNCTION: Final[_Kind] = (callable, "a function")
 _KINDS: Final[Mapping[str, _Kind]] = {
     "bind": _ADDRESS,
-    "key_ring": (_of(Keyring), f"the group's key of {KEY_BYTES} bytes, or a Keyring"),
+    "keyring": (_of(Keyring), f"the group's key of {KEY_BYTES} bytes, or a Keyring"),
     "insecure": _FLAG,
     "advertise": _ADDRESS,
     "seeds": (_is_seeds, "a tuple of texts, as in ('192.168.1.4:7946',)"),
@@ -180,14 +179,23 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "leave_linger_ms": _NUMBER,
     "random_seed": _NUMBER,
     "interface": (_of(str), "the name of an interface"),
-    "ring_changed": _FUNCTION,
+    "keyring_changed": _FUNCTION,
     "offer_keys": _FUNCTION,
     "admit": _FUNCTION,
     "may_tell_keys": _FUNCTION,
     "clocks": (_of(Clocks), "Clocks"),
 }
 _MAY_BE_NONE: Final = frozenset(
-    {"key_ring", "advertise", "state_directory", "broadcast", "random_seed", "interface", "ring_changed", "offer_keys"}
+    {
+        "keyring",
+        "advertise",
+        "state_directory",
+        "broadcast",
+        "random_seed",
+        "interface",
+        "keyring_changed",
+        "offer_keys",
+    }
 )
 
 
@@ -196,12 +204,12 @@ def wrong_kinds(settings: Mapping[str, Any]) -> Iterable[str]:
     for name, value in settings.items():
         fits, expected = _KINDS[name]
         if not fits(value) and not (value is None and name in _MAY_BE_NONE):
-            given = type(value).__name__ if name == "key_ring" else f"{value!r:.60} ({type(value).__name__})"
+            given = type(value).__name__ if name == "keyring" else f"{value!r:.60} ({type(value).__name__})"
             yield f"{name} = {given}: expected {expected}"
 
 
-def key_ring_of(key: object) -> Keyring | None:
-    """The ring of a key, or what was given for it: a ring, or nothing. Errors (of value or type) say what is wrong."""
+def keyring_of(key: object) -> Keyring | None:
+    """The keyring of a key; a keyring or None as it is. Errors (of value or type) say what is wrong."""
     if key is None or isinstance(key, Keyring):
         return key
     if not isinstance(key, bytes):

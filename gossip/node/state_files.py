@@ -85,7 +85,7 @@ class Identity:
 
     @classmethod
     def throwaway(cls) -> "Identity":
-        """A new identity that is kept nowhere."""
+        """A new identity that is not stored."""
         return cls.of(Ed25519PrivateKey.generate())
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ def save_identity(directory: Path, identity: Identity) -> None:
 
 
 def begin_generation(directory: Path, node_id: NodeId) -> int:
-    """The generation of the life that begins now: one above the last, and durable when this returns."""
+    """Begin the next generation: one above the last, and durable when this returns."""
     generation = _read_generation(directory / GENERATION_FILE, node_id) + 1
     keep_generation(directory, node_id, generation)
     return generation
@@ -170,7 +170,7 @@ def _read_generation(path: Path, node_id: NodeId) -> int:
 
 @contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Hold the directory for this process: two that share an identity would refute each other for ever."""
+    """Hold the directory for this process: two that share an identity would refute each other without end."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -192,7 +192,7 @@ def exclusive(directory: Path) -> Iterator[None]:
 def read_limited(path: Path, *, secret: bool = False) -> bytes:
     """What a small file holds, up to the size that any file here may have; a link is not followed.
 
-    A secret is read only if it belongs to this user or root and nobody else may read it; raises StateError.
+    A secret is read only if it belongs to this user or root and no other user may read it; raises StateError.
     """
     # Judged by descriptor, so that what is judged is what is read.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -230,7 +230,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 class GenerationKeeper:
-    """The generation of one agent: `current` is the last that is durable, or the only one without a directory."""
+    """The generation of one node: `current` is the last that is durable, or the only one without a directory."""
 
     def __init__(self, directory: Path | None, node_id: NodeId, generation: int) -> None:
         self._directory = directory
@@ -291,9 +291,9 @@ def known_keyring(directory: Path, label: bytes) -> Keyring | None:
         news = decode(body[LABEL_BYTES:])
     except DatagramError:
         news = None
-    if not isinstance(news, KeyringUpdate) or not news.chain.is_sound():
+    if not isinstance(news, KeyringUpdate) or not news.keyring.is_sound():
         raise _damaged(path)
-    return replace(news.chain, label=label)
+    return replace(news.keyring, label=label)
 
 
 def _damaged(path: Path) -> StateError:
@@ -304,19 +304,19 @@ def _damaged(path: Path) -> StateError:
 
 
 async def store_keyring(
-    directory: Path | None, keyring: Keyring, ring_changed: Callable[[Keyring], None] | None
+    directory: Path | None, keyring: Keyring, keyring_changed: Callable[[Keyring], None] | None
 ) -> Alarm | None:
     """Store a keyring that is in use, and report it to the application; an alarm if that fails."""
 
     def store() -> None:
         if directory is not None:
             keep_keys(directory, keyring)
-        if ring_changed is not None:
-            ring_changed(keyring)
+        if keyring_changed is not None:
+            keyring_changed(keyring)
 
     try:
         await trio.to_thread.run_sync(store)
-    except Exception as error:  # noqa: BLE001 - `ring_changed` is the application's, and may raise anything
+    except Exception as error:  # noqa: BLE001 - `keyring_changed` is the application's, and may raise anything
         reason = str(error) if isinstance(error, OSError | StateError) else f"{type(error).__name__}: {error}"
         text = (
             f"the group's keys were changed and could not be stored ({reason}): after a restart this node would come "
@@ -347,7 +347,7 @@ async def remember_peers(directory: Path, peers: Callable[[], tuple[Address, ...
 
 
 def known_peers(directory: Path) -> tuple[Address, ...]:
-    """Where peers were; lines that make no sense are passed over."""
+    """Where peers were; lines that make no sense are ignored."""
     try:
         lines = read_limited(directory / PEERS_FILE).decode("ascii", errors="replace").splitlines()
     except OSError:

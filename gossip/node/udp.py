@@ -1,4 +1,4 @@
-"""UDP sockets under trio, and the interface by which tests put a network of their own in their place.
+"""UDP sockets under trio, and the interface through which tests use a network of their own.
 
 Sending is synchronous and never blocks: when the kernel's buffer is full the datagram is dropped, which gossip expects
 of a network anyway. Effects of one step are thereby carried out without a gap in which something else could happen.
@@ -50,20 +50,20 @@ class DatagramSocket(Protocol):
         """The next datagram if one waits; a longer one than allowed comes with one byte more than the limit."""
 
     def overflowed(self) -> int:
-        """How many datagrams found no room since it was bound; 0 where nobody counts them."""
+        """How many datagrams found no room since it was bound; 0 if that is not counted."""
 
     def close(self) -> None:
         """Close it; closing twice is fine."""
 
 
 class Network(Protocol):
-    """What an agent needs of a network."""
+    """What a node needs of a network."""
 
     def bind(self, address: Address, limit_bytes: int) -> DatagramSocket:
         """A socket for sending and receiving, allowed to send to broadcast addresses."""
 
     def hear_broadcasts(self, address: Address, limit_bytes: int) -> DatagramSocket:
-        """A socket that hears what is sent to a broadcast address, beside others on the same machine."""
+        """A socket that receives what is sent to a broadcast address, beside others on the same machine."""
 
     async def resolve(self, host: str, port: int) -> Iterable[Address]:
         """Numeric addresses of a name; `OSError` if there are none (now)."""

@@ -5,7 +5,7 @@ floor that a core depends on is played in its simplest honest form: OfferToken b
 address that it was minted for, and a JoinReq is `token_valid` if it comes from that address with that token.
 
     network = GossipNetwork(random_seed=7)
-    names = network.start(5)                the first is everybody's seed
+    names = network.start(5)                the first is the seed of all others
     network.run_until(lambda: network.is_full_mesh(), limit_ms=30_000)
     network.kill(names[0])
     network.run(10_000)
@@ -129,7 +129,7 @@ class GossipNetwork:
         generation: int = 1,
         identity: int | None = None,
     ) -> Node:
-        """Start a node; `seeds` are numbers of nodes, `identity` makes it the twin of another."""
+        """Start a node; `seeds` are numbers of nodes, `identity` makes it a second instance of another."""
         name = node_id(number if identity is None else identity)
         info = NodeInfo(name, address_of(number), Incarnation(generation, 0), capacity, metadata)
         node = self.nodes.get(number)

@@ -6,8 +6,8 @@
 
 Times are fractions of the whole story (see `Phases`). Everything runs the production core; what is measured is what the
 nodes themselves report (`MembershipChanged`) and what they send. A crash counts as declared by a node when that node
-holds it for dead; it must be by all that listed the crashed one when it crashed, and a while later nobody at all may
-list it among the living, whoever heard of it from whom.
+holds the crashed one dead. All nodes that listed it when it crashed must declare it, and a while later no node at all
+may list it as live.
 
 *Load.* Messages, and bytes on the wire, per member and period. Encoding costs more than deciding, so in large groups
 only every so many-th message is encoded, with the production encoder, and stands for the others. The simulation signs
@@ -70,7 +70,7 @@ class Load:
             self._bytes += wire_bytes(message)
 
     def end_of_period(self, members: int) -> None:
-        """A period is over, in which so many members ran: of a small group nobody may have begun yet."""
+        """A period is over, in which so many members ran: of a small group none may have begun yet."""
         each = self._bytes / self._encoded if self._encoded else 0.0
         self.messages_by_period.append(self._messages / members if members else 0.0)
         self.bytes_by_period.append(self._messages * each / members if members else 0.0)

@@ -129,7 +129,7 @@ def _departure_bytes(node_id: NodeId, incarnation: Incarnation) -> bytes:
 def sign_keys(news: KeyringUpdate, key: Ed25519PrivateKey) -> KeyringUpdate:
     """The chain as the word of the node of this key."""
     public_key = key.public_key().public_bytes_raw()
-    return KeyringUpdate(news.chain, node_id_of(public_key), public_key + key.sign(_keys_bytes(news.chain)))
+    return KeyringUpdate(news.keyring, node_id_of(public_key), public_key + key.sign(_keys_bytes(news.keyring)))
 
 
 def _holds_keys(news: KeyringUpdate) -> bool:
@@ -138,7 +138,7 @@ def _holds_keys(news: KeyringUpdate) -> bool:
     if len(news.credential) != CREDENTIAL_BYTES or node_id_of(public_key) != news.teller:
         return False
     try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _keys_bytes(news.chain))
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _keys_bytes(news.keyring))
     except (InvalidSignature, ValueError):
         return False
     return True
@@ -341,7 +341,7 @@ class Signer:
     def _told_keys(self, news: KeyringUpdate) -> KeyringUpdate:
         if news.credential:
             return news
-        if self._keys is None or self._keys.chain != news.chain:
+        if self._keys is None or self._keys.keyring != news.keyring:
             self._keys = sign_keys(news, self.key)
         return self._keys
 

@@ -60,8 +60,8 @@ class Farm:
             "seeds": tuple(endpoint(seed.info.address) for seed in seeds),
         }
         given = defaults | settings
-        if "key_ring" in given:
-            given["key"] = given.pop("key_ring")
+        if "keyring" in given:
+            given["key"] = given.pop("keyring")
         group: Group = await self._nursery.start(self._run, given)
         return group
 

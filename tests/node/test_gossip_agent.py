@@ -44,8 +44,8 @@ BROADCAST = Address("127.255.255.255", 7946)
 async def test_a_join_takes_a_token_and_ends_with_both_sides_knowing_each_other() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
-        seed = await farm.start(key_ring=None, insecure=True)
-        alice = await farm.start(seed, key_ring=None, insecure=True)
+        seed = await farm.start(keyring=None, insecure=True)
+        alice = await farm.start(seed, keyring=None, insecure=True)
         await until_all_see_all([seed, alice])
         assert [datagram[0] for _, _, datagram in network.sent[:4]] == [
             Code.JOIN_REQ,
@@ -122,7 +122,7 @@ async def test_agents_without_seeds_find_each_other_by_broadcast() -> None:
 async def test_another_farm_on_the_same_broadcast_domain_stays_apart_and_is_counted() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         ours = [await farm.start(broadcast=BROADCAST) for _ in range(2)]
-        theirs = [await farm.start(broadcast=BROADCAST, key_ring=Keyring.of(b"another" + bytes(25))) for _ in range(2)]
+        theirs = [await farm.start(broadcast=BROADCAST, keyring=Keyring.of(b"another" + bytes(25))) for _ in range(2)]
         await until_all_see_all(ours)
         await until_all_see_all(theirs)
         for agent in (*ours, *theirs):
@@ -224,7 +224,7 @@ async def test_a_flood_keeps_no_request_from_its_turn_and_no_broadcast_queue_gro
 
 @in_simulated_time
 async def test_broadcasts_that_the_owner_has_no_time_for_are_dropped_beyond_a_bound_and_counted() -> None:
-    network, settings = MemoryNetwork(), GroupSettings(bind=Address("127.0.0.1", 0), key_ring=RING)
+    network, settings = MemoryNetwork(), GroupSettings(bind=Address("127.0.0.1", 0), keyring=RING)
     socket, broadcast_socket = network.bind(settings.bind, 1400), network.hear_broadcasts(BROADCAST, 1400)
     discovery, signer = Discovery(BROADCAST, broadcast_socket), Signer(Ed25519PrivateKey.generate())
     transport = Transport(settings, signer, RING, socket, discovery, lambda _: None)

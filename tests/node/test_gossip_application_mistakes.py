@@ -156,12 +156,12 @@ async def test_whom_admit_refuses_with_a_nak_of_its_own_stays_outside_without_an
 
 @in_simulated_time
 async def test_a_ring_changed_that_raises_is_an_alarm_and_the_member_goes_on() -> None:
-    def ring_changed(_ring: Keyring) -> None:
+    def keyring_changed(_ring: Keyring) -> None:
         raise ZeroDivisionError("division by zero")
 
     network = MemoryNetwork()
     async with (
-        gossip.open(HOME, key=RING, ring_changed=ring_changed, network=network) as alice,
+        gossip.open(HOME, key=RING, keyring_changed=keyring_changed, network=network) as alice,
         gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as boris,
     ):
         await until_member(alice, boris)

@@ -243,7 +243,7 @@ async def test_a_restart_does_not_bring_the_old_key_back(tmp_path: Path) -> None
     changed: list[Keyring] = []
     async with running_farm(MemoryNetwork()) as farm:
         seed = await farm.start()
-        alice = await farm.start(seed, state_directory=tmp_path, ring_changed=changed.append)
+        alice = await farm.start(seed, state_directory=tmp_path, keyring_changed=changed.append)
         await until_all_see_all([seed, alice])
         name = await _rotate(seed)
         await until_everywhere(KeyManager(seed))
@@ -269,7 +269,7 @@ async def test_a_later_key_in_the_configuration_counts_and_is_told_to_the_others
         chain = seed.keyring
         assert chain is not None
         later = chain.install(b"a key made by hand, thirty-two..").use(b"a key made by hand, thirty-two..")
-        again = await farm.start(seed, state_directory=tmp_path, key_ring=later, bind=address)
+        again = await farm.start(seed, state_directory=tmp_path, keyring=later, bind=address)
         await until_all_see_all([seed, again])
         with trio.fail_after(60):
             while len(primaries([seed, again])) > 1:  # noqa: ASYNC110 - what others hold has no event here
@@ -285,7 +285,7 @@ async def test_keys_that_cannot_be_kept_are_used_all_the_same_and_raise_an_alarm
 
     async with running_farm(MemoryNetwork()) as farm:
         seed = await farm.start()
-        alice = await farm.start(seed, ring_changed=full)
+        alice = await farm.start(seed, keyring_changed=full)
         await until_all_see_all([seed, alice])
         await KeyManager(seed).install()
         alarm = None
@@ -319,7 +319,7 @@ async def test_the_next_step_waits_for_every_member_unless_forced() -> None:
 @in_simulated_time
 async def test_a_group_in_clear_has_no_keys() -> None:
     async with running_farm(MemoryNetwork()) as farm:
-        agent = await farm.start(key_ring=None, insecure=True)
+        agent = await farm.start(keyring=None, insecure=True)
         with pytest.raises(KeyringError, match="in clear"):
             await KeyManager(agent).install()
 
@@ -331,7 +331,7 @@ async def test_the_keys_of_another_farm_in_the_state_directory_are_not_taken(tmp
         await _rotate(agent)
         await farm.crash(agent)
         other = Keyring.of(b"the key of a farm somewhere else")
-        moved = await farm.start(state_directory=tmp_path, key_ring=other)
+        moved = await farm.start(state_directory=tmp_path, keyring=other)
         assert primaries([moved]) == {other.primary}
 
 

@@ -55,7 +55,7 @@ async def test_keys_told_by_a_copy_of_the_key_alone_are_dropped_counted_and_told
         news = rotated(agents[0], b"x" * 32)
         told_of_refusals(agents[0])
         # When: it tells keys unsigned, in a member's name, and signed by an identity of its own, a hundred times.
-        for forged in (news, KeyringUpdate(news.chain, agents[1].node_id, sign_keys(news, thief).credential)):
+        for forged in (news, KeyringUpdate(news.keyring, agents[1].node_id, sign_keys(news, thief).credential)):
             network.deliver(sealed(forged), PLACE, agents[0].info.address)
         await until_counted(agents[0], "forged", 2)
         for _ in range(100):
@@ -77,7 +77,7 @@ async def test_recorded_key_news_of_a_member_changes_nothing_when_it_is_played_a
         network.deliver(sealed(first), PLACE, agents[1].info.address)
         await trio.sleep(1)
         assert {primary(agent) for agent in agents} == {b"1" * 32}
-        await agents[0].change_keyring(rotated(agents[0], b"2" * 32).chain)
+        await agents[0].change_keyring(rotated(agents[0], b"2" * 32).keyring)
         await trio.sleep(1)
         rings = [agent.keyring for agent in agents]
         # When: the first news is played again, while the key that it was sealed with still opens.
@@ -98,7 +98,7 @@ async def test_a_member_that_was_deaf_for_a_whole_rotation_gets_the_ring_in_a_bo
         await until_all_see_all(agents)
         deaf = agents[2]
         network.cut_off.add(deaf.info.address)
-        chain = rotated(agents[0], b"n" * 32).chain
+        chain = rotated(agents[0], b"n" * 32).keyring
         await agents[0].change_keyring(chain)
         await trio.sleep(1)
         await agents[0].change_keyring(chain.remove(RING.primary))
@@ -122,7 +122,7 @@ async def test_no_box_is_made_for_a_member_that_may_not_send_keys_itself() -> No
         agents = await farm.start_many(2, may_tell_keys=lambda node_id: node_id in members)
         await until_all_see_all(agents)
         members.add(agents[0].node_id)
-        chain = rotated(agents[0], b"n" * 32).chain
+        chain = rotated(agents[0], b"n" * 32).keyring
         network.cut_off.add(agents[1].info.address)
         await agents[0].change_keyring(chain)
         await agents[0].change_keyring(chain.remove(RING.primary))

@@ -50,7 +50,7 @@ async def test_agents_without_seeds_find_each_other_by_broadcast_and_another_far
     async with running_farm() as farm:
         ours = [await farm.start(broadcast=broadcast) for _ in range(3)]
         another = Keyring.of(b"the key of another farm nearby..")
-        theirs = [await farm.start(broadcast=broadcast, key_ring=another) for _ in range(2)]
+        theirs = [await farm.start(broadcast=broadcast, keyring=another) for _ in range(2)]
         await until_all_see_all(ours)
         await until_all_see_all(theirs)
         for agent in (*ours, *theirs):

@@ -59,7 +59,7 @@ HOME = Address("127.0.0.1", 7946)
         ({"random_seed": "x"}, "random_seed = 'x' (str)", "a whole number"),
         ({"interface": 2}, "interface = 2 (int)", "name of an interface"),
         ({"admit": None}, "admit = None (NoneType)", "a function"),
-        ({"ring_changed": 3}, "ring_changed = 3 (int)", "a function"),
+        ({"keyring_changed": 3}, "keyring_changed = 3 (int)", "a function"),
         ({"capacty": 5}, "capacty", "no such setting"),
     ],
 )

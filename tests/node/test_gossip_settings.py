@@ -24,7 +24,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is bound to it: it is what the te
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"key_ring": None}, "farm key"),
+        ({"keyring": None}, "farm key"),
         ({"insecure": True}, "farm key"),
         ({"capacity": 0}, "capacity = 0"),
         ({"metadata": b"m" * 513}, "513 bytes, the limit is 512"),
@@ -45,7 +45,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is bound to it: it is what the te
 )
 def test_a_setting_that_cannot_work_is_named(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        GroupSettings(**{"bind": HOME, "key_ring": RING, **settings})
+        GroupSettings(**{"bind": HOME, "keyring": RING, **settings})
     assert words in str(caught.value)
 
 
@@ -54,7 +54,7 @@ def test_public_addresses_are_fine_where_the_operator_says_so() -> None:
         bind=Address(EVERYWHERE, 7946),
         advertise=Address("8.8.8.8", 7946),
         seeds=("8.8.4.4:7946", "seed.example:7946"),
-        key_ring=RING,
+        keyring=RING,
         allow_wan=True,
     )
     assert config.advertise == Address("8.8.8.8", 7946)

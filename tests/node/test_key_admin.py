@@ -48,7 +48,7 @@ async def staged(directory: Path) -> AsyncIterator[Stage]:
     save_farm_key(directory / "farm.key", farm_key)
     network = MemoryNetwork()
     async with running_farm(network) as farm:
-        agents = await farm.start_many(2, key_ring=farm_key.key_ring)
+        agents = await farm.start_many(2, keyring=farm_key.key_ring)
         agents[1].set_metadata(encode_metadata(NodeMetadata(cluster="farm", name="boris", role=RoleHint.ELIGIBLE)))
         await until_all_see_all(agents)
         trace = EventLog("alice", lambda: 0)

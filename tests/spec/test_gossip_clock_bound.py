@@ -74,7 +74,7 @@ def test_a_clock_ahead_of_the_time_of_day_is_refused_until_that_has_come() -> No
     assert (story.swim.keyring, story.dropped("bad-keyring")) == (FIRST, 1)
     story.now += 60_000
     story.hear(1, news)
-    assert story.swim.keyring == news.chain
+    assert story.swim.keyring == news.keyring
 
 
 def test_events_after_a_far_lie_reach_the_members_that_missed_it() -> None:

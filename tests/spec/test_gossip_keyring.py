@@ -56,7 +56,7 @@ def ping_with(story: Story, by: int, digest: bytes) -> PingRequest:
 
 def used(effects: list[Effect]) -> list[Keyring]:
     """The chains that the agent is told to use."""
-    return [each.chain for each in effects if isinstance(each, UseKeyring)]
+    return [each.keyring for each in effects if isinstance(each, UseKeyring)]
 
 
 # -- the chain ---------------------------------------------------------------------------------------------------------
