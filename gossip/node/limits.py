@@ -44,7 +44,7 @@ ERRORS_BURST: Final = 100.0
 FOREIGN_SENDERS_LIMIT: Final = 8
 FOREIGN_VERSION_STANDS_MS: Final = 60_000
 FOREIGN_VERSION_ALARMS_PER_SECOND: Final = 1 / 5
-"""Anybody can forge senders, and each new one changes the alarm's text."""
+"""Any machine can forge senders, and each new one changes the alarm's text."""
 
 
 class SourceLimit:

@@ -1,8 +1,8 @@
 """Words that do not come back: names and phrases for which the project has a plain word (`words.toml`).
 
 The table `plain` names each word and what stands in its place. A word is found in prose and in identifiers, because an
-underscore counts as a space: "key room" finds `key_room` as well. `*` stands for the rest of a word: "command*" finds
-"commands". A word with a capital is found only as it is spelled, any other one in any case. All tracked texts are
+underscore counts as a space: "old name" finds `old_name` as well. `*` stands for the rest of a word: "name*" finds
+"names". A word with a capital is found only as it is spelled, any other one in any case. All tracked texts are
 searched, and the names of the files. `kept` and `not_yet` name the paths below which a word may stand.
 
 `python -m tests.structure.words` prints what it finds and then ends with status 1. `make check` runs it.

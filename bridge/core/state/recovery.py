@@ -24,7 +24,7 @@ from bridge.core.membership.admission import Admitted, raft_id_of
 from bridge.core.state.farm_state import Choice, FarmState, MasterState
 
 SURVIVOR_ID = 1
-NOBODY_ID = 0
+NO_SERVER_ID = 0
 """The Raft id of a publisher that is not in the new cluster: no server has it."""
 
 
@@ -85,7 +85,7 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
 def _recovered_master(master: MasterState, old_id: int | None) -> MasterState:
     publication = master.publication
     if publication is not None:
-        publication = replace(publication, server_id=SURVIVOR_ID if publication.server_id == old_id else NOBODY_ID)
+        publication = replace(publication, server_id=SURVIVOR_ID if publication.server_id == old_id else NO_SERVER_ID)
     chosen = old_id is not None and master.choice.server_id == old_id
     return replace(master, choice=Choice(SURVIVOR_ID if chosen else None), publication=publication)
 

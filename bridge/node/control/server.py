@@ -3,15 +3,14 @@
     accept ─▶ one task per connection: read one request whole ─▶ Routes.answer ─▶ send ─▶ next request (keep-alive)
 
 The socket's mode (0600), its directory's (0700) and the kernel's word on who connects (this user or root) are the
-access control. A TCP port is one more way in and is opened only on an operator's word:
-then with TLS, and with a token in every request that says what its sender may do (`bridge.node.control.access`).
-Clients of TCP have places of their own, so that strangers cannot keep the node's own user out, and those who have shown
-a token have others than those who have not (`bridge.node.control.places`). Without a token nothing but the head of a
-request is read. Everything is bounded: connections at a time, bytes of a head, of a body and of all bodies together,
-requests on one connection, and the time for a client to say something, to finish what it began and to take its
-answer. Whoever breaks a bound loses the connection and is counted;
-nobody else notices. Requests on one connection are answered strictly in order, and the next one is not read before the
-last was answered, so that a client can never pile up work.
+access control. A TCP port is one more way in and is opened only on an operator's word: then with TLS, and with a token
+in every request that says what its sender may do (`bridge.node.control.access`). Clients of TCP have places of their
+own, so that strangers cannot keep the node's own user out, and those who have shown a token have others than those who
+have not (`bridge.node.control.places`). Without a token nothing but the head of a request is read. Everything is
+bounded: connections at a time, bytes of a head, of a body and of all bodies together, requests on one connection, and
+the time for a client to say something, to finish what it began and to take its answer. A client that breaks a bound
+loses the connection and is counted; no other notices. Requests on one connection are answered strictly in order, and
+the next one is not read before the last was answered, so that a client can never pile up work.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -200,7 +199,7 @@ class ControlServer:
 
     async def _converse(self, stream: trio.abc.Stream, client: _Client | None) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
-        # Who has not shown a token yet may be anybody, and must not keep a place for as long as a known client may.
+        # A client that has not shown a token yet must not keep a place for as long as a known one may.
         patience_s = self._limits.idle_s if client is None else self._stranger_s
         for remaining in range(self._limits.requests_per_connection, 0, -1):
             with self._body() as body:
