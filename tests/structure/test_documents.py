@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.node.settings.table import SETTINGS
 from tests.reference import site
 from tests.structure.raft_rules import ROOT, definitions_in
 
@@ -25,6 +26,7 @@ LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"(?<![\w/.-])docs/[\w/-]+\.md")
 SECTION = re.compile(rf"({NAMED.pattern})`?,? (?:says )?(?:under )?['\"]([^'\"]+)['\"]")
+PACKAGE = "(?:gossip|consensus|bridge|pipeline|benchmarks|tests)"
 MENTIONED = re.compile(r"`([\w/.-]+\.md)`")
 READ = {".py", ".toml", ".md", ".txt", ".go", ".java", ".json", ""}
 
@@ -153,3 +155,28 @@ def test_each_class_of_the_glossary_is_defined_once() -> None:
         for definition in definitions_in(path)
     )
     assert {name: defined[name] for name in named if defined[name] != 1} == {}
+
+
+def named_modules(text: str) -> set[str]:
+    """The files and dotted names of this project that a text names in backquotes; a setting looks like one."""
+    return set(re.findall(rf"`({PACKAGE}/[\w/]+\.py)\b", text)) | set(re.findall(rf"`({PACKAGE}(?:\.\w+)+)[`(]", text))
+
+
+def resolves(name: str) -> bool:
+    """Whether a file exists, or a dotted name is a package, a module, or a name in one."""
+    if "/" in name:
+        return (ROOT / name).exists()
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        place, rest = ROOT.joinpath(*parts[:length]), ".".join(parts[length:])
+        if place.with_suffix(".py").exists():
+            return not rest or rest in definitions(place.with_suffix(".py"))
+        if place.is_dir():
+            return not rest or rest.split(".")[0] in (place / "__init__.py").read_text(encoding="utf-8")
+    return False
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_modules_that_a_document_names_exist(document: Path) -> None:
+    named = named_modules(document.read_text(encoding="utf-8"))
+    assert sorted(name for name in named - SETTINGS.keys() if not resolves(name)) == []
