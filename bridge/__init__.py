@@ -4,14 +4,5 @@ Three floors, and imports point only one way: `core` (pure decisions) <- `wire` 
 above them `tui` and `cli`, the operator's surfaces.
 """
 
-from importlib import metadata
-
-DISTRIBUTION = "garlicfarm"
-
-
-def version() -> str:
-    """The version that is installed."""
-    try:
-        return metadata.version(DISTRIBUTION)
-    except metadata.PackageNotFoundError:
-        return "unknown"
+VERSION = "0.1.0"
+"""Of the distribution; pyproject.toml reads it here."""

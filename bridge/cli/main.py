@@ -11,7 +11,7 @@ from importlib import import_module
 
 import click
 
-from bridge import version
+from bridge import VERSION
 from bridge.cli.failure import REFUSED
 from bridge.cli.printing import echo, guard_output
 
@@ -94,7 +94,7 @@ class LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage.",
 )
-@click.version_option(version=version(), prog_name="garlicfarm")
+@click.version_option(version=VERSION, prog_name="garlicfarm")
 def cli() -> None:
     """Routers that stand in for one another: they find each other, agree, and publish one Meta LeaseSet2."""
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from bridge import version
+from bridge import VERSION
 from bridge.core.formation.founding import FormationNotice, Founding
 from bridge.node.local_node import Beginning, LocalNode
 from bridge.node.membership.admissions import AdmissionStore
@@ -90,7 +90,7 @@ async def join(
             provider=provider,
             own_metadata=own_metadata,
             member_directory=directory,
-            user_messages=UserMessages(provider, directory, local.trace, {"ping": name, "version": version()}),
+            user_messages=UserMessages(provider, directory, local.trace, {"ping": name, "version": VERSION}),
             forming=forming,
             peers=peers,
             farm_keys=farm_keys,

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from bridge import version
+from bridge import VERSION
 from bridge.api.build_view import FarmInputs, Link, ViewInputs, build_view
 from bridge.api.trace import event_text
 from bridge.api.view import EventView, FarmIdentity, FarmView, NodeView, Phase
@@ -36,7 +36,6 @@ class ViewBuilder:
         self._control_counters = control_counters
         self._is_stopping = is_stopping
         self._started_at = time.monotonic()
-        self._version = version()
         self._addresses: dict[str, str] = {}
 
     def build(self) -> FarmView:
@@ -85,7 +84,7 @@ class ViewBuilder:
             raft_id=None if farm is None else farm.replica.server_id,
             generation=provider.generation,
             pid=os.getpid(),
-            version=self._version,
+            version=VERSION,
             uptime_ms=int((time.monotonic() - self._started_at) * 1000),
             phase=self._phase(farm),
             control_address=str(configuration.state_dir / SOCKET_NAME),
