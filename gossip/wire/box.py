@@ -15,7 +15,7 @@ seed, which is what Ed25519 itself computes with (RFC 8032, section 5.1.5). One 
 derived key hashes the shared secret, as here: E. Thormarker, "On using the same key pair for Ed25519 and an X25519
 based KEM", 2021.
 
-A box says nothing about who sealed it. What it holds is signed by who tells it.
+A box does not prove who sealed it. The keyring update in it has the sender's signature.
 """
 
 from hashlib import sha512
@@ -33,7 +33,7 @@ from gossip.wire.codec import Code
 from gossip.wire.seal import PREFIX_BYTES, TAG_BYTES, prefix
 
 MARK: Final = bytes(KEY_ID_BYTES)
-"""Stands where sealed datagrams name their key."""
+"""In place of the key id of sealed datagrams."""
 _CODE: Final = bytes([Code.KEYRING_UPDATE])
 _PUBLIC_BYTES: Final = 32
 _HEADER_BYTES: Final = PREFIX_BYTES + KEY_ID_BYTES + _PUBLIC_BYTES
@@ -49,14 +49,14 @@ class BoxError(ValueError):
 
 
 def is_boxed(datagram: bytes, label: bytes) -> bool:
-    """Whether this is a box of the farm of this label. Says nothing about whom it is for."""
+    """Whether this is a box of the farm of this label, for whichever identity."""
     return (
         datagram[:1] == _CODE and datagram[: PREFIX_BYTES + KEY_ID_BYTES] == prefix(Code.KEYRING_UPDATE, label) + MARK
     )
 
 
 def box(plain: bytes, recipient: bytes, label: bytes) -> bytes:
-    """The datagram in which `plain` (code and body) travels to the holder of this Ed25519 public key; or `BoxError`."""
+    """The box with `plain` (code and body) for the holder of this Ed25519 public key; or `BoxError`."""
     ephemeral = X25519PrivateKey.generate()
     public = ephemeral.public_key().public_bytes_raw()
     try:
@@ -68,7 +68,7 @@ def box(plain: bytes, recipient: bytes, label: bytes) -> bytes:
 
 
 def unbox(datagram: bytes, identity: Ed25519PrivateKey) -> bytes:
-    """The plain datagram out of a box for this identity; raises `BoxError` only."""
+    """The plain datagram in a box for this identity; raises `BoxError` only."""
     if len(datagram) < _HEADER_BYTES + TAG_BYTES:
         raise BoxError("too short for a box")
     header, sealed = datagram[:_HEADER_BYTES], datagram[_HEADER_BYTES:]
@@ -82,7 +82,7 @@ def unbox(datagram: bytes, identity: Ed25519PrivateKey) -> bytes:
 
 
 def x25519_public(public_key: bytes) -> bytes:
-    """The Ed25519 public key as an X25519 one; `BoxError` for what is no point of the curve."""
+    """The Ed25519 public key as an X25519 one; `BoxError` if it is no point of the curve."""
     if len(public_key) != _PUBLIC_BYTES:
         raise BoxError(f"a public key has {_PUBLIC_BYTES} bytes")
     y = int.from_bytes(public_key, "little") % _SIGN_BIT

@@ -1,23 +1,24 @@
-"""Who said it: Ed25519 signatures over what a node says about itself.
+"""Ed25519 signatures over what a node says about itself.
 
-A node's identity is an Ed25519 key, its `NodeId` the first 8 bytes of the key's SHA-256. The credential of a `NodeInfo`
-is the public key and a signature over all of its other fields, so that the info stays provable however many hops it
-travels. The farm's key alone would not do: whoever steals one router's key file could then speak for every router.
+A node's identity is an Ed25519 key; its `NodeId` is the first 8 bytes of the key's SHA-256. The credential of a
+`NodeInfo` is the public key and a signature over all other fields, so every receiver can verify the info, however many
+hops it took. The farm's key alone does not suffice: with a stolen key file one could then speak for every router.
 
 What a holder of the farm's key can and cannot do to *another* node:
 
-- cannot announce it, change its address, metadata or incarnation, or revive it: an `AliveUpdate`, `JoinReq`, `JoinAck`,
-  `Broadcast` or sample counts only with that node's own signature;
-- cannot send its `Leave`, nor tell others that it left: a departure is signed for that purpose alone, over the
-  incarnation that leaves, and the signature travels with the update, so that all who hear of it can check it;
-- cannot tell keys in its name: keyring updates is signed by who tells it, and the application says whose counts;
-- cannot stop it by posing as its twin: a live twin proves that it holds the identity's key (`conflict_proof`);
-- can *accuse* it: a verdict (suspect, dead) is somebody's opinion and not signed by its subject.
-  The subject hears of it and refutes it with a higher signed incarnation, as with every false suspicion. Against a
-  member that accuses without end the answer is eviction.
+- It cannot announce the node, change its address, metadata or incarnation, or revive it. An `AliveUpdate`, `JoinReq`,
+  `JoinAck`, `Broadcast` or sample needs the node's own signature.
+- It cannot send the node's `Leave`, nor tell others that the node left. A departure has a signature of its own over the
+  incarnation that leaves. The signature travels with the update, so every receiver can verify it.
+- It cannot send keys in the node's name. The sender signs a keyring update, and the application decides whose it takes.
+- It cannot stop the node by posing as a second process of the same identity: such a process must prove that it holds
+  the identity's key (`conflict_proof`).
+- It can *accuse* the node. A verdict (suspect, dead) is another member's opinion and has no signature of its subject.
+  The subject refutes it with a higher signed incarnation, as it does every false suspicion. A member that accuses
+  without end has to be evicted.
 
-Verification costs about 0.1 ms and samples repeat the same infos for ever, so `Verifier` remembers what it has found
-true, within a bound; what was found false is not remembered, since its forms are endless.
+A verification takes about 0.1 ms, and samples repeat the same infos. So `Verifier` remembers what it found true, within
+a bound. It does not remember what it found false: forgeries have endless forms.
 """
 
 from collections import OrderedDict
@@ -55,8 +56,9 @@ PUBLIC_KEY_BYTES: Final = 32
 CREDENTIAL_BYTES: Final = PUBLIC_KEY_BYTES + 64
 LIFE_BYTES: Final = 16
 VERIFIED_LIMIT: Final = 1024
-"""Each keeps an info, 0.8 kB, which a large directory holds as another object. An update is heard from several members
-within seconds, and so are few enough different ones; to verify a sample anew costs a few checks a second."""
+"""Each entry keeps an info of 0.8 kB, which in a large group the directory holds as another object. Several members
+send the same update within seconds; for that this limit is enough. Samples of a larger group cost a few verifications
+a second."""
 SIGNED_LIMIT: Final = 8
 
 
@@ -67,7 +69,7 @@ class Purpose(Enum):
     LEAVING = b"garlic farm, gossip 1: leaving\x00"
     """Over a whole info, in the introductions of a group without datagrams."""
     DEPARTURE = b"garlic farm, gossip 1: departure\x00"
-    """Over node id and incarnation alone, since it is told by many and must be short."""
+    """Over node id and incarnation alone: many members pass it on, so it must be short."""
     IDENTITY_CONFLICT = b"garlic farm, gossip 1: twin\x00"
     KEYS = b"garlic farm, gossip 1: keys\x00"
 
@@ -77,7 +79,7 @@ class ForgedError(Exception):
 
 
 def node_id_of(public_key: bytes) -> NodeId:
-    """The name that follows from an identity's public key."""
+    """The node id that belongs to an identity's public key."""
     return NodeId(sha256(public_key).digest()[:NODE_ID_BYTES])
 
 
@@ -95,31 +97,29 @@ def sign(info: NodeInfo, key: Ed25519PrivateKey, purpose: Purpose = Purpose.PRES
 
 def verify(info: NodeInfo, purpose: Purpose = Purpose.PRESENCE) -> bool:
     """Whether the node that `info` names signed it for `purpose`."""
-    public_key, signature = info.credential[:PUBLIC_KEY_BYTES], info.credential[PUBLIC_KEY_BYTES:]
-    if len(info.credential) != CREDENTIAL_BYTES or node_id_of(public_key) != info.node_id:
+    return _is_signed(info.credential, info.node_id, _signed_bytes(info, purpose))
+
+
+def _is_signed(credential: bytes, node_id: NodeId, content: bytes) -> bool:
+    """Whether the credential, public key and signature, shows that the node signed this content."""
+    public_key, signature = credential[:PUBLIC_KEY_BYTES], credential[PUBLIC_KEY_BYTES:]
+    if len(credential) != CREDENTIAL_BYTES or node_id_of(public_key) != node_id:
         return False
     try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _signed_bytes(info, purpose))
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, content)
     except (InvalidSignature, ValueError):
         return False
     return True
 
 
 def departure_proof(key: Ed25519PrivateKey, node_id: NodeId, incarnation: Incarnation) -> bytes:
-    """What shows everybody that the node of this key left in this incarnation: public key, signature."""
+    """The proof that the node of this key left in this incarnation: public key and signature."""
     return key.public_key().public_bytes_raw() + key.sign(_departure_bytes(node_id, incarnation))
 
 
 def proves_departure(proof: bytes, node_id: NodeId, incarnation: Incarnation) -> bool:
-    """Whether `node_id` itself said that it leaves in this incarnation."""
-    public_key, signature = proof[:PUBLIC_KEY_BYTES], proof[PUBLIC_KEY_BYTES:]
-    if len(proof) != CREDENTIAL_BYTES or node_id_of(public_key) != node_id:
-        return False
-    try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _departure_bytes(node_id, incarnation))
-    except (InvalidSignature, ValueError):
-        return False
-    return True
+    """Whether `node_id` signed that it leaves in this incarnation."""
+    return _is_signed(proof, node_id, _departure_bytes(node_id, incarnation))
 
 
 def _departure_bytes(node_id: NodeId, incarnation: Incarnation) -> bytes:
@@ -127,21 +127,14 @@ def _departure_bytes(node_id: NodeId, incarnation: Incarnation) -> bytes:
 
 
 def sign_keys(news: KeyringUpdate, key: Ed25519PrivateKey) -> KeyringUpdate:
-    """The chain as the word of the node of this key."""
+    """The keyring, signed by the node of this key."""
     public_key = key.public_key().public_bytes_raw()
     return KeyringUpdate(news.keyring, node_id_of(public_key), public_key + key.sign(_keys_bytes(news.keyring)))
 
 
 def _holds_keys(news: KeyringUpdate) -> bool:
-    """Whether the teller itself said so."""
-    public_key, signature = news.credential[:PUBLIC_KEY_BYTES], news.credential[PUBLIC_KEY_BYTES:]
-    if len(news.credential) != CREDENTIAL_BYTES or node_id_of(public_key) != news.teller:
-        return False
-    try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _keys_bytes(news.keyring))
-    except (InvalidSignature, ValueError):
-        return False
-    return True
+    """Whether the sender that it names signed it."""
+    return _is_signed(news.credential, news.teller, _keys_bytes(news.keyring))
 
 
 def _keys_bytes(chain: Keyring) -> bytes:
@@ -149,7 +142,7 @@ def _keys_bytes(chain: Keyring) -> bytes:
 
 
 def conflict_proof(key: Ed25519PrivateKey, life: bytes, nonce: int) -> bytes:
-    """What shows somebody who holds the same identity that we hold it too: life, public key, signature.
+    """The proof for another process of the same identity that this one holds the key: life, public key, signature.
 
     Anybody can make a node sign by asking it in its own name. So the proof says in which life (`LIFE_BYTES` random
     ones, new at each start) it was made: a node does not take its own for that of a twin.
@@ -160,14 +153,7 @@ def conflict_proof(key: Ed25519PrivateKey, life: bytes, nonce: int) -> bytes:
 def proves_conflict(proof: bytes, node_id: NodeId, lives: Collection[bytes], nonce: int) -> bool:
     """Whether some other process than the one of these `lives` holds the key of `node_id` and answers `nonce`."""
     theirs, credential = proof[:LIFE_BYTES], proof[LIFE_BYTES:]
-    public_key, signature = credential[:PUBLIC_KEY_BYTES], credential[PUBLIC_KEY_BYTES:]
-    if len(credential) != CREDENTIAL_BYTES or theirs in lives or node_id_of(public_key) != node_id:
-        return False
-    try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, _conflict_bytes(theirs, nonce))
-    except (InvalidSignature, ValueError):
-        return False
-    return True
+    return theirs not in lives and _is_signed(credential, node_id, _conflict_bytes(theirs, nonce))
 
 
 def _conflict_bytes(life: bytes, nonce: int) -> bytes:
@@ -183,11 +169,11 @@ class Verifier:
 
     limit: int = VERIFIED_LIMIT
     verified: OrderedDict[bytes, tuple[NodeInfo | _Departure, Purpose]] = field(default_factory=OrderedDict)
-    """By credential. Bytes know their hash, and decoding hands out one object for one spelling of an info: to find out
-    that it was verified takes a look-up and a comparison of an object with itself."""
+    """By credential. Bytes keep their hash, and the codec returns one object for equal bytes of an info: for an info
+    that was verified this takes a look-up and a comparison of identities."""
 
     def holds(self, info: NodeInfo, purpose: Purpose = Purpose.PRESENCE) -> bool:
-        """Whether the info is its node's own word."""
+        """Whether the node that the info names signed it."""
         credential = info.credential
         found = self.verified.get(credential)
         if found is not None and found[1] is purpose and (found[0] is info or found[0] == info):
@@ -199,7 +185,7 @@ class Verifier:
         return True
 
     def departed(self, node_id: NodeId, incarnation: Incarnation, proof: bytes) -> bool:
-        """Whether this departure is the node's own word."""
+        """Whether the node signed this departure."""
         told = node_id, incarnation
         found = self.verified.get(proof)
         if found is not None and found[1] is Purpose.DEPARTURE and found[0] == told:
@@ -216,7 +202,7 @@ class Verifier:
             self.verified.popitem(last=False)
 
     def authenticate(self, message: Message) -> tuple[Message, int]:
-        """The message as far as it is proved, and how many infos riding on it were not and are left out.
+        """The message without its unproved infos, and how many of them were left out.
 
         An unproved sender is `ForgedError`. An unproved *rider* is dropped alone: the ping that carries it is still a
         sign of life, and to ignore that would turn one forged user message into false suspicions of honest members.
@@ -273,7 +259,7 @@ class Signer:
     node_id: NodeId = field(init=False)
     signed: OrderedDict[tuple[NodeInfo, Purpose], NodeInfo] = field(default_factory=OrderedDict)
     _keys: KeyringUpdate | None = None
-    """The last keyring updates, signed: one change is told to many."""
+    """The last keyring update, signed: one change is sent to many."""
     _departure_of: Incarnation | None = None
     _departure_proof: bytes = b""
 
@@ -281,7 +267,7 @@ class Signer:
         self.node_id = node_id_of(self.key.public_key().public_bytes_raw())
 
     def signed_info(self, info: NodeInfo, purpose: Purpose = Purpose.PRESENCE) -> NodeInfo:
-        """Our own info with its credential, remembered; that of another as it is."""
+        """This node's own info with its credential, remembered; another node's info as it is."""
         if info.node_id != self.node_id:
             return info
         bare = replace(info, credential=b"")
@@ -293,7 +279,7 @@ class Signer:
         return signed
 
     def endorse(self, message: Message) -> Message:
-        """The message with our own infos signed, and without riders that nobody could verify."""
+        """The message with this node's own infos signed, and without infos that no receiver could verify."""
         match message:
             case PingRequest(payload=payload) | PingResponse(payload=payload):
                 endorsed = self._payload(payload)
@@ -333,7 +319,7 @@ class Signer:
         return update if info is update.info else AliveUpdate(info)
 
     def _departed(self, update: VerdictUpdate) -> VerdictUpdate | None:
-        """Our own departure with its proof; that of another without one is nothing to tell."""
+        """This node's own departure with its proof; another's without a proof is not sent on."""
         if update.node_id != self.node_id:
             return None
         return replace(update, proof=self._departure(update.incarnation))

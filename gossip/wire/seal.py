@@ -11,30 +11,35 @@ snapshot) draws a new salt before its next datagram (`begin`, `gossip.node.resum
 *Other farms.* The label is a hash of the farm's founding key. Two farms on one LAN receive each other's datagrams;
 those of another label are counted as such and nothing more.
 
-*Other versions.* Code, version and label stand where they are in every version, so a datagram of another version is
-known before it is opened, presence on the LAN included. If it has this farm's label, operators are told the version and
-the sender's address. The version is not proved then: a stranger can send any. In clear, where there is no label, it is
-code, version and body.
+*Other versions.* Code, version and label keep their places in every version. So a node recognises a datagram of another
+version before it opens it, presence on the LAN included. If the datagram has this farm's label, operators see an alarm
+with the version and the sender's address. The version is not proved then: a stranger can send any. In clear a datagram
+is code, version and body, without a label.
 
-*Receiver.* The sealed part begins with the node id of the receiver, and whoever else gets the datagram drops it before
-it remembers anything: an address says nothing, since strangers choose both addresses of what they replay. It is zeros
-where the sender cannot know whom it speaks to; for which messages that is taken is the codec's to say.
+*Receiver.* The sealed part begins with the node id of the receiver. Every other node drops the datagram before it
+remembers anything. The address cannot serve for this: who replays a datagram chooses both addresses. The field is zero
+if the sender does not know the recipient; `secure_codec` lists the messages that may do this.
 
-*Replay.* Each salt has a window of the last `WINDOW` counters, each taken once. Salts are remembered up to
-`SALT_LIMIT`, the longest unheard forgotten first; only datagrams that open create or refresh an entry, so strangers
-cannot push anything out. A salt that was forgotten, or that this node never heard because it has just started, can be
-replayed once per datagram by somebody who recorded it. No window can prevent that without clocks that agree, so the
-protocol above is built to be indifferent to it: claims are ordered by incarnation, so an old claim loses and an old
-verdict is refuted; answers count only for a sequence number that is outstanding; a join needs a token minted a few
-seconds ago for its address; what answers a join or ends a link names the life of its receiver, and a restart is another
-life; a leaving names the incarnation that left. What remains is one answer to a recorded ping per replay, and, for a
-salt forgotten by a receiver that lives on, one more time the end of a link, which the two then join again. A window
-guards against strangers, not against holders of the farm's key, who can seal under any salt.
+*Replay.* Each salt has a window of the last `WINDOW` counters; each counter is taken once. Up to `SALT_LIMIT` salts are
+remembered; the one that was silent longest is forgotten first. Only datagrams that open create or refresh an entry, so
+strangers cannot push entries out. If a salt was forgotten, or this node has never received it because it just started,
+a recorded datagram can be replayed once. No window prevents that unless clocks agree. So the protocol above does not
+depend on it:
 
-*Rotation.* A ring has a primary key, which seals, and others, which open as well. A retired key opens a JoinReq only:
-the answer, sealed with the same key, can then tell the applicant that its key is out of date. Salts under a retired key
-are not remembered: whoever has an old key could push out the windows of all members. Such a JoinReq may be replayed;
-the answers are limited per source, and all that they do is to repeat that the key is out of date.
+- claims are ordered by incarnation, so an old claim loses, and an old verdict is refuted;
+- an answer counts only if its sequence number is outstanding;
+- a join needs a token that was minted for its address a few seconds ago;
+- what answers a join or ends a link names the generation of its receiver, which a restart raises;
+- a leave names the incarnation that left.
+
+What remains is one answer to a recorded ping per replay. And a receiver that forgot a salt may end a link once more,
+which the two then join again. The window guards against strangers, not against holders of the farm's key, which can
+seal under any salt.
+
+*Rotation.* A ring has a primary key, which seals, and others, which open as well. A retired key opens a JoinReq only,
+so that the answer, sealed with the same key, can say that the applicant's key is out of date. Salts under a retired key
+are not remembered: a holder of an old key could push out the windows of all members. Such a JoinReq may be replayed;
+the answers are limited per source and only repeat that the key is out of date.
 """
 
 from collections import OrderedDict, deque
@@ -55,16 +60,16 @@ SALT_BYTES: Final = 16
 COUNTER_BYTES: Final = 8
 TAG_BYTES: Final = 16
 VERSION: Final = 1
-"""Of everything behind the label: the rest of the header, the seal and the bodies."""
+"""The version of the rest of the header, the seal and the bodies."""
 PREFIX_BYTES: Final = 2 + LABEL_BYTES
 """Code, version and label."""
 HEADER_BYTES: Final = PREFIX_BYTES + KEY_ID_BYTES + SALT_BYTES + COUNTER_BYTES
 OVERHEAD_BYTES: Final = HEADER_BYTES - 1 + NODE_ID_BYTES + TAG_BYTES
 ANYBODY: Final = NodeId(bytes(NODE_ID_BYTES))
-"""The receiver, where the sender cannot know it."""
+"""The receiver, if the sender does not know it."""
 SALT_LIMIT: Final = 4096
 OWN_SALTS_REMEMBERED: Final = 8
-"""Salts of this node whose echoes are still known for its own: a time service steps a clock rarely."""
+"""How many former salts of this node are kept to recognise its own datagrams: it draws new ones rarely."""
 WINDOW: Final = 1024
 _VERSION_BYTE: Final = bytes([VERSION])
 _FARM: Final = slice(1, PREFIX_BYTES)
@@ -136,29 +141,29 @@ class _Window:
 
 @dataclass(slots=True)
 class _Salt:
-    """What is remembered of another node's start under one key."""
+    """The cipher and the window for one salt of another node under one key."""
 
     cipher: ChaCha20Poly1305
     window: _Window = field(default_factory=_Window)
 
 
 class Opened(NamedTuple):
-    """A datagram's plain text, and the id of its key if that is retired, or outdated (open, not primary)."""
+    """A datagram's plain text, and the id of its key if that is retired, or outdated (it opens, but is not primary)."""
 
     plain: bytes
     retired_key_id: bytes = b""
     outdated_key_id: bytes = b""
     names_receiver: bool = False
-    """Sealed for this very node, not for anybody who opens it."""
+    """The datagram is sealed for this node only, not for every node that can open it."""
 
 
 class Envelope(Protocol):
-    """Puts a plain datagram (code byte and body) into its form on the wire and takes it out again."""
+    """Makes the datagram on the wire out of the plain one (code byte and body), and the reverse."""
 
     overhead_bytes: int
 
     def seal(self, plain: bytes, receiver: NodeId = ANYBODY, answered_key_id: bytes = b"") -> bytes:
-        """The datagram as it travels."""
+        """The datagram on the wire."""
 
     def open(self, datagram: bytes) -> Opened:
         """The plain datagram, or `SealError`."""
@@ -188,7 +193,7 @@ class Unsealed:
 
 
 class Sealed:
-    """The envelope of one node's life: its own salt and counter, and the salts of those it hears."""
+    """The envelope of one start of a node: its own salt and counter, and the salts of other nodes."""
 
     overhead_bytes = OVERHEAD_BYTES
 
@@ -203,11 +208,11 @@ class Sealed:
         self._salt_limit = salt_limit
         self._counter = 0
         self._salts: OrderedDict[bytes, _Salt] = OrderedDict()
-        """By key id and salt, as they stand in the header."""
+        """By key id and salt, as in the header."""
         self.use(ring)
 
     def begin(self, salt: bytes) -> None:
-        """Seal under another salt of this node from here on: the counter under the one before may have been used."""
+        """Seal under another salt from now on: a copy of this process may have used the counters under the last."""
         self._salt = salt
         self._own_salts.append(salt)
         self._counter = 0
@@ -227,11 +232,11 @@ class Sealed:
 
     @property
     def salts_remembered(self) -> int:
-        """How many starts of other nodes have a replay window here."""
+        """How many salts of other nodes have a replay window."""
         return len(self._salts)
 
     def seal(self, plain: bytes, receiver: NodeId = ANYBODY, answered_key_id: bytes = b"") -> bytes:
-        """Seal for `receiver`: under the primary key, or another of the ring if that is all that the receiver holds."""
+        """Seal for `receiver` with the primary key, or with another of the ring if the receiver holds only that."""
         if self._counter >= _COUNTER_LIMIT:
             raise OverflowError("the datagram counter is used up: restart the node")
         self._counter += 1
@@ -273,7 +278,7 @@ class Sealed:
         return Opened(plain, b"", b"" if used == self._primary_id else used, names_receiver)
 
     def _require_ours(self, datagram: bytes) -> None:
-        """What can be said without opening: raises the reason, unless it is a JoinReq under a retired key."""
+        """Raise why a datagram is refused unopened; a JoinReq under a retired key is not."""
         if len(datagram) < PREFIX_BYTES:
             raise SealError(Refusal.SHORT)
         if datagram[_LABEL] != self.label:

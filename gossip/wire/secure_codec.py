@@ -1,14 +1,18 @@
-"""One node's way from messages to datagrams and back: the wire floor's parts in their order.
+"""Messages of one node to sealed datagrams and back: the parts of `gossip.wire` in their order.
 
     out   message -> endorse (signatures, join auth) -> encode within the size -> seal for its receiver
-    in    datagram -> open the seal -> decode -> receiver -> authenticate -> token, auth, twin -> Received
+    in    datagram -> open the seal -> decode -> receiver -> authenticate -> token, auth, conflict -> Received
 
-A datagram that names no receiver is taken only where its sender cannot know one: a JoinReq (it is for whoever lives at
-an address), a Broadcast, KeyringUpdate (the same for all, merged in any order), and a response on its way back through
-a helper, which the target was not told the id of and which takes it only for a request that it passed on.
+These messages may name no receiver, since their sender does not always know it:
 
-Whatever is wrong with what came in is one `RefusedError` with a reason to count. The codec does no I/O and is given the
-time, so simulations run it as it is.
+- JoinReq: it is for the node at an address;
+- Broadcast;
+- KeyringUpdate: it is the same for all members, and merges in any order;
+- a response on its way back through a helper. The target does not know the helper's id, and the helper takes it only
+  for a request that it passed on.
+
+If anything is wrong with a datagram, `incoming` raises `RefusedError` with the reason to count. The codec does no I/O
+and is given the time, so simulations run it as it is.
 """
 
 import hmac
@@ -40,15 +44,15 @@ from gossip.wire.token import TOKEN_SECRET_BYTES, TokenMint, join_auth
 
 SECRETS_BYTES: Final = SALT_BYTES + TOKEN_SECRET_BYTES
 BOXES_REMEMBERED: Final = 64
-"""Only authentic boxes are remembered. An older one may be played again: its keys were merged, and change nothing."""
+"""Only boxes that open are remembered. An older one may be replayed: its keys were merged and change nothing."""
 DATAGRAM_LIMIT_BYTES: Final = 1400
 """Fits an Ethernet frame through the usual tunnels: a fragmented datagram is lost when any part is."""
 
 
 class RefusedError(Exception):
-    """A datagram that is not for the core.
+    """A datagram that the core must not see.
 
-    `outdated`: an applicant that must be told so, and the id of its key. `version`: the sender's.
+    `outdated`: the applicant whose key is out of date, and the key's id. `version`: the sender's.
     """
 
     def __init__(self, reason: Refusal, outdated: tuple[NodeInfo, bytes] | None = None, version: int = VERSION) -> None:
@@ -59,16 +63,16 @@ class RefusedError(Exception):
 
 
 class Incoming(NamedTuple):
-    """What the core is told, and how many unproved infos were left out of it."""
+    """The event for the core, and how many unproved infos were left out of it."""
 
     received: Received
     piggyback_left_out: int = 0
     outdated_key_id: bytes = b""
-    """The sender seals with a key that still opens but is no longer the primary: it has to hear of the new one."""
+    """The sender seals with a key that opens but is no longer the primary, so it must get the new keyring."""
 
 
 class SecureCodec:
-    """Messages of one node's life as datagrams, under its farm's keys (or in clear, without a ring)."""
+    """Messages of one start of a node as datagrams, under its farm's keys, or in clear without a ring."""
 
     def __init__(
         self, signer: Signer, ring: Keyring | None, secrets: bytes, limit_bytes: int = DATAGRAM_LIMIT_BYTES
@@ -88,7 +92,7 @@ class SecureCodec:
         self._limit_bytes = limit_bytes
 
     def begin_life(self, secrets: bytes) -> None:
-        """Go on under fresh `secrets` (`SECRETS_BYTES`): this process may have been taken back to an earlier moment."""
+        """Go on under fresh `secrets` (`SECRETS_BYTES`), after this process was resumed from an earlier moment."""
         self._life, token_secret = secrets[:SALT_BYTES], secrets[SALT_BYTES:SECRETS_BYTES]
         self._lives.append(self._life)
         self._mint = TokenMint(self._signer.node_id, token_secret)
@@ -105,8 +109,8 @@ class SecureCodec:
     def outgoing(self, message: Message, receiver: NodeId | None = None, answered_key_id: bytes = b"") -> bytes:
         """The datagram for a message of the core; `DatagramError` if it fits none.
 
-        `receiver`: none if it is not known, which is for the messages above only. `answered_key_id`: for somebody who
-        holds that key of the ring only.
+        `receiver`: None if it is not known, for the messages above only. `answered_key_id`: seal with this key of the
+        ring, since the receiver holds no newer one.
         """
         message = self._signer.endorse(message)
         if isinstance(message, JoinReq) and message.token and self._join_keys:
@@ -117,7 +121,7 @@ class SecureCodec:
         return self._envelope.seal(plain, receiver or ANYBODY, answered_key_id)
 
     def boxed(self, message: KeyringUpdate, credential: bytes) -> bytes:
-        """Keyring updates for the identity of this credential only; `DatagramError` if no box can be made for it."""
+        """A keyring update for the identity of this credential only; `DatagramError` if no box can be made for it."""
         if self._sealed is None:
             raise DatagramError("datagrams that travel in clear have no keys to tell")
         plain = encode(self._signer.endorse(message), self._limit_bytes - BOX_OVERHEAD_BYTES)
@@ -127,7 +131,7 @@ class SecureCodec:
             raise DatagramError(str(error)) from error
 
     def incoming(self, datagram: bytes, source: Address, now_ms: int) -> Incoming:
-        """What a datagram from `source` tells the core, or `RefusedError`."""
+        """The event for the core in a datagram from `source`, or `RefusedError`."""
         boxed = self.is_boxed(datagram)
         opened = self._unboxed(datagram) if boxed else self._opened(datagram)
         try:
@@ -151,7 +155,7 @@ class SecureCodec:
         return Incoming(received, left_out, opened.outdated_key_id)
 
     def is_boxed(self, datagram: bytes) -> bool:
-        """Whether it is to be opened with an identity's key, which costs 20 times as much as a seal."""
+        """Whether it must be opened with the identity's key, which costs 20 times as much as a seal."""
         return self._sealed is not None and is_boxed(datagram, self._sealed.label)
 
     def _opened(self, datagram: bytes) -> Opened:
@@ -175,7 +179,7 @@ class SecureCodec:
         return self._mint.mint(address, applicant, now_ms)
 
     def _is_about_conflict(self, response: PingResponse) -> bool:
-        """Whether it is the answer to a node's question who else uses its id, which is ours."""
+        """Whether it answers the question of this node who else uses its id."""
         return response.source_id == response.target_id == self._signer.node_id
 
     def _may_be_for_anybody(self, message: Message) -> bool:

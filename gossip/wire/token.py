@@ -1,4 +1,4 @@
-"""Join tokens and auths: admission without remembering who asked.
+"""Join tokens and auths: admission without a table of applicants.
 
     applicant                        seed
     JoinReq(info)             ->
@@ -32,7 +32,7 @@ TOKEN_BYTES: Final = NODE_ID_BYTES + _EXPIRY_BYTES + _MAC_BYTES
 
 
 class TokenMint:
-    """Mints and recognises the tokens of one node's life."""
+    """Mints and recognises the tokens of one start of a node."""
 
     def __init__(self, node_id: NodeId, secret: bytes, lifetime_ms: int = TOKEN_LIFETIME_MS) -> None:
         if len(secret) != TOKEN_SECRET_BYTES:
@@ -47,7 +47,7 @@ class TokenMint:
         return head + self._mac(head, address, applicant)
 
     def recognises(self, token: bytes, address: Address, applicant: NodeId, now_ms: int) -> bool:
-        """Whether we minted `token` for this applicant at this address, and it has not expired."""
+        """Whether this node minted `token` for this applicant at this address, and it has not expired."""
         if len(token) != TOKEN_BYTES or not token.startswith(self._node_id):
             return False
         head, mac = token[:-_MAC_BYTES], token[-_MAC_BYTES:]
