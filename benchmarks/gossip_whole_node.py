@@ -22,12 +22,13 @@ import trio
 from benchmarks.farm import BenchmarkError, Server, running_farm
 from benchmarks.figures import Figure
 from benchmarks.gossip_load import PEERS, answer_pings, introduce, peers_of, strangers
+from bridge.core.formation.member import NodeMetadata, RoleHint
 from bridge.node.control.client import ControlClient
 from bridge.node.local.farm_files import LOOPBACK
 from bridge.node.security.control_socket import SOCKET_NAME
 from bridge.node.security.key_files import load_farm_key
 from bridge.node.settings.choices import Timing
-from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
+from bridge.wire.membership.metadata import encode_metadata
 
 DIRECTORY = 10_000
 CAPACITY = (DIRECTORY + 10 * PEERS) // 2

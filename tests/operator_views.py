@@ -29,7 +29,7 @@ from bridge.api.view import (
     VoterView,
     WeightsView,
 )
-from bridge.core.membership.reconcile import MemberStatus
+from bridge.core.formation.member import MemberStatus
 
 NOW_MS = 1_760_000_000_000
 MASTER = "wkq7xjh3r2mqy5vdo4n6t5gqzc3b2e7xkfp4nq6lw2a5s7d3yueq.b32.i2p"

@@ -34,15 +34,14 @@ from bridge.api.view import (
     VoterView,
     WeightsView,
 )
+from bridge.core.formation.member import MemberStatus, NodeMetadata
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.weights import THOUSANDTHS
 from bridge.core.membership.admission import Standing
-from bridge.core.membership.reconcile import MemberStatus
 from bridge.core.publishing.candidates import Candidate, candidates_of
 from bridge.core.publishing.lease_set import is_healthy, leaf_load
 from bridge.core.publishing.publication import Pace, lease_set_entries
 from bridge.core.state.farm_state import FarmState, FarmTuning, MasterState, ServerState
-from bridge.wire.membership.metadata import NodeMetadata
 from consensus import Description as RaftDescription
 from consensus import ServerId, integer_id
 from gossip import Address, Member, NodeId

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bridge.api.json import Document, Record
-from bridge.core.membership.reconcile import MemberStatus
+from bridge.core.formation.member import MemberStatus
 
 
 class Phase(Enum):

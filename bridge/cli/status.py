@@ -12,7 +12,7 @@ from bridge.cli.asking import ask_node, find_control_socket, node_option
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import json_option
 from bridge.cli.printing import print_facts, print_json, print_table
-from bridge.core.membership.reconcile import MemberStatus
+from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.tui.sections import by_name
 from bridge.tui.top import show_farm

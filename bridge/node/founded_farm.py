@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 import trio
 
 from bridge.api.control import Refused
+from bridge.core.formation.member import FarmMember, MemberStatus
 from bridge.core.state.farm_state import FarmState
 from bridge.node.joined_node import JoinedNode
 from bridge.node.membership.farm_peers import KnownFarm
 from bridge.node.membership.identities import Identities, IdentityParts
-from bridge.node.membership.reconciling import OwnIdentity, Reconciling, ReconcilingParts, settings_of
+from bridge.node.membership.reconciling import Reconciling, ReconcilingParts, settings_of
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.notices import RaftNotices
@@ -142,7 +143,7 @@ async def open_founded_farm(
 def _replica_settings(node: JoinedNode, known: KnownFarm, server_id: int) -> ReplicaSettings:
     local, own_id, directory = node.local, node.provider.node_id, node.member_directory
     consensus = local.configuration.consensus
-    own_address = PeerAddress(consensus.advertise.host, consensus.advertise.port, node.own_metadata.fingerprint)
+    own_address = PeerAddress(consensus.advertise.host, consensus.advertise.port, node.own_metadata.now.fingerprint)
     return ReplicaSettings(
         state_dir=local.configuration.state_dir,
         node_id=own_id,
@@ -206,7 +207,12 @@ def _reconciling_parts(node: JoinedNode, known: KnownFarm, replica: Replica, sig
         settings=settings_of(
             configuration.consensus, local.farm_key.expect, configuration.publishing.reporting_period_ms
         ),
-        own=OwnIdentity(node.provider.node_id, configuration.name, node.provider.public_key),
+        own=FarmMember(
+            node.provider.node_id,
+            MemberStatus.ALIVE,
+            node.own_metadata.now,
+            node.provider.public_key,
+        ),
         answered_within_ms=local.profile.answered_within_ms,
         cluster=local.farm_key.cluster,
         cluster_id=known.founding.cluster_id,

@@ -109,7 +109,7 @@ async def join(
 
 def _forming(local: LocalNode, beginning: Beginning, node_id: NodeId, own_metadata: OwnMetadata) -> Forming:
     def advertise(notice: FormationNotice) -> None:
-        if notice.promise is not None and own_metadata.notice.promise is None:
+        if notice.promise is not None and own_metadata.now.notice.promise is None:
             local.trace.append("founding-promised", {"founders": len(notice.promise.founders)})
         own_metadata.notice_changed(notice)
 

@@ -23,7 +23,7 @@ from bridge.api.view import (
     WeightsView,
     best_view,
 )
-from bridge.core.membership.reconcile import MemberStatus
+from bridge.core.formation.member import MemberStatus
 from bridge.tui.layout import Canvas, Column, Palette, Part
 from bridge.tui.words import clock_text, duration, known, milliseconds_text, short_address
 

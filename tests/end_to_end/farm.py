@@ -28,7 +28,7 @@ import psutil
 from bridge.api.control import SubmitAnswer
 from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.view import FarmView, RaftRole
-from bridge.core.membership.reconcile import MemberStatus
+from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError, ask
 from bridge.node.local.farm_files import REPORTING_PERIOD_MS, prepare
 from bridge.node.security.control_socket import SOCKET_NAME

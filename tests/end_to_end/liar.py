@@ -16,8 +16,9 @@ import trio
 
 import gossip
 from bridge.core.formation.founding import FormationNotice
+from bridge.core.formation.member import NodeMetadata, RoleHint
 from bridge.node.security.key_files import load_farm_key
-from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
+from bridge.wire.membership.metadata import encode_metadata
 from gossip import Address, Options
 
 LOOPBACK = "127.0.0.1"

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from bridge.api.view import Phase, RaftRole
-from bridge.core.membership.reconcile import MemberStatus
+from bridge.core.formation.member import MemberStatus
 from tests.end_to_end.farm import (
     LEADER_BOUND_S,
     PUBLISHER_BOUND_S,

@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bridge.core.formation.founding import Founder, Founding
+from bridge.core.formation.member import FarmMember, MemberStatus, NodeMetadata, RoleHint
 from bridge.core.log.records import Admission
 from bridge.core.membership.admission import Admitted, Standing, of_founders
 from bridge.core.state.farm_state import FarmState
@@ -18,17 +19,16 @@ from bridge.node.events.event_log import EventLog
 from bridge.node.membership.admissions import FILE_NAME, AdmissionStore, not_started
 from bridge.node.membership.farm_peers import KnownFarm
 from bridge.node.membership.forming import UnusableFormationError
-from bridge.node.membership.member_directory import DirectoryEntry, MemberDirectory
+from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.own_raft_id import RETRY_S, OwnRaftId
 from bridge.node.raft.applied_state import AppliedState
-from bridge.wire.membership.metadata import NodeMetadata, RoleHint
 from consensus.core.model import ServerId
 from consensus.protocols.garlic_farm.node.dialer import Dialed, PeerAddress
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
+from gossip.core.member import NodeId
 from gossip.wire.identity import node_id_of
 from tests.authored import signed
 
@@ -63,7 +63,7 @@ class Told:
     state: FarmState = field(default_factory=lambda: FarmState(0, admitted=of_founders(FOUNDING.founders)))
     something_new: trio.Event = field(default_factory=trio.Event)
 
-    def admissions_told(self, node_id: bytes, cluster_id: bytes) -> list[tuple[DirectoryEntry, int]]:
+    def admissions_told(self, node_id: bytes, cluster_id: bytes) -> list[tuple[FarmMember, int]]:
         """What members say."""
         assert (node_id, cluster_id) in {(C, FOUNDING.cluster_id), (A, FOUNDING.cluster_id)}
         return [(listed(teller), raft_id) for teller, raft_id in self.words]
@@ -99,11 +99,10 @@ class Told:
         return cast("AppliedState", self)
 
 
-def listed(node_id: bytes) -> DirectoryEntry:
+def listed(node_id: bytes) -> FarmMember:
     """A member that says that it runs server 7."""
     metadata = NodeMetadata("farm", "member", RoleHint.VOTER, raft_id=7)
-    info = NodeInfo(NodeId(node_id), Address("10.0.0.7", 7946), Incarnation(1, 0), capacity=8, credential=bytes(96))
-    return DirectoryEntry(info, Status.ALIVE, metadata)
+    return FarmMember(node_id, MemberStatus.ALIVE, metadata, bytes(32))
 
 
 def search(notes: AdmissionStore, told: Told, out: bytes = b"") -> OwnRaftId:

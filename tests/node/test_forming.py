@@ -13,12 +13,14 @@ import trio
 from trio.testing import MockClock
 
 from bridge.core.formation.founding import FormationNotice, FormationState, Promise, found
-from bridge.core.formation.messages import Founded, KnowsCluster, Member, Phase
+from bridge.core.formation.member import FarmMember
+from bridge.core.formation.messages import Founded, KnowsCluster, Phase
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership import forming as forming_module
 from bridge.node.membership.forming import ALARM, FILE_NAME, Forming, UnusableFormationError, load_formation
 from bridge.wire.membership.formation_state import encode_formation_state
+from tests.members import farm_member
 
 A, B, C = (bytes([0] * 7 + [number]) for number in (1, 2, 3))
 CLOCK_MS = 1_767_225_600_000
@@ -39,8 +41,8 @@ def promise(node_id: bytes, *founders: bytes) -> Promise:
     return Promise(founders, CLOCK_MS, bytes([node_id[7]]) * 16)
 
 
-def member(node_id: bytes, notice: FormationNotice, *, reachable: bool = True) -> Member:
-    return Member(node_id, reachable=reachable, notice=notice)
+def member(node_id: bytes, notice: FormationNotice, *, reachable: bool = True) -> FarmMember:
+    return farm_member(node_id, reachable=reachable, notice=notice)
 
 
 @dataclass

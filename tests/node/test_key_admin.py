@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from bridge.api.control import FarmKeyState, Refused
 from bridge.api.view import AlarmView, FarmView, ServerRole
-from bridge.core.membership.reconcile import MemberStatus
+from bridge.core.formation.member import MemberStatus, NodeMetadata, RoleHint
 from bridge.node.control.key_admin import KeyAdmin
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import save_farm_key
 from bridge.wire.keys.farm_key import new_farm_key, parse_farm_key
-from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
+from bridge.wire.membership.metadata import encode_metadata
 from gossip.core.keyring import key_id
 from gossip.node.group import Group
 from tests.node.gossip_farm import in_simulated_time, next_event, running_farm, until_all_see_all

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from bridge.core.formation.member import NodeMetadata, RoleHint
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.wire.membership import metadata as metadata_module
-from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
+from bridge.wire.membership.metadata import encode_metadata
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.membership import Member

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from bridge.api.outputs import Check, CheckResult
 from bridge.api.view import AlarmView, FarmView, Phase
-from bridge.core.membership.reconcile import MemberStatus
+from bridge.core.formation.member import MemberStatus
 from bridge.node.doctor.running_checks import checks_of
 from tests.operator_views import farm_view
 

@@ -10,10 +10,11 @@ import trio
 import gossip
 from bridge.api.control import QueryAnswerView, Refused
 from bridge.api.trace import TraceEvent
+from bridge.core.formation.member import NodeMetadata, RoleHint
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.user_messages import UserMessages
-from bridge.wire.membership.metadata import NodeMetadata, RoleHint, encode_metadata
+from bridge.wire.membership.metadata import encode_metadata
 from gossip import QueryReceived, UserEventReceived
 from gossip.node.requests import REQUESTS_BURST
 from tests.node.gossip_farm import RING, in_simulated_time

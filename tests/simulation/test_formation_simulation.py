@@ -31,7 +31,6 @@ from bridge.core.formation.messages import (
     Event,
     Founded,
     KnowsCluster,
-    Member,
     MembersChanged,
     Persist,
     Persisted,
@@ -40,6 +39,7 @@ from bridge.core.formation.messages import (
     Started,
     WithdrawRequested,
 )
+from tests.members import farm_member
 
 RUNS = int(os.environ.get("FORMATION_RUNS", "1000"))
 SOAK_RUNS = 10_000
@@ -183,7 +183,11 @@ class Farm:
     def look(self, node: Node, surely_up: set[bytes] | None = None) -> None:
         """Show the core its members, some of them unreachable as it seems."""
         members = tuple(
-            Member(node_id, surely_up is None or node_id in surely_up or self.random.random() < 0.8, notice)
+            farm_member(
+                node_id,
+                reachable=surely_up is None or node_id in surely_up or self.random.random() < 0.8,
+                notice=notice,
+            )
             for node_id, (_, notice) in node.heard.items()
         )
         self.step(node, MembersChanged(members))
@@ -262,7 +266,8 @@ class Farm:
     def look_again(self, node: Node) -> None:
         """Everything arrives: members, persists, deadlines."""
         members = tuple(
-            Member(node_id, node_id not in self.lost, notice) for node_id, (_, notice) in node.heard.items()
+            farm_member(node_id, reachable=node_id not in self.lost, notice=notice)
+            for node_id, (_, notice) in node.heard.items()
         )
         self.step(node, MembersChanged(members))
         self.write(node)

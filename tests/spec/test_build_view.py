@@ -15,12 +15,11 @@ from bridge.api.view import (
     RaftRole,
     WeightsView,
 )
+from bridge.core.formation.member import MemberStatus, NodeMetadata, RoleHint
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
-from bridge.core.membership.reconcile import MemberStatus
 from bridge.core.publishing.publication import Pace
 from bridge.core.state.farm_state import Choice, FarmTuning
-from bridge.wire.membership.metadata import NodeMetadata, RoleHint
 from consensus.core.effects import Role
 from consensus.core.model import ORIGIN, Configuration, LogId, Server
 from consensus.core.replication.progress import ProgressState

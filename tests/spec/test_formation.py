@@ -18,6 +18,7 @@ from bridge.core.formation.founding import (
     found,
     unpacked,
 )
+from bridge.core.formation.member import FarmMember
 from bridge.core.formation.messages import (
     Advertise,
     Alarm,
@@ -27,7 +28,6 @@ from bridge.core.formation.messages import (
     Event,
     Founded,
     KnowsCluster,
-    Member,
     MembersChanged,
     Persist,
     Persisted,
@@ -36,6 +36,7 @@ from bridge.core.formation.messages import (
     Started,
     WithdrawRequested,
 )
+from tests.members import farm_member
 
 Kind = TypeVar("Kind", bound=Effect)
 A, B, C, D, E = (bytes([0] * 7 + [number]) for number in range(1, 6))
@@ -67,16 +68,18 @@ def promise(*founders: bytes, by: int = 0) -> Promise:
     return Promise(tuple(sorted(founders)), CLOCK_MS + by, bytes([by]) * 16)
 
 
-def proposing(node_id: bytes, *founders: bytes, reachable: bool = True) -> Member:
-    return Member(node_id, reachable=reachable, notice=FormationNotice(proposal=founders))
+def proposing(node_id: bytes, *founders: bytes, reachable: bool = True) -> FarmMember:
+    return farm_member(node_id, reachable=reachable, notice=FormationNotice(proposal=founders))
 
 
-def promising(node_id: bytes, *founders: bytes, reachable: bool = True) -> Member:
-    return Member(node_id, reachable=reachable, notice=FormationNotice(promise=promise(*founders, by=node_id[7])))
+def promising(node_id: bytes, *founders: bytes, reachable: bool = True) -> FarmMember:
+    return farm_member(node_id, reachable=reachable, notice=FormationNotice(promise=promise(*founders, by=node_id[7])))
 
 
-def founded(node_id: bytes, founding: Founding, *, reachable: bool = True) -> Member:
-    return Member(node_id, reachable=reachable, notice=FormationNotice(founding=founding), name=f"node-{node_id[7]}")
+def founded(node_id: bytes, founding: Founding, *, reachable: bool = True) -> FarmMember:
+    return farm_member(
+        node_id, reachable=reachable, notice=FormationNotice(founding=founding), name=f"node-{node_id[7]}"
+    )
 
 
 def some_founding(*founders: bytes) -> Founding:
@@ -89,7 +92,7 @@ def invented_founding(*founders: bytes, real: bytes | None = None) -> Founding:
     return found(promises if real is None else {**promises, real: promise(*founders, by=real[7])})
 
 
-def see(core: Formation, *members: Member, now: int = 0) -> list[Effect]:
+def see(core: Formation, *members: FarmMember, now: int = 0) -> list[Effect]:
     return core.step(MembersChanged(members), now, CLOCK_MS)
 
 
@@ -115,7 +118,7 @@ def test_a_node_proposes_the_lowest_eligible_nodes_that_it_reaches() -> None:
     act(core, Started())
     unreachable, ineligible = (
         proposing(A, reachable=False),
-        Member(C, reachable=True, notice=FormationNotice(), eligible=False),
+        farm_member(C, reachable=True, notice=FormationNotice(), eligible=False),
     )
     effects = see(core, unreachable, ineligible, proposing(D), proposing(E))
     assert the(effects, Advertise).notice == FormationNotice(proposal=(B, D, E))
@@ -258,7 +261,7 @@ def test_a_restarted_founder_starts_raft_again_from_what_is_durable() -> None:
 
 def test_a_late_founder_adopts_the_founding_of_its_set_though_a_co_founder_is_dead() -> None:
     core = formation(A, 3, promised_with(A, A, B, C))
-    effects = see(core, founded(B, some_founding(A, B, C)), Member(C, reachable=False, notice=FormationNotice()))
+    effects = see(core, founded(B, some_founding(A, B, C)), farm_member(C, reachable=False, notice=FormationNotice()))
     persist = the(effects, Persist)
     assert persist.state.founding == some_founding(A, B, C)
     assert the(act(core, Persisted(persist.number)), Founded).raft_id == 1
@@ -473,7 +476,7 @@ def test_a_withdrawn_set_that_was_founded_after_all_still_includes_the_node() ->
     ],
 )
 def test_a_withdrawal_is_refused_when_it_could_not_be_safe(
-    state: FormationState, members: tuple[Member, ...], reason: str
+    state: FormationState, members: tuple[FarmMember, ...], reason: str
 ) -> None:
     core = formation(A, 2, state)
     see(core, *members)
@@ -514,7 +517,7 @@ def test_an_impossible_expectation_is_refused(expect: int) -> None:
 def test_a_promise_of_a_malformed_set_is_never_joined(founders: Founders) -> None:
     core = formation(A, 2)
     malformed = FormationNotice(promise=Promise(founders, CLOCK_MS, bytes(16)))
-    see(core, Member(B, reachable=True, notice=malformed))
+    see(core, farm_member(B, reachable=True, notice=malformed))
     assert not has(act(core, DeadlineReached(), now=10_000), Persist)
 
 

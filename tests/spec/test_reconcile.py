@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge.core.formation.member import FarmMember, MemberStatus
 from bridge.core.log.records import Admission
 from bridge.core.membership.admission import Admitted, Standing, admit, next_raft_id, of_founders
 from bridge.core.membership.reconcile import (
@@ -15,14 +16,13 @@ from bridge.core.membership.reconcile import (
     Decision,
     Group,
     HandOver,
-    MemberStatus,
     Promote,
     Proposal,
     Reconciler,
     ReconcileSettings,
     Remove,
-    Sighting,
 )
+from tests.members import farm_member
 
 ALIVE, SUSPECT, DEAD, LEFT = MemberStatus
 GRACE_MS, SETTLE_MS, LOOK_MS = 600_000, 10_000, 1_000
@@ -61,10 +61,15 @@ class Story:
         self.losing_vote: set[int] = set()
         self.decision = Decision()
 
-    def sightings(self) -> tuple[Sighting, ...]:
+    def members(self) -> tuple[FarmMember, ...]:
         """What gossip shows."""
         return tuple(
-            Sighting(identity(number), f"node-{number}", status, serves=number not in self.not_serving)
+            farm_member(
+                identity(number),
+                name=f"node-{number}",
+                status=status,
+                raft_id=None if number in self.not_serving else number,
+            )
             for number, status in self.status.items()
             if number != self.leader
         )
@@ -96,7 +101,7 @@ class Story:
 
     def look(self) -> Proposal | None:
         """One look, and nothing is done."""
-        self.decision = self.reconciler.decide(self.now_ms, self.sightings(), self.admitted, self.group())
+        self.decision = self.reconciler.decide(self.now_ms, self.members(), self.admitted, self.group())
         self.now_ms += LOOK_MS
         return self.decision.proposal
 
@@ -230,7 +235,7 @@ def test_a_voter_that_answers_the_leader_is_not_dead_whatever_gossip_says() -> N
     members = replace(story.group(), answering=frozenset({2, 3, 4}))
     story.status[4] = DEAD
     found = [
-        story.reconciler.decide(now_ms, story.sightings(), story.admitted, members).proposal
+        story.reconciler.decide(now_ms, story.members(), story.admitted, members).proposal
         for now_ms in range(0, 3 * GRACE_MS, LOOK_MS)
     ]
     assert set(found) == {None}
@@ -481,8 +486,8 @@ def test_a_retired_server_goes_without_a_successor_that_lives() -> None:
 
 def test_an_identity_without_a_recorded_public_key_is_admitted_again_with_it() -> None:
     story = Story(voters=3)
-    sighting = replace(story.sightings()[0], key=b"its key")
+    member = replace(story.members()[0], credential=b"its key")
     reconciler = Reconciler(SETTINGS)
     for now_ms in (0, SETTLE_MS):
-        decision = reconciler.decide(now_ms, (sighting,), story.admitted, story.group())
-    assert decision.proposal == Admit(sighting.node_id, sighting.name, b"its key")
+        decision = reconciler.decide(now_ms, (member,), story.admitted, story.group())
+    assert decision.proposal == Admit(member.node_id, member.name, b"its key")

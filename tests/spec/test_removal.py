@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from bridge.core.farm.operator_commands import RemovalChanged
+from bridge.core.formation.member import MemberStatus
 from bridge.core.log.records import Removal
 from bridge.core.log.weights import CommandRefused
-from bridge.core.membership.reconcile import HandOver, MemberStatus, Remove
+from bridge.core.membership.reconcile import HandOver, Remove
 from bridge.core.publishing.publisher_election import PublisherChanged
 from tests.spec.farm_stories import MASTER, Log, report
 from tests.spec.test_reconcile import SETTINGS, SETTLE_MS, Story

@@ -21,7 +21,7 @@ FLOORS = {
     "consensus": ("core", "storage sessions", "server", "net", "protocols"),
     "gossip": ("core", "wire", "node simulation"),
     "bridge": ("core", "wire", "api", "node", "tui", "cli"),
-    "bridge.core": ("log", "membership", "state", "publishing", "farm formation"),
+    "bridge.core": ("formation", "log", "membership", "state", "publishing", "farm"),
     "bridge.wire": ("membership", "keys", "i2p", "log"),
     "bridge.node": (
         "http_exchange",

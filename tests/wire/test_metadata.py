@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.core.formation.founding import EXPECT_MAX, FormationNotice, Founder, Founding, Promise
+from bridge.core.formation.member import NodeMetadata, RoleHint
 from bridge.wire.membership.metadata import (
     ADMISSIONS_LIMIT,
     MetadataError,
-    NodeMetadata,
-    RoleHint,
     decode_metadata,
     encode_metadata,
     fitting_admissions,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.core.formation.founding import FormationState, Founders, Founding
-from bridge.core.formation.messages import Member
+from bridge.core.formation.member import FarmMember
 
 WITHDRAW_COMMAND = "garlicfarm withdraw"
 CONFIRM_COMMAND = "garlicfarm confirm-cluster"
@@ -25,7 +25,7 @@ class Situation:
     expect: int
     state: FormationState
     key_file_cluster: bytes | None
-    members: Mapping[bytes, Member]
+    members: Mapping[bytes, FarmMember]
     foundings: Sequence[Founding]
     ignored: Mapping[bytes, Founding]
     """The foundings that this node does not believe, by the member that announces each."""
@@ -111,7 +111,7 @@ def _told(situation: Situation) -> str:
     parts = []
     for cluster in clusters[:CLUSTERS_SHOWN]:
         tellers = sorted(
-            situation.members[node_id].shown
+            situation.members[node_id].name
             for node_id, told in situation.ignored.items()
             if told.cluster_id.hex() == cluster
         )

@@ -57,6 +57,7 @@ from bridge.core.formation.founding import (
     found,
     is_set_of_founders,
 )
+from bridge.core.formation.member import FarmMember
 from bridge.core.formation.messages import (
     Advertise,
     Alarm,
@@ -66,7 +67,6 @@ from bridge.core.formation.messages import (
     Event,
     Founded,
     KnowsCluster,
-    Member,
     MembersChanged,
     Persist,
     Persisted,
@@ -114,7 +114,7 @@ class Formation:
         self._key_file_cluster = cluster_id
         self._may_found = may_found
         self._tuning = tuning if tuning is not None else FormationTuning()
-        self._members: dict[bytes, Member] = {}
+        self._members: dict[bytes, FarmMember] = {}
         self._proposal: Founders = ()
         self._unanimous_since: int | None = None
         self._troubled_since: int | None = None

@@ -9,23 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bridge.core.formation.founding import FormationNotice, FormationState, Founding
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """Another node as gossip shows it: `notice` is from its own signed metadata; `eligible` if it may found at all."""
-
-    node_id: bytes
-    reachable: bool
-    notice: FormationNotice
-    eligible: bool = True
-    name: str = ""
-    """Its name in its metadata; names are free to choose and prove nothing."""
-
-    @property
-    def shown(self) -> str:
-        """Its address, for operators."""
-        return self.name or self.node_id.hex()
+from bridge.core.formation.member import FarmMember
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +21,7 @@ class Started:
 class MembersChanged:
     """All other members, alive or not, each with its latest notice."""
 
-    members: tuple[Member, ...]
+    members: tuple[FarmMember, ...]
 
 
 @dataclass(frozen=True, slots=True)

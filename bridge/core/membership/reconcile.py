@@ -32,8 +32,8 @@ decisions. The core stores nothing else, so its decisions follow from its inputs
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
+from bridge.core.formation.member import FarmMember, MemberStatus
 from bridge.core.membership.admission import ADMITTED_MAX, Admitted, Standing, holder_of, raft_id_of, refusal
 from consensus import MAX_MEMBERS
 
@@ -41,15 +41,6 @@ VOTERS_MAX_DEFAULT = 5
 GRACE_DEFAULT_MS = 600_000
 REFUSED_TOLD_MAX = 8
 _MINUTE_MS = 60_000
-
-
-class MemberStatus(Enum):
-    """How gossip judges a member."""
-
-    ALIVE = "alive"
-    SUSPECT = "suspect"
-    DEAD = "dead"
-    LEFT = "left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +61,6 @@ class ReconcileSettings:
     def ceiling(self) -> int:
         """How many voters there may be, apart from one more while one is replaced."""
         return max(self.voters_max, self.expect)
-
-
-@dataclass(frozen=True, slots=True)
-class Sighting:
-    """One other router of this farm, as gossip and its own signed metadata describe it."""
-
-    node_id: bytes
-    name: str
-    status: MemberStatus
-    serves: bool = True
-    """Its own metadata says that its Raft server runs."""
-    may_vote: bool = True
-    key: bytes | None = None
-    """Its public key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +130,7 @@ class Decision:
     proposal: Proposal | None = None
     waits: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
-    asking: tuple[Sighting, ...] = ()
+    asking: tuple[FarmMember, ...] = ()
     """Newcomers that wait for an operator, the longest waiting first."""
 
 
@@ -172,11 +149,11 @@ class Reconciler:
         self._not_before[proposal] = now_ms + self._settings.retry_ms
 
     def decide(
-        self, now_ms: int, sightings: tuple[Sighting, ...], admitted: Mapping[int, Admitted], group: Group
+        self, now_ms: int, members: tuple[FarmMember, ...], admitted: Mapping[int, Admitted], group: Group
     ) -> Decision:
         """The decision of this moment; call it often, since only repeated calls notice flapping."""
         self._not_before = {each: when for each, when in self._not_before.items() if when > now_ms}
-        seen = {sighting.node_id: sighting for sighting in sightings}
+        seen = {member.node_id: member for member in members}
         self._note(now_ms, seen, admitted, group)
         moment = _Moment(self._settings, now_ms, seen, admitted, group, self._alive_since, self._dead_since)
         refused = moment.refused()
@@ -189,7 +166,7 @@ class Reconciler:
         return Decision(chosen, moment.waits(), refused, moment.asking())
 
     def _note(
-        self, now_ms: int, seen: Mapping[bytes, Sighting], admitted: Mapping[int, Admitted], group: Group
+        self, now_ms: int, seen: Mapping[bytes, FarmMember], admitted: Mapping[int, Admitted], group: Group
     ) -> None:
         """Since when each member has been alive, or dead, without a break."""
         alive = {node_id for node_id, each in seen.items() if each.status is MemberStatus.ALIVE}
@@ -208,7 +185,7 @@ class _Moment:
 
     settings: ReconcileSettings
     now_ms: int
-    seen: Mapping[bytes, Sighting]
+    seen: Mapping[bytes, FarmMember]
     admitted: Mapping[int, Admitted]
     group: Group
     alive_since: Mapping[bytes, int]
@@ -239,8 +216,8 @@ class _Moment:
     # -- leaving -------------------------------------------------------------------------------------------------------
 
     def _left(self, server_id: int) -> bool:
-        sighting = self._sighting(server_id)
-        return sighting is not None and sighting.status is MemberStatus.LEFT and server_id != self.group.own_id
+        member = self._member(server_id)
+        return member is not None and member.status is MemberStatus.LEFT and server_id != self.group.own_id
 
     def _dead_ms(self, server_id: int) -> int | None:
         since = self.dead_since.get(server_id)
@@ -281,10 +258,10 @@ class _Moment:
         if each is None or each.standing is not Standing.RETIRED or each.name is None:
             return False
         successor = holder_of(self.admitted, each.name)
-        sighting = None if successor is None else self._sighting(successor)
-        if sighting is None or successor in self.group.voters:
+        member = None if successor is None else self._member(successor)
+        if member is None or successor in self.group.voters:
             return False
-        return sighting.status is MemberStatus.ALIVE and sighting.may_vote
+        return member.status is MemberStatus.ALIVE and member.eligible
 
     def _removals(self) -> list[Proposal]:
         doomed = [each for each in sorted(self.group.members) if self._is_doomed(each)]
@@ -321,9 +298,9 @@ class _Moment:
         return [
             each
             for each in sorted(self.group.learners & self.group.caught_up)
-            if (sighting := self._sighting(each)) is not None
-            and sighting.may_vote
-            and self._settled(sighting.node_id)
+            if (member := self._member(each)) is not None
+            and member.eligible
+            and self._settled(member.node_id)
             and not self._is_out(each)
             and each not in self.group.removed | self.group.losing_vote
         ]
@@ -346,12 +323,12 @@ class _Moment:
             if server_id not in self.group.members
             and server_id not in self.group.removed | {self.group.own_id}
             and each.is_member
-            and (sighting := self.seen.get(each.node_id)) is not None
-            and sighting.serves
+            and (member := self.seen.get(each.node_id)) is not None
+            and member.serves
             and self._settled(each.node_id)
         ]
 
-    def _newcomers(self) -> list[Sighting]:
+    def _newcomers(self) -> list[FarmMember]:
         """Stable members that are not admitted, or not under this name, or without their public key."""
         known = {each.node_id: each for each in self.admitted.values()}
         return [
@@ -370,7 +347,7 @@ class _Moment:
             and (each.node_id in known or (has_room and self.settings.admits_all))
         ]
 
-    def asking(self) -> tuple[Sighting, ...]:
+    def asking(self) -> tuple[FarmMember, ...]:
         """Members that could be admitted and wait for an operator."""
         if self.settings.admits_all:
             return ()
@@ -392,13 +369,13 @@ class _Moment:
         said = []
         promotable = self._promotable()
         for server_id, each in sorted(self.admitted.items()):
-            sighting = self.seen.get(each.node_id)
-            if sighting is None or sighting.status is not MemberStatus.ALIVE or server_id == self.group.own_id:
+            member = self.seen.get(each.node_id)
+            if member is None or member.status is not MemberStatus.ALIVE or server_id == self.group.own_id:
                 continue
             if not each.is_member:
                 continue
             name = self._name(server_id)
-            if server_id not in self.group.members and not sighting.serves:
+            if server_id not in self.group.members and not member.serves:
                 said.append(f"{name} is admitted as server {server_id}; its Raft server has to start")
             elif server_id in self.group.learners and server_id not in self.group.caught_up:
                 said.append(f"{name} gets the log")
@@ -408,27 +385,27 @@ class _Moment:
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
-    def _sighting(self, server_id: int) -> Sighting | None:
+    def _member(self, server_id: int) -> FarmMember | None:
         each = self.admitted.get(server_id)
         return None if each is None else self.seen.get(each.node_id)
 
     def _name(self, server_id: int) -> str:
-        sighting, each = self._sighting(server_id), self.admitted.get(server_id)
-        known = sighting.name if sighting is not None else None if each is None else each.name
+        member, each = self._member(server_id), self.admitted.get(server_id)
+        known = member.name if member is not None else None if each is None else each.name
         return known or f"server {server_id}"
 
 
-def _is_recorded(known: Admitted | None, sighting: Sighting) -> bool:
+def _is_recorded(known: Admitted | None, member: FarmMember) -> bool:
     if known is None or known.standing in {Standing.RETIRED, Standing.LAPSED}:
         return False
     if known.standing is Standing.EVICTED:
         return True  # Gossip no longer describes it; only its last state is remembered.
-    return known.name == sighting.name and (known.key is not None or sighting.key is None)
+    return known.name == member.name and (known.key is not None or member.key is None)
 
 
-def _is_dead(sighting: Sighting | None) -> bool:
+def _is_dead(member: FarmMember | None) -> bool:
     """Whether a member is dead; one that gossip has forgotten stays dead."""
-    return sighting is None or sighting.status in {MemberStatus.DEAD, MemberStatus.LEFT}
+    return member is None or member.status in {MemberStatus.DEAD, MemberStatus.LEFT}
 
 
 def _duration(duration_ms: int) -> str:

@@ -10,9 +10,9 @@ has to be given the key file by a person.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bridge.core.formation.member import FarmMember
 from bridge.core.membership.admission import Admitted
 from bridge.core.state.farm_state import FarmState
-from bridge.node.membership.member_directory import DirectoryEntry
 from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.wire.keys.box import EraKey, new_key, seal_key
 from bridge.wire.log.identity_entries import BOXES_LIMIT
@@ -33,7 +33,7 @@ def seal_era(
     chain: Keyring,
     company: MembershipProvider,
     label: bytes,
-    seen: Mapping[bytes, DirectoryEntry],
+    seen: Mapping[bytes, FarmMember],
     *,
     without: bytes | None = None,
 ) -> SealedEra:
@@ -54,7 +54,7 @@ def seal_era(
 
 
 def staying(
-    state: FarmState, own_id: bytes, seen: Mapping[bytes, DirectoryEntry], *, without: bytes | None = None
+    state: FarmState, own_id: bytes, seen: Mapping[bytes, FarmMember], *, without: bytes | None = None
 ) -> list[Admitted]:
     """The members but `without`: this node first, then those who run, then the others."""
     members = [each for each in state.admitted.values() if each.is_member and each.node_id != without]
@@ -66,7 +66,7 @@ def staying(
     return sorted(members, key=rank)
 
 
-def not_admitted(state: FarmState, seen: Mapping[bytes, DirectoryEntry]) -> tuple[str, ...]:
+def not_admitted(state: FarmState, seen: Mapping[bytes, FarmMember]) -> tuple[str, ...]:
     """Routers that run and that the log has not admitted: no box is made for them."""
     known = {each.node_id for each in state.admitted.values()}
     return tuple(each.metadata.name for each in seen.values() if each.node_id not in known and each.reachable)

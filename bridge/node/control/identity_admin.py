@@ -25,6 +25,7 @@ from bridge.api.control import (
     RetiredIdentity,
 )
 from bridge.api.requests import NodeRequest, ReplaceKeysRequest
+from bridge.core.formation.member import FarmMember
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, needed_level
 from bridge.core.log.records import Admission, Approval, Eviction, KeyReplacement
 from bridge.core.membership.admission import (
@@ -42,7 +43,7 @@ from bridge.node.control.era_sealing import not_admitted, seal_era, staying
 from bridge.node.control.routes import Answer, Handler, Request, body_of, json_answer
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
-from bridge.node.membership.member_directory import DirectoryEntry, MemberDirectory
+from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.node.membership.reconciling import PASSING, group_of
 from bridge.node.security.farm_keys import FarmKeys
@@ -147,7 +148,7 @@ class IdentityAdmin:
         own = each.node_id == self._agent.node_id
         return self._member_directory.name_of(self._agent.node_id) if own else each.name
 
-    def _status(self, node_id: bytes, seen: dict[bytes, DirectoryEntry]) -> str:
+    def _status(self, node_id: bytes, seen: dict[bytes, FarmMember]) -> str:
         if node_id == self._agent.node_id:
             return "alive"
         listed = seen.get(node_id)
@@ -185,7 +186,7 @@ class IdentityAdmin:
         retired = RetiredIdentity(replaced.node_id.hex(), holder)
         return json_answer(NodeApproved(name, newcomer.node_id.hex(), given, retired))
 
-    async def _admit(self, farm: FoundedFarm, newcomer: DirectoryEntry) -> Answer:
+    async def _admit(self, farm: FoundedFarm, newcomer: FarmMember) -> Answer:
         """A router under a name that nobody has."""
         node_id, name, table = newcomer.node_id, newcomer.metadata.name, farm.state.admitted
         if raft_id_of(table, node_id) is not None:
@@ -201,7 +202,7 @@ class IdentityAdmin:
         self._trace.append("node-approved", {"name": name, "id": node_id.hex(), "server": given})
         return json_answer(NodeApproved(name, node_id.hex(), given, None))
 
-    def _newcomer(self, state: FarmState, wanted: str) -> DirectoryEntry:
+    def _newcomer(self, state: FarmState, wanted: str) -> FarmMember:
         """The router that runs under a name which belongs to another identity."""
         found = [
             each
@@ -344,7 +345,7 @@ class IdentityAdmin:
         left_out = (*sealed.left_out, *not_admitted(state, seen))
         return json_answer(KeysReplaced(sealed.era, len(sealed.boxes), tuple(sorted(away)), left_out))
 
-    def _seen(self) -> dict[bytes, DirectoryEntry]:
+    def _seen(self) -> dict[bytes, FarmMember]:
         return {bytes(each.node_id): each for each in self._member_directory.members()}
 
     # -- a backup ------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import trio
 
 from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer, Refused
 from bridge.api.view import FarmView, ServerRole
-from bridge.core.membership.reconcile import MemberStatus
+from bridge.core.formation.member import MemberStatus
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.membership_provider import MembershipProvider

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from bridge.api.printable import printable
 from bridge.api.view import FarmView, RaftRole
-from bridge.core.membership.reconcile import MemberStatus
+from bridge.core.formation.member import MemberStatus
 
 PREFIX = "garlicfarm"
 

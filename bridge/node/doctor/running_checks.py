@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bridge.api.outputs import Check, CheckResult
 from bridge.api.view import FarmView, Phase
-from bridge.core.membership.reconcile import MemberStatus
+from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError, ask
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 

@@ -18,6 +18,7 @@ import trio
 
 from bridge.core.formation.formation import Formation, FormationTuning
 from bridge.core.formation.founding import FormationNotice, FormationState, Founding
+from bridge.core.formation.member import FarmMember
 from bridge.core.formation.messages import (
     Advertise,
     Alarm,
@@ -27,7 +28,6 @@ from bridge.core.formation.messages import (
     Event,
     Founded,
     KnowsCluster,
-    Member,
     MembersChanged,
     Persist,
     Persisted,
@@ -124,7 +124,7 @@ class Forming:
         """How often a member told of a founding that this node does not believe."""
         self._advertise = advertise
         self._alarms = alarms
-        self._members: tuple[Member, ...] | None = None
+        self._members: tuple[FarmMember, ...] | None = None
         self._requests: list[_Request] = []
         self._work = trio.Event()
         self._settled = trio.Event()
@@ -141,7 +141,7 @@ class Forming:
         """Founders whose promise is still missing."""
         return self._core.waiting_for
 
-    def members_changed(self, members: tuple[Member, ...]) -> None:
+    def members_changed(self, members: tuple[FarmMember, ...]) -> None:
         """The picture of the other members is now this; only the last one counts."""
         self._members = members
         self._work.set()

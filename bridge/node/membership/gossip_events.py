@@ -82,7 +82,7 @@ class GossipEvents:
             if peers:
                 self.alarms.clear(AlarmKind.ISOLATED.value)
                 self.alarms.clear(AlarmKind.KEY_RETIRED.value)
-            self.forming.members_changed(member_directory.formation_members(self.farm_keys.filed.cluster))
+            self.forming.members_changed(member_directory.of_cluster(self.farm_keys.filed.cluster))
 
     async def _take(self, event: GroupEvent) -> None:
         match event:

@@ -12,52 +12,17 @@ no part can overwrite what another one said.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import trio
 
 from bridge.core.formation.founding import FormationNotice
-from bridge.core.formation.messages import Member as FormationMember
+from bridge.core.formation.member import FarmMember, MemberStatus, NodeMetadata, RoleHint
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
-from bridge.wire.membership.metadata import (
-    MetadataError,
-    NodeMetadata,
-    RoleHint,
-    decode_metadata,
-    encode_metadata,
-    fitting_admissions,
-)
+from bridge.wire.membership.metadata import MetadataError, decode_metadata, encode_metadata, fitting_admissions
 from consensus.protocols.garlic_farm import PeerAddress
 from gossip import Member, NodeId, NodeInfo, Status
 from gossip.node import parse_endpoint
-from gossip.wire import PUBLIC_KEY_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryEntry:
-    """One other member of the farm. A suspect still counts as reachable: suspicion is not a verdict."""
-
-    info: NodeInfo
-    """Its description: the very object that gossip keeps."""
-    status: Status
-    metadata: NodeMetadata
-    """Decoded from the description."""
-
-    @property
-    def node_id(self) -> NodeId:
-        """Which node it is."""
-        return self.info.node_id
-
-    @property
-    def key(self) -> bytes:
-        """Its identity's public key."""
-        return self.info.credential[:PUBLIC_KEY_BYTES]
-
-    @property
-    def reachable(self) -> bool:
-        """Gossip has not given it up."""
-        return self.status in {Status.ALIVE, Status.SUSPECT}
-
 
 Admissions = tuple[tuple[bytes, int], ...]
 
@@ -70,8 +35,8 @@ class MemberDirectory:
         self._own_id = own_id
         self._own_name = own_name
         self._members = members
-        self._listed: dict[NodeId, DirectoryEntry] = {}
-        self._unreadable: dict[NodeId, bytes] = {}
+        self._listed: dict[bytes, FarmMember] = {}
+        self._unreadable: dict[bytes, bytes] = {}
         self.unreadable = 0
         self._news = trio.Event()
 
@@ -99,7 +64,7 @@ class MemberDirectory:
         """Returns when something has been taken over since the call."""
         await self._news.wait()
 
-    def admissions_told(self, node_id: bytes, cluster_id: bytes) -> list[tuple[DirectoryEntry, int]]:
+    def admissions_told(self, node_id: bytes, cluster_id: bytes) -> list[tuple[FarmMember, int]]:
         """Who of those that count themselves to that cluster announces which Raft id for `node_id`."""
         return [
             (each, raft_id)
@@ -109,7 +74,7 @@ class MemberDirectory:
             if named == node_id
         ]
 
-    def members(self) -> tuple[DirectoryEntry, ...]:
+    def members(self) -> tuple[FarmMember, ...]:
         """Every other member whose metadata can be read, dead ones as well."""
         return tuple(self._listed.values())
 
@@ -117,19 +82,9 @@ class MemberDirectory:
         """The other members that gossip has not given up."""
         return frozenset(node_id for node_id, each in self._listed.items() if each.reachable)
 
-    def formation_members(self, cluster: str) -> tuple[FormationMember, ...]:
-        """The members as formation sees them."""
-        return tuple(
-            FormationMember(
-                node_id=each.node_id,
-                reachable=each.reachable,
-                notice=each.metadata.notice,
-                eligible=each.metadata.role is not RoleHint.OBSERVER,
-                name=each.metadata.name,
-            )
-            for each in self.members()
-            if each.metadata.cluster == cluster
-        )
+    def of_cluster(self, cluster: str) -> tuple[FarmMember, ...]:
+        """The members that call their farm so."""
+        return tuple(each for each in self._listed.values() if each.metadata.cluster == cluster)
 
     def metadata_of(self, node_id: NodeId) -> NodeMetadata | None:
         """What another member tells of itself; None if it is not known, or cannot be read."""
@@ -165,12 +120,13 @@ class MemberDirectory:
         self._news.set()
         self._news = trio.Event()
 
-    def _take(self, info: NodeInfo, status: Status) -> None:
-        node_id, signed = info.node_id, info.metadata
+    def _take(self, info: NodeInfo, gossip_status: Status) -> None:
+        node_id, signed, status = info.node_id, info.metadata, MemberStatus[gossip_status.name]
         known = self._listed.get(node_id)
-        if known is not None and known.info.metadata == signed:
-            if known.status is not status or known.info is not info:
-                self._listed[node_id] = replace(known, info=info, status=status)
+        if known is not None and known.signed == signed:
+            if known.status is not status or known.signed is not signed:
+                # The description that gossip has now: what it had before must not be kept alive by this one.
+                self._listed[node_id] = FarmMember(node_id, status, known.metadata, info.credential, signed)
             return
         if self._unreadable.get(node_id) == signed:
             return
@@ -182,7 +138,7 @@ class MemberDirectory:
             self._listed.pop(node_id, None)
         else:
             self._unreadable.pop(node_id, None)
-            self._listed[node_id] = DirectoryEntry(info, status, metadata)
+            self._listed[node_id] = FarmMember(node_id, status, metadata, info.credential, signed)
 
 
 def first_metadata(cluster: str, name: str, endpoint: str, fingerprint: bytes | None) -> NodeMetadata:
@@ -207,32 +163,22 @@ class OwnMetadata:
 
     def __init__(self, first: NodeMetadata, announce: Callable[[bytes], None]) -> None:
         """`announce` has been told `first`, and is told every change."""
-        self._now = first
+        self.now = first
         self._announce = announce
-
-    @property
-    def notice(self) -> FormationNotice:
-        """How far formation has got."""
-        return self._now.notice
-
-    @property
-    def fingerprint(self) -> bytes | None:
-        """Of the certificate that this node shows."""
-        return self._now.fingerprint
 
     def notice_changed(self, notice: FormationNotice) -> None:
         """Formation has got further."""
-        self._change(replace(self._now, notice=notice))
+        self._change(replace(self.now, notice=notice))
 
     def server_runs(self, raft_id: int) -> None:
         """This node's Raft server runs, under this id."""
-        self._change(replace(self._now, raft_id=raft_id, role=RoleHint.VOTER))
+        self._change(replace(self.now, raft_id=raft_id, role=RoleHint.VOTER))
 
     def tell(self, admissions: Admissions) -> None:
         """Routers that were admitted are told their Raft ids."""
-        if admissions != self._now.admissions:
-            self._change(replace(self._now, admissions=admissions))
+        if admissions != self.now.admissions:
+            self._change(replace(self.now, admissions=admissions))
 
     def _change(self, metadata: NodeMetadata) -> None:
-        self._now = metadata
+        self.now = metadata
         self._announce(metadata_bytes(metadata))

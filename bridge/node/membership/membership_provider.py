@@ -13,6 +13,7 @@ from typing import Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import gossip
+from bridge.core.formation.member import MemberStatus
 from bridge.node.membership.introductions import Introductions, Others
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.raft.connecting import Connecting, HandshakeWords
@@ -30,7 +31,6 @@ from gossip import (
     NodeId,
     NodeInfo,
     Reader,
-    Status,
 )
 from gossip.node import DEFAULT_CAPACITY, GenerationKeeper, begin_generation, exclusive, load_identity
 from gossip.wire import Signer
@@ -143,12 +143,14 @@ async def introduce(
 
     def addresses(*, out: bool) -> list[PeerAddress]:
         wanted = [each for each in member_directory.members() if is_out(each.node_id) is out]
-        found = [member_directory.address_of(each.node_id) for each in wanted if out or each.status is not Status.LEFT]
+        found = [
+            member_directory.address_of(each.node_id) for each in wanted if out or each.status is not MemberStatus.LEFT
+        ]
         return [address for address in found if address is not None]
 
     def present() -> set[NodeId]:
         servers = connected()
-        return {each.node_id for each in member_directory.members() if each.metadata.raft_id in servers}
+        return {NodeId(each.node_id) for each in member_directory.members() if each.metadata.raft_id in servers}
 
     others = Others(
         settled=settled,

@@ -20,9 +20,10 @@ from typing import Protocol
 
 import trio
 
+from bridge.core.formation.member import FarmMember
 from bridge.node.events.alarms import Alarms
 from bridge.node.membership.farm_peers import KnownFarm
-from bridge.node.membership.member_directory import DirectoryEntry, MemberDirectory
+from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.raft.applied_state import AppliedState
 from consensus.protocols.garlic_farm import Dialed, GarlicFarmError, PeerAddress
 from gossip.wire import node_id_of
@@ -35,7 +36,7 @@ TELLERS_MAX = 64
 """So many are called in a row of tries, chosen at random among those who tell an id."""
 CALLS_MAX = 8
 
-Word = tuple[DirectoryEntry, int]
+Word = tuple[FarmMember, int]
 
 
 class Calls(Protocol):
@@ -127,7 +128,7 @@ class OwnRaftId:
         limit = trio.CapacityLimiter(CALLS_MAX)
         async with trio.open_nursery() as nursery:
 
-            async def call(teller: DirectoryEntry, raft_id: int) -> None:
+            async def call(teller: FarmMember, raft_id: int) -> None:
                 async with limit:
                     if await self._is_server(teller):
                         found.append(raft_id)
@@ -137,7 +138,7 @@ class OwnRaftId:
                 nursery.start_soon(call, *word)
         return found[0] if found else None
 
-    async def _is_server(self, teller: DirectoryEntry) -> bool:
+    async def _is_server(self, teller: FarmMember) -> bool:
         """Whether who told this proves at its Raft port to be a server of the farm."""
         address, raft_id = self._member_directory.address_of(teller.node_id), teller.metadata.raft_id
         if address is None or raft_id is None:

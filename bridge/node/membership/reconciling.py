@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import trio
 
+from bridge.core.formation.member import FarmMember
 from bridge.core.log.records import Admission
 from bridge.core.membership.admission import next_raft_id
 from bridge.core.membership.reconcile import (
@@ -21,18 +22,16 @@ from bridge.core.membership.reconcile import (
     Admit,
     Group,
     HandOver,
-    MemberStatus,
     Promote,
     Proposal,
     Reconciler,
     ReconcileSettings,
     Remove,
-    Sighting,
 )
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership.admissions import not_started
-from bridge.node.membership.member_directory import DirectoryEntry, MemberDirectory
+from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import UNKNOWN_ENDPOINT, Replica
@@ -40,7 +39,7 @@ from bridge.node.settings.choices import Admit as AdmitSetting
 from bridge.node.settings.configuration import ConsensusSettings
 from bridge.node.settings.timing import profile_of
 from bridge.wire.log.entries import encode
-from bridge.wire.membership.metadata import ADMISSIONS_LIMIT, RoleHint
+from bridge.wire.membership.metadata import ADMISSIONS_LIMIT
 from consensus import (
     ChangeOutcome,
     ChangeRefusal,
@@ -71,15 +70,6 @@ PASSING = frozenset(
 """Refusals that say nothing about the server in question."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnIdentity:
-    """This node, as the log is to know it."""
-
-    node_id: bytes
-    name: str
-    key: bytes
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcilingParts:
     """What it works with.
@@ -89,7 +79,8 @@ class ReconcilingParts:
 
     settings: ReconcileSettings
     answered_within_ms: int
-    own: OwnIdentity
+    own: FarmMember
+    """This node, as the log is to know it."""
     cluster: str
     cluster_id: bytes
     replica: Replica
@@ -131,7 +122,7 @@ class Reconciling:
         self._parts.alarms.clear(ALARM)
         self._parts.alarms.clear(ASKING_ALARM)
 
-    def _tell_of(self, asking: tuple[Sighting, ...]) -> None:
+    def _tell_of(self, asking: tuple[FarmMember, ...]) -> None:
         """Newcomers wait for an operator. The longest waiting are named, so that a crowd does not hide them."""
         if not asking:
             self._parts.alarms.clear(ASKING_ALARM)
@@ -156,8 +147,8 @@ class Reconciling:
                 losing_vote=self.losing_vote,
             ),
         )
-        listed = [each for each in parts.member_directory.members() if each.metadata.cluster == parts.cluster]
-        decision = reconciler.decide(now_ms(), self._sightings(listed), admitted, group)
+        listed = parts.member_directory.of_cluster(parts.cluster)
+        decision = reconciler.decide(now_ms(), self._members_of_farm(listed), admitted, group)
         self.waits = decision.waits
         if decision.refused:
             action = "rename it, or bring back the identity.key of the old one; see docs/how-to/servers.md"
@@ -172,24 +163,14 @@ class Reconciling:
             self._busy = True
             nursery.start_soon(self._carry_out, reconciler, decision.proposal)
 
-    def _sightings(self, listed: Sequence[DirectoryEntry]) -> tuple[Sighting, ...]:
+    def _members_of_farm(self, listed: Sequence[FarmMember]) -> tuple[FarmMember, ...]:
         """Members that say that they know this very farm, and this node, which is to be in the log as well."""
-        own = self._parts.own
-        found = [Sighting(own.node_id, own.name, MemberStatus.ALIVE, key=own.key)]
-        for each in listed:
-            told = each.metadata.notice.founding
-            if told is not None and told.cluster_id == self._parts.cluster_id:
-                found.append(
-                    Sighting(
-                        node_id=each.node_id,
-                        name=each.metadata.name,
-                        status=MemberStatus(each.status.name.lower()),
-                        serves=each.metadata.raft_id is not None,
-                        may_vote=each.metadata.role is not RoleHint.OBSERVER,
-                        key=each.key,
-                    )
-                )
-        return tuple(found)
+        same = (
+            each
+            for each in listed
+            if (told := each.notice.founding) is not None and told.cluster_id == self._parts.cluster_id
+        )
+        return (self._parts.own, *same)
 
     async def _carry_out(self, reconciler: Reconciler, proposal: Proposal) -> None:
         try:

@@ -23,8 +23,7 @@ hostile. So the CBOR is checked before it is decoded, every field is typed and b
 error.
 """
 
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from dataclasses import replace
 from functools import lru_cache
 from sys import intern
 from typing import Annotated, Any, Final, Literal
@@ -43,6 +42,7 @@ from bridge.core.formation.founding import (
     is_set_of_founders,
     unpacked,
 )
+from bridge.core.formation.member import NodeMetadata, RoleHint
 from bridge.core.log.records import NAME
 from gossip import METADATA_LIMIT_BYTES
 from gossip.wire.cbor import CborError, dumps, loads
@@ -59,16 +59,6 @@ _BYTES: Final = (bytes,)
 
 class MetadataError(ValueError):
     """The bytes are no metadata of a node, or the values do not fit."""
-
-
-class RoleHint(IntEnum):
-    """A node's role in Raft as it declares it; the configuration in the log decides."""
-
-    OBSERVER = 0
-    """Neither founds nor votes."""
-    ELIGIBLE = 1
-    """May found, or be made a voter."""
-    VOTER = 2
 
 
 _Name = Annotated[str, Meta(pattern=f"^{NAME}\\Z")]
@@ -110,25 +100,6 @@ class _Elements(Struct, array_like=True):
     feature_level: Annotated[int, Meta(ge=0, lt=2**16)]
     notice: _Notice
     admissions: Annotated[bytes, Meta(max_length=ADMISSIONS_LIMIT * _ADMISSION_BYTES)] = b""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeMetadata:
-    """One node's own description for the farm."""
-
-    cluster: str
-    name: str
-    """The node's name."""
-    role: RoleHint
-    raft_id: int | None = None
-    endpoint: str | None = None
-    """The address of its Raft server: `tcp://host:port`."""
-    fingerprint: bytes | None = None
-    """SHA-256 of its TLS certificate; peers pin it."""
-    feature_level: int = 1
-    notice: FormationNotice = field(default_factory=FormationNotice)
-    admissions: tuple[tuple[bytes, int], ...] = ()
-    """Node id and Raft id of routers that the log has admitted and whose Raft servers do not run yet."""
 
 
 def encode_metadata(metadata: NodeMetadata) -> bytes:
