@@ -159,7 +159,7 @@ def login(node: Node, farm_key: FarmKey) -> Fault | None:
 
 def dropped(node: Node) -> int:
     """How often the node got keys from a sender that may not send them."""
-    return node.counters().get("gossip_dropped_keys_of_a_stranger", 0)
+    return node.counters().get("gossip_dropped_keyring_of_a_stranger", 0)
 
 
 def test_a_copy_of_the_key_takes_no_living_voter_out_and_hands_out_no_keys(farm: Farm, tmp_path: Path) -> None:
