@@ -15,6 +15,7 @@ another process lives with its identity, its storage is damaged, a task failed. 
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import trio
@@ -28,7 +29,7 @@ from bridge.node.local_node import begin, load_local_node
 from bridge.node.membership.farm_peers import FarmPeers
 from bridge.node.membership.gossip_events import GossipEvents, wait_for_conflicts
 from bridge.node.membership.own_raft_id import OwnRaftId
-from bridge.node.raft.connecting import load_transport
+from bridge.node.raft.connecting import bound_port, load_transport
 from bridge.node.raft.handover import hand_over_before_stop, until_removed
 from bridge.node.raft.replica import RequestGateway
 from bridge.node.settings.configuration import NodeConfiguration
@@ -54,18 +55,18 @@ class Node:
         transport = await trio.to_thread.run_sync(load_transport, settings)
         peers = FarmPeers(beginning.identity, remembered_farm(local, beginning))
         gateway = RequestGateway(self._current.replica, peers.is_server_out)
-        async with trio.open_nursery() as nursery:
+        async with bound_port(settings.consensus.bind) as raft_port, trio.open_nursery() as nursery:
             await nursery.start(self._wait_for_signals)
             if stop_with_stdin:
                 nursery.start_soon(self._wait_for_parent)
             nursery.start_soon(local.run)
             async with join(local, beginning, transport, peers, gateway, self._current.offer_keys) as node:
-                await self._live(node)
+                await self._live(node, raft_port)
             nursery.cancel_scope.cancel()
         if self._reason:
             raise NodeStopped(self._reason)
 
-    async def _live(self, node: JoinedNode) -> None:
+    async def _live(self, node: JoinedNode, raft_port: Sequence[trio.SocketListener]) -> None:
         local, current = node.local, self._current
         events = GossipEvents(
             agent=node.provider,
@@ -80,7 +81,7 @@ class Node:
         control = control_server(node, current, self._leave, self._stop.is_set)
         local.trace.append("node-started", {"pid": os.getpid(), "generation": node.provider.generation})
         async with trio.open_nursery() as nursery:
-            await node.connecting.listen(nursery, local.configuration.consensus.bind)
+            await node.connecting.listen(nursery, local.configuration.consensus.bind, raft_port)
             nursery.start_soon(node.connecting.watch, local.alarms)
             nursery.start_soon(node.introduce, current.connected)
             await nursery.start(control.run)

@@ -72,6 +72,8 @@ def test_a_port_in_use_is_named_with_its_setting(tmp_path: Path, kind: socket.So
             assert ("bind" if gossip else "consensus.bind") in tail(node.log_file)
             assert f"{LOOPBACK}:{port}" in tail(node.log_file)
             assert "Traceback" not in tail(node.log_file)
+            # Gossip has not begun before the Raft port is there: no other member sees a node that dies at once.
+            assert gossip or not (node.directory / "generation").exists()
 
 
 def test_a_node_alone_founds_publishes_nothing_and_ends_by_a_signal_or_leaves(tmp_path: Path) -> None:

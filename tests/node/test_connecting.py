@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.node.raft.connecting import Connecting, HandshakeWords, load_transport
+from bridge.node.raft.connecting import Connecting, HandshakeWords, bound_port, load_transport
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import load_farm_key, save_farm_key
 from bridge.node.settings.configuration import load_configuration
@@ -61,8 +61,9 @@ def party(directory: Path, farm_key: Path, settings: str) -> Party:
 
 async def meet(bob: Party, alice: Party, named: str = LOOPBACK, proxy: I2pProxy | None = None) -> Fault | None:
     """Alice calls Bob; why she is not let in, or None."""
-    async with trio.open_nursery() as nursery:
-        port = await bob.connecting.listen(nursery, Address(LOOPBACK, 0))
+    bind = Address(LOOPBACK, 0)
+    async with bound_port(bind) as bound, trio.open_nursery() as nursery:
+        port = await bob.connecting.listen(nursery, bind, bound)
         if proxy is not None:
             proxy.names[NAME] = port
         address = PeerAddress(named, 7669 if proxy is not None else port, bob.connecting.transport.fingerprint)

@@ -11,7 +11,8 @@ before this node says anything to others. `Connecting` is made when there are ke
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -95,6 +96,26 @@ def load_transport(settings: NodeConfiguration) -> Transport:
     return Transport(TlsConnector(), own, signed=False, users=users, shares=shares)
 
 
+@asynccontextmanager
+async def bound_port(bind: Address) -> AsyncIterator[Sequence[trio.SocketListener]]:
+    """The Raft port, bound before this node sends anything; NodeStopped if the address cannot be had.
+
+    A node that cannot listen must end before gossip counts a start of it and shows other members a node that dies.
+    """
+    try:
+        listeners = await trio.open_tcp_listeners(bind.port, host=bind.host)
+    except OSError as error:
+        raise NodeStopped(
+            f"consensus.bind = {bind.host}:{bind.port} cannot be opened ({error.strerror or error}): choose an"
+            " address of this machine and a port that no other process uses",
+        ) from error
+    try:
+        yield listeners
+    finally:
+        for listener in listeners:
+            listener.socket.close()
+
+
 class Connecting:
     """One node's way to other servers, and theirs to it. It listens from `listen` on."""
 
@@ -170,18 +191,12 @@ class Connecting:
         )
         return Dialer(caller, transport=self.transport.connector, timeout_s=self._dial_s, on_identity=self._words.met)
 
-    async def listen(self, nursery: trio.Nursery, bind: Address) -> int:
-        """Accept connections as long as the nursery lives; the port. NodeStopped if the address cannot be had."""
-        certificate = self.transport.certificate
-        try:
-            if certificate is None:
-                return int(await nursery.start(self._server.listen_plain, bind.host, bind.port, self._i2p_name))
-            return int(await nursery.start(self._server.listen, bind.host, bind.port, certificate))
-        except OSError as error:
-            raise NodeStopped(
-                f"consensus.bind = {bind.host}:{bind.port} cannot be opened ({error.strerror or error}): choose an"
-                " address of this machine and a port that no other process uses",
-            ) from error
+    async def listen(self, nursery: trio.Nursery, bind: Address, bound: Sequence[trio.SocketListener]) -> int:
+        """Accept connections on the `bound_port` of `bind` as long as the nursery lives; returns the port."""
+        certificate, server = self.transport.certificate, self._server
+        if certificate is None:
+            return int(await nursery.start(server.listen_plain, bind.host, bind.port, self._i2p_name, bound))
+        return int(await nursery.start(server.listen, bind.host, bind.port, certificate, bound))
 
     def end_connections(self) -> None:
         """Have every peer that is connected to this node show the present credentials."""

@@ -204,9 +204,13 @@ class GarlicFarmServer:
         host: str,
         port: int,
         certificate: NodeCertificate,
+        bound: Sequence[trio.SocketListener] = (),
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve TLS on `host` until cancelled; reports the bound port, for a `port` of 0."""
+        """Serve TLS on `host` until cancelled; reports the bound port, for a `port` of 0.
+
+        `bound`: listeners that are open already, in place of `host` and `port`; they are used up.
+        """
         context, channel = certificate.server_context(), tls_channel(certificate.fingerprint)
 
         async def accept(transport: trio.SocketStream, source: str) -> None:
@@ -219,14 +223,20 @@ class GarlicFarmServer:
 
             await self.serve(transport, source, channel, secure)
 
-        await self._accept(await trio.open_tcp_listeners(port, host=host), accept, self._accepting, task_status)
+        listeners = bound or await trio.open_tcp_listeners(port, host=host)
+        await self._accept(listeners, accept, self._accepting, task_status)
 
     async def listen_plain(
-        self, host: str, port: int, name: str, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
+        self,
+        host: str,
+        port: int,
+        name: str,
+        bound: Sequence[trio.SocketListener] = (),
+        task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve an I2P router's server tunnel, which delivers here what I2P has decrypted. On loopback only.
 
-        `name` is the tunnel's name within I2P. Peers prove that they called it.
+        `name` is the tunnel's name within I2P. Peers prove that they called it. `bound` as for `listen`.
         """
         if not is_loopback(host):
             raise GarlicFarmError(
@@ -243,7 +253,8 @@ class GarlicFarmServer:
             strangers_per_source_max=self._accepting.strangers_max,
             waiting_s=self._connection_limits.handshake_s,
         )
-        await self._accept(await trio.open_tcp_listeners(port, host=host), accept, options, task_status)
+        listeners = bound or await trio.open_tcp_listeners(port, host=host)
+        await self._accept(listeners, accept, options, task_status)
 
     async def _accept(
         self,
