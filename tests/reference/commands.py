@@ -68,7 +68,11 @@ def _joined(text: str) -> str:
 
 
 def _paragraphs(text: str) -> str:
-    return "\n\n".join(_joined(each) for each in text.replace("\b\n", "").strip().split("\n\n"))
+    """A help text: click keeps the lines of a paragraph that begins with a backspace."""
+    return "\n\n".join(
+        f"```text\n{each[2:].rstrip()}\n```" if each.startswith("\b\n") else _joined(each)
+        for each in text.strip("\n").split("\n\n")
+    )
 
 
 def _escaped(text: str) -> str:

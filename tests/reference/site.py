@@ -1,8 +1,8 @@
 """Lays out in build/ what `make docs` makes a site of: the documents, and a configuration of Zensical with their order.
 
-The documents stay as they are read in the repository, with two differences. Links that lead out of docs/, to modules
-and tests, become plain text, since a site has no such pages. docs/README.md becomes the first page. The order of the
-pages is that of docs/README.md, so it stands in one place.
+The documents stay as they are read in the repository, with three differences. Links that lead out of docs/, to modules
+and tests, become plain text, since a site has no such pages. docs/README.md becomes the first page. Numbered items are
+indented as Python-Markdown reads them. The order of the pages is that of docs/README.md, so it stands in one place.
 
 Why Zensical: MkDocs has no maintainer since 2024, and Material for MkDocs went into maintenance in November 2025 and
 names Zensical, by the same authors, as its successor.
@@ -20,6 +20,7 @@ DOCS = ROOT / "docs"
 BUILD = ROOT / "build"
 PAGES = BUILD / "docs"
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]+)?\)")
+NUMBERED = re.compile(r"\d+\. ")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 Entry = dict[str, "str | list[Entry]"]
 CONFIGURATION = """\
@@ -79,7 +80,17 @@ def page_of(path: Path) -> str:
         return f"[{text}]({os.path.relpath(place_of(linked), place_of(path).parent)}{anchor})"
 
     parts = FENCE.split(path.read_text(encoding="utf-8"))
-    return "".join(part if part.startswith("```") else LINK.sub(link, part) for part in parts)
+    return "".join(part if part.startswith("```") else _indented(LINK.sub(link, part)) for part in parts)
+
+
+def _indented(text: str) -> str:
+    """The text with four columns before what belongs to a numbered item, as Python-Markdown asks, in place of three."""
+    lines, within = [], False
+    for line in text.split("\n"):
+        if line and not line.startswith(" "):
+            within = NUMBERED.match(line) is not None
+        lines.append(f" {line}" if within and line.startswith("   ") else line)
+    return "\n".join(lines)
 
 
 def navigation() -> list[Entry]:
