@@ -1,4 +1,4 @@
-"""What the control endpoint answers: who leads, the keys, the identities, how a submission ended.
+"""What the control endpoint answers: leader and voters, keys, identities, how a submission ended.
 
 The node makes these documents, `bridge.api.json` turns them into bytes and back, and the command line and the terminal
 view use them, so that both ends of the control socket speak about the same things. What is read page by page has

@@ -29,7 +29,7 @@ class Phase(Enum):
     DISCOVERING = "discovering"
     """Looking for other routers of this farm."""
     FORMING = "forming"
-    """Enough founders are in sight; promises are being made."""
+    """It hears enough founders; they make their promises."""
     FOUNDED = "founded"
     """A voter of a farm that has its first configuration."""
     OBSERVER = "observer"

@@ -157,7 +157,7 @@ def servers(context: click.Context, node: str | None, *, as_json: bool) -> None:
 
 
 def _show_servers(view: FarmView, *, as_json: bool) -> None:
-    """Who votes, who learns, who was removed."""
+    """Print voters, learners, and the servers that were removed."""
     raft = view.raft
     roles = [(each, "voter") for each in raft.voters] + [(each, "learner") for each in raft.learners]
     lags = {each.raft_id: each.lag_entries for each in raft.followers}
@@ -225,7 +225,7 @@ def remove(server: str, node: str | None, wait_s: float, *, yes: bool, as_json: 
 
 
 def _on_their_way(view: FarmView) -> list[int]:
-    """Who was removed by an operator and is a member still."""
+    """The servers that an operator has removed and that are members still."""
     return [each.raft_id for each in (*view.raft.voters, *view.raft.learners) if each.raft_id in view.removed]
 
 

@@ -87,7 +87,7 @@ def gossip(
     if plot is not None and plot.suffix.lower() != ".svg":
         raise click.UsageError(f"--plot draws SVG: name a file that ends in .svg, not {plot.name!r}")
     if plot is not None and not plot.absolute().parent.is_dir():
-        fail(f"there is no directory {plot.absolute().parent} for the picture: make it, or name another place")
+        fail(f"there is no directory {plot.absolute().parent} for the chart: make it, or name another place")
     if plot is not None:
         _require_writable(plot)
     played = _play(story)
@@ -98,11 +98,11 @@ def gossip(
     if plot is not None:
         with failures(OSError):
             plot.write_text(picture(played), encoding="utf-8")
-        echo(f"picture: {plot}")
+        echo(f"chart: {plot}")
 
 
 def _require_writable(plot: Path) -> None:
-    """Find out before the run, which may take hours, whether the picture can be written; what is there stays."""
+    """Find out before the run, which may take hours, whether the chart can be written; what is there stays."""
     target = plot.resolve()
     is_new = not target.exists()
     try:
@@ -111,7 +111,7 @@ def _require_writable(plot: Path) -> None:
         if is_new:
             target.unlink()
     except OSError as error:
-        fail(f"the picture cannot be written to {plot} ({error.strerror}): name another place")
+        fail(f"the chart cannot be written to {plot} ({error.strerror}): name another place")
 
 
 def _compared(name: str, play: Play, other: Play, first_period: int) -> tuple[str, str]:

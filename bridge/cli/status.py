@@ -91,8 +91,8 @@ def _follower_text(follower: FollowerView) -> str:
 
 
 def _publishing_facts(each: PublishingView) -> list[tuple[str, str]]:
-    who = "nobody" if each.publisher_id is None else f"{known(each.publisher_name)} (id {each.publisher_id})"
-    facts = [("published by", f"{who}: {each.reason}"), ("", f"master {each.master}")]
+    publisher = "no server" if each.publisher_id is None else f"{known(each.publisher_name)} (id {each.publisher_id})"
+    facts = [("published by", f"{publisher}: {each.reason}"), ("", f"master {each.master}")]
     if each.published_s is not None:
         left = "" if each.seconds_to_expiry is None else f", expires in {duration(each.seconds_to_expiry * 1000)}"
         facts.append(("", f"at {clock_text(each.published_s * 1000, dated=True)}{left}"))

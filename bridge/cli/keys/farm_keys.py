@@ -104,7 +104,7 @@ keys.add_command(offline)
 @node_option
 @json_option
 def list_keys(node: str | None, *, as_json: bool) -> None:
-    """Show the key ring by key ids, and who has it."""
+    """Show the key ring by key ids, and which members have it."""
     answer = ask_node(node, ControlClient.keys)
     if as_json:
         print_json(answer)

@@ -26,7 +26,7 @@ class KeyClient(Protocol):
     """What a rotation asks of a node: a part of `ControlClient`."""
 
     async def keys(self) -> KeysAnswer:
-        """The ring, and who has it."""
+        """The ring, and which members have it."""
 
     async def install_key(self) -> str:
         """Have a new key opened everywhere; its id."""
@@ -61,7 +61,7 @@ class Rotation:
             await self._client.use_key(key, force=self._force)
         used = await self._until(f"key {key} is in use", partial(_not_using, key), "The old key still opens")
         removed = await self._remove_older(used, key)
-        done = await self._until("the old key is refused", _behind, "Who is behind has the new key in use already")
+        done = await self._until("the old key is refused", _behind, "Those behind use the new key already")
         left_out = (*done.absent, *_behind(done)) if self._force else ()
         return RotationOutput(True, key, done.epoch, done.members, removed, left_out)  # noqa: FBT003 - the documented key
 

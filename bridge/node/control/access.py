@@ -1,4 +1,4 @@
-"""Who may ask what over TCP, where an operator has opened the control endpoint to other machines.
+"""What a client may ask over TCP, where an operator has opened the control endpoint to other machines.
 
     [control] listen = "192.168.7.5:7650"
 

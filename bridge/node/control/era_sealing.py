@@ -1,10 +1,10 @@
 """The gossip key of a new era, sealed for each identity that stays.
 
-    admitted members, this node first, then those who run ──▶ public key known? ──▶ a box for each
+    admitted members, this node first, then those that run ──▶ public key known? ──▶ a box for each
                                                           └──▶ no, or no room  ──▶ left out, by name
 
-A public key is known from the admission of its identity, or from its signed description in gossip. Whoever is left out
-has to be given the key file by a person.
+A public key is known from the admission of its identity, or from its signed description in gossip. A member that is
+left out needs the key file from an operator.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from gossip import Keyring
 
 @dataclass(frozen=True, slots=True)
 class SealedEra:
-    """An era that could begin, the boxes of those who stay, and by name who gets none."""
+    """An era that could begin, the boxes of the members that stay, and the names of those that get none."""
 
     era: int
     boxes: tuple[tuple[bytes, bytes], ...]
@@ -31,7 +31,7 @@ class SealedEra:
 def seal_era(
     state: FarmState,
     chain: Keyring,
-    company: MembershipProvider,
+    membership: MembershipProvider,
     label: bytes,
     seen: Mapping[bytes, FarmMember],
     *,
@@ -41,10 +41,10 @@ def seal_era(
     content = EraKey(max(state.rekeying.era, chain.era) + 1, chain.clock + 1, new_key())
     boxes: list[tuple[bytes, bytes]] = []
     left_out: list[str] = []
-    for each in staying(state, company.node_id, seen, without=without):
+    for each in staying(state, membership.node_id, seen, without=without):
         listed = seen.get(each.node_id)
-        own = each.node_id == company.node_id
-        key = company.public_key if own else each.key or (listed.key if listed else None)
+        own = each.node_id == membership.node_id
+        key = membership.public_key if own else each.key or (listed.key if listed else None)
         if key and len(boxes) < BOXES_LIMIT:
             # It hashes to a NodeId that signs in gossip, so it is a point of the curve.
             boxes.append((each.node_id, seal_key(content, key, label)))
@@ -56,7 +56,7 @@ def seal_era(
 def staying(
     state: FarmState, own_id: bytes, seen: Mapping[bytes, FarmMember], *, without: bytes | None = None
 ) -> list[Admitted]:
-    """The members but `without`: this node first, then those who run, then the others."""
+    """The members but `without`: this node first, then those that run, then the others."""
     members = [each for each in state.admitted.values() if each.is_member and each.node_id != without]
 
     def rank(each: Admitted) -> tuple[bool, bool]:

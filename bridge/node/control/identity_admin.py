@@ -1,15 +1,14 @@
-"""What operators may do to identities through a node: list them, approve one under a known name, throw one out.
+"""What operators may do to identities through a node: list them, approve one, evict one.
 
     GET  /v1/nodes                                   every identity that the log or gossip knows, and its standing
     POST /v1/nodes/approve  {"node": NAME or ID}     a newcomer is admitted; or another identity takes a name, and the
                                                      one before is retired
     POST /v1/nodes/evict    {"node": NAME or ID}     an identity is out, all keys are replaced
-    POST /v1/keys/replace   {"force": false}         all keys are replaced, and nobody is out
+    POST /v1/keys/replace   {"force": false}         all keys are replaced, and no identity is out
     POST /v1/backup                                  what the farm agreed on, as a backup file
 
-Approvals and evictions are the leader's entries, and are asked for where it runs: whoever can open its control socket
-may do anything to that router anyway, whereas an entry that any server passes on could be made by the very box that is
-to be thrown out, against the others.
+The leader writes approvals and evictions, and takes them at its own control socket only: a user that can open this
+socket controls the leader anyway. If any server could pass them on, a stolen router could have the others evicted.
 """
 
 import trio
@@ -63,7 +62,7 @@ from consensus import (
 BACKUP_TYPE = "application/octet-stream"
 APPLY_PATIENCE_S = 10.0
 STRANGERS_LISTED_MAX = 64
-"""Routers that are not admitted: whoever holds the farm's key can make as many as gossip has room for."""
+"""Routers that are not admitted: a holder of the farm's key can make as many as gossip has room for."""
 VOTE_PATIENCE_S = 10.0
 VOTE_AGAIN_S = 0.1
 WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
@@ -187,7 +186,7 @@ class IdentityAdmin:
         return json_answer(NodeApproved(name, newcomer.node_id.hex(), given, retired))
 
     async def _admit(self, farm: FoundedFarm, newcomer: FarmMember) -> Answer:
-        """A router under a name that nobody has."""
+        """Admit a router under a name that no other identity has."""
         node_id, name, table = newcomer.node_id, newcomer.metadata.name, farm.state.admitted
         if raft_id_of(table, node_id) is not None:
             text = f"{node_id.hex()} is admitted already; the leader records by itself that it is called {name} now"
@@ -214,7 +213,7 @@ class IdentityAdmin:
         if len(found) == 1:
             return found[0]
         if not found:
-            text = f"no router that runs waits for approval as {wanted[:64]!r}; `garlicfarm node list` shows who does"
+            text = f"no router that runs waits for approval as {wanted[:64]!r}; see `garlicfarm node list`"
             raise Refused(404, "no-such-node", text)
         ids = ", ".join(each.node_id.hex() for each in found)
         raise Refused(409, "several", f"several identities come under {wanted[:64]!r}: {ids}; name one by its id")
@@ -226,7 +225,7 @@ class IdentityAdmin:
         state = farm.state
         node_id, server_id = self._target(state, which.node)
         if node_id == self._agent.node_id:
-            text = "this node leads, and nobody throws himself out: `garlicfarm transfer`, then ask the next leader"
+            text = "this node leads, and a leader cannot evict itself: `garlicfarm transfer`, then ask the next leader"
             raise Refused(409, "leads", text)
         each = None if server_id is None else state.admitted[server_id]
         if each is not None and each.standing is Standing.EVICTED and not which.force:
@@ -247,7 +246,7 @@ class IdentityAdmin:
         finally:
             farm.reconciling.losing_vote -= going
         if farm.state.rekeying.era != eviction.era:
-            raise Refused(409, "not-evicted", "somebody else evicted at the same time, and that came first: ask again")
+            raise Refused(409, "not-evicted", "another eviction at the same time came first: ask again")
         boxes = len(eviction.boxes)
         self._trace.append("node-evicted", {"id": node_id.hex(), "era": eviction.era, "sealedFor": boxes})
         raft = farm.replica.server.describe().raft
@@ -279,19 +278,19 @@ class IdentityAdmin:
                     break
                 await trio.sleep(VOTE_AGAIN_S)
         why = "no majority answers" if ended is None or ended.refusal is None else ended.refusal.value
-        text = f"the vote of server {server_id} could not be taken from it: {why}. Nobody was evicted; ask again"
+        text = f"the vote of server {server_id} could not be taken from it: {why}. No router was evicted; ask again"
         raise Refused(503, "not-evicted", text)
 
     def _target(self, state: FarmState, wanted: str) -> tuple[bytes, int | None]:
         known = {each.node_id: number for number, each in state.admitted.items()}
         named = [each.node_id for each in state.admitted.values() if each.name == wanted and each.is_member]
         named += [bytes(each.node_id) for each in self._member_directory.members() if each.metadata.name == wanted]
-        everybody = {
+        identities = {
             *known,
             *(bytes(each.node_id) for each in self._member_directory.members()),
             bytes(self._agent.node_id),
         }
-        by_id = [node_id for node_id in everybody if node_id.hex() == wanted]
+        by_id = [node_id for node_id in identities if node_id.hex() == wanted]
         found = set(by_id or named)
         if len(found) != 1:
             what = "several identities have" if found else "no identity has"
@@ -301,7 +300,7 @@ class IdentityAdmin:
         return node_id, known.get(node_id)
 
     def _eviction(self, state: FarmState, node_id: bytes) -> tuple[Eviction, tuple[str, ...]]:
-        """The entry, and who remains and gets no box."""
+        """The entry, and the names of the members that stay and get no box."""
         chain, seen = self._agent.keyring, self._seen()
         if chain is None:
             # No gossip carries keys here: the operator replaces the key file of every node by hand.
@@ -377,7 +376,7 @@ class IdentityAdmin:
         if not farm.replica.leads:
             leader = farm.replica.server.role.leader
             each = None if leader is None else farm.state.admitted.get(integer_id(leader))
-            name = "nobody known" if leader is None else (each.name if each and each.name else f"server {leader}")
+            name = "an unknown node" if leader is None else (each.name if each and each.name else f"server {leader}")
             text = f"only the leader decides about identities, and this node does not lead; {name} does. Ask it there"
             raise Refused(409, "not-leader", text)
         return farm

@@ -4,9 +4,9 @@
     StaticKeyAdmin   without gossip (`transport = "i2p"`): the ring is what the farm key file of each node holds. A
                      change needs the operator, who distributes the file; the refusal says in which steps
 
-Gossip's key room asks the members that run whether a step has reached them. Here names stand for ids, and those count
-as well that do not run: a router that is down has the keys that it had, and one that comes back when they are removed
-finds everybody deaf. So a removal waits for them, unless it is forced.
+Gossip's key manager asks the members that run whether a step has reached them. Here names stand for ids, and members
+that do not run count as well: a router that is down has the keys that it had, and if these are removed meanwhile, no
+member understands it when it is back. So a removal waits for such routers, unless it is forced.
 """
 
 from collections.abc import Callable, Iterator
@@ -100,7 +100,7 @@ class KeyAdmin:
         self._trace = trace
 
     async def listing(self) -> KeysAnswer:
-        """The ring, and who has it."""
+        """The ring, and which members have it."""
         with self._refusals():
             listing = await self._room.list()
         living = {self._own_id, *listing.agreeing, *listing.differing, *listing.silent}
@@ -140,7 +140,7 @@ class KeyAdmin:
         return name
 
     async def use(self, name: str, *, force: bool) -> None:
-        """Have everybody seal with an installed key."""
+        """Have every member seal with an installed key."""
         self._require_membership()
         with self._refusals():
             await self._room.use(name, force=force)
@@ -184,8 +184,8 @@ class KeyAdmin:
         view = self._make_view()
         # A node with a new identity has taken the address, and the place, of what can no more come back.
         taken = {member.address for member in view.members if member.status in _RUNNING}
-        # Once there is a farm, whoever has not been a server of it is no reason to wait: anybody with a copied key can
-        # join the gossip under any name, and be gone.
+        # Once there is a farm, a node that was never a server of it is no reason to wait: with a copied key any process
+        # can join gossip under any name, and be gone.
         belongs = {member.node_id for member in view.members if member.server_role is not ServerRole.NONE}
         dead = (
             member

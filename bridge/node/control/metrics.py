@@ -2,8 +2,8 @@
 
 Nothing is counted twice: the figures are those of the view, and a registry of its own keeps the process's defaults and
 other libraries' metrics out. Labels are names and small words only. Node ids, destinations and addresses are not among
-them: a metrics store is read by many, keeps for long, and must not become a directory of who serves what; each would
-also be a new time series.
+them: a metrics store is read by many, keeps for long, and must not become a directory of which router serves what; each
+would also be a new time series.
 """
 
 from collections.abc import Iterator, Mapping

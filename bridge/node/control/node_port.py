@@ -63,7 +63,7 @@ class NodePort:
         self._current = current
 
     async def view(self) -> FarmView:
-        """The picture of this moment."""
+        """The view of this moment."""
         return self._make_view()
 
     async def cluster(self) -> ClusterAnswer:
@@ -206,5 +206,5 @@ def _refusal(entry: bytes) -> str | None:
         return "the entry is not a JSON object"
     record = decode(entry)
     if isinstance(record, Clock | IdentityRecord):
-        return "clock entries, and those about who belongs to the farm, are written by the leader alone"
+        return "clock entries, and those about the members of the farm, are written by the leader alone"
     return "publications are written by the publisher alone" if isinstance(record, Publication) else None

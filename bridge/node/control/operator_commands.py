@@ -116,7 +116,9 @@ class OperatorCommands:
         leaf_hash = self._leaf_hash(asked.hash)
         if not asked.excluded and leaf_hash not in self._state.weights.excluded:
             raise Refused(
-                409, "not-excluded", f"{address_of_hash(leaf_hash)} is not excluded; `garlicfarm farm` lists who is"
+                409,
+                "not-excluded",
+                f"{address_of_hash(leaf_hash)} is not excluded; see `garlicfarm farm`",
             )
         done = "is excluded" if asked.excluded else "is listed again"
         return Exclusion(leaf_hash, asked.excluded), f"{address_of_hash(leaf_hash)} {done}{self._unknown(leaf_hash)}"

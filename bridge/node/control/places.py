@@ -1,10 +1,10 @@
-"""Places on the control endpoint's TCP port: some for who has shown a token, others for who has not yet.
+"""Places on the control endpoint's TCP port: some for clients that have shown a token, others for strangers.
 
     arrive ─▶ stranger ──token──▶ authenticated ─▶ leave
                  └── too many: the oldest of the source that has most of them is closed
 
-So strangers compete with strangers alone, however many they are, and who shows a token is one of them for no longer
-than a handshake and the head of a request take. Who comes from where a token was shown lately gives way last.
+So strangers compete with strangers alone, however many they are. A client with a token is a stranger only while the
+handshake and the head of its first request take. Clients from a source that showed a token lately are closed last.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ class Place:
 
 
 class RemotePlaces:
-    """Who is connected by TCP."""
+    """The clients that are connected by TCP."""
 
     def __init__(self, strangers_max: int, authenticated_max: int, gave_way: Callable[[], None]) -> None:
         """`gave_way` is called for each stranger that is closed for another."""

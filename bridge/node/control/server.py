@@ -2,11 +2,11 @@
 
     accept ─▶ one task per connection: read one request whole ─▶ Routes.answer ─▶ send ─▶ next request (keep-alive)
 
-The socket's mode (0600), its directory's (0700) and the kernel's word on who connects (this user or root) are the
-access control. A TCP port is one more way in and is opened only on an operator's word: then with TLS, and with a token
-in every request that says what its sender may do (`bridge.node.control.access`). Clients of TCP have places of their
-own, so that strangers cannot keep the node's own user out, and those who have shown a token have others than those who
-have not (`bridge.node.control.places`). Without a token nothing but the head of a request is read. Everything is
+The socket's mode (0600), its directory's (0700) and the client's user id, which the kernel tells (this user or root),
+are the access control. A TCP port is opened only where a setting says so: then with TLS, and with a token in every
+request that says what its sender may do (`bridge.node.control.access`). Clients of TCP have places of their own, so
+that strangers cannot keep the node's own user out, and clients with a token have others than clients without one
+(`bridge.node.control.places`). Without a token nothing but the head of a request is read. Everything is
 bounded: connections at a time, bytes of a head, of a body and of all bodies together, requests on one connection, and
 the time for a client to say something, to finish what it began and to take its answer. A client that breaks a bound
 loses the connection and is counted; no other notices. Requests on one connection are answered strictly in order, and
@@ -65,7 +65,7 @@ class Full(Exception):  # noqa: N818 -- an answer (503), not a fault
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """Who is connected by TCP, and what its tokens are compared with."""
+    """A client that is connected by TCP, and what its tokens are compared with."""
 
     remote: RemoteAccess
     place: Place
@@ -85,7 +85,7 @@ class ControlServer:
         counters: dict[str, int] | None = None,
         user_of: Callable[[trio.socket.SocketType], int | None] = peer_user_id,
     ) -> None:
-        """`more`: routes that other parts of the node answer. `user_of`: who is on the other side of a Unix socket.
+        """`more`: routes that other parts of the node answer. `user_of`: the user behind a Unix socket.
 
         `counters`: what happened here so far, of `new_counters`.
         """
