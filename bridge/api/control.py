@@ -149,6 +149,10 @@ class FarmKeyAnswer(Document, frozen=True):
     farm_key: str
     """The text of the file."""
 
+    def __repr__(self) -> str:
+        """Without the key: the repr of a Struct shows its fields."""
+        return "FarmKeyAnswer(…)"
+
 
 class KeysReplaced(Document, frozen=True):
     """All gossip keys were replaced."""

@@ -256,6 +256,10 @@ class _DatedKey(_Fields):
     key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
     retired: bool
 
+    def __repr__(self) -> str:
+        """Without the key: the repr of a Struct shows its fields."""
+        return f"_DatedKey({self.since}, retired={self.retired})"
+
 
 class _Keyring(_Fields):
     used_at: _Number

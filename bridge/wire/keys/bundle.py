@@ -38,6 +38,10 @@ class _Bundle(Struct, rename="camel", forbid_unknown_fields=True):
     farm_key: str
     settings: dict[str, Any]
 
+    def __repr__(self) -> str:
+        """Without the key and the settings: the repr of a Struct shows its fields."""
+        return f"_Bundle(version {self.version})"
+
 
 def shared_settings(table: Mapping[str, Any], masters: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """The shared part of a node's configuration file; `masters` with `publish`."""

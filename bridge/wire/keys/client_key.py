@@ -50,6 +50,10 @@ class _File(Struct, forbid_unknown_fields=True):
     public_key: str
     private_key: str
 
+    def __repr__(self) -> str:
+        """Without the private key: the repr of a Struct shows its fields."""
+        return f"_File({self.name!r})"
+
 
 def new_client_key(name: str) -> ClientKeyFile:
     """Make a key; raises `ClientKeyError` for a name that the farm does not take."""

@@ -130,6 +130,10 @@ class _File(Struct, forbid_unknown_fields=True):
     era: Annotated[int, Meta(ge=0, lt=ERA_LIMIT)] = 0
     cluster_id: str | None = None
 
+    def __repr__(self) -> str:
+        """Without the keys: the repr of a Struct shows its fields."""
+        return f"_File({self.cluster!r}, epoch {self.epoch})"
+
 
 def parse_farm_key(text: str) -> FarmKey:
     """Read a farm key file."""

@@ -1,0 +1,31 @@
+"""No repr shows a key: a Struct's own shows every field, and a repr may end in a log or in a traceback."""
+
+import pytest
+
+from bridge.api.control import FarmKeyAnswer
+from bridge.wire.i2p.destination_keys import _File as DestinationKeyDocument
+from bridge.wire.keys.bundle import _Bundle
+from bridge.wire.keys.client_key import _File as ClientKeyDocument
+from bridge.wire.keys.farm_key import _File as FarmKeyDocument
+from gossip.wire.codec import _DatedKey, _Keyring
+
+SECRET = "the-secret-itself"  # noqa: S105 - a mark to look for
+KEY = SECRET.encode().ljust(32, b".")
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        FarmKeyAnswer(farm_key=SECRET),
+        _Bundle("garlicfarm-bundle", 1, SECRET, {"publishing": {"signing_key": SECRET}}),
+        FarmKeyDocument(1, "farm", 3, 1, "0011", [SECRET], [SECRET]),
+        ClientKeyDocument(1, "pipeline", "public", SECRET),
+        DestinationKeyDocument(1, "master", "destination", SECRET),
+        _DatedKey(1, KEY, retired=False),
+        _Keyring(1, 0, (_DatedKey(1, KEY, retired=False),)),
+    ],
+    ids=lambda holder: f"{type(holder).__module__}.{type(holder).__name__}",
+)
+def test_a_type_that_holds_a_key_does_not_show_it(holder: object) -> None:
+    assert SECRET not in repr(holder)
+    assert type(holder).__name__ in repr(holder)
