@@ -224,7 +224,7 @@ class Transport:
             self.counters.drop(Loss.WIDE_AREA)
             return ()
         if self._resumption.resumed():
-            self._codec.begin_life(self._resumption.fresh_secrets(SECRETS_BYTES))
+            self._codec.renew_secrets(self._resumption.fresh_secrets(SECRETS_BYTES))
             self.counters.resumptions += 1
         try:
             return ((self._codec.outgoing(message, recipient, answered_key_id), target),)

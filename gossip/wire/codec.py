@@ -19,7 +19,7 @@ Infos and payloads are wrapped in byte strings because the same few are sent aga
 and not decoded each time (COSE wraps what it signs for the same reason).
 
 *Decoding.* cbor2 makes lists of a datagram (`cbor.py` says what it refuses), `msgspec.convert` checks them against the
-structs below, which hold the type and the limit of each field, and the structs make the core's messages. Anybody can
+structs below, which hold the type and the limit of each field, and the structs make the core's messages. Any host can
 send a datagram, so `decode` returns a message or raises `DatagramError`, nothing else.
 
 *Encoding.* Gossip that rides on a message (samples, updates, redirect addresses) gives way where a datagram would grow

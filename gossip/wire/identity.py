@@ -144,8 +144,8 @@ def _keys_bytes(chain: Keyring) -> bytes:
 def conflict_proof(key: Ed25519PrivateKey, life: bytes, nonce: int) -> bytes:
     """The proof for another process of the same identity that this one holds the key: life, public key, signature.
 
-    Anybody can make a node sign by asking it in its own name. So the proof says in which life (`LIFE_BYTES` random
-    ones, new at each start) it was made: a node does not take its own for that of a twin.
+    Any node can make another one sign by asking it in its own name. So the proof says in which life (`LIFE_BYTES`
+    random ones, new at each start) it was made: a node does not take its own for that of another instance.
     """
     return life + key.public_key().public_bytes_raw() + key.sign(_conflict_bytes(life, nonce))
 
@@ -204,7 +204,7 @@ class Verifier:
     def authenticate(self, message: Message) -> tuple[Message, int]:
         """The message without its unproved infos, and how many of them were left out.
 
-        An unproved sender is `ForgedError`. An unproved *rider* is dropped alone: the ping that carries it is still a
+        An unproved sender is `ForgedError`. An unproved *update* is dropped alone: the ping that carries it is still a
         sign of life, and to ignore that would turn one forged user message into false suspicions of honest members.
         """
         match message:

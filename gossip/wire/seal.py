@@ -65,7 +65,7 @@ PREFIX_BYTES: Final = 2 + LABEL_BYTES
 """Code, version and label."""
 HEADER_BYTES: Final = PREFIX_BYTES + KEY_ID_BYTES + SALT_BYTES + COUNTER_BYTES
 OVERHEAD_BYTES: Final = HEADER_BYTES - 1 + NODE_ID_BYTES + TAG_BYTES
-ANYBODY: Final = NodeId(bytes(NODE_ID_BYTES))
+ANY_NODE: Final = NodeId(bytes(NODE_ID_BYTES))
 """The receiver, if the sender does not know it."""
 SALT_LIMIT: Final = 4096
 OWN_SALTS_REMEMBERED: Final = 8
@@ -162,7 +162,7 @@ class Envelope(Protocol):
 
     overhead_bytes: int
 
-    def seal(self, plain: bytes, receiver: NodeId = ANYBODY, answered_key_id: bytes = b"") -> bytes:
+    def seal(self, plain: bytes, receiver: NodeId = ANY_NODE, answered_key_id: bytes = b"") -> bytes:
         """The datagram on the wire."""
 
     def open(self, datagram: bytes) -> Opened:
@@ -177,7 +177,7 @@ class Unsealed:
     def seal(
         self,
         plain: bytes,
-        receiver: NodeId = ANYBODY,  # noqa: ARG002 - the protocol of envelopes
+        receiver: NodeId = ANY_NODE,  # noqa: ARG002 - the protocol of envelopes
         answered_key_id: bytes = b"",  # noqa: ARG002 - the protocol of envelopes
     ) -> bytes:
         """The same bytes with the version."""
@@ -204,7 +204,7 @@ class Sealed:
         self._farm = _VERSION_BYTE + ring.label
         self._salt = salt
         self._own_salts: deque[bytes] = deque([salt], OWN_SALTS_REMEMBERED)
-        self._receivers = frozenset({node_id, ANYBODY})
+        self._receivers = frozenset({node_id, ANY_NODE})
         self._salt_limit = salt_limit
         self._counter = 0
         self._salts: OrderedDict[bytes, _Salt] = OrderedDict()
@@ -235,7 +235,7 @@ class Sealed:
         """How many salts of other nodes have a replay window."""
         return len(self._salts)
 
-    def seal(self, plain: bytes, receiver: NodeId = ANYBODY, answered_key_id: bytes = b"") -> bytes:
+    def seal(self, plain: bytes, receiver: NodeId = ANY_NODE, answered_key_id: bytes = b"") -> bytes:
         """Seal for `receiver` with the primary key, or with another of the ring if the receiver holds only that."""
         if self._counter >= _COUNTER_LIMIT:
             raise OverflowError("the datagram counter is used up: restart the node")
@@ -270,7 +270,7 @@ class Sealed:
         if receiver not in self._receivers:
             raise SealError(Refusal.MISADDRESSED)
         plain = header[:1] + sealed[NODE_ID_BYTES:]
-        names_receiver = receiver != ANYBODY
+        names_receiver = receiver != ANY_NODE
         if is_retired:
             return Opened(plain, used, b"", names_receiver)
         entry.window.take(counter)

@@ -28,7 +28,7 @@ from gossip.wire.box import BOX_OVERHEAD_BYTES, BoxError, box, is_boxed, unbox
 from gossip.wire.codec import DatagramError, decode, encode
 from gossip.wire.identity import PUBLIC_KEY_BYTES, ForgedError, Signer, Verifier, conflict_proof, proves_conflict
 from gossip.wire.seal import (
-    ANYBODY,
+    ANY_NODE,
     OWN_SALTS_REMEMBERED,
     SALT_BYTES,
     VERSION,
@@ -91,7 +91,7 @@ class SecureCodec:
         self._join_keys = _join_keys(ring)
         self._limit_bytes = limit_bytes
 
-    def begin_life(self, secrets: bytes) -> None:
+    def renew_secrets(self, secrets: bytes) -> None:
         """Go on under fresh `secrets` (`SECRETS_BYTES`), after this process was resumed from an earlier moment."""
         self._life, token_secret = secrets[:SALT_BYTES], secrets[SALT_BYTES:SECRETS_BYTES]
         self._lives.append(self._life)
@@ -118,7 +118,7 @@ class SecureCodec:
         elif isinstance(message, PingResponse) and self._is_about_conflict(message):
             message = replace(message, proof=conflict_proof(self._signer.key, self._life, message.seq))
         plain = encode(message, self._limit_bytes - self._envelope.overhead_bytes)
-        return self._envelope.seal(plain, receiver or ANYBODY, answered_key_id)
+        return self._envelope.seal(plain, receiver or ANY_NODE, answered_key_id)
 
     def boxed(self, message: KeyringUpdate, credential: bytes) -> bytes:
         """A keyring update for the identity of this credential only; `DatagramError` if no box can be made for it."""
@@ -136,7 +136,7 @@ class SecureCodec:
         opened = self._unboxed(datagram) if boxed else self._opened(datagram)
         try:
             decoded = decode(opened.plain)
-            if not (opened.names_receiver or self._may_be_for_anybody(decoded)):
+            if not (opened.names_receiver or self._may_be_for_any_node(decoded)):
                 raise RefusedError(Refusal.MISADDRESSED)
             message, left_out = self._verifier.authenticate(decoded)
         except DatagramError as error:
@@ -182,7 +182,7 @@ class SecureCodec:
         """Whether it answers the question of this node who else uses its id."""
         return response.source_id == response.target_id == self._signer.node_id
 
-    def _may_be_for_anybody(self, message: Message) -> bool:
+    def _may_be_for_any_node(self, message: Message) -> bool:
         if isinstance(message, PingResponse):
             return message.source_id != self._signer.node_id
         return isinstance(message, JoinReq | Broadcast | KeyringUpdate)

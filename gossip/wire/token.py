@@ -8,8 +8,8 @@
 A token is `minter's node id | expiry | MAC(secret, minter, expiry, address, port, applicant)`; the secret is drawn at
 start and never leaves the process. The first round trip proves that the applicant receives at the address it sends
 from, so that a forged source address cannot make us ping a stranger. A table of pending joins would do the same and
-could be filled by anybody; a MAC costs nothing to keep. A token outlives its use until it expires: within these seconds
-the same applicant may join again from the same address, which changes nothing.
+could be filled by any host; a MAC costs nothing to keep. A token outlives its use until it expires: within these
+seconds the same applicant may join again from the same address, which changes nothing.
 
 The auth is `HMAC(join key of the farm, token, encoded NodeInfo)`. The token begins with the id of the node that minted
 it, so the auth is bound to that target and proves nothing to another node.

@@ -13,7 +13,7 @@ from gossip.node.group import Group
 from gossip.wire.box import MARK, BoxError, box, is_boxed, unbox
 from gossip.wire.codec import Code, encode
 from gossip.wire.identity import Signer, sign_keys
-from gossip.wire.seal import ANYBODY, SALT_BYTES, Sealed, prefix
+from gossip.wire.seal import ANY_NODE, SALT_BYTES, Sealed, prefix
 from tests.node.gossip_farm import RING, in_simulated_time, new_events, running_farm, until_all_see_all, until_counted
 from tests.node.gossip_network import MemoryNetwork
 
@@ -36,7 +36,7 @@ def primary(agent: Group) -> bytes:
 
 def sealed(news: KeyringUpdate) -> bytes:
     """With a copy of the farm's key."""
-    return Sealed(RING, os.urandom(SALT_BYTES), ANYBODY).seal(encode(news))
+    return Sealed(RING, os.urandom(SALT_BYTES), ANY_NODE).seal(encode(news))
 
 
 def told_of_refusals(agent: Group) -> list[KeyringUpdateRefused]:

@@ -30,7 +30,7 @@ from gossip.node.group import Group
 from gossip.node.state_files import Identity, load_identity
 from gossip.wire.codec import encode
 from gossip.wire.identity import sign_keys
-from gossip.wire.seal import ANYBODY, SALT_BYTES, Sealed
+from gossip.wire.seal import ANY_NODE, SALT_BYTES, Sealed
 from tests.authored import node_id
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 from tests.node.gossip_farm import RING, in_simulated_time, running_farm, until_all_see_all, until_counted
@@ -72,7 +72,7 @@ async def test_before_its_log_is_there_a_node_takes_keys_from_a_founder_and_from
         assert chain is not None
         # When: a stranger with a copy of the farm's key sends keys, signed by an identity of its own.
         news = sign_keys(KeyringUpdate(chain.install(b"x" * 32).use(b"x" * 32)), Ed25519PrivateKey.generate())
-        sealed = Sealed(RING, os.urandom(SALT_BYTES), ANYBODY).seal(encode(news))
+        sealed = Sealed(RING, os.urandom(SALT_BYTES), ANY_NODE).seal(encode(news))
         network.deliver(sealed, Address("127.0.0.1", 50_000), node.info.address)
         # Then: it is dropped and counted.
         await until_counted(node, "keyring-of-a-stranger")

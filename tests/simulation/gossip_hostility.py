@@ -42,7 +42,7 @@ from gossip.core.messages import (
 )
 from gossip.wire.codec import Code, encode
 from gossip.wire.identity import Signer, departure_proof, sign, sign_keys
-from gossip.wire.seal import ANYBODY, HEADER_BYTES, OVERHEAD_BYTES, SALT_BYTES, Sealed, SealError
+from gossip.wire.seal import ANY_NODE, HEADER_BYTES, OVERHEAD_BYTES, SALT_BYTES, Sealed, SealError
 from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES
 from tests.simulation.gossip_wire_group import RING, WireGroup, WireNode, key_of
 
@@ -63,7 +63,7 @@ class Stranger:
         self._group = group
         self._random = random
         self._foreign = Sealed(
-            Keyring.of(b"the key of quite another farm..!", label=RING.label), random.randbytes(16), ANYBODY
+            Keyring.of(b"the key of quite another farm..!", label=RING.label), random.randbytes(16), ANY_NODE
         )
 
     def datagram(self) -> tuple[WireNode, Address, bytes]:
@@ -99,7 +99,7 @@ class Liar:
         self._group = group
         self._random = random
         self._ring = RING
-        self._envelope = Sealed(RING, random.randbytes(SALT_BYTES), ANYBODY)
+        self._envelope = Sealed(RING, random.randbytes(SALT_BYTES), ANY_NODE)
         self._signers = [Signer(key_of(FIRST_LIAR + number)) for number in range(LIARS)]
         self._ids = [node.node_id for node in group.nodes] + [signer.node_id for signer in self._signers]
         self._own_words = {node.node_id: node.core for node in group.nodes}
@@ -112,7 +112,7 @@ class Liar:
         sender, receiver, recorded = random.choice(self._group.recorded)
         self._follow(receiver.ring)
         if random.random() < 0.001:
-            self._envelope = Sealed(self._ring, random.randbytes(SALT_BYTES), ANYBODY)
+            self._envelope = Sealed(self._ring, random.randbytes(SALT_BYTES), ANY_NODE)
         match random.randrange(4):
             case 0:
                 plain = mutated(self._opened(recorded, receiver), random)
@@ -166,7 +166,7 @@ class Liar:
     def _follow(self, ring: Keyring) -> None:
         if ring != self._ring:
             self._ring = ring
-            self._envelope = Sealed(ring, self._random.randbytes(SALT_BYTES), ANYBODY)
+            self._envelope = Sealed(ring, self._random.randbytes(SALT_BYTES), ANY_NODE)
 
     def _opened(self, datagram: bytes, receiver: WireNode) -> bytes:
         try:

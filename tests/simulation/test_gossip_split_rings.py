@@ -16,7 +16,7 @@ from gossip.core.messages import KeyringUpdate
 from gossip.core.options import Options
 from gossip.wire.codec import encode
 from gossip.wire.identity import Signer, sign_keys
-from gossip.wire.seal import ANYBODY, SALT_BYTES, Sealed
+from gossip.wire.seal import ANY_NODE, SALT_BYTES, Sealed
 from tests.simulation.gossip_wire_group import WireGroup, WireNode, key_of
 
 OPTIONS = Options.loopback()
@@ -26,7 +26,7 @@ LIAR = Signer(key_of(100))
 
 def tell(group: WireGroup, node: WireNode, chain: Keyring) -> None:
     """As an identity that may tell keys does, and who has every key that the node has."""
-    envelope = Sealed(node.ring, group.random.randbytes(SALT_BYTES), ANYBODY)
+    envelope = Sealed(node.ring, group.random.randbytes(SALT_BYTES), ANY_NODE)
     group.offer(node, envelope.seal(encode(sign_keys(KeyringUpdate(chain), LIAR.key))), node.address)
 
 
