@@ -5,16 +5,24 @@
 Each member answers once, and a query takes no more answers than the directory has places. The queries open on either
 side are bounded: a further own one ends at once, a further one of others replaces the oldest.
 
+A reply goes to the address in the query, which nothing proves. So replies have a rate of their own: a member that sends
+many queries in the name of a third party cannot have it flooded.
+
 One query every member answers by itself: `gossip:keys`, with a summary of its keyring.
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from gossip.core.effects import Context, DropReason, QueryAnswered, QueryEnded, QueryReceived
 from gossip.core.keyring_exchange import KEYS_QUERY, KeyringExchange
 from gossip.core.member import Address, NodeId
 from gossip.core.messages import BODY_LIMIT_BYTES, QUERY_TIMEOUT_LIMIT_MS, Query, QueryReply, UserMessageId
+from gossip.core.options import TokenBucket
 from gossip.core.user_events import UserEvents
+
+REPLIES_PER_SECOND: Final = 20.0
+REPLIES_BURST: Final = 40.0
 
 
 @dataclass(slots=True)
@@ -43,6 +51,7 @@ class Queries:
         self._keyring = keyring
         self._asked: dict[UserMessageId, _Asked] = {}
         self._open: dict[UserMessageId, _Open] = {}
+        self._replies = TokenBucket(REPLIES_PER_SECOND, REPLIES_BURST)
 
     @property
     def deadline(self) -> int | None:
@@ -96,7 +105,10 @@ class Queries:
             self._context.drop(DropReason.BAD_USER_MESSAGE)
 
     def _reply(self, address: Address, query_id: UserMessageId, body: bytes) -> None:
-        self._context.send(address, QueryReply(query_id, self._context.local.node_id, body), query_id.origin)
+        if self._replies.take(self._context.now):
+            self._context.send(address, QueryReply(query_id, self._context.local.node_id, body), query_id.origin)
+        else:
+            self._context.drop(DropReason.RATE_LIMITED)
 
     def receive_reply(self, reply: QueryReply) -> None:
         """An answer to a query of this node: the first of each member counts."""

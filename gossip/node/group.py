@@ -50,7 +50,7 @@ from gossip.core.effects import (
     UseKeyring,
     UserEventReceived,
 )
-from gossip.core.events import AnswerGiven, DeadlineReached, Event, KeyringChanged, QueryRequested, UserEventRequested
+from gossip.core.events import AnswerGiven, DeadlineReached, Event, QueryRequested, UserEventRequested
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo
 from gossip.core.membership import Member
@@ -239,7 +239,7 @@ class Group:
 
     async def change_keyring(self, keyring: Keyring) -> None:
         """Have the whole group adopt a change that `keyring` allowed; returns when this node has adopted it."""
-        self._requests.add(KeyringChanged(keyring), self.now_ms())
+        self._requests.change_keyring(keyring)
         await self._requests.done.wait()
 
     async def leave(self) -> None:

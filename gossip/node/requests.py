@@ -1,9 +1,10 @@
 """What an application asks of its group, kept until the owner of the core takes it; and where answers arrive.
 
 A call never waits and never reaches into the core, which may be in the middle of a step: it leaves its request here and
-rings the doorbell. Metadata and maintenance are slots that keep the last value; seeds are a bounded set; user events,
-queries and answers are a bounded queue. A call beyond its rate or length is refused at once: if it were dropped
-silently, the application would take it for lost by the network.
+rings the doorbell. Metadata and maintenance are slots that keep the last value; changed keyrings are merged into one;
+seeds are a bounded set. User events and queries are a bounded queue with a rate. Answers are another one: others decide
+how often a node has to answer, and must not use up what its own application may send. A call beyond its rate or length
+is refused at once: if it were dropped silently, the application would take it for lost by the network.
 
 The answers to a query come through a channel. It holds as many as fit if nothing reads; the rest is counted and never
 waited for. The core says when a query ends. A core that stands still (halted by an identity conflict, or mute until a
@@ -31,6 +32,7 @@ from gossip.core.events import (
     SeedsGiven,
     UserEventRequested,
 )
+from gossip.core.keyring import Keyring
 from gossip.core.member import METADATA_LIMIT_BYTES, Address
 from gossip.core.messages import BODY_LIMIT_BYTES, NAME_LIMIT_CHARACTERS, QUERY_TIMEOUT_LIMIT_MS
 from gossip.core.options import TokenBucket
@@ -44,11 +46,26 @@ ANSWERS_LIMIT: Final = 1024
 GRACE_S: Final = 0.5
 """How long after its time the core may end a query: answers may be under way."""
 
-Request = UserEventRequested | QueryRequested | AnswerGiven | KeyringChanged
+Request = UserEventRequested | QueryRequested | AnswerGiven
 
 
 class BusyError(Exception):
     """Too many requests in a short time: nothing was sent, try again a little later."""
+
+
+class _Lane:
+    """Requests of one origin: so many wait at most, and so many come per second."""
+
+    def __init__(self) -> None:
+        self._rate = TokenBucket(REQUESTS_PER_SECOND, REQUESTS_BURST)
+        self.waiting: deque[Request] = deque()
+
+    def add(self, request: Request, now_ms: int) -> bool:
+        """Whether there was room for it."""
+        if len(self.waiting) >= WAITING_LIMIT or not self._rate.take(now_ms):
+            return False
+        self.waiting.append(request)
+        return True
 
 
 class Requests:
@@ -59,8 +76,8 @@ class Requests:
         self._metadata: bytes | None = None
         self._maintenance: bool | None = None
         self._seeds: dict[Address, None] = {}
-        self._waiting: deque[Request] = deque()
-        self._rate = TokenBucket(REQUESTS_PER_SECOND, REQUESTS_BURST)
+        self._keyring: Keyring | None = None
+        self._own, self._answers = _Lane(), _Lane()
         self._leave = False
         self.done = trio.Event()
         """Set when everything that was requested before now is carried out."""
@@ -85,6 +102,11 @@ class Requests:
         self._maintenance = on
         self._ring_doorbell()
 
+    def change_keyring(self, keyring: Keyring) -> None:
+        """A changed keyring. Never refused: a node that cannot follow its group's keys is cut off."""
+        self._keyring = keyring if self._keyring is None else self._keyring.merge(keyring)
+        self._ring_doorbell()
+
     def leave(self) -> None:
         """Leave the group."""
         self._leave = True
@@ -93,12 +115,13 @@ class Requests:
     def add(self, request: Request, now_ms: int) -> None:
         """One more request; `BusyError` beyond the rate."""
         _check(request)
-        if len(self._waiting) >= WAITING_LIMIT or not self._rate.take(now_ms):
+        is_answer = isinstance(request, AnswerGiven)
+        if not (self._answers if is_answer else self._own).add(request, now_ms):
+            what = "answers" if is_answer else "user events and queries"
             raise BusyError(
-                f"more than {REQUESTS_PER_SECOND:.0f} user events, queries and answers per second: gossip is for few "
-                "and small messages; nothing was sent, try again in a moment"
+                f"more than {REQUESTS_PER_SECOND:.0f} {what} per second: gossip is for few and small messages; nothing "
+                "was sent, try again in a moment"
             )
-        self._waiting.append(request)
         self._ring_doorbell()
 
     def take(self) -> tuple[trio.Event, list[Event]]:
@@ -114,8 +137,12 @@ class Requests:
         if self._maintenance is not None:
             events.append(MaintenanceSwitched(self._maintenance))
             self._maintenance = None
-        events.extend(self._waiting)
-        self._waiting.clear()
+        if self._keyring is not None:
+            events.append(KeyringChanged(self._keyring))
+            self._keyring = None
+        for lane in (self._own, self._answers):
+            events.extend(lane.waiting)
+            lane.waiting.clear()
         if self._leave:
             events.append(LeaveRequested())
             self._leave = False
@@ -130,8 +157,6 @@ def _require_bytes(what: str, value: object) -> None:
 def _check(request: Request) -> None:
     """Refuse here what the core would refuse: its errors are for its owner, not for the caller."""
     match request:
-        case KeyringChanged():
-            return
         case AnswerGiven(_, body):
             _require_bytes("an answer", body)
             if len(body) > BODY_LIMIT_BYTES:

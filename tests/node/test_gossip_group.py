@@ -7,10 +7,12 @@ import pytest
 import trio
 
 import gossip
-from gossip.core.messages import UserEvent
+from gossip.core.events import KeyringChanged
+from gossip.core.member import Address, NodeId
+from gossip.core.messages import Query, UserEvent, UserMessageId
 from gossip.node.event_ring import EventRing, Numbered
 from gossip.node.group import GroupEvent
-from gossip.node.requests import REQUESTS_BURST
+from gossip.node.requests import REQUESTS_BURST, Requests
 from tests.node.gossip_farm import RING, in_simulated_time
 from tests.node.gossip_network import MemoryNetwork
 
@@ -138,6 +140,31 @@ async def test_too_many_events_are_refused_at_once_and_too_long_ones_as_well() -
             group.send_event("word")
         await trio.sleep(1)
         group.send_event("word")
+
+
+@in_simulated_time
+async def test_answers_to_many_queries_use_up_neither_the_rate_of_own_messages_nor_a_change_of_keys() -> None:
+    asker = NodeId(bytes(16))
+    async with gossip.open(HOME, key=RING, network=MemoryNetwork()) as group:
+        asked = [Query(UserMessageId(time, asker, 1), "ping", b"", Address(HOME, 1), 5_000) for time in range(1, 42)]
+        for query in asked[:-1]:
+            group.answer(query, b"pong")
+        with pytest.raises(gossip.BusyError, match="20 answers per second"):
+            group.answer(asked[-1], b"pong")
+        for _ in range(int(REQUESTS_BURST)):
+            group.send_event("word")
+        assert group.keyring is not None
+        await group.change_keyring(group.keyring.rekeyed(bytes(32), 1, 1))
+        assert (group.keyring.primary, group.keyring.era) == (bytes(32), 1)
+
+
+async def test_two_changes_of_keys_that_wait_together_are_both_carried_out() -> None:
+    requests = Requests(lambda: None)
+    first, second = RING.install(b"1" * 32), RING.install(b"2" * 32)
+    requests.change_keyring(first)
+    requests.change_keyring(second)
+    assert requests.take()[1] == [KeyringChanged(first.merge(second))]
+    assert requests.take()[1] == []
 
 
 @in_simulated_time

@@ -1,10 +1,13 @@
 """Broadcasts and queries of applications: told once, in bounded memory, and nothing old for new."""
 
+from dataclasses import replace
+
 import pytest
 
 from gossip.core.effects import Effect, QueryAnswered, QueryEnded, QueryReceived, UserEventReceived
 from gossip.core.events import AnswerGiven, QueryRequested, Received, SeedsGiven, UserEventRequested
 from gossip.core.keyring import CLOCK_LIMIT, HEAD_START, TICKS_PER_MS
+from gossip.core.keyring_exchange import KEYS_QUERY
 from gossip.core.messages import (
     JoinAck,
     JoinReq,
@@ -18,6 +21,7 @@ from gossip.core.messages import (
     UserMessageId,
 )
 from gossip.core.options import Options
+from gossip.core.queries import REPLIES_BURST
 from gossip.simulation.network import GossipNetwork, address_of, node_id
 from tests.spec.gossip_story import Story, info_of, sent
 
@@ -222,6 +226,20 @@ def test_open_queries_are_bounded_on_both_sides() -> None:
     tell(story, question(10), question(11), question(12))
     assert sent(story.step(AnswerGiven(question(10).message_id, b"")), QueryReply) == []
     assert len(sent(story.step(AnswerGiven(question(12).message_id, b"")), QueryReply)) == 1
+
+
+def test_replies_have_a_rate_also_those_about_keys_as_the_address_in_a_query_proves_nothing() -> None:
+    story = Story()
+    story.befriend(1)
+    effects: list[Effect] = []
+    for time in range(1, 101):
+        query = replace(question(time), name=KEYS_QUERY if time % 2 else "question", address=address_of(9))
+        effects += tell(story, query)
+        effects += story.step(AnswerGiven(query.message_id, b"")) if query.name == "question" else []
+    assert [target for target, _ in sent(effects, QueryReply)] == [address_of(9)] * int(REPLIES_BURST)
+    assert story.dropped("rate-limited") == 100 - REPLIES_BURST
+    story.now += 1_000
+    assert len(sent(tell(story, replace(question(101), name=KEYS_QUERY)), QueryReply)) == 1
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 600_001])
