@@ -28,6 +28,7 @@ NAMED = re.compile(r"(?<![\w/.-])docs/[\w/-]+\.md")
 SECTION = re.compile(rf"({NAMED.pattern})`?,? (?:says )?(?:under )?['\"]([^'\"]+)['\"]")
 PACKAGE = "(?:gossip|consensus|bridge|pipeline|benchmarks|tests)"
 MENTIONED = re.compile(r"`([\w/.-]+\.md)`")
+MENTIONED_TEST = re.compile(r"`(?:tests/)?(\w+/(?:\w+/)*test_\w+\.py)`")
 READ = {".py", ".toml", ".md", ".txt", ".go", ".java", ".json", ""}
 
 
@@ -92,6 +93,12 @@ def test_what_a_document_links_exists(document: Path) -> None:
     ]
     missing += [name for name in MENTIONED.findall(text) if not any((base / name).exists() for base in bases(document))]
     assert missing == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_test_that_a_document_names_exists(document: Path) -> None:
+    named = MENTIONED_TEST.findall(document.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / "tests" / name).exists()] == []
 
 
 def bases(document: Path) -> tuple[Path, ...]:
