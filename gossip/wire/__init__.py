@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from gossip.core.messages import AliveUpdate, JoinAck, JoinReq, Payload, PingRequest, PingResponse
     from gossip.wire.box import x25519_private, x25519_public
+    from gossip.wire.cbor import CborError, dumps, loads
     from gossip.wire.codec import CAPACITY_LIMIT, Code, DatagramError, decode_node_info, encode_node_info
     from gossip.wire.identity import PUBLIC_KEY_BYTES, Purpose, Signer, Verifier, node_id_of, sign
     from gossip.wire.secure_codec import SECRETS_BYTES, RefusedError, SecureCodec
@@ -18,6 +19,7 @@ __all__ = [
     "PUBLIC_KEY_BYTES",
     "SECRETS_BYTES",
     "AliveUpdate",
+    "CborError",
     "Code",
     "DatagramError",
     "JoinAck",
@@ -31,7 +33,9 @@ __all__ = [
     "Signer",
     "Verifier",
     "decode_node_info",
+    "dumps",
     "encode_node_info",
+    "loads",
     "node_id_of",
     "sign",
     "x25519_private",
@@ -41,6 +45,7 @@ __all__ = [
 _HOMES: Final = {
     "gossip.core.messages": ("AliveUpdate", "JoinAck", "JoinReq", "Payload", "PingRequest", "PingResponse"),
     "gossip.wire.box": ("x25519_private", "x25519_public"),
+    "gossip.wire.cbor": ("CborError", "dumps", "loads"),
     "gossip.wire.codec": ("CAPACITY_LIMIT", "Code", "DatagramError", "decode_node_info", "encode_node_info"),
     "gossip.wire.identity": ("PUBLIC_KEY_BYTES", "Purpose", "Signer", "Verifier", "node_id_of", "sign"),
     "gossip.wire.secure_codec": ("RefusedError", "SECRETS_BYTES", "SecureCodec"),

@@ -45,7 +45,7 @@ from bridge.core.formation.founding import (
 from bridge.core.formation.member import NodeMetadata, RoleHint
 from bridge.core.log.records import NAME
 from gossip import METADATA_LIMIT_BYTES
-from gossip.wire.cbor import CborError, dumps, loads
+from gossip.wire import CborError, dumps, loads
 
 VERSION: Final = 2
 ADMISSIONS_LIMIT: Final = 4
