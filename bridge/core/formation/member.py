@@ -1,7 +1,7 @@
 """Another node of the farm: what gossip says of it, and what it says of itself in its signed metadata.
 
     NodeId, status   by gossip, or by introductions where there is no gossip
-    metadata         signed by the node: its own word, which binds nobody else (a name may be anybody's)
+    metadata         signed by the node: its own word, which is not binding (two nodes may give one name)
     public key       of its identity: the NodeId is its hash
 
 What the log says of an identity is another thing (`bridge.core.membership.admission.Admitted`), and goes before.

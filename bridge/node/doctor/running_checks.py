@@ -42,7 +42,7 @@ def checks_of(view: FarmView) -> list[Check]:
     """The same out of a picture."""
     node = Check("node", CheckResult.OK, f"{view.node.name} runs, version {view.node.version}, {view.node.phase.value}")
     in_farm = view.node.phase in {Phase.FOUNDED, Phase.OBSERVER} and view.raft.log_time_ms is not None
-    of_farm = [_quorum_check(view), *_log_time_checks(view), _company_check(view)] if in_farm else []
+    of_farm = [_quorum_check(view), *_log_time_checks(view), _members_check(view)] if in_farm else []
     return [node, *of_farm, *_alarm_checks(view)]
 
 
@@ -67,7 +67,7 @@ def _log_time_checks(view: FarmView) -> list[Check]:
     return [Check("log time", CheckResult.OK, text)]
 
 
-def _company_check(view: FarmView) -> Check:
+def _members_check(view: FarmView) -> Check:
     others = [member for member in view.members if not member.is_self]
     servers = {voter.raft_id for voter in (*view.raft.voters, *view.raft.learners)}
     lost = [

@@ -2,7 +2,7 @@
 
     members (gossip) ──▶ Formation.step ──▶ Persist ──▶ formation.json, fsynced ──▶ Persisted ──▶ …
                                        ├──▶ Advertise ──▶ this node's gossip metadata
-                                       └──▶ Founded | KnowsCluster ──▶ whoever waits for the farm
+                                       └──▶ Founded | KnowsCluster ──▶ `until_settled` returns
 
 The file lies beside the identity key: they live and die together, which the safety argument of `formation` needs.
 """

@@ -1,17 +1,18 @@
 """What gossip tells this node, passed on to the parts that it concerns.
 
     a member's status or metadata ──▶ member directory, trace, formation
-    an alarm of gossip            ──▶ the alarms; of a twin: the end of this node
+    an alarm of gossip            ──▶ the alarms; of an identity conflict: the end of this node
     a key offered                 ──▶ identities
 
-A live twin of this identity ends the node at once, without handing anything over: until one of the two is gone, neither
-may vote in the name of both. So do words of a later life of its own: it has forgotten what it voted in that.
+An identity conflict (another live process has this identity) ends the node at once, without handing anything over:
+until one of the two is gone, neither may vote in the name of both. So does news of a later generation of this node: it
+has forgotten what it voted in that.
 
 *Before a server that has voted in an earlier life votes again* it looks around first (`wait_for_conflicts`). A state
 directory can be a clone of one that runs elsewhere, or older than the last life of its own identity, and the files
 cannot tell: a clone of a whole disk has the same inodes. Gossip finds both out within a few periods of the first
-contact and ends the node. A Raft server that was started at once would have voted meanwhile, and in an election two
-twins of one voter make two leaders. So a server with a storage waits until gossip has a peer, and then for some periods
+contact and ends the node. A Raft server that was started at once would have voted meanwhile, and two processes of one
+voter can elect two leaders. So a server with a storage waits until gossip has a peer, and then for some periods
 more. Without any peer it does not wait for ever: a farm whose gossip is cut off still has its Raft port.
 """
 
@@ -65,7 +66,7 @@ class GossipEvents:
     alarms: Alarms
 
     async def follow(self) -> None:
-        """Until cancelled; raises NodeStopped when a twin lives."""
+        """Until cancelled; raises NodeStopped at an identity conflict."""
         agent, member_directory = self.agent, self.member_directory
         member_directory.refresh()
         events = agent.events()

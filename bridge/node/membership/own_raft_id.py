@@ -4,9 +4,9 @@
     the log: an admission of this identity ──────────────────▶ the same file ("servers"), which counts before "told"
 
 The Raft id is in the log, which the node does not get before its server runs under that id. So the leader tells it in
-its signed description. Anybody with the farm key can sign a description, so a word counts only if a server of the farm
-says it. A founder's signature is enough: the founding names its identity. Any other member is called at its Raft port
-first; there it has to prove its Raft id by the signed admissions that lead to a founder (`farm_peers`).
+its signed description. Every holder of the farm key can sign a description, so a word counts only if a server of the
+farm says it. A founder's signature is enough: the founding names its identity. Any other member is called at its Raft
+port first; there it has to prove its Raft id by the signed admissions that lead to a founder (`farm_peers`).
 
 Such a proof cannot tell who was evicted since: an evicted member can still tell a newcomer a wrong id. That costs time
 and nothing else, because under a wrong id no server of the farm calls this node or hears it. While its server has
@@ -109,7 +109,7 @@ class OwnRaftId:
         return applied_state.state.applied_index > 0 or self._notes.raft_id_of(self._notes.node_id) is not None
 
     def _words(self, besides: int | None) -> list[Word]:
-        """Who tells which id, other than `besides`; ids that are known to be somebody else's are left out."""
+        """Which member tells which id, other than `besides`; ids that belong to another identity are left out."""
         if not self._notes.may_be_server:
             return []
         told = self._member_directory.admissions_told(self._notes.node_id, self._founding.cluster_id)

@@ -1,11 +1,11 @@
-"""The leader's care for the group: looks at gossip, log and Raft once a second, and carries out one proposal at a time.
+"""The leader keeps the group: it looks at gossip, log and Raft once a second, and carries out one proposal at a time.
 
-    roster, applied state, server.describe() ──▶ Reconciler.decide ──▶ Admit ─────────────▶ an entry of the log
+    members, applied state, server.describe() ─▶ Reconciler.decide ──▶ Admit ─────────────▶ an entry of the log
                                                            └──▶ the others ────────▶ change_configuration
     admitted, alive, not started yet ──▶ told by this node's gossip metadata
 
-A change may take long, since a newcomer first gets the whole log. Meanwhile the looking goes on, for a server that
-flaps is only known by those who watch it. Every term that this node leads begins with a new reckoning.
+A change may take long, since a newcomer first gets the whole log. Meanwhile the leader goes on looking: it knows that a
+server flaps only if it watches it. In every term that this node leads it begins anew.
 """
 
 from collections.abc import Callable, Sequence
@@ -131,7 +131,7 @@ class Reconciling:
         more = len(asking) - len(named)
         text = f"not admitted, and waiting for you: {', '.join(named)}{f', and {more} more' if more else ''}"
         action = (
-            f"if it is your router: `garlicfarm node approve {asking[0].node_id.hex()}` here; otherwise somebody has"
+            f"if it is your router: `garlicfarm node approve {asking[0].node_id.hex()}` here; otherwise a stranger has"
             " a copy of the key file: `garlicfarm keys replace`"
         )
         self._parts.alarms.set(ASKING_ALARM, text, action)
