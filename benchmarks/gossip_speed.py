@@ -45,6 +45,8 @@ class Load:
 
 MANY = OUTSTANDING * PEERS
 ECHOES = {MANY: f"bare trio echo, {MANY} in flight", 1: "bare trio echo, one in flight"}
+GOALS = {MANY: 0.5, 1: 0.3}
+"""Of the echo's speed."""
 NODES = {
     f"sealed, nothing new, {MANY} in flight": Load(MANY),
     f"sealed, {NEWS} infos riding, {MANY} in flight": Load(MANY, news=NEWS),
@@ -72,16 +74,18 @@ async def speed(runs: int, questions: int = QUESTIONS) -> list[Figure]:
     figures = []
     for name, speeds in found.items():
         figures.append(Figure(GROUP, name, "/s", tuple(each.per_second for each in speeds)))
-        note = _share(found[ECHOES[NODES[name].in_flight]], speeds) if name in NODES else ""
+        note = _share(NODES[name], found, speeds) if name in NODES else ""
         figures.append(
             Figure(GROUP, "  processor time of each", "us", tuple(each.processor_us for each in speeds), note)
         )
     return figures
 
 
-def _share(echoes: list[Speed], speeds: list[Speed]) -> str:
+def _share(load: Load, found: dict[str, list[Speed]], speeds: list[Speed]) -> str:
+    echoes = found[ECHOES[load.in_flight]]
     shares = sorted(echo.processor_us / each.processor_us for echo, each in zip(echoes, speeds, strict=True))
-    return f"{shares[len(shares) // 2]:.0%} of the echo ({shares[0]:.0%} to {shares[-1]:.0%}); goal 50%"
+    median = shares[len(shares) // 2]
+    return f"{median:.0%} of the echo ({shares[0]:.0%} to {shares[-1]:.0%}); goal {GOALS[load.in_flight]:.0%}"
 
 
 async def _echo(questions: int, in_flight: int) -> Speed:
