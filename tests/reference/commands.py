@@ -64,7 +64,7 @@ def _record(parameter: click.Parameter, context: click.Context) -> tuple[str, st
 
 
 def _joined(text: str) -> str:
-    return re.sub(r"\s+", " ", text)
+    return re.sub(r"\s+", " ", text).strip()
 
 
 def _paragraphs(text: str) -> str:
