@@ -8,8 +8,8 @@ An identity conflict (another live process has this identity) ends the node at o
 until one of the two is gone, neither may vote in the name of both. So does news of a later generation of this node: it
 has forgotten what it voted in that.
 
-*Before a server that has voted in an earlier life votes again* it looks around first (`wait_for_conflicts`). A state
-directory can be a clone of one that runs elsewhere, or older than the last life of its own identity, and the files
+*Before a server that has voted in an earlier run votes again* it checks for conflicts (`wait_for_conflicts`). A state
+directory can be a clone of one that runs elsewhere, or older than the last run of its own identity, and the files
 cannot tell: a clone of a whole disk has the same inodes. Gossip finds both out within a few periods of the first
 contact and ends the node. A Raft server that was started at once would have voted meanwhile, and two processes of one
 voter can elect two leaders. So a server with a storage waits until gossip has a peer, and then for some periods
