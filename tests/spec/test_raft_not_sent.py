@@ -1,4 +1,4 @@
-"""An append that the transport keeps back is no word of the peer: it moves the peer's progress and nothing else.
+"""An append that the transport keeps back says nothing of the peer: it moves the peer's progress and nothing else.
 
 A link that speaks to a joining peer may hold back an append that would leave a gap in its log. If the leader took that
 for an answer, it would stay leader of peers that it cannot reach, and serve reads that no majority has confirmed.
