@@ -1,4 +1,4 @@
-"""No text holds a word of `words.toml`, except below the paths of a rename under way; the search finds words."""
+"""No text holds a word of `words.toml`, except where the list keeps it; the search finds words."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_a_word_is_found_in_the_name_of_a_file() -> None:
     ]
 
 
-def test_a_rename_under_way_allows_a_word_below_its_paths_alone() -> None:
+def test_a_word_is_kept_below_its_paths_alone() -> None:
     word = Word("chair", "plain", ("farm/",))
     assert find("farm/core/house.py", "a chair", [word]) == []
     assert find("town/core/house.py", "a chair", [word]) != []

@@ -3,7 +3,7 @@
 The table `plain` names each word and what stands in its place. A word is found in prose and in identifiers, because an
 underscore counts as a space: "old name" finds `old_name` as well. `*` stands for the rest of a word: "name*" finds
 "names". A word with a capital is found only as it is spelled, any other one in any case. All tracked texts are
-searched, and the names of the files. `kept` and `not_yet` name the paths below which a word may stand.
+searched, and the names of the files. `kept` names the paths below which a word stays.
 
 `python -m tests.structure.words` prints what it finds and then ends with status 1. `make check` runs it.
 """
@@ -23,11 +23,11 @@ TEXTS = {"", ".go", ".java", ".json", ".md", ".mod", ".py", ".toml", ".txt"}
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word, what stands in its place, and the paths below which it may be found."""
+    """A word, what stands in its place, and the paths below which it stays."""
 
     word: str
     plain: str
-    allowed: tuple[str, ...]
+    kept: tuple[str, ...]
 
     def lines_in(self, text: str, lowered: str) -> Iterator[int]:
         """The lines on which it stands in a text, and in the same text in small letters."""
@@ -42,8 +42,7 @@ class Word:
 def listed() -> list[Word]:
     """What the list says."""
     data = tomllib.loads(LIST.read_text(encoding="utf-8"))
-    kept, not_yet = data["kept"], data.get("not_yet", {})
-    return [Word(word, plain, (*kept.get(word, ()), *not_yet.get(word, ()))) for word, plain in data["plain"].items()]
+    return [Word(word, plain, tuple(data["kept"].get(word, ()))) for word, plain in data["plain"].items()]
 
 
 def tracked() -> list[str]:
@@ -62,7 +61,7 @@ def find(path: str, content: str, words: list[Word]) -> list[str]:
     return [
         f"{path}:{line}: {word.word!r} -> {word.plain}"
         for word in words
-        if not path.startswith(word.allowed)
+        if not path.startswith(word.kept)
         for line in word.lines_in(text, lowered)
     ]
 
