@@ -3,10 +3,16 @@
 A queue per reader either grows while its reader sleeps or drops events that the reader never learns of. A ring of fixed
 size with a running number on each event does neither: a reader keeps the number (its cursor) of the event that it
 handled last, asks for what came after, and is told how many events it was too late for.
+
+The ring holds so many events *of each type*. In a ring for all types, events that others may send without bound would
+push out those that must not be missed: one batch of datagrams can carry 2,048 user events, and no reader runs before
+the whole batch is handled.
 """
 
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 import trio
@@ -24,10 +30,11 @@ class Numbered(Generic[T]):
 
 
 class EventRing(Generic[T]):
-    """The last `limit` events."""
+    """The last `limit` events of each type."""
 
     def __init__(self, limit: int) -> None:
-        self._events: deque[T] = deque(maxlen=limit)
+        self._limit = limit
+        self._lanes: dict[type[T], deque[tuple[int, T]]] = {}
         self._closed = False
         self._more = trio.Event()
         self.cursor = 0
@@ -38,7 +45,7 @@ class EventRing(Generic[T]):
     def append(self, event: T) -> None:
         """One more event."""
         self.cursor += 1
-        self._events.append(event)
+        self._lanes.setdefault(type(event), deque(maxlen=self._limit)).append((self.cursor, event))
         self._more.set()
         self._more = trio.Event()
 
@@ -60,11 +67,18 @@ class EventRing(Generic[T]):
             if self._closed:
                 return None
             await self._more.wait()
-        oldest = self.cursor - len(self._events) + 1
-        number = max(cursor + 1, oldest)
+        number, event = self._first_after(cursor)
         lost = number - cursor - 1
         self.lost += lost
-        return Numbered(number, self._events[number - oldest], lost)
+        return Numbered(number, event, lost)
+
+    def _first_after(self, cursor: int) -> tuple[int, T]:
+        heads = []
+        for lane in self._lanes.values():
+            at = bisect_right(lane, cursor, key=itemgetter(0))
+            if at < len(lane):
+                heads.append(lane[at])
+        return min(heads, key=itemgetter(0))
 
 
 class Reader(Generic[T]):

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial, wraps
+from operator import itemgetter
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
@@ -136,6 +137,6 @@ async def next_event(group: Any) -> Any:
 def new_events(group: Any) -> list[Any]:
     """The events that this test has not read, as far as the ring holds them."""
     ring = group._ring
-    count = min(ring.cursor - _READ.get(group, 0), len(ring._events))
-    _READ[group] = ring.cursor
-    return list(ring._events)[len(ring._events) - count :]
+    read, _READ[group] = _READ.get(group, 0), ring.cursor
+    numbered = (each for lane in ring._lanes.values() for each in lane if each[0] > read)
+    return [event for _, event in sorted(numbered, key=itemgetter(0))]

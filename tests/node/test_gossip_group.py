@@ -111,6 +111,16 @@ async def test_events_that_a_reader_was_too_late_for_are_counted() -> None:
     assert ring.lost == 3
 
 
+async def test_a_flood_of_user_events_pushes_no_other_event_out_of_the_ring() -> None:
+    ring: EventRing[int | str] = EventRing(3)
+    for event in ("alarm", 1, 2, 3, "changed", 4, 5, 6, 7):
+        ring.append(event)
+    ring.close()
+    seen = [(event.cursor, event.event, event.lost) async for event in ring.after(0)]
+    assert seen == [(1, "alarm", 0), (5, "changed", 3), (7, 5, 1), (8, 6, 0), (9, 7, 0)]
+    assert ring.lost == 4
+
+
 @in_simulated_time
 async def test_events_end_with_the_group() -> None:
     async with trio.open_nursery() as nursery:

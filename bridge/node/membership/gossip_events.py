@@ -6,7 +6,8 @@
 
 An identity conflict (another live process has this identity) ends the node at once, without handing anything over:
 until one of the two is gone, neither may vote in the name of both. So does news of a later generation of this node: it
-has forgotten what it voted in that.
+has forgotten what it voted in that. If events were lost, this node compares the directory with gossip's members, and
+ends if an identity conflict has halted gossip.
 
 *Before a server that has voted in an earlier run votes again* it checks for conflicts (`wait_for_conflicts`). A state
 directory can be a clone of one that runs elsewhere, or older than the last run of its own identity, and the files
@@ -44,6 +45,10 @@ from gossip import (
 
 PERIODS_WITH_A_PEER: Final = 5
 PERIODS_WITHOUT: Final = 15
+_HALTED: Final = (
+    "another live node uses this node's identity, so gossip has halted: this node stops. Two nodes must not share a"
+    " state directory or a copy of one: give one of them a fresh state directory"
+)
 _FORGOTTEN: Final = (
     "What it voted and acknowledged since, it has forgotten, so it must not vote again: put the newest state directory"
     " back and start one process with it; or, if that is lost, start with an empty one, and at the leader `garlicfarm"
@@ -74,8 +79,10 @@ class GossipEvents:
         async for numbered in events:
             await self._take(numbered.event)
             lost += numbered.lost
-            if events.has_more:
+            if events.has_more and not lost:
                 continue  # what follows looks at all members: once for all that has happened
+            if lost and agent.describe().core.halted:
+                raise NodeStopped(_HALTED)
             members, peers = agent.counts
             if lost or len(member_directory) > members:
                 lost = 0

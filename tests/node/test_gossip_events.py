@@ -1,0 +1,64 @@
+"""What a node does about gossip's events when it was too late for some of them."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bridge.node.events.alarms import Alarms, NodeStopped
+from bridge.node.events.event_log import EventLog
+from bridge.node.membership.gossip_events import GossipEvents
+from gossip import GroupEvent, NodeId, UserEvent, UserEventReceived
+from gossip.core.messages import UserMessageId
+from gossip.node.event_ring import EventRing
+
+LIMIT = 4
+
+
+class Node:
+    """The parts that take events, and a ring that has lost one of them."""
+
+    def __init__(self, *, halted: bool = False) -> None:
+        self.steps: list[str] = []
+        ring: EventRing[GroupEvent] = EventRing(LIMIT)
+        for time in range(LIMIT + 1):
+            ring.append(UserEventReceived(UserEvent(UserMessageId(time, NodeId(bytes(16)), 1), "word", b"")))
+        ring.close()
+        trace = EventLog("oslo", lambda: 0)
+        parts: dict[str, Any] = {
+            "agent": SimpleNamespace(
+                events=lambda: ring.after(0),
+                counts=(0, 0),
+                describe=lambda: SimpleNamespace(core=SimpleNamespace(halted=halted)),
+            ),
+            "member_directory": self,
+            "forming": SimpleNamespace(members_changed=lambda _: None),
+            "user_messages": SimpleNamespace(event_received=lambda _: self.steps.append("event")),
+            "farm_keys": SimpleNamespace(filed=SimpleNamespace(cluster="demo")),
+            "offered": None,
+        }
+        self.events = GossipEvents(trace=trace, alarms=Alarms(trace), **parts)
+
+    def __len__(self) -> int:
+        return 0
+
+    def refresh(self) -> None:
+        """As the member directory."""
+        self.steps.append("refresh")
+
+    def of_cluster(self, _cluster: str) -> tuple[()]:
+        """As the member directory."""
+        return ()
+
+
+async def test_a_loss_has_the_members_read_anew_at_once_though_more_events_wait() -> None:
+    node = Node()
+    await node.events.follow()
+    assert node.steps == ["refresh", "event", "refresh", "event", "event", "event"]
+
+
+async def test_a_node_that_missed_the_alarm_about_its_twin_stops_all_the_same() -> None:
+    node = Node(halted=True)
+    with pytest.raises(NodeStopped, match="uses this node's identity"):
+        await node.events.follow()
+    assert node.steps == ["refresh", "event"]
