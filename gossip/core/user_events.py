@@ -40,9 +40,15 @@ _CLOCK_EVENT_EVERY_MS: Final = 10_000
 _MESSAGE_BASE_BYTES: Final = 64
 
 
-def fits_limits(name: str, body: bytes) -> bool:
-    """Whether a name and a body keep their limits."""
-    return 0 < len(name) <= NAME_LIMIT_CHARACTERS and name.isprintable() and len(body) <= BODY_LIMIT_BYTES
+def broken_limit(name: str, body: bytes) -> str | None:
+    """Which rule a name or a body breaks; None if they keep all."""
+    if not 0 < len(name) <= NAME_LIMIT_CHARACTERS:
+        return f"the name of a user event or query has 1 to {NAME_LIMIT_CHARACTERS} characters, not {len(name)}"
+    if not name.isprintable():
+        return f"the name of a user event or query has printable characters only: {name!a} has others"
+    if len(body) > BODY_LIMIT_BYTES:
+        return f"the payload of a user event or query has at most {BODY_LIMIT_BYTES} bytes, not {len(body)}"
+    return None
 
 
 @dataclass(slots=True)
@@ -72,11 +78,9 @@ class UserEvents:
 
     def next_id(self, name: str, body: bytes) -> UserMessageId:
         """The id of a further message of this node; `ValueError` if it is over a limit."""
-        if not fits_limits(name, body):
-            raise ValueError(
-                f"a user event or query has a name of 1 to {NAME_LIMIT_CHARACTERS} printable characters and at most "
-                f"{BODY_LIMIT_BYTES} bytes, not {len(name)} and {len(body)}"
-            )
+        broken = broken_limit(name, body)
+        if broken is not None:
+            raise ValueError(broken)
         self.clock += 1
         return UserMessageId(self.clock, self._context.local.node_id, self._context.local.incarnation.generation)
 
@@ -116,7 +120,7 @@ class UserEvents:
         latest = self._clock_bound.at(self._context.now)
         for message in messages:
             time = message.message_id.time
-            if not fits_limits(message.name, message.body) or not 0 < time <= latest:
+            if broken_limit(message.name, message.body) is not None or not 0 < time <= latest:
                 self._context.drop(DropReason.BAD_USER_MESSAGE)
             elif self._floor is None:
                 self._context.drop(DropReason.USER_MESSAGE_BEFORE_JOIN)

@@ -34,9 +34,9 @@ from gossip.core.events import (
 )
 from gossip.core.keyring import Keyring
 from gossip.core.member import METADATA_LIMIT_BYTES, Address
-from gossip.core.messages import BODY_LIMIT_BYTES, NAME_LIMIT_CHARACTERS, QUERY_TIMEOUT_LIMIT_MS
+from gossip.core.messages import BODY_LIMIT_BYTES, QUERY_TIMEOUT_LIMIT_MS
 from gossip.core.options import TokenBucket
-from gossip.core.user_events import fits_limits
+from gossip.core.user_events import broken_limit
 from gossip.node.settings import SEEDS_LIMIT
 
 WAITING_LIMIT: Final = 64
@@ -166,11 +166,9 @@ def _check(request: Request) -> None:
             _require_bytes("the body", body)
             if not isinstance(name, str):
                 raise TypeError(f"the name must be text, not {type(name).__name__}")
-            if not fits_limits(name, body):
-                raise ValueError(
-                    f"a user event or query has a name of 1 to {NAME_LIMIT_CHARACTERS} printable characters and at "
-                    f"most {BODY_LIMIT_BYTES} bytes, not {len(name)} and {len(body)}"
-                )
+            broken = broken_limit(name, body)
+            if broken is not None:
+                raise ValueError(broken)
     if isinstance(request, QueryRequested) and not 0 < request.timeout_ms <= QUERY_TIMEOUT_LIMIT_MS:
         raise ValueError(
             f"a query's timeout is from 1 ms to {QUERY_TIMEOUT_LIMIT_MS // 1000} s, not {request.timeout_ms} ms"

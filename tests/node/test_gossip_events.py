@@ -57,7 +57,7 @@ async def test_a_loss_has_the_members_read_anew_at_once_though_more_events_wait(
     assert node.steps == ["refresh", "event", "refresh", "event", "event", "event"]
 
 
-async def test_a_node_that_missed_the_alarm_about_its_twin_stops_all_the_same() -> None:
+async def test_a_node_that_missed_the_alarm_about_an_identity_conflict_stops_all_the_same() -> None:
     node = Node(halted=True)
     with pytest.raises(NodeStopped, match="uses this node's identity"):
         await node.events.follow()

@@ -15,7 +15,8 @@ from bridge.node.events.event_log import EventLog
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.user_messages import UserMessages
 from bridge.wire.membership.metadata import encode_metadata
-from gossip import QueryReceived, UserEventReceived
+from gossip import NodeId, QueryReceived, UserEventReceived
+from gossip.core.effects import QueryAnswered
 from gossip.node.requests import REQUESTS_BURST
 from tests.node.gossip_farm import RING, in_simulated_time
 from tests.node.gossip_network import MemoryNetwork
@@ -130,9 +131,10 @@ async def test_what_gossip_would_not_carry_is_refused_with_the_reason() -> None:
     async with gossip.open(HOME, key=RING, network=MemoryNetwork()) as group:
         messages = Node(group, "oslo").messages
         for name, payload, reason in (
-            ("", "", "a name of 1 to 32 printable characters"),
-            ("x" * 33, "", "a name of 1 to 32 printable characters"),
-            ("x", "ü" * 257, "at most 512 bytes, not 1 and 514"),
+            ("", "", "the name of .* has 1 to 32 characters, not 0"),
+            ("x" * 33, "", "the name of .* has 1 to 32 characters, not 33"),
+            ("red\x1b[0m", "", r"the name of .* printable characters only: 'red\\x1b\[0m' has others"),
+            ("x", "ü" * 257, "the payload of .* at most 512 bytes, not 514"),
             ("gossip:keys", "", "are for gossip itself"),
         ):
             with pytest.raises(Refused, match=reason) as refused:
@@ -150,6 +152,23 @@ async def test_a_node_alone_has_its_own_answer_at_once() -> None:
         with trio.fail_after(5):
             answer = await Node(group, "oslo").messages.ask("ping", "", 20.0)
     assert [(each.node, each.payload) for each in answer.answers] == [("oslo", "oslo")]
+
+
+@in_simulated_time
+async def test_a_query_stands_in_the_trace_before_its_answers_and_only_members_that_are_known_answer_it() -> None:
+    async def story(oslo: Node, kyoto: Node) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, oslo)
+            await trio.sleep(1)
+            assert [each.kind for each in oslo.noted()] == ["query"]
+            for responder in (NodeId(bytes([7]) * 16), kyoto.group.node_id):
+                assert oslo.group._queries.answered(QueryAnswered(1, responder, b"sunny"))
+
+    async def ask(oslo: Node) -> None:
+        answer = await oslo.messages.ask("weather", "", 5.0)
+        assert [(each.node, each.payload) for each in answer.answers] == [("kyoto", "sunny")]
+
+    await two_nodes(story)
 
 
 async def test_without_gossip_a_message_is_refused() -> None:

@@ -8,8 +8,8 @@ A node answers the queries `ping` (with its name) and `version`. A query of anot
 each node shows it (`query`), as it shows those that were answered.
 
 Gossip carries a message with the farm's key and without its sender's signature, so nothing may depend on who it claims
-to come from: a message changes nothing on a node but its trace. An event or a query has a name of at most 32 printable
-characters and at most 512 bytes.
+to come from: a message changes nothing on a node but its trace. Likewise an answer counts only in the name of a member
+that this node knows. An event or a query has a name of at most 32 printable characters and at most 512 bytes.
 """
 
 from contextlib import suppress
@@ -56,17 +56,20 @@ class UserMessages:
         """Ask all nodes; returns when every node that runs has answered, or after the timeout."""
         group, body = self._group(name), payload.encode()
         found = {group.node_id: own} if (own := self._answer(name)) is not None else {}
-        awaited = self._member_directory.reachable()
+        directory = self._member_directory
+        awaited = directory.reachable()
         try:
             async with group.query(name, body, timeout_s) as answers:
+                self._note_query(name, body, group.node_id, answered=own is not None)
                 with trio.move_on_after(timeout_s), suppress(trio.EndOfChannel):
                     while not found.keys() >= awaited:
                         answer = await answers.receive()
-                        found.setdefault(NodeId(answer.responder), answer.body)
+                        responder = NodeId(answer.responder)
+                        if directory.metadata_of(responder) is not None:
+                            found.setdefault(responder, answer.body)
         except (BusyError, ValueError) as error:
             raise _refusal(error) from error
-        self._note_query(name, body, group.node_id, answered=own is not None)
-        name_of = self._member_directory.name_of
+        name_of = directory.name_of
         views = (QueryAnswerView(name_of(node_id), node_id.hex(), _text(body)) for node_id, body in found.items())
         silent = sorted(name_of(NodeId(node_id)) for node_id in awaited - found.keys())
         return QueryAnswer(name, tuple(sorted(views, key=lambda each: (each.node, each.id))), tuple(silent))
