@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 
-from gossip.core.keyring import CLOCK_LIMIT, ClockBound, Keyring, KeyringError
+from gossip.core.keyring import CLOCK_LIMIT, ClockBound, DatedKey, Keyring, KeyringError
 from gossip.core.member import INCARNATION_LIMIT, Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import (
     DOMAIN,
@@ -269,7 +269,10 @@ class Liar:
                 case 3:
                     return KeyringUpdate(Keyring(chain.keys, chain.primary, clock))
                 case _:
-                    return KeyringUpdate(Keyring.of(random.randbytes(32), (chain.primary,), (), clock))
+                    # Not by Keyring.of, which refuses a clock beyond the scale: a liar does not.
+                    primary = random.randbytes(32)
+                    keys = sorted((DatedKey(clock, primary), DatedKey(clock, chain.primary)))
+                    return KeyringUpdate(Keyring(tuple(keys), primary, clock))
         except KeyringError:
             return KeyringUpdate(chain)
 
