@@ -1,0 +1,27 @@
+"""ØMQ Raft: servers among its peers, an endpoint for its clients, and a client, over pyzmq (the extra `zmq`).
+
+What is named here is fetched when it is first used, so the wire can be used without pyzmq.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits, ZmqRaftError
+    from consensus.protocols.zmq_raft.wire.messages import Peer
+
+__all__ = ["DEFAULT_LIMITS", "Limits", "Peer", "ZmqRaftError"]
+
+_HOMES: Final = {
+    "consensus.protocols.zmq_raft.wire.frames": ("DEFAULT_LIMITS", "Limits", "ZmqRaftError"),
+    "consensus.protocols.zmq_raft.wire.messages": ("Peer",),
+}
+
+if not TYPE_CHECKING:  # mypy would take any name for one of the face
+
+    def __getattr__(name: str) -> Any:
+        """Fetch a public name from its home."""
+        for home, names in _HOMES.items():
+            if name in names:
+                return getattr(import_module(home), name)
+        raise AttributeError(f"module 'consensus.protocols.zmq_raft' has no attribute {name!r}")

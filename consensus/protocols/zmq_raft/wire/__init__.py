@@ -1,0 +1,1 @@
+"""ØMQ Raft on the wire: frames, entries and messages, as pure functions of bytes."""

@@ -1,0 +1,107 @@
+"""The types of ØMQ Raft's frames, the one error of its decoders, and the limits on what they take.
+
+    bytes, string   as they are; a string is UTF-8 of at least one byte where it names something
+    uint            1 to 8 bytes, the least significant first; an empty frame is an error
+    nuint           a uint, or an empty frame for None
+    bool            an empty frame or a first byte of 0 is false
+    json            MessagePack (`json_frame`)
+
+A uint is written in as few bytes as it needs, zero in one. Numbers above 2**53 - 1 are refused in both directions:
+JavaScript has no larger whole numbers, and the package dies of them. It writes numbers from 2**31 on in MessagePack as
+floats, so a whole float is read as a number.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+MAX_UINT: Final = 2**53 - 1
+MAX_UINT_BYTES: Final = 8
+REQUEST_ID_BYTES: Final = 12
+MESSAGE_ID_BYTES: Final = 3
+
+JsonValue = None | bool | int | float | str | bytes | list["JsonValue"] | dict["JsonValue", "JsonValue"]
+
+
+class ZmqRaftError(ValueError):
+    """These frames are no message of ØMQ Raft; the text says what is wrong with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one message may have. The package sends appends of about 64 KiB, or one entry of up to 10 MiB."""
+
+    max_frames: int = 20_000
+    max_message_bytes: int = 64 * 1024 * 1024
+    max_entry_data_bytes: int = 10 * 1024 * 1024
+    max_peers: int = 64
+    max_peer_id_bytes: int = 128
+    max_url_bytes: int = 256
+    max_json_bytes: int = 64 * 1024
+    max_ident_bytes: int = 1024
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+
+def uint_frame(number: int) -> bytes:
+    """A number from 0 to 2**53 - 1; raises `ZmqRaftError` for any other."""
+    if not 0 <= number <= MAX_UINT:
+        raise ZmqRaftError(f"{number} does not fit into a frame: the protocol's numbers are 0 to {MAX_UINT}")
+    return number.to_bytes((number.bit_length() + 7) // 8 or 1, "little")
+
+
+def read_uint(frame: bytes, what: str, *, max_bytes: int = MAX_UINT_BYTES) -> int:
+    """Reverse of `uint_frame`; bytes of zero at the end are permitted. Raises `ZmqRaftError`."""
+    if not 1 <= len(frame) <= max_bytes:
+        raise ZmqRaftError(f"the {what} has {len(frame)} bytes; a number has 1 to {max_bytes}")
+    number = int.from_bytes(frame, "little")
+    if number > MAX_UINT:
+        raise ZmqRaftError(f"the {what} is {number}, beyond {MAX_UINT}")
+    return number
+
+
+def read_nuint(frame: bytes, what: str) -> int | None:
+    """A number, or None for an empty frame; raises `ZmqRaftError`."""
+    return read_uint(frame, what) if frame else None
+
+
+def bool_frame(value: bool) -> bytes:  # noqa: FBT001 - the value is what the function is about
+    """One byte, or none for False."""
+    return b"\x01" if value else b""
+
+
+def read_bool(frame: bytes) -> bool:
+    """Whether the first byte is there and not 0."""
+    return frame[:1] not in (b"", b"\x00")
+
+
+def read_string(frame: bytes, what: str, max_bytes: int) -> str:
+    """UTF-8 of 1 to `max_bytes` bytes; raises `ZmqRaftError`."""
+    if not 1 <= len(frame) <= max_bytes:
+        raise ZmqRaftError(f"the {what} has {len(frame)} bytes; it has 1 to {max_bytes}")
+    try:
+        return frame.decode()
+    except UnicodeDecodeError as error:
+        raise ZmqRaftError(f"the {what} is not UTF-8") from error
+
+
+def json_frame(value: JsonValue) -> bytes:
+    """A value in MessagePack, in the shortest form of each of its parts."""
+    return msgspec.msgpack.encode(value)
+
+
+def read_json(frame: bytes, what: str, max_bytes: int) -> JsonValue:
+    """Reverse of `json_frame`; raises `ZmqRaftError`."""
+    if len(frame) > max_bytes:
+        raise ZmqRaftError(f"the {what} has {len(frame)} bytes; at most {max_bytes} are read")
+    try:
+        value: JsonValue = msgspec.msgpack.decode(frame, ext_hook=_no_extension)
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError, OverflowError) as error:
+        raise ZmqRaftError(f"the {what} is no MessagePack: {error}") from error
+    return value
+
+
+def _no_extension(code: int, _data: memoryview) -> object:
+    raise ZmqRaftError(f"MessagePack of the extension type {code}, which the protocol does not have")
