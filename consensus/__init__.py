@@ -33,7 +33,13 @@ if TYPE_CHECKING:
         TransferEnded,
         TransferOutcome,
     )
-    from consensus.core.entry_data import configuration_entry, decode_configuration, decode_no_op, encode_configuration
+    from consensus.core.entry_data import (
+        configuration_entry,
+        configuration_head,
+        decode_configuration,
+        decode_no_op,
+        encode_configuration,
+    )
     from consensus.core.features import GARLIC_FARM, KRAFT, ZMQ_RAFT, Extensions, Features
     from consensus.core.messages import Reply, Request
     from consensus.core.model import (
@@ -130,6 +136,7 @@ __all__ = [
     "TransferOutcome",
     "Transport",
     "configuration_entry",
+    "configuration_head",
     "decode_configuration",
     "decode_no_op",
     "encode_configuration",
@@ -165,6 +172,7 @@ _HOMES: Final = {
     ),
     "consensus.core.entry_data": (
         "configuration_entry",
+        "configuration_head",
         "decode_configuration",
         "decode_no_op",
         "encode_configuration",

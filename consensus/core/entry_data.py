@@ -18,7 +18,10 @@ general form, in which each id says what it is:
 
 The bytes of a command belong to the application, except for a head that some protocols have
 (`Features.command_head_bytes`): what a wire carries with each entry, such as the id of a request, comes first in the
-data and is replicated with it. So entries need no field for it. The bytes of a control record belong to the protocol.
+data and is replicated with it. So entries need no field for it. A configuration may have a head as well: 65,534, which
+no count can be either, announces it. The bytes of a control record belong to the protocol.
+
+    configuration = 65,534 │ length 1 │ head │ configuration without a head
 
 All integers are big-endian. A group's bytes are made once, by the leader that gives its entries their term; messages
 and Persists carry them along beside the entries (`encoded`), so that what a follower receives is what it writes, and
@@ -55,6 +58,8 @@ _NO_OP: Final = struct.Struct(">iHH")
 _NO_LEADER: Final = 0
 _COMPACT_LIMIT: Final = 2**31
 _GENERAL: Final = 2**16 - 1
+_HEADED: Final = struct.Struct(">HB")
+_ANNOUNCES_HEAD: Final = 2**16 - 2
 _GENERAL_NO_OP: Final = -_COMPACT_LIMIT
 _INTEGER: Final = 1
 _TEXT: Final = 2
@@ -108,9 +113,36 @@ def group_bytes(entries: Sequence[Entry]) -> int:
     return ENTRY_HEAD.size * len(entries) + sum([len(entry.data) for entry in entries])
 
 
-def configuration_entry(term: Term, configuration: Configuration) -> Entry:
-    """The entry that puts `configuration` in force; raises `EntryDataError` if it is too large for any log."""
-    return Entry(term, EntryKind.CONFIGURATION, encode_configuration(configuration))
+def configuration_entry(term: Term, configuration: Configuration, head: bytes = b"") -> Entry:
+    """The entry that puts `configuration` in force; raises `EntryDataError` if it is too large for any log.
+
+    `head` are bytes of the protocol's own, at most 255, such as the id of the request that asked for it.
+    """
+    return Entry(term, EntryKind.CONFIGURATION, _encode_head(head) + encode_configuration(configuration))
+
+
+def configuration_head(data: bytes) -> bytes:
+    """The head of a configuration's bytes; empty if it has none. Raises `EntryDataError`."""
+    head, _ = _split_head(data)
+    return head
+
+
+def _encode_head(head: bytes) -> bytes:
+    try:
+        return _HEADED.pack(_ANNOUNCES_HEAD, len(head)) + head if head else b""
+    except struct.error as error:
+        raise EntryDataError(f"the head of a configuration has {len(head)} bytes; at most 255 are stored") from error
+
+
+def _split_head(data: bytes) -> tuple[bytes, bytes]:
+    """The head, and the configuration behind it."""
+    if data[: _COUNT.size] != _COUNT.pack(_ANNOUNCES_HEAD):
+        return b"", data
+    length = data[_COUNT.size] if len(data) > _COUNT.size else 0
+    head, rest = data[_HEADED.size : _HEADED.size + length], data[_HEADED.size + length :]
+    if not head or len(head) != length or rest[: _COUNT.size] == _COUNT.pack(_ANNOUNCES_HEAD):
+        raise EntryDataError("a configuration ends within its head, or has an empty one or two")
+    return head, rest
 
 
 def no_op_entry(term: Term, no_op: NoOp) -> Entry:
@@ -196,7 +228,8 @@ def _encode_any_server(server: Server) -> bytes:
 
 
 def decode_configuration(data: bytes) -> Configuration:
-    """Reverse of `encode_configuration`; raises `EntryDataError`."""
+    """Reverse of `encode_configuration`, whatever head stands before it; raises `EntryDataError`."""
+    _, data = _split_head(data)
     if data[: _COUNT.size] != _COUNT.pack(_GENERAL):
         return _decode_lists(data, 0, _decode_server)
     configuration = _decode_lists(data, _COUNT.size, _decode_any_server)

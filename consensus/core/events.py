@@ -82,11 +82,13 @@ class PeerExtensions:
 class ChangeConfiguration:
     """A caller asks that the member set become `target` (not joint).
 
-    `change_id` comes back in one `ConfigurationResolved`.
+    `change_id` comes back in one `ConfigurationResolved`. `head` is stored with the first configuration that the change
+    appends (`entry_data`), such as the id of a client's request.
     """
 
     change_id: int
     target: Configuration
+    head: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ class Leader:
         self._adjust_followers()
         configuration = self.reconfiguration.advance()
         if configuration is not None:
-            self._replica.append((configuration_entry(self._replica.term, configuration),))
+            self._replica.append((configuration,))
             self.reconfiguration.appended()
         self._adjust_followers()
         if configuration is not None:

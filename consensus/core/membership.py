@@ -41,10 +41,12 @@ C_old or C_old,new may still be in force, and perhaps no other server can be ele
 from dataclasses import dataclass, field
 
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved
+from consensus.core.entry_data import configuration_entry
 from consensus.core.events import ChangeConfiguration
 from consensus.core.model import (
     MAX_MEMBERS,
     Configuration,
+    Entry,
     Index,
     LogId,
     Milliseconds,
@@ -135,6 +137,8 @@ class Change:
     change_id: int
     target: Configuration
     newcomers: tuple[Server, ...]
+    head: bytes = b""
+    """What is stored with the first configuration that is appended for it."""
     catching_up: dict[ServerId, CatchUp] = field(default_factory=dict)
     appended: bool = False
 
@@ -189,7 +193,7 @@ class Reconfiguration:
         if refusal is not None:
             self._answer(request.change_id, refusal)
             return
-        change = Change(request.change_id, target, newcomers(current, target))
+        change = Change(request.change_id, target, newcomers(current, target), request.head)
         if target == current:
             change.appended = True
         elif isinstance(step := self._first_step(target), ChangeRefusal):
@@ -202,7 +206,7 @@ class Reconfiguration:
         for newcomer in change.newcomers:
             change.catching_up[newcomer.server_id] = CatchUp(self._replica.log.last_index, now, began_ms=now)
 
-    def advance(self) -> Configuration | None:
+    def advance(self) -> Entry | None:
         """What to append now, if anything; answers the change that has come to its end."""
         if self._is_uncommitted() or not self.has_committed_in_term():
             return None
@@ -212,7 +216,7 @@ class Reconfiguration:
             self._removal_grace_ms = self._replica.now + self._replica.options.election_timeout_min_ms
             self._tracker.wake_by(self._removal_grace_ms)
         if configuration.is_joint:
-            return leave_joint(configuration)
+            return configuration_entry(self._replica.term, leave_joint(configuration))
         change = self.change
         if change is None:
             self.is_settled = self._removal_grace_ms is None
@@ -283,7 +287,7 @@ class Reconfiguration:
         replica = self._replica
         return replica.log.term_at(replica.applier.commit) == replica.term
 
-    def _step_if_caught_up(self, change: Change) -> Configuration | None:
+    def _step_if_caught_up(self, change: Change) -> Entry | None:
         replica = self._replica
         for newcomer, catch_up in change.catching_up.items():
             refusal = catch_up.check(self._followers[newcomer], replica.log.last_index, replica.now, replica.options)
@@ -297,7 +301,7 @@ class Reconfiguration:
             # A newcomer's handshake has meanwhile said that it lacks the extension.
             self._end(change, step)
             return None
-        return step
+        return configuration_entry(replica.term, step, change.head)
 
     def _first_step(self, target: Configuration) -> Configuration | ChangeRefusal:
         replica, current = self._replica, self._replica.log.configuration

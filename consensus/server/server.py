@@ -242,10 +242,11 @@ class ConsensusServer:
         return proposal
 
     async def change_configuration(
-        self, voters: tuple[Server, ...], learners: tuple[Server, ...] = ()
+        self, voters: tuple[Server, ...], learners: tuple[Server, ...] = (), head: bytes = b""
     ) -> ConfigurationResolved:
         """Have this leader make these the cluster's voters and learners; waits until that is committed or refused.
 
+        `head` are bytes of the protocol's own that the first configuration's entry carries (`entry_data`).
         A server that would vote and does not yet must be running, with an empty log, and be reachable. A caller that
         goes away leaves its change to run its course.
         """
@@ -254,7 +255,7 @@ class ConsensusServer:
             return ConfigurationResolved(0, ChangeOutcome.REFUSED, ChangeRefusal.NOT_LEADER)
         try:
             return await self._calls.ask(
-                self._calls.changes, lambda number: self._mailbox.put(ChangeConfiguration(number, target))
+                self._calls.changes, lambda number: self._mailbox.put(ChangeConfiguration(number, target, head))
             )
         except ServerBusyError:
             return ConfigurationResolved(0, ChangeOutcome.REFUSED, ChangeRefusal.BUSY)

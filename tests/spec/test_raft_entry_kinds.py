@@ -3,10 +3,18 @@
 import pytest
 
 from consensus.core.effects import Apply, Persist
-from consensus.core.events import Proposed
+from consensus.core.entry_data import (
+    EntryDataError,
+    configuration_entry,
+    configuration_head,
+    configuration_in,
+    decode_configuration,
+)
+from consensus.core.events import ChangeConfiguration, Proposed
 from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, Features
 from consensus.core.model import ORIGIN, Entry, EntryKind, LogId
 from tests.spec.fetch_bench import FetchBench
+from tests.spec.membership_bench import Group, joint, plain
 from tests.spec.raft_bench import TWO, Bench
 
 RECORD = b"\x00\x05 KRaftVersion"
@@ -62,3 +70,39 @@ def test_a_command_that_lacks_its_head_is_neither_proposed_nor_taken() -> None:
     leader.lead()
     with pytest.raises(ValueError, match="begins with 12 bytes"):
         leader.step(Proposed(1, (REQUEST_ID, b"")))
+
+
+def test_a_configuration_keeps_the_head_that_stands_before_it() -> None:
+    entry = configuration_entry(1, plain(1, 2, 3), REQUEST_ID)
+    assert configuration_head(entry.data) == REQUEST_ID
+    assert configuration_in(entry) == plain(1, 2, 3)
+    assert configuration_head(configuration_entry(1, plain(1, 2, 3)).data) == b""
+
+
+@pytest.mark.parametrize("kept", [*range(3 + len(REQUEST_ID)), -1])
+def test_a_configuration_that_ends_within_its_head_is_refused(kept: int) -> None:
+    with pytest.raises(EntryDataError):
+        decode_configuration(configuration_entry(1, plain(1, 2, 3), REQUEST_ID).data[:kept])
+
+
+def test_a_configuration_has_one_head_of_at_most_255_bytes() -> None:
+    entry = configuration_entry(1, plain(1, 2, 3), REQUEST_ID)
+    twice = entry.data[: 3 + len(REQUEST_ID)] + entry.data
+    for data in (twice, bytes((255, 254, 0)) + configuration_entry(1, plain(1)).data):
+        with pytest.raises(EntryDataError, match="head"):
+            decode_configuration(data)
+    with pytest.raises(EntryDataError, match="at most 255"):
+        configuration_entry(1, plain(1, 2, 3), bytes(256))
+
+
+def test_the_first_configuration_of_a_change_carries_the_head_that_was_asked_for() -> None:
+    """ØMQ Raft finds the request of a change by the id in C_old,new; C_new is the leader's own."""
+    bench = Group()
+    bench.become_leader()
+    bench.step(ChangeConfiguration(1, plain(3, 4, 5), REQUEST_ID))
+    bench.bring_up(4, 5)
+    bench.store(2, 3, 4, 5)
+    assert [(configuration_in(entry), configuration_head(entry.data)) for entry in bench.appended[-2:]] == [
+        (joint((1, 2, 3), (3, 4, 5)), REQUEST_ID),
+        (plain(3, 4, 5), b""),
+    ]
