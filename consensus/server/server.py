@@ -75,7 +75,7 @@ from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError
 from consensus.server.event_loop import EventLoop
 from consensus.server.executor import Executor
 from consensus.server.interfaces import ContentChecks, Core, StateMachine, Transport, next_call
-from consensus.server.log_stream import LogStream, LogStreams
+from consensus.server.log_stream import LogStream, LogStreams, SnapshotChunk
 from consensus.server.mailbox import JobBlocked, JobDone, Mailbox, Urgent
 from consensus.server.options import ServerOptions
 from consensus.server.pending_calls import Awaited, PendingCalls
@@ -359,6 +359,19 @@ class ConsensusServer:
         """
         last = min(self._core.describe().last.index, first + limit_entries - 1)
         return await self._storage_reads.log(first, last, limit_bytes)
+
+    async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
+        """Bytes of the stored snapshot from `offset` on, none beyond its end.
+
+        None if there is no snapshot, or a newer one replaced it during the read: each chunk says which snapshot it is
+        of. Raises `ServerBusyError` or `ServerStoppedError`.
+        """
+        snapshot = self._storage.snapshot
+        if snapshot is None:
+            return None
+        start = min(offset, snapshot.size_bytes)
+        data = await self._storage_reads.chunk(snapshot, start, limit_bytes)
+        return None if data is None else SnapshotChunk(snapshot.last, snapshot.size_bytes, start, data)
 
     async def take_snapshot(self) -> SnapshotDescription | None:
         """Write the state machine down now and shorten the log; None if there is nothing new, or no space for it."""

@@ -36,9 +36,9 @@ class StorageReads:
             return ()
         return await self._entries(self._calls.log_reads, first, last, limit_bytes)
 
-    async def chunk(self, snapshot: SnapshotDescription, offset: int) -> bytes | None:
+    async def chunk(self, snapshot: SnapshotDescription, offset: int, limit_bytes: int = CHUNK_BYTES) -> bytes | None:
         """Bytes of the stored snapshot for a reader of the log; None if it was replaced."""
-        answer = await self._ask(self._calls.log_reads, _chunk_at(snapshot, offset))
+        answer = await self._ask(self._calls.log_reads, _chunk_at(snapshot, offset, limit_bytes))
         return answer.data if isinstance(answer, SnapshotRead) else None
 
     async def state(self, snapshot: SnapshotDescription) -> AsyncIterator[bytes]:
@@ -75,5 +75,7 @@ class StorageReads:
         return await self._calls.ask(kind, put)
 
 
-def _chunk_at(snapshot: SnapshotDescription, offset: int) -> Callable[[int], StorageRead]:
-    return lambda number: ReadSnapshot(number, snapshot.last, offset, CHUNK_BYTES)
+def _chunk_at(
+    snapshot: SnapshotDescription, offset: int, limit_bytes: int = CHUNK_BYTES
+) -> Callable[[int], StorageRead]:
+    return lambda number: ReadSnapshot(number, snapshot.last, offset, limit_bytes)

@@ -231,3 +231,21 @@ async def test_figures_out_of_bounds_are_refused_with_the_bound(
             node.server.committed_entries(first, ahead=ahead, batch_bytes=batch_bytes).__enter__()
         assert node.server._streams.count == 0
         nursery.cancel_scope.cancel()
+
+
+async def test_the_stored_snapshot_can_be_read_from_any_offset(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk(), KEEP_NOTHING)
+        assert await node.server.read_snapshot(0, 1_000) is None
+        await fill(node, b"1" * LARGE)
+        snapshot = await node.server.take_snapshot()
+        assert snapshot is not None
+        size = snapshot.size_bytes
+        chunks = [await node.server.read_snapshot(offset, 1_000) for offset in (0, 7, size - 3, size, size + 100)]
+        nursery.cancel_scope.cancel()
+    read = [(chunk.last, chunk.total_bytes, chunk.offset, len(chunk.data)) for chunk in chunks if chunk is not None]
+    assert read == [
+        (snapshot.last, size, offset, length)
+        for offset, length in ((0, 1_000), (7, 1_000), (size - 3, 3), (size, 0), (size, 0))
+    ]
