@@ -187,7 +187,11 @@ def test_a_state_at_all_of_its_bounds_meets_no_objection() -> None:
 
 @pytest.mark.parametrize(
     ("state", "told"),
-    [(farm_at(SUPPORTED_LEVEL + 1), "feature level 3"), (b"\0\0\0\1\xc1", "cannot read"), (b"\xff" * 9, "cannot read")],
+    [
+        (farm_at(SUPPORTED_LEVEL + 1), f"feature level {SUPPORTED_LEVEL + 1}"),
+        (b"\0\0\0\1\xc1", "cannot read"),
+        (b"\xff" * 9, "cannot read"),
+    ],
 )
 @pytest.mark.usefixtures("autojump_clock")
 async def test_a_snapshot_that_this_version_cannot_restore_is_not_installed(state: bytes, told: str) -> None:

@@ -205,10 +205,11 @@ async def test_where_no_gossip_carries_keys_an_eviction_ends_all_connections(
 
 async def test_a_level_beyond_this_version_stops_the_log_and_names_the_version() -> None:
     applied_state = AppliedState(0, EventLog("node", lambda: 0), (node_id(1),), CLUSTER_ID)
-    await applied_state.apply(1, (Entry.command(1, signed(Level(SUPPORTED_LEVEL, "0.1.0"))),))
+    raised = range(FIRST_LEVEL + 1, SUPPORTED_LEVEL + 1)
+    await applied_state.apply(1, tuple(Entry.command(1, signed(Level(number, "0.1.0"))) for number in raised))
     with pytest.raises(UnsupportedLevelError, match=r"Install garlicfarm 9\.9\.0 or newer.*nothing is lost"):
-        await applied_state.apply(2, (Entry.command(1, signed(Level(SUPPORTED_LEVEL + 1, "9.9.0"))),))
-    assert applied_state.state.applied_index == 1
+        await applied_state.apply(len(raised) + 1, (Entry.command(1, signed(Level(SUPPORTED_LEVEL + 1, "9.9.0"))),))
+    assert applied_state.state.applied_index == len(raised)
 
 
 @pytest.mark.parametrize("author", [None, 99], ids=["unsigned", "a stranger"])

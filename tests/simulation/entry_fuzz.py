@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from bridge.core.farm.state_machine import Farm
-from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.feature_level import FIRST_LEVEL
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import (
     Admission,
@@ -103,7 +103,7 @@ def samples() -> tuple[dict[str, Any], ...]:
         Publication(MASTER, 1, BASE_MS // 1000, "c" * 43),
         Admission(node_id(9), "nine", key_of(9).public_key().public_bytes_raw(), 4),
         Approval(node_id(8), "nine", node_id(9), None, 5),
-        Level(SUPPORTED_LEVEL, "0.1.0"),
+        Level(FIRST_LEVEL + 1, "0.1.0"),
         Exclusion(hash_of(LEAF), excluded=True, request="client-0-1"),
         CostFactor(hash_of(LEAF), 2.0),
         Force(MASTER),

@@ -37,6 +37,7 @@ from bridge.core.log.records import (
 from bridge.core.publishing.lease_set import LEAVES_MAX
 from bridge.core.publishing.publication import Pace, plan_publication
 from bridge.core.state.farm_state import FarmTuning
+from bridge.core.state.reqids import request_text
 from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.log.entries import EntryReader, encode
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm, encode_farm
@@ -66,7 +67,8 @@ class World:
     def write(self) -> None:
         """One more entry."""
         self.now_ms += self.random.randint(0, PERIOD_MS // 3)
-        made = Level(SUPPORTED_LEVEL, VERSION_OF[2]) if len(self.log) == LEVEL_RAISED_AT else self._entry()
+        raised = FIRST_LEVEL + 1 + len(self.log) - LEVEL_RAISED_AT
+        made = Level(raised, VERSION_OF[raised]) if FIRST_LEVEL < raised <= SUPPORTED_LEVEL else self._entry()
         entry = made if isinstance(made, bytes) else self._proven(made)
         if self.random.random() < 0.1 and not isinstance(made, Level):
             entry = self._again() or entry
@@ -115,7 +117,10 @@ class World:
                 return self.random.choice(GARBAGE)
 
     def _request(self) -> str | None:
-        return self.random.choice((None, f"client-0-{self.random.randint(1, 9)}", "no request of ours"))
+        made_s = self.farm.state.log_time_ms // 1000 + self.random.choice((0, 0, -100, 2_000, -30_000))
+        reqid = made_s.to_bytes(4, "big") + bytes(7) + bytes([self.random.randint(1, 9)])
+        own = f"client-0-{self.random.randint(1, 9)}"
+        return self.random.choice((None, own, "no request of ours", request_text(reqid)))
 
     def _report(self) -> Report:
         server_id = self.random.randint(1, 5)
@@ -161,7 +166,9 @@ def fresh() -> Farm:
 
 async def restarted(farm: Farm) -> Farm:
     """The server after a restart from its snapshot, which comes in chunks of any size."""
-    content = b"".join(encode_farm(FarmSnapshot(farm.state, farm.tuning.period_ms, farm.sessions.dump())))
+    content = b"".join(
+        encode_farm(FarmSnapshot(farm.state, farm.tuning.period_ms, farm.sessions.dump(), reqids=farm.reqids.dump()))
+    )
 
     async def chunks() -> AsyncIterator[bytes]:
         for start in range(0, len(content), 4_099):
@@ -169,7 +176,7 @@ async def restarted(farm: Farm) -> Farm:
 
     snapshot = await decode_farm(chunks())
     again = fresh()
-    again.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions)
+    again.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions, snapshot.reqids)
     return again
 
 
@@ -191,9 +198,11 @@ async def test_servers_with_the_same_prefix_decide_the_same_however_they_came_to
                 apply(restarting, world.log, place)
             assert restarting.state == world.farm.state, f"seed {seed}, entry {len(world.log)}"
             assert restarting.sessions.dump() == world.farm.sessions.dump(), f"seed {seed}, entry {len(world.log)}"
+            assert restarting.reqids.dump() == world.farm.reqids.dump(), f"seed {seed}, entry {len(world.log)}"
             compared += 1
         assert stuttering.state == world.farm.state, f"seed {seed}, entry {len(world.log)}"
     assert compared > 2
+    assert world.farm.reqids.dump()
 
 
 @pytest.mark.parametrize("seed", range(3))

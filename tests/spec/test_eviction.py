@@ -198,7 +198,9 @@ def test_an_entry_that_comes_before_its_level_is_applied_by_no_server(record: Re
         (1, (2, None, 2), None),
         (1, (), None),
         (2, (2, 2), None),
-        (1, (99, 99), SUPPORTED_LEVEL),
+        (1, (99, 99), 2),
+        (SUPPORTED_LEVEL - 1, (99, 99), SUPPORTED_LEVEL),
+        (SUPPORTED_LEVEL, (99, 99), None),
         (3, (2, 2), None),
     ],
 )

@@ -42,6 +42,17 @@ async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
         yield part
 
 
+async def test_the_reqids_of_updates_come_back_and_a_snapshot_of_before_them_has_none() -> None:
+    snapshot = snapshot_of(eventful())
+    snapshot.reqids = b"as they were dumped"
+    [document] = encode_farm(snapshot)
+    assert (await decode_farm(chunks(document))).reqids == b"as they were dumped"
+    head = msgspec.msgpack.decode(document[4:])
+    del head["reqids"]
+    older = msgspec.msgpack.encode(head)
+    assert (await decode_farm(chunks(len(older).to_bytes(4, "big") + older))).reqids == b""
+
+
 async def test_all_that_operators_and_the_pipeline_said_comes_back() -> None:
     log = eventful()
     state = log.farm.state

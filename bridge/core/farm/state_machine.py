@@ -35,6 +35,9 @@ it once and returns the index of the first. Each author has requests of its own,
 request of another. An author chooses the names of its sessions. Therefore only a limited number of them is protected
 from eviction by strangers' sessions.
 
+An update that came by ØMQ Raft names its reqid instead; from feature level 3 on, a table of reqids does the same for it
+(`bridge.core.state.reqids`). At a lower level such an entry names no request.
+
 The publisher and the leaves of every master are chosen again after each report, clock entry and weight. The choice is
 part of the state and needs no message of its own. It depends on nothing but the record, its index and the tuning.
 Entries up to the applied index are ignored, so replay is harmless.
@@ -46,7 +49,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from bridge.core.farm.operator_commands import CommandChange, apply_command
-from bridge.core.log.feature_level import may_raise, needed_level
+from bridge.core.log.feature_level import REQIDS_LEVEL, may_raise, needed_level
 from bridge.core.log.records import (
     Admission,
     Approval,
@@ -103,6 +106,7 @@ from bridge.core.state.farm_state import (
     MasterState,
     ServerState,
 )
+from bridge.core.state.reqids import Reqids, ReqidStatus, Update, reqid_in
 from consensus import LogId
 from consensus.sessions import RequestId, RequestStatus, SessionTable, parse_request_id
 
@@ -112,6 +116,12 @@ _STRANGERS_MARK = "?"
 """As `AUTHORS_MARK`, for authors that are not admitted."""
 _CLIENT_DIGITS = 32
 """Length of the hash that replaces the author's own name of a session: the table bounds the length of names."""
+_AS_REQUEST = {
+    ReqidStatus.NEW: RequestStatus.NEW,
+    ReqidStatus.DUPLICATE: RequestStatus.DUPLICATE,
+    ReqidStatus.EXPIRED: RequestStatus.EXPIRED,
+    ReqidStatus.AHEAD: RequestStatus.EXPIRED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +227,15 @@ class Farm:
         clocks = VoterClocks(log_time_base_ms, (tuple(sorted(admitted)),) if admitted else ())
         self.state = FarmState(log_time_ms=log_time_base_ms, admitted=admitted, clocks=clocks)
         self.sessions = SessionTable(SESSION_LIMITS)
+        self.reqids = Reqids()
 
-    def restore(self, state: FarmState, period_ms: int, sessions: bytes) -> None:
-        """Continue from the snapshot of another server, or of a previous run; raises `SessionTableError`."""
+    def restore(self, state: FarmState, period_ms: int, sessions: bytes, reqids: bytes = b"") -> None:
+        """Continue from the snapshot of another server, or of a previous run.
+
+        Raises `SessionTableError` or `ReqidTableError`.
+        """
         self.sessions = SessionTable.load(sessions, SESSION_LIMITS)
+        self.reqids = Reqids.load(reqids)
         self.tuning = replace(self.tuning, period_ms=period_ms)
         # A snapshot from before the first admission has no founders in it.
         self.state = replace(state, admitted={**self.state.admitted, **state.admitted})
@@ -230,7 +245,7 @@ class Farm:
         if index <= self.state.applied_index:
             return ()
         record = entry.record
-        verdict = self._admit(self.session_of(entry), index, term)
+        verdict = self._admit(entry, index, term)
         state = self.state.after(index, term)
         changes: list[Change] = []
         match verdict:
@@ -319,6 +334,13 @@ class Farm:
         crowded = sessions.count(_author_prefix(AUTHORS_MARK, entry.author)) >= AUTHOR_SESSIONS_MAX
         return strangers if crowded or sessions.has(strangers.client, strangers.session_start) else own
 
+    def update_of(self, entry: ProvenRecord) -> Update | None:
+        """The update by ØMQ Raft that an entry is; None if it is none, or the farm's level knows none yet."""
+        reqid = reqid_in(request_of(entry.record)) if self.state.level >= REQIDS_LEVEL else None
+        if reqid is None:
+            return None
+        return Update(reqid, entry.author is not None and _author_has_a_say(self.state, entry.author))
+
     def position_of(self, request: RequestId) -> LogId | None:
         """Index and term of the entry that was applied under this request id; None if none was, or it is forgotten."""
         if not self.sessions.was_executed(request):
@@ -326,8 +348,12 @@ class Farm:
         result = self.sessions.result_of(request) or b""
         return LogId(int.from_bytes(result[:_NUMBER_BYTES]), int.from_bytes(result[_NUMBER_BYTES:]))
 
-    def _admit(self, request_id: RequestId | None, index: int, term: int) -> RequestStatus:
-        """What the table says of a submission under this request id. An entry without one is applied each time."""
+    def _admit(self, entry: ProvenRecord, index: int, term: int) -> RequestStatus:
+        """What the tables say of the request that an entry names. An entry without one is applied each time."""
+        update = self.update_of(entry)
+        if update is not None:
+            return _AS_REQUEST[self.reqids.admit(update, index, self.state.log_time_ms)]
+        request_id = self.session_of(entry)
         if request_id is None:
             return RequestStatus.NEW
         verdict = self.sessions.admit(request_id, index, self.state.log_time_ms)

@@ -37,10 +37,14 @@ from bridge.core.log.records import (
 FIRST_LEVEL = 1
 """The level of an empty log: reports, clock, publications, admissions."""
 
-SUPPORTED_LEVEL = 2
+REQIDS_LEVEL = 3
+"""From here on the state has a table of updates by ØMQ Raft (`bridge.core.state.reqids`). It decides which of several
+copies of an entry counts, so servers without it must not apply such a log."""
+
+SUPPORTED_LEVEL = 3
 """What this version understands."""
 
-VERSION_OF = {1: "0.1.0", 2: "0.1.0"}
+VERSION_OF = {1: "0.1.0", 2: "0.1.0", 3: "0.1.0"}
 """The first version that supports a level; the entry names it for servers that do not know the level."""
 
 _VERSION_CHARACTERS = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz.+-")

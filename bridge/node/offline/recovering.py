@@ -42,6 +42,7 @@ from bridge.core.formation.founding import NONCE_BYTES, FormationState, Promise,
 from bridge.core.membership.admission import out_refusal, raft_id_of
 from bridge.core.state.farm_state import SESSION_LIMITS
 from bridge.core.state.recovery import FIRST_TERM, SURVIVOR_ID, Reset, recovered
+from bridge.core.state.reqids import AHEAD_S, Reqids
 from bridge.node.membership.admissions import FILE_NAME as ADMISSIONS_FILE
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.membership.forming import RECOVERY_FILE_NAME
@@ -210,6 +211,9 @@ async def _first_state(plan: RecoveryPlan) -> bytes:
         sessions = SessionTable(SESSION_LIMITS)
         sessions.floor = plan.survivor.last.index
         snapshot.sessions = sessions.dump()
+        reqids = Reqids.load(snapshot.reqids)
+        reqids.expire_until(log_time_ms // 1000 + AHEAD_S)
+        snapshot.reqids = reqids.dump()
     return b"".join(encode_farm(snapshot))
 
 

@@ -189,6 +189,7 @@ class AppliedState:
                 self._moment_indexes[:],
                 self._moment_times_ms[:],
                 self._configuration_indexes[:],
+                self._farm.reqids.dump(),
             )
         )
 
@@ -197,7 +198,7 @@ class AppliedState:
         snapshot = await decode_farm(state)
         if snapshot.farm.level > SUPPORTED_LEVEL:
             raise UnsupportedLevelError(snapshot.farm.level, "")
-        self._farm.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions)
+        self._farm.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions, snapshot.reqids)
         self._moment_indexes = array("q", snapshot.moment_indexes)
         self._moment_times_ms = array("q", snapshot.moment_times_ms)
         self._configuration_indexes = array("q", snapshot.configuration_indexes)

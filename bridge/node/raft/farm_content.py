@@ -16,6 +16,7 @@ from bridge.core.farm.state_machine import Farm
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError
 from bridge.core.log.records import Level
 from bridge.core.state.bounds import objection_to_state
+from bridge.core.state.reqids import ReqidTableError
 from bridge.wire.log.entries import decode
 from bridge.wire.log.proof import ends_like_proof
 from bridge.wire.log.snapshot import FarmSnapshotError, decode_farm_at_once
@@ -49,8 +50,8 @@ def objection_to_snapshot(chunks: Iterator[bytes]) -> str | None:
         objection = objection_to_state(snapshot.farm, snapshot.period_ms)
         if objection is not None:
             return f"a snapshot of a state that no farm can have: {objection}"
-        Farm(0).restore(snapshot.farm, snapshot.period_ms, snapshot.sessions)
-    except (FarmSnapshotError, SessionTableError) as error:
+        Farm(0).restore(snapshot.farm, snapshot.period_ms, snapshot.sessions, snapshot.reqids)
+    except (FarmSnapshotError, SessionTableError, ReqidTableError) as error:
         return f"a snapshot that this version of garlicfarm cannot read: {error}"
     return None
 

@@ -103,7 +103,8 @@ class Outage:
         """What all of this server's log adds up to, committed or not."""
         applied_state, server = self._context.applied_state, self._context.replica.server
         copy = Farm(applied_state.state.log_time_ms)
-        copy.restore(applied_state.state, applied_state.farm.tuning.period_ms, applied_state.farm.sessions.dump())
+        farm = applied_state.farm
+        copy.restore(farm.state, farm.tuning.period_ms, farm.sessions.dump(), farm.reqids.dump())
         following = copy.state.applied_index + 1
         while following <= (last := server.describe().raft.last.index):
             try:

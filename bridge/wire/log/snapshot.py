@@ -3,6 +3,9 @@
 A sequence of MessagePack documents, each after its length (4 bytes, big-endian): first the state, then, a few thousand
 at a time, the changes of log time and the indexes of configurations. So encoding one document is always quick, however
 old the farm is. Raft's snapshot has checksums of its own; bytes that do not decode were written by another version.
+
+The table of reqids is a member that came with feature level 3. Below that level it is empty, so older servers lose
+nothing by ignoring it; above it they refuse the snapshot for its level. So the format keeps its number.
 """
 
 import struct
@@ -33,6 +36,7 @@ class FarmHead:
     farm: FarmState
     period_ms: int
     sessions: bytes
+    reqids: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +58,13 @@ class FarmSnapshot:
     moment_indexes: Sequence[int] = field(default_factory=list)
     moment_times_ms: Sequence[int] = field(default_factory=list)
     configuration_indexes: Sequence[int] = field(default_factory=list)
+    reqids: bytes = b""
+    """As `bridge.core.state.reqids` dumps them."""
 
 
 def encode_farm(snapshot: FarmSnapshot) -> Iterator[bytes]:
     """The documents, one by one."""
-    yield _document(FarmHead(_VERSION, snapshot.farm, snapshot.period_ms, snapshot.sessions))
+    yield _document(FarmHead(_VERSION, snapshot.farm, snapshot.period_ms, snapshot.sessions, snapshot.reqids))
     longest = max(len(snapshot.moment_indexes), len(snapshot.configuration_indexes))
     for start in range(0, longest, _SLICE):
         part = slice(start, start + _SLICE)
@@ -147,4 +153,5 @@ class _Documents:
             [index for part in history for index in part.moment_indexes],
             [time_ms for part in history for time_ms in part.moment_times_ms],
             [index for part in history for index in part.configuration_indexes],
+            head.reqids,
         )

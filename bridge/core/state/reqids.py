@@ -1,0 +1,259 @@
+"""Exactly-once for updates that come by ØMQ Raft: which request ids (reqids) the log holds, and where.
+
+    {"request":"zmq:5956dc8826f27e10dcccab20", ...}      an update in the farm's log names its reqid
+
+    reqid ──▶ in the table?              duplicate: the entry is a copy, the table tells the index of the first
+          ──▶ at or below the floor?     expired: forgotten, so it may have been applied
+          ──▶ more than 7 h 45 min old   expired │ both by log time, which is equal on all servers
+          ──▶ more than 15 min ahead     ahead   │
+          ──▶ new: remembered with its index
+
+The table of sessions (`consensus.sessions`) cannot serve these requests. It knows a client by the start of its session,
+a log index that the client has seen, and by numbers that rise by one; a session ends after an hour of silence and has
+16 requests under way. A reqid has no session: it is 4 bytes of Unix seconds (big-endian), 3 of a machine, 2 of a
+process and 3 of a counter; it is valid for eight hours, and a client may send any number of them in any order.
+
+So this is a table of its own, ordered by the reqid itself, that is by its second. When the table is full, the smallest
+reqid goes and becomes the floor; ids below the floor are refused, and no id is taken twice. Reqids that are too old go
+likewise, so the floor also holds if log time is brought back. Forgetting costs a client that repeats an old update an
+honest "expired", and never a second execution.
+
+Entries with a proof of a member or of a client key have a table of their own: a client that holds no such key could
+otherwise use up the reqid of an update that acts on the farm, or fill the table. All nodes share it: a client may
+repeat an update at another node, which signs it anew.
+
+A leader that fails may leave copies of one update in the log. `skipped` are the indexes of entries that were not
+applied under their reqid: a reader that speaks ØMQ Raft gets a checkpoint in their place.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+REQID_BYTES: Final = 12
+REQIDS_MAX: Final = 32_768
+"""Per table: 4 MB. So many updates in eight hours keep their full time; beyond that the oldest go earlier."""
+SKIPPED_MAX: Final = 16_384
+OLDEST_S: Final = 7 * 3600 + 45 * 60
+AHEAD_S: Final = 15 * 60
+_MARK: Final = "zmq:"
+_FORMAT: Final = 1
+_NUMBER_BYTES: Final = 8
+_NO_FLOOR: Final = bytes(REQID_BYTES)
+_LAST_TAIL: Final = b"\xff" * (REQID_BYTES - 4)
+
+
+class ReqidTableError(ValueError):
+    """Bytes that are no table of reqids of this format and within its limits."""
+
+
+class ReqidStatus(Enum):
+    """What to do with an update."""
+
+    NEW = "new"
+    DUPLICATE = "duplicate"
+    EXPIRED = "expired"
+    AHEAD = "ahead"
+    """Made too far in the future of log time."""
+
+
+def request_text(reqid: bytes) -> str:
+    """What the member `request` of an entry says; raises `ValueError` if these are not 12 bytes."""
+    if len(reqid) != REQID_BYTES:
+        raise ValueError(f"a reqid has {REQID_BYTES} bytes, not {len(reqid)}")
+    return _MARK + reqid.hex()
+
+
+def reqid_in(request: str | None) -> bytes | None:
+    """Reverse of `request_text`; None for any other text, also for another spelling of a reqid."""
+    if request is None or not request.startswith(_MARK) or len(request) != len(_MARK) + 2 * REQID_BYTES:
+        return None
+    try:
+        reqid = bytes.fromhex(request[len(_MARK) :])
+    except ValueError:
+        return None
+    return reqid if len(reqid) == REQID_BYTES and request_text(reqid) == request else None
+
+
+def second_of(reqid: bytes) -> int:
+    """When it was made, Unix seconds, by its client's clock."""
+    return int.from_bytes(reqid[:4], "big")
+
+
+class ReqidTable:
+    """Reqids with the index of the entry that was applied under each, at most `limit`."""
+
+    def __init__(self, limit: int = REQIDS_MAX) -> None:
+        self._limit = limit
+        self.floor = _NO_FLOOR
+        self._indexes: dict[bytes, int] = {}
+        self._lowest_first: list[bytes] = []
+
+    def __len__(self) -> int:
+        """How many are known."""
+        return len(self._indexes)
+
+    def judge(self, reqid: bytes, log_time_ms: int) -> ReqidStatus:
+        """What an entry with this reqid would be at this log time."""
+        if reqid in self._indexes:
+            return ReqidStatus.DUPLICATE
+        ahead_s = second_of(reqid) - log_time_ms // 1000
+        if ahead_s > AHEAD_S:
+            return ReqidStatus.AHEAD
+        return ReqidStatus.EXPIRED if reqid <= self.floor or ahead_s < -OLDEST_S else ReqidStatus.NEW
+
+    def admit(self, reqid: bytes, index: int, log_time_ms: int) -> ReqidStatus:
+        """Judge the reqid of the entry at `index`, and remember it if it is new."""
+        verdict = self.judge(reqid, log_time_ms)
+        if verdict is ReqidStatus.NEW:
+            self._indexes[reqid] = index
+            heappush(self._lowest_first, reqid)
+            self._forget(log_time_ms // 1000 - OLDEST_S)
+        return verdict
+
+    def index_of(self, reqid: bytes) -> int | None:
+        """Where the entry stands that was applied under this reqid; None if there is none, or it is forgotten."""
+        return self._indexes.get(reqid)
+
+    def expire_until(self, second: int) -> None:
+        """Refuse every reqid that was made up to this second and is not in the table."""
+        self.floor = max(self.floor, min(max(second, 0), 2**32 - 1).to_bytes(4, "big") + _LAST_TAIL)
+
+    def _forget(self, before_s: int) -> None:
+        while self._lowest_first and (
+            len(self._lowest_first) > self._limit or second_of(self._lowest_first[0]) < before_s
+        ):
+            lowest = heappop(self._lowest_first)
+            del self._indexes[lowest]
+            self.floor = max(self.floor, lowest)
+
+    def dump(self) -> bytes:
+        """The whole table: equal tables give equal bytes."""
+        parts = [self.floor, _number(len(self._indexes))]
+        parts += [reqid + _number(self._indexes[reqid]) for reqid in sorted(self._indexes)]
+        return b"".join(parts)
+
+    def load(self, reader: "_Reader") -> None:
+        """Become what was dumped; raises `ReqidTableError`."""
+        self.floor = reader.take(REQID_BYTES)
+        count = reader.number(self._limit)
+        self._indexes = {reader.take(REQID_BYTES): reader.number() for _ in range(count)}
+        if len(self._indexes) != count:
+            raise ReqidTableError("a table of reqids names one twice")
+        self._lowest_first = list(self._indexes)
+        heapify(self._lowest_first)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """How an entry names its reqid. `proven`: by a member of the farm or a client key of it."""
+
+    reqid: bytes
+    proven: bool
+
+
+class Reqids:
+    """The tables of one farm's state machine."""
+
+    def __init__(self, limit: int = REQIDS_MAX, skipped_max: int = SKIPPED_MAX) -> None:
+        self._tables = {True: ReqidTable(limit), False: ReqidTable(limit)}
+        self._skipped_max = skipped_max
+        self._skipped: array[int] = array("q")
+
+    def judge(self, update: Update, log_time_ms: int) -> ReqidStatus:
+        """What an entry of this update would be now."""
+        return self._tables[update.proven].judge(update.reqid, log_time_ms)
+
+    def admit(self, update: Update, index: int, log_time_ms: int) -> ReqidStatus:
+        """Judge the update in the entry at `index`, and remember it; indexes rise."""
+        verdict = self._tables[update.proven].admit(update.reqid, index, log_time_ms)
+        if verdict is not ReqidStatus.NEW:
+            self._skipped.append(index)
+            if len(self._skipped) > self._skipped_max:
+                del self._skipped[: self._skipped_max // 2]
+        return verdict
+
+    def index_of(self, update: Update) -> int | None:
+        """Where the entry stands that was applied for this update; None if there is none, or it is forgotten."""
+        return self._tables[update.proven].index_of(update.reqid)
+
+    def is_skipped(self, index: int) -> bool:
+        """Whether the entry at `index` names a reqid and was not applied under it."""
+        place = bisect_left(self._skipped, index)
+        return place < len(self._skipped) and self._skipped[place] == index
+
+    def expire_until(self, second: int) -> None:
+        """Refuse every reqid up to this second that is not in the tables."""
+        for table in self._tables.values():
+            table.expire_until(second)
+
+    def dump(self) -> bytes:
+        """All of it, for a snapshot; nothing if there was never an update."""
+        if not self._skipped and all(len(each) == 0 and each.floor == _NO_FLOOR for each in self._tables.values()):
+            return b""
+        return b"".join(
+            (
+                bytes([_FORMAT]),
+                *(each.dump() for each in self._tables.values()),
+                _number(len(self._skipped)),
+                *map(_number, self._skipped),
+            )
+        )
+
+    @classmethod
+    def load(cls, data: bytes, limit: int = REQIDS_MAX, skipped_max: int = SKIPPED_MAX) -> "Reqids":
+        """Reverse of `dump`, under the same limits; raises `ReqidTableError`. No bytes: no update yet."""
+        made = cls(limit, skipped_max)
+        if not data:
+            return made
+        reader = _Reader(data)
+        if reader.take(1) != bytes([_FORMAT]):
+            raise ReqidTableError(f"a table of reqids of format {data[:1].hex()}, not {_FORMAT}")
+        for table in made._tables.values():
+            table.load(reader)
+        skipped = [reader.number() for _ in range(reader.number(skipped_max))]
+        if not _is_rising(skipped):
+            raise ReqidTableError("the skipped indexes of a table of reqids do not rise")
+        made._skipped = array("q", skipped)
+        reader.end()
+        return made
+
+
+def _is_rising(numbers: Iterable[int]) -> bool:
+    before = -1
+    for number in numbers:
+        if number <= before:
+            return False
+        before = number
+    return True
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(_NUMBER_BYTES, "big")
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._place = 0
+
+    def take(self, size: int) -> bytes:
+        taken = self._data[self._place : self._place + size]
+        if len(taken) != size:
+            raise ReqidTableError(f"a table of reqids that ends after {len(self._data)} bytes, in the midst of a value")
+        self._place += size
+        return taken
+
+    def number(self, at_most: int = 2**63 - 1) -> int:
+        value = int.from_bytes(self.take(_NUMBER_BYTES), "big")
+        if value > at_most:
+            raise ReqidTableError(f"a table of reqids with the number {value} where {at_most} is the limit")
+        return value
+
+    def end(self) -> None:
+        if self._place != len(self._data):
+            raise ReqidTableError(f"a table of reqids with {len(self._data) - self._place} bytes behind its end")

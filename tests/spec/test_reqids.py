@@ -1,0 +1,184 @@
+"""Updates by ØMQ Raft are applied once under their reqid: whatever is repeated, forgotten, dumped or brought back."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from bridge.core.farm.state_machine import Farm, RequestRefused
+from bridge.core.log.feature_level import REQIDS_LEVEL
+from bridge.core.log.records import Author, Exclusion, Foreign, ProvenRecord
+from bridge.core.membership.authors import EntryWithoutEffect, NoEffect
+from bridge.core.state.reqids import (
+    AHEAD_S,
+    OLDEST_S,
+    Reqids,
+    ReqidStatus,
+    ReqidTable,
+    ReqidTableError,
+    Update,
+    reqid_in,
+    request_text,
+)
+from tests.authored import FOUNDERS
+from tests.spec.farm_stories import BASE_MS
+
+NOW_S = BASE_MS // 1000
+NOW_MS = NOW_S * 1000
+LEAF = "a" * 52
+FOREIGN = "a JSON object of no kind that a farm knows"
+
+
+def reqid(second: int = NOW_S, counter: int = 1) -> bytes:
+    return second.to_bytes(4, "big") + bytes(5) + counter.to_bytes(3, "big")
+
+
+def test_the_text_of_a_request_has_one_spelling() -> None:
+    assert reqid_in(request_text(reqid())) == reqid()
+    text = request_text(reqid(0x5956DC88, 0xCAB20))
+    for other in (
+        None,
+        "",
+        "zmq:",
+        text.upper(),
+        text + "0",
+        text[:-1],
+        text[:-1] + " ",
+        "client-0-1",
+        text[:-1] + "g",
+    ):
+        assert reqid_in(other) is None, other
+    with pytest.raises(ValueError, match="12 bytes, not 11"):
+        request_text(bytes(11))
+
+
+@pytest.mark.parametrize(
+    ("age_s", "status"),
+    [
+        (OLDEST_S, ReqidStatus.NEW),
+        (OLDEST_S + 1, ReqidStatus.EXPIRED),
+        (-AHEAD_S, ReqidStatus.NEW),
+        (-AHEAD_S - 1, ReqidStatus.AHEAD),
+    ],
+)
+def test_a_reqid_is_fresh_from_7_h_45_min_before_log_time_to_15_min_behind_it(age_s: int, status: ReqidStatus) -> None:
+    assert ReqidTable().admit(reqid(NOW_S - age_s), 1, NOW_MS) is status
+
+
+def test_a_repetition_is_a_duplicate_of_the_first_also_when_it_is_too_old_by_then() -> None:
+    table = ReqidTable()
+    assert table.admit(reqid(), 7, NOW_MS) is ReqidStatus.NEW
+    later_ms = NOW_MS + (OLDEST_S + 1) * 1000
+    assert table.admit(reqid(), 9, later_ms) is ReqidStatus.DUPLICATE
+    assert table.index_of(reqid()) == 7
+
+
+def test_what_is_forgotten_for_its_age_is_not_taken_again_when_log_time_is_brought_back() -> None:
+    table = ReqidTable()
+    table.admit(reqid(), 1, NOW_MS)
+    table.admit(reqid(NOW_S + OLDEST_S + 60), 2, NOW_MS + (OLDEST_S + 60) * 1000)
+    assert (table.index_of(reqid()), len(table)) == (None, 1)
+    assert table.admit(reqid(), 3, NOW_MS) is ReqidStatus.EXPIRED
+
+
+def test_a_full_table_forgets_the_oldest_and_takes_none_below_it() -> None:
+    table = ReqidTable(limit=3)
+    for counter in (4, 2, 3, 5):
+        assert table.admit(reqid(counter=counter), counter, NOW_MS) is ReqidStatus.NEW
+    assert [table.index_of(reqid(counter=each)) for each in (2, 3, 4, 5)] == [None, 3, 4, 5]
+    assert table.admit(reqid(counter=1), 9, NOW_MS) is ReqidStatus.EXPIRED
+    assert table.admit(reqid(counter=2), 9, NOW_MS) is ReqidStatus.EXPIRED
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_reqid_is_taken_twice_whatever_comes_and_a_loaded_table_goes_on_alike(seed: int) -> None:
+    random, taken = Random(seed), set()
+    reqids = Reqids(limit=8, skipped_max=16)
+    for index in range(1, 400):
+        now_ms = NOW_MS + index * 60_000 - random.choice((0, 0, 3_600_000))
+        made_s = now_ms // 1000 + random.choice((0, 0, -60, AHEAD_S, AHEAD_S + 1, -OLDEST_S - 1))
+        update = Update(reqid(made_s - made_s % 300, random.randint(1, 3)), proven=random.random() < 0.5)
+        verdict = reqids.admit(update, index, now_ms)
+        assert (verdict is ReqidStatus.NEW) <= (update not in taken), f"seed {seed}, entry {index}"
+        assert reqids.is_skipped(index) == (verdict is not ReqidStatus.NEW)
+        taken.add(update) if verdict is ReqidStatus.NEW else None
+        if random.random() < 0.1:
+            dumped = reqids.dump()
+            reqids = Reqids.load(dumped, limit=8, skipped_max=16)
+            assert reqids.dump() == dumped, f"seed {seed}, entry {index}"
+    assert len(taken) > 20
+
+
+def test_a_table_without_updates_takes_no_byte_and_damaged_bytes_are_refused() -> None:
+    assert Reqids().dump() == b""
+    assert Reqids.load(b"").dump() == b""
+    reqids = Reqids()
+    for index in (1, 2, 3):
+        reqids.admit(Update(reqid(), proven=False), index, NOW_MS)
+    whole = reqids.dump()
+    for damaged in (*(whole[:length] for length in range(1, len(whole))), whole + b"\0", b"\2" + whole[1:]):
+        with pytest.raises(ReqidTableError):
+            Reqids.load(damaged)
+    with pytest.raises(ReqidTableError, match="do not rise"):
+        Reqids.load(whole[:-1] + b"\2")
+
+
+# -- in the farm's state machine ---------------------------------------------------------------------------------------
+
+
+def farm(level: int = REQIDS_LEVEL) -> Farm:
+    made = Farm(NOW_MS, founders=FOUNDERS[:3])
+    made.state = replace(made.state, level=level)
+    return made
+
+
+def opaque(second: int = NOW_S, counter: int = 1) -> ProvenRecord:
+    return ProvenRecord(Foreign(FOREIGN, request_text(reqid(second, counter))))
+
+
+def excluded(number: int, server: int = 1) -> ProvenRecord:
+    record = Exclusion(LEAF, excluded=True, request=request_text(reqid()))
+    return ProvenRecord(record, Author(FOUNDERS[server - 1], number))
+
+
+def test_a_copy_of_an_application_entry_is_skipped_and_the_first_keeps_its_index() -> None:
+    story = farm()
+    assert story.apply(5, 1, opaque()) == story.apply(6, 2, opaque()) == ()
+    update = story.update_of(opaque())
+    assert update is not None
+    assert story.reqids.index_of(update) == 5
+    assert [story.reqids.is_skipped(index) for index in (5, 6)] == [False, True]
+
+
+def test_an_update_that_another_node_signs_anew_has_no_second_effect() -> None:
+    story = farm()
+    story.apply(1, 1, excluded(1, server=1))
+    assert story.state.weights.excluded == (LEAF,)
+    (change,) = story.apply(2, 1, excluded(1, server=2))
+    assert isinstance(change, EntryWithoutEffect)
+    assert change.reason is NoEffect.REPEATED
+
+
+def test_a_stranger_cannot_use_up_the_reqid_of_an_entry_that_acts_on_the_farm() -> None:
+    story = farm()
+    story.apply(1, 1, opaque())
+    story.apply(2, 1, ProvenRecord(Foreign(FOREIGN, request_text(reqid())), Author(b"stranger", 1)))
+    story.apply(3, 1, excluded(1))
+    assert story.state.weights.excluded == (LEAF,)
+    assert [story.reqids.is_skipped(index) for index in (1, 2, 3)] == [False, True, False]
+
+
+def test_an_update_outside_its_time_is_refused_and_told() -> None:
+    story = farm()
+    for index, second in enumerate((NOW_S - OLDEST_S - 1, NOW_S + AHEAD_S + 1), start=1):
+        assert story.apply(index, 1, opaque(second)) == (RequestRefused(request_text(reqid(second))),)
+        assert story.reqids.is_skipped(index)
+
+
+def test_below_its_level_the_table_stays_empty() -> None:
+    """Older servers know no reqids: to them each copy is an entry that names no request."""
+    story = farm(REQIDS_LEVEL - 1)
+    for index in (1, 2):
+        assert story.apply(index, 1, opaque()) == ()
+    assert story.update_of(opaque()) is None
+    assert story.reqids.dump() == b""
