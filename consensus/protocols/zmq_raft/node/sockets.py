@@ -1,0 +1,323 @@
+"""A ØMQ socket in a trio run: one task reads it, and a send wakes that task if it hid a message.
+
+    ZmqSocket.run:   read until EAGAIN ──▶ EVENTS says POLLIN? ──yes──▶ read again
+                                              └─no──▶ wait until the descriptor is readable, or `send` wakes the task
+
+pyzmq waits for a socket with asyncio or with threads, not with trio. libzmq gives each socket a descriptor, `ZMQ_FD`,
+which is like an edge and not like a level: it becomes readable when something is to be done for the socket, and any
+call on the socket may do it. After that the descriptor says nothing of the messages that are there; `ZMQ_EVENTS` does.
+So the task reads `ZMQ_EVENTS` last before it waits. Each call that may take a wake-up away (send, connect, …) reads
+`ZMQ_EVENTS` as well, and wakes the task if a message can be read; without that, replies lie until the next message
+comes. One task reads a socket, because two that wait at one descriptor take the wake-up away from each other.
+
+*Bounds.* libzmq refuses a frame above `max_message_bytes` and closes its connection. What has more frames, or more
+bytes altogether, than the options permit is dropped and counted. It is read in slices like everything else: after
+`SLICE_FRAMES` frames the other tasks of the run have their turn. What libzmq itself has no limit for is the number of
+frames of a message that it collects before the first of them can be read, and the number of connections.
+
+*Keys.* A CURVE server asks a handler in the same context which keys are permitted (ZAP, RFC 27). `ZapAuthenticator` is
+one: a REP socket like any other, in the same run, so that no thread looks at the list of keys while it changes. With
+each message `receive` gets the name under which the sender's key is listed. Without a handler the server refuses every
+client.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import trio
+import zmq
+
+from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
+
+ZmqContext = zmq.Context[zmq.Socket[bytes]]
+Receive = Callable[[list[bytes], str | None], None]
+"""Gets the frames of a message and, at a CURVE server, the name of the sender's key. It must not wait or raise."""
+
+SLICE_FRAMES: Final = 512
+KEY_BYTES: Final = 32
+KEEPALIVE_IDLE_S: Final = 60
+_ZAP_URL: Final = "inproc://zeromq.zap.01"
+_ZAP_VERSION: Final = b"1.0"
+_ZAP_DOMAIN: Final = "zmq-raft"
+_ZAP_FRAMES: Final = 7
+
+
+class SocketKind(Enum):
+    """What a socket does with messages (RFC 28, 29)."""
+
+    ROUTER = zmq.ROUTER
+    """Many connections: the first frame of each message is the identity of its connection, in both directions."""
+    DEALER = zmq.DEALER
+    PUB = zmq.PUB
+    SUB = zmq.SUB
+    REP = zmq.REP
+    """Each message received is to be answered before the next one is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveServer:
+    """Connections are encrypted, and their keys are judged by the context's `ZapAuthenticator`."""
+
+    secret_key: bytes
+    """32 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveClient:
+    """Connections are encrypted; each key has 32 bytes."""
+
+    server_public_key: bytes
+    public_key: bytes
+    secret_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SocketOptions:
+    """How a socket behaves; each queue is counted in messages and is for one connection."""
+
+    send_queue: int = 1000
+    receive_queue: int = 1000
+    only_connected: bool = False
+    """A DEALER queues nothing for an address that it is not connected to (ZMQ_IMMEDIATE)."""
+    linger_ms: int = 0
+    """How long the socket goes on sending, in the background, after it was closed."""
+    reconnect_ms: int = 100
+    reconnect_max_ms: int = 0
+    """The interval doubles up to this; 0: it stays the same."""
+    handshake_ms: int = 5_000
+    """A connection whose handshake takes longer is closed."""
+    unacknowledged_ms: int = 10_000
+    """A connection that acknowledges no bytes for this long is closed, and made again by the side that connects."""
+    max_frames: int = DEFAULT_LIMITS.max_frames
+    max_message_bytes: int = DEFAULT_LIMITS.max_message_bytes
+    curve: CurveServer | CurveClient | None = None
+
+
+DEFAULT_OPTIONS: Final = SocketOptions()
+
+
+@contextmanager
+def zmq_context() -> Iterator[ZmqContext]:
+    """A context with one thread for its input and output; at the end whatever it still has is closed."""
+    context = zmq.Context[zmq.Socket[bytes]](io_threads=1)
+    try:
+        yield context
+    finally:
+        context.destroy()
+
+
+class ZmqSocket:
+    """One socket; everything is called from one trio run. `run` closes it, or `close` if `run` never begins.
+
+    Raises `OSError` if the process may have no more sockets.
+    """
+
+    def __init__(
+        self,
+        context: ZmqContext,
+        kind: SocketKind,
+        receive: Receive | None = None,
+        options: SocketOptions = DEFAULT_OPTIONS,
+    ) -> None:
+        self.counters: Counter[str] = Counter()
+        self._receive = receive
+        self._reads = kind is not SocketKind.PUB
+        self._options = options
+        self._asks_for_keys = isinstance(options.curve, CurveServer)
+        self._discarding = False
+        self._waiting: trio.CancelScope | None = None
+        try:
+            self._socket: zmq.Socket[bytes] = context.socket(kind.value)
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, f"cannot make a socket: {error.strerror}") from error
+        self._configure(kind)
+        self._descriptor = int(self._socket.get(zmq.FD))
+
+    def bind(self, url: str) -> str:
+        """Listen at `tcp://host:port`; returns the URL with the port that a `*` or 0 became. Raises `OSError`."""
+        try:
+            self._socket.bind(url)
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, f"cannot listen at {url}: {error.strerror}") from error
+        self._wake()
+        return self._socket.get_string(zmq.LAST_ENDPOINT)
+
+    def connect(self, url: str) -> None:
+        """Connect, and connect again whenever the connection is lost; raises `OSError` for what is no URL."""
+        try:
+            self._socket.connect(url)
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, f"cannot connect to {url}: {error.strerror}") from error
+        self._wake()
+
+    def disconnect(self, url: str) -> None:
+        """Undo `connect` of the same URL, and forget what is queued for it."""
+        self._socket.disconnect(url)
+        self._wake()
+
+    def subscribe(self, prefix: bytes) -> None:
+        """SUB: receive what begins with `prefix`."""
+        self._socket.set(zmq.SUBSCRIBE, prefix)
+        self._wake()
+
+    def send(self, frames: Sequence[bytes]) -> bool:
+        """Queue a message of one frame or more; False if it was dropped, and counted.
+
+        The queue may be full, nothing connected, or the ROUTER's connection gone.
+        """
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            self.counters["not sent, since the queue is full"] += 1
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self.counters["not sent, since the connection is gone"] += 1
+            return False
+        finally:
+            self._wake()
+        return True
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Receive until cancelled, and close the socket."""
+        try:
+            task_status.started()
+            while True:
+                if self._read_slice():
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await self._wait()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close every connection. A socket whose `run` has begun is closed by cancelling that."""
+        self._socket.close()
+
+    def _configure(self, kind: SocketKind) -> None:
+        options, settings = self._options, self._socket
+        settings.set(zmq.LINGER, options.linger_ms)
+        settings.set(zmq.SNDHWM, options.send_queue)
+        settings.set(zmq.RCVHWM, options.receive_queue)
+        settings.set(zmq.IMMEDIATE, int(options.only_connected))
+        settings.set(zmq.RECONNECT_IVL, options.reconnect_ms)
+        settings.set(zmq.RECONNECT_IVL_MAX, options.reconnect_max_ms)
+        settings.set(zmq.HANDSHAKE_IVL, options.handshake_ms)
+        settings.set(zmq.TCP_MAXRT, options.unacknowledged_ms)
+        settings.set(zmq.TCP_KEEPALIVE, 1)
+        settings.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_S)
+        settings.set(zmq.MAXMSGSIZE, options.max_message_bytes)
+        if kind is SocketKind.ROUTER:
+            # Without it, a message to a connection that is gone, or whose queue is full, is dropped without a word.
+            settings.set(zmq.ROUTER_MANDATORY, 1)
+        match options.curve:
+            case CurveServer(secret_key):
+                settings.set(zmq.CURVE_SERVER, 1)
+                settings.set(zmq.CURVE_SECRETKEY, secret_key)
+                settings.set(zmq.ZAP_DOMAIN, _ZAP_DOMAIN.encode())
+                settings.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+            case CurveClient(server_public_key, public_key, secret_key):
+                settings.set(zmq.CURVE_SERVERKEY, server_public_key)
+                settings.set(zmq.CURVE_PUBLICKEY, public_key)
+                settings.set(zmq.CURVE_SECRETKEY, secret_key)
+            case None:
+                pass
+
+    def _read_slice(self) -> bool:
+        """Hand over messages; False if there is none left to read."""
+        budget = SLICE_FRAMES if self._reads else 0
+        try:
+            while budget > 0:
+                budget -= self._discard() if self._discarding else self._read_message()
+        except zmq.Again:
+            pass
+        return self._has_messages()
+
+    def _read_message(self) -> int:
+        """Hand over one message; returns how many frames were read. Raises `zmq.Again` if there is none."""
+        socket, options = self._socket, self._options
+        user = None
+        if self._asks_for_keys:
+            first = socket.recv(zmq.NOBLOCK, copy=False)
+            frames = [first.bytes]
+            user = _user_of(first)
+        else:
+            frames = [socket.recv(zmq.NOBLOCK)]
+        room = options.max_message_bytes - len(frames[0])
+        while socket.get(zmq.RCVMORE):
+            if len(frames) == options.max_frames or room < 0:
+                self._discarding = True
+                self.counters["dropped, since it is too large"] += 1
+                return len(frames)
+            frames.append(socket.recv(zmq.NOBLOCK))
+            room -= len(frames[-1])
+        if room < 0:
+            self.counters["dropped, since it is too large"] += 1
+        elif self._receive is not None:
+            self._receive(frames, user)
+        return len(frames)
+
+    def _discard(self) -> int:
+        self._socket.recv(zmq.NOBLOCK, copy=False)
+        self._discarding = bool(self._socket.get(zmq.RCVMORE))
+        return 1
+
+    async def _wait(self) -> None:
+        try:
+            with trio.CancelScope() as self._waiting:
+                await trio.lowlevel.wait_readable(self._descriptor)
+        finally:
+            self._waiting = None
+
+    def _wake(self) -> None:
+        """Wake the task that reads, if the call before this one has taken its wake-up away."""
+        if self._waiting is not None and self._has_messages():
+            self._waiting.cancel()
+
+    def _has_messages(self) -> bool:
+        """Reading the events also lets the descriptor tell of what comes from now on."""
+        return bool(int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN)
+
+
+class ZapAuthenticator:
+    """Judges the keys of all clients that connect to a CURVE server of this context, by ZAP (RFC 27).
+
+    `name_of` gets a public key of 32 bytes, and gives the name under which it is listed, or None to refuse it. Make it
+    before the servers bind. Raises `OSError` if the context has one already.
+    """
+
+    def __init__(self, context: ZmqContext, name_of: Callable[[bytes], str | None]) -> None:
+        self._name_of = name_of
+        self._socket = ZmqSocket(context, SocketKind.REP, self._judge)
+        self._socket.bind(_ZAP_URL)
+
+    @property
+    def counters(self) -> Counter[str]:
+        """How many keys were accepted and refused."""
+        return self._socket.counters
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Answer until cancelled; later connections are refused."""
+        await self._socket.run(task_status=task_status)
+
+    def _judge(self, frames: list[bytes], _user: str | None) -> None:
+        """The frames are version, request id, domain, address, identity, mechanism, credentials."""
+        is_key = len(frames) == _ZAP_FRAMES and frames[5] == b"CURVE" and len(frames[6]) == KEY_BYTES
+        name = self._name_of(frames[6]) if is_key else None
+        self.counters["keys refused" if name is None else "keys accepted"] += 1
+        verdict = (b"400", b"the key is not listed", b"") if name is None else (b"200", b"OK", name.encode())
+        self._socket.send([_ZAP_VERSION, frames[1] if len(frames) > 1 else b"", *verdict, b""])
+
+
+def _user_of(frame: zmq.Frame) -> str | None:
+    """The name that the authenticator gave to the key of the frame's connection."""
+    try:
+        name = frame.get("User-Id")
+    except zmq.ZMQError:
+        return None
+    return name if isinstance(name, str) else None
