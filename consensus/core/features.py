@@ -6,9 +6,12 @@ garlic-farm   replies in connection order, so any number of requests may be in f
               learner configurations are extensions that our own servers negotiate in the handshake
               (`PeerExtensions`); no no-op entry, so the leader of a new term appends its configuration again; a
               submission's id is a member of the JSON document that it is
-zmq-raft      one request per follower in flight; joint configurations of voters, in which observers have no place;
-              no message for pre-vote or for a transfer; a CHECKPOINT entry is the no-op; a command
-              begins with its submission's id of 12 bytes
+zmq-raft      one request per follower in flight, heartbeats too, which the transport sends again until it is answered;
+              every change of the voters by a joint configuration, in which observers have no place; no message for
+              pre-vote or for a transfer; a CHECKPOINT entry is the no-op, where an entry of the own term is needed; a
+              command begins with its submission's id of 12 bytes and has at least one byte more; a server of another
+              make ends if an append begins below its commit index, so a follower that was lost is looked for from the
+              leader's end
 kraft         the follower fetches, one request at a time; Vote carries a pre-vote flag (KIP-996); voters come and go
               one at a time (KIP-853), and a candidate that is no voter gets no vote unless its log goes further than
               the voter's; any other server that fetches is an observer; a leader that resigns names its successors in
@@ -54,6 +57,27 @@ class Strategy(Enum):
     """The followers fetch them."""
 
 
+class FirstEntries(Enum):
+    """What a new leader appends, to have an entry of its own term that it may commit (Raft sections 5.4.2 and 8)."""
+
+    CONFIGURATION = "configuration"
+    """Its configuration again: the protocol has no no-op."""
+    NO_OP = "no-op"
+    """The no-op; in an empty log the members before it, because a server that joins learns them from nowhere else."""
+    NO_OP_IF_NEEDED = "no-op-if-needed"
+    """The no-op if something of an older term is not committed. Otherwise as soon as a read or a change waits for it.
+    The log does not have the first members: each server is told them when it is made."""
+
+
+class JointConsensus(Enum):
+    """When the configuration changes by C_old,new (`membership`)."""
+
+    NEVER = "never"
+    FOR_SEVERAL = "for-several"
+    """Where C_old and C_new differ by more than one voter, if all peers understand it."""
+    ALWAYS = "always"
+
+
 @dataclass(frozen=True, slots=True)
 class Features:
     """One protocol's row of the table."""
@@ -65,20 +89,25 @@ class Features:
     """Whether servers may negotiate pre-vote at all."""
     transfer: bool
     """Whether servers may negotiate TimeoutNow; without it a leader abdicates and abstains (`transfer`)."""
-    no_op: bool
-    """Whether the protocol has an entry without content; without it a new leader appends its configuration again."""
-    joint: bool
+    first_entries: FirstEntries
+    """What a new leader appends."""
+    joint: JointConsensus
     """Whether a configuration may be joint; without it the voters change one at a time."""
     observers_in_configuration: bool
     """Whether a configuration may name learners."""
     votes_for_members_only: bool
     """Whether a candidate outside the voter's configuration is refused, unless it may know a later configuration."""
     command_head_bytes: int
-    """Bytes at the beginning of each command that are the protocol's, such as a request id (`entry_data`)."""
+    """Bytes at the beginning of each command that are the protocol's, such as a request id (`entry_data`); a command
+    with a head has at least one byte more."""
     control_records: bool
     """Whether the log may have records of the protocol's own beside configurations and no-ops."""
     max_requests_in_flight: int
-    """Requests that carry or ask for entries and wait for an answer on one connection; the tuning may ask for less."""
+    """Requests that carry or ask for entries and wait for an answer on one connection; the tuning may ask for less.
+    If a leader may send one only, heartbeats and chunks of a snapshot count as well."""
+    probes_from_the_end: bool
+    """Whether a follower that did not answer is asked from the leader's end on, not from where its log last matched. It
+    may have committed more than it could tell, and must never be sent an append that begins below that."""
 
     def kind_of(self, commands: Sequence[bytes], *, control: bool) -> EntryKind:
         """The kind of entry that a proposal becomes; raises `ValueError` if the protocol's log cannot have it."""
@@ -86,8 +115,9 @@ class Features:
             if not self.control_records:
                 raise ValueError(f"{self.name} has no control records, so none can be proposed")
             return EntryKind.CONTROL
-        if self.command_head_bytes and min(map(len, commands), default=0) < self.command_head_bytes:
-            raise ValueError(f"a command of {self.name} begins with {self.command_head_bytes} bytes of its own")
+        head_bytes = self.command_head_bytes
+        if head_bytes and min(map(len, commands), default=0) <= head_bytes:
+            raise ValueError(f"a command of {self.name} begins with {head_bytes} bytes of its own and has more behind")
         return COMMAND
 
 
@@ -96,13 +126,14 @@ GARLIC_FARM = Features(
     replication=Strategy.APPEND,
     pre_vote=True,
     transfer=True,
-    no_op=False,
-    joint=True,
+    first_entries=FirstEntries.CONFIGURATION,
+    joint=JointConsensus.FOR_SEVERAL,
     observers_in_configuration=True,
     votes_for_members_only=False,
     command_head_bytes=0,
     control_records=False,
     max_requests_in_flight=64,
+    probes_from_the_end=False,
 )
 
 ZMQ_RAFT = Features(
@@ -110,13 +141,14 @@ ZMQ_RAFT = Features(
     replication=Strategy.APPEND,
     pre_vote=False,
     transfer=False,
-    no_op=True,
-    joint=True,
+    first_entries=FirstEntries.NO_OP_IF_NEEDED,
+    joint=JointConsensus.ALWAYS,
     observers_in_configuration=False,
     votes_for_members_only=False,
     command_head_bytes=12,
     control_records=False,
     max_requests_in_flight=1,
+    probes_from_the_end=True,
 )
 
 KRAFT = Features(
@@ -124,11 +156,12 @@ KRAFT = Features(
     replication=Strategy.FETCH,
     pre_vote=True,
     transfer=False,
-    no_op=True,
-    joint=False,
+    first_entries=FirstEntries.NO_OP,
+    joint=JointConsensus.NEVER,
     observers_in_configuration=False,
     votes_for_members_only=True,
     command_head_bytes=0,
     control_records=True,
     max_requests_in_flight=1,
+    probes_from_the_end=False,
 )

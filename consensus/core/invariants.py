@@ -42,7 +42,8 @@ def check_all(replica: Replica, leader: Leader | None) -> None:
 
 def _check_leader(replica: Replica, leader: Leader) -> None:
     _require(replica.hard_state.voted_for == replica.server_id, "leads a term without its own vote", replica)
-    _require(replica.log.last_term == replica.term, "leads without an entry of its own term", replica)
+    owns_entry = replica.log.last_term == replica.term
+    _require(owns_entry or leader.needs_no_entry_yet(), "leads without an entry of its own term", replica)
     _require(replica.members - {replica.server_id} <= leader.followers.keys(), "a member is no follower", replica)
     _require(possible_configuration(replica.log.configuration), "impossible configuration", replica)
     _require(leader.deadline <= leader.next_due_ms, "deadline after something that is due before", replica)

@@ -2,7 +2,8 @@
 
 The strategy brings the entries to the followers (`replication.port`); `ProgressTracker` counts their answers. To have
 an entry of its own term that it may commit, a new leader appends the protocol's no-op at once; where the protocol has
-none, its configuration again.
+none, its configuration again. Where the protocol wants no entry without need (`FirstEntries`), a leader that knows all
+of its log to be committed appends the no-op when the first read or change of the configuration is asked for.
 
 *Check-quorum.* A leader becomes a follower if no majority answers it within an election timeout. The clients of a
 leader that was cut off then learn of it, and the leader no longer refuses other candidates.
@@ -20,6 +21,7 @@ which may be nothing, and finds the next one.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import assert_never
 
 from consensus.core.effects import (
     Outcome,
@@ -30,7 +32,8 @@ from consensus.core.effects import (
     ReadRefused,
 )
 from consensus.core.entry_data import configuration_entry, encode_group, no_op_entry
-from consensus.core.events import Proposed
+from consensus.core.events import ChangeConfiguration, Proposed
+from consensus.core.features import FirstEntries
 from consensus.core.log import ENTRY_OVERHEAD_BYTES
 from consensus.core.membership import Reconfiguration
 from consensus.core.messages import Message
@@ -69,7 +72,9 @@ class Leader:
         self._reads = Reads(replica.options.max_pending_reads)
         self.lease = Lease(replica.options.election_timeout_min_ms, replica.options.lease_clock_bound_ms)
         self.replication = strategy(replica, self.tracker)
-        replica.append(_first_entries(replica, granted_by))
+        self._granted_by = granted_by
+        if not self.needs_no_entry_yet():
+            replica.append(_first_entries(replica, granted_by))
         self.replication.begin()
         self._find_deadline()
 
@@ -139,10 +144,31 @@ class Leader:
     def read(self, read_id: int) -> None:
         """A linearizable read: ready under a lease, else with the next round (`serve_reads`)."""
         replica = self._replica
+        self._append_no_op_if_needed()
         if self._knows_commit_index() and self.lease.holds(replica.now):
             replica.outbox.add(ReadReady(read_id, replica.applier.commit))
         elif not self._reads.add(read_id):
             replica.outbox.add(ReadRefused(read_id, ReadRefusal.BUSY, replica.server_id))
+
+    def change_configuration(self, request: ChangeConfiguration) -> None:
+        """A caller asks for other members. It is refused until an entry of our own term is committed."""
+        self._append_no_op_if_needed()
+        self.reconfiguration.request(request)
+
+    def needs_no_entry_yet(self) -> bool:
+        """Whether the protocol wants no first entry: all of the log is committed, and no change is to be finished."""
+        replica = self._replica
+        return (
+            replica.features.first_entries is FirstEntries.NO_OP_IF_NEEDED
+            and replica.log.last_index == replica.applier.commit
+            and not replica.log.configuration.is_joint
+        )
+
+    def _append_no_op_if_needed(self) -> None:
+        """Something waits for the commitment of an entry of our own term: have one."""
+        if self._replica.log.last_term != self._replica.term:
+            self._replica.append(_first_entries(self._replica, self._granted_by))
+            self.replication.appended()
 
     def serve_reads(self) -> None:
         """Something happened: answer the round of reads that is confirmed, and begin the next."""
@@ -238,9 +264,16 @@ class Leader:
 
 
 def _first_entries(replica: Replica, granted_by: tuple[ServerId, ...]) -> tuple[Entry, ...]:
-    """The no-op, and in an empty log the members: a server that joins later learns them from nowhere else."""
+    """What the protocol has for the first entries of a term (`FirstEntries`)."""
     configuration = configuration_entry(replica.term, replica.log.configuration)
-    if not replica.features.no_op:
-        return (configuration,)
     no_op = no_op_entry(replica.term, NoOp(replica.server_id, tuple(sorted(replica.voters)), granted_by))
-    return (no_op,) if replica.log.last_index else (configuration, no_op)
+    match replica.features.first_entries:
+        case FirstEntries.CONFIGURATION:
+            return (configuration,)
+        case FirstEntries.NO_OP:
+            return (no_op,) if replica.log.last_index else (configuration, no_op)
+        case FirstEntries.NO_OP_IF_NEEDED:
+            # It has no content of its own on the wire, so it must have none here: it would not come back the same.
+            return (no_op_entry(replica.term, NoOp()),)
+        case _:
+            assert_never(replica.features.first_entries)

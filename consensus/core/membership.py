@@ -10,8 +10,9 @@
     single   C_old ──▶ C_new ──committed──▶ done                              voters differ by one server at most
 
 A direct switch is safe only while every majority of C_old shares a server with every majority of C_new. One server more
-or less keeps that so. With more, each configuration could elect a leader of its own in one term. Joint consensus needs
-both majorities in between. Learners and endpoints count in no majority, so they may change with any step.
+or less keeps that so, and a protocol may permit it then (`JointConsensus`). With more, each configuration could elect a
+leader of its own in one term. Joint consensus needs both majorities in between. Learners and endpoints count in no
+majority, so they may change with any step.
 
 *Catching up* (`CatchUp`, thesis section 4.2.1). A new server catches up before it votes, in rounds.
 
@@ -43,6 +44,7 @@ from dataclasses import dataclass, field
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved
 from consensus.core.entry_data import configuration_entry
 from consensus.core.events import ChangeConfiguration
+from consensus.core.features import JointConsensus
 from consensus.core.model import (
     MAX_MEMBERS,
     Configuration,
@@ -80,14 +82,14 @@ def newcomers(current: Configuration, target: Configuration) -> tuple[Server, ..
 
 
 def first_step(
-    current: Configuration, target: Configuration, *, joint: bool, learners: bool
+    current: Configuration, target: Configuration, *, joint: JointConsensus, learners: bool
 ) -> Configuration | ChangeRefusal:
     """What to append first on the way from `current`, which is not joint, to `target`."""
     if target.learners and not learners:
         return ChangeRefusal.NO_LEARNERS
-    if len(current.voter_ids ^ target.voter_ids) <= 1:
+    if joint is not JointConsensus.ALWAYS and len(current.voter_ids ^ target.voter_ids) <= 1:
         return target
-    if not joint:
+    if joint is JointConsensus.NEVER:
         return ChangeRefusal.MORE_THAN_ONE_SERVER
     return Configuration(target.voters, current.voters, target.learners)
 
@@ -311,7 +313,7 @@ class Reconfiguration:
         return first_step(
             current,
             target,
-            joint=features.joint and extended,
+            joint=features.joint if extended else JointConsensus.NEVER,
             learners=features.observers_in_configuration and extended,
         )
 

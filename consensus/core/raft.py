@@ -325,7 +325,7 @@ class Raft:
                 if not self._transfers.hold(request):
                     leader.propose(request)
             case ChangeConfiguration():
-                leader.reconfiguration.request(request)
+                leader.change_configuration(request)
             case ReadRequested(read_id):
                 leader.read(read_id)
             case _:

@@ -175,8 +175,8 @@ def _fault_of_entries(
             fault = _fault_of_data(entry, features)
             if fault is not None:
                 return fault
-        elif head_bytes and len(entry.data) < head_bytes:
-            return f"{message} with a command that lacks its head"
+        elif head_bytes and len(entry.data) <= head_bytes:
+            return f"{message} with a command that lacks its head or has nothing behind it"
     if earlier > latest:
         return f"{message} with terms out of order"
     return None

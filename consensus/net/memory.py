@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import trio
 
-from consensus.core.features import Extensions, Features, Strategy
+from consensus.core.features import Extensions, Features, FirstEntries, JointConsensus, Strategy
 from consensus.core.messages import Reply, Request
 from consensus.core.model import ServerId
 from consensus.server.errors import ServerBusyError, ServerStoppedError
@@ -29,13 +29,14 @@ MEMORY = Features(
     replication=Strategy.APPEND,
     pre_vote=True,
     transfer=True,
-    no_op=True,
-    joint=True,
+    first_entries=FirstEntries.NO_OP,
+    joint=JointConsensus.FOR_SEVERAL,
     observers_in_configuration=True,
     votes_for_members_only=False,
     command_head_bytes=0,
     control_records=False,
     max_requests_in_flight=64,
+    probes_from_the_end=False,
 )
 """What this network permits: everything that the leader can append. It carries any other row of the table as well."""
 

@@ -35,8 +35,11 @@ class SnapshotReplacedError(Exception):
 class Applying:
     """The queue between the core and the state machine."""
 
-    def __init__(self, state_machine: StateMachine, queue_bytes: int) -> None:
+    def __init__(
+        self, state_machine: StateMachine, queue_bytes: int, snapshot_index: Callable[[], Index] | None = None
+    ) -> None:
         self._state_machine = state_machine
+        self._snapshot_index = snapshot_index
         self._queue_bytes = queue_bytes
         self._queue: deque[Apply] = deque()
         self._size_bytes = 0
@@ -93,7 +96,10 @@ class Applying:
             heappush(self._watchers, (index, self._watched, tell))
 
     async def capture(self) -> tuple[Index, Iterator[bytes]]:
-        """The state machine as it is after some entry, soon: its index, and the bytes. One caller at a time."""
+        """The state machine as it is after some entry, soon: its index, and the bytes. One caller at a time.
+
+        The entry is the newest that was applied, or the one that `snapshot_index` names, if that is older.
+        """
         taken = trio.Event()
         self._captures.append(taken)
         self._wake()
@@ -116,7 +122,8 @@ class Applying:
             if self._restore is not None:
                 await self._begin_anew(self._restore, read_state)
             elif self._captures:
-                self._captured = (self.applied, self._state_machine.snapshot())
+                index = self.applied if self._snapshot_index is None else min(self.applied, self._snapshot_index())
+                self._captured = (index, self._state_machine.snapshot())
                 self._captures.popleft().set()
             else:
                 await self._apply_next(read)

@@ -51,6 +51,7 @@ async def open_server(
     observe: Callable[[Notice], None] = _ignore,
     checks: ContentChecks | None = None,
     keep_from: Callable[[], Index] = lambda: 0,
+    snapshot_index: Callable[[], Index] | None = None,
     random: Random | None = None,
     disk_thread: bool = True,
 ) -> AsyncIterator[ConsensusServer]:
@@ -110,7 +111,9 @@ async def open_server(
     was put back to an older one. None: the storage counts by itself.
 
     `observe` hears role changes, changes of the configuration and alarms, and must return at once. `checks` may refuse
-    what other servers send; `keep_from` tells the first entry that is still of use behind a snapshot. With
+    what other servers send; `keep_from` tells the first entry that is still of use behind a snapshot. `snapshot_index`
+    tells of which entry `state_machine.snapshot()` is, if not of the newest: the state machine is given the entries
+    behind it again after a restart, and a snapshot of one that stands there already is not taken. With
     `disk_thread=False` the disk is used in trio's own thread: for tests with a `MockClock`, whose time would run while
     another thread works.
 
@@ -137,7 +140,16 @@ async def open_server(
             cluster_id,
         )
         server = ConsensusServer(
-            core, recovery.storage, disk, transport, state_machine, observe, server_options, keep_from, checks
+            core,
+            recovery.storage,
+            disk,
+            transport,
+            state_machine,
+            observe,
+            server_options,
+            keep_from,
+            checks,
+            snapshot_index,
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)

@@ -110,8 +110,9 @@ class ConsensusServer:
     """One replica at work. `run` it once; everything else may be called from any task of the same trio run.
 
     The state machine takes committed entries in a task of its own, at its own pace. Of the log that a snapshot covers,
-    entries before `keep_from()` are no longer of use. `observe` hears role changes and alarms; it must
-    return at once. `checks` are asked before anything that another server sends is stored.
+    entries before `keep_from()` are no longer of use. A snapshot is of the newest entry that was applied, or of
+    `snapshot_index()`, for a state machine whose snapshots stand for less. `observe` hears role changes and alarms; it
+    must return at once. `checks` are asked before anything that another server sends is stored.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class ConsensusServer:
         options: ServerOptions | None = None,
         keep_from: Callable[[], Index] = lambda: 0,
         checks: ContentChecks | None = None,
+        snapshot_index: Callable[[], Index] | None = None,
     ) -> None:
         if core.features.replication is Strategy.FETCH and storage.snapshot_form is PLAIN:
             raise ValueError(
@@ -152,7 +154,7 @@ class ConsensusServer:
             end_job=self._end_job,
             start_job=self._start_job,
         )
-        self.applying = Applying(state_machine, options.apply_queue_bytes)
+        self.applying = Applying(state_machine, options.apply_queue_bytes, snapshot_index)
         self._storage_reads = StorageReads(self._calls, self._read_storage, storage.snapshot_form)
         self._streams = LogStreams(
             self._storage_reads, self.applying, lambda: storage.snapshot, options.max_log_streams

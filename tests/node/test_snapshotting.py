@@ -1,6 +1,6 @@
 """Snapshots of a server at work: taken by size, by age and on demand, restored at a start, sent to late followers."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -17,12 +17,13 @@ from consensus.core.raft import Raft
 from consensus.net.memory import MemoryNetwork
 from consensus.server.event_loop import now_ms
 from consensus.server.interfaces import StateMachine
+from consensus.server.opening import open_server
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
 from consensus.storage.directory import open_storage
 from consensus.storage.planner import StorageOptions
 from consensus.storage.verification import StorageVerdict, verify_storage
-from tests.node.kept_entries import KeptEntries
+from tests.node.kept_entries import KeptEntries, encoded
 from tests.node.memory_server import MemoryDisk, Node, build, data, leader_alone, until
 
 ALONE = Configuration((Server(1, "tcp://127.0.0.1:7001"),))
@@ -80,6 +81,47 @@ async def test_a_snapshot_shortens_the_log_and_the_next_life_begins_with_it(tmp_
         assert second.restored == [snapshot.last.index]
         assert second.entries[: len(first.entries)] == first.entries
         await fill(server, 1)
+
+
+class _OldestTen(KeptEntries):
+    """A state machine whose snapshots stand for the first ten entries only."""
+
+    def snapshot(self) -> Iterator[bytes]:
+        return encoded(tuple(self.entries[:10]))
+
+
+async def test_a_snapshot_may_stand_for_less_than_what_is_applied(tmp_path: Path) -> None:
+    """The log keeps every entry behind it, and the next life applies them after the snapshot."""
+
+    async def one_life(machine: KeptEntries, commands: int) -> None:
+        async with open_server(
+            tmp_path / "raft",
+            1,
+            ALONE,
+            MemoryNetwork().transport(1),
+            machine,
+            features=GARLIC_FARM,
+            options=FAST,
+            server_options=KEEP_NOTHING,
+            storage_options=SMALL,
+            snapshot_index=lambda: 10,
+        ) as server:
+            with trio.fail_after(60):
+                while server.role.role is not Role.LEADER:  # noqa: ASYNC110 - real time, and soon
+                    await trio.sleep(0.005)
+            await fill(server, commands)
+            await server.wait_applied(server.commit_index)
+            taken = await server.take_snapshot()
+            assert (taken.last.index if taken else None) == (10 if commands == 30 else None)
+            snapshot = server.describe().raft.snapshot
+            assert snapshot is not None
+            assert snapshot.last.index == 10
+
+    first, second = _OldestTen(), _OldestTen()
+    await one_life(first, 30)
+    await one_life(second, 1)
+    assert second.restored == [10]
+    assert second.entries[: len(first.entries)] == first.entries
 
 
 async def test_the_log_grows_no_further_than_a_snapshot_by_size_allows(

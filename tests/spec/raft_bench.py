@@ -18,7 +18,7 @@ from consensus.core.status import Description
 T = TypeVar("T")
 
 DEADLINES_MAX = 10
-HEAD_BYTES = max(row.command_head_bytes for row in (GARLIC_FARM, ZMQ_RAFT, KRAFT))
+HEAD_BYTES = max(row.command_head_bytes for row in (GARLIC_FARM, ZMQ_RAFT, KRAFT)) + 1
 """So long is a command in the tests, which any protocol's log takes."""
 
 ONE, TWO, THREE, FOUR, FIVE = (number for number in range(1, 6))

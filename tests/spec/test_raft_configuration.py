@@ -1,5 +1,6 @@
 """The plan of a configuration change, against what makes it safe: majorities of neighbouring steps always meet."""
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 from hypothesis import given
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from consensus.core.effects import ChangeRefusal, Persist
 from consensus.core.entry_data import configuration_entry, no_op_entry
-from consensus.core.features import ZMQ_RAFT
+from consensus.core.features import KRAFT, JointConsensus, Strategy
 from consensus.core.log import Log, RecoveredLog
 from consensus.core.membership import CatchUp, first_step, leave_joint, newcomers, target_refusal
 from consensus.core.model import Configuration, EntryKind, NoOp, Server, ServerId, possible_configuration
@@ -37,7 +38,7 @@ def quorums(configuration: Configuration) -> list[frozenset[ServerId]]:
     return deciding
 
 
-def steps(current: Configuration, target: Configuration, *, joint: bool) -> list[Configuration] | ChangeRefusal:
+def steps(current: Configuration, target: Configuration, joint: JointConsensus) -> list[Configuration] | ChangeRefusal:
     """All configurations from `current` to `target`, as a leader would append them."""
     step = first_step(current, target, joint=joint, learners=True)
     if isinstance(step, ChangeRefusal):
@@ -45,17 +46,15 @@ def steps(current: Configuration, target: Configuration, *, joint: bool) -> list
     return [current, step, leave_joint(step)] if step.is_joint else [current, step]
 
 
-@given(configurations(), configurations(), st.booleans())
+@given(configurations(), configurations(), st.sampled_from(JointConsensus))
 def test_each_step_shares_a_server_with_every_majority_of_the_step_before(
-    current: Configuration,
-    target: Configuration,
-    joint: bool,  # noqa: FBT001 - drawn like the others
+    current: Configuration, target: Configuration, joint: JointConsensus
 ) -> None:
     """So two leaders can not be elected in one term, one by each."""
     assert target_refusal(current, target) is None
-    way = steps(current, target, joint=joint)
+    way = steps(current, target, joint)
     if isinstance(way, ChangeRefusal):
-        assert not joint
+        assert joint is JointConsensus.NEVER
         assert way is ChangeRefusal.MORE_THAN_ONE_SERVER
         assert len(current.voter_ids ^ target.voter_ids) > 1
         return
@@ -77,7 +76,7 @@ def test_learners_are_refused_where_no_configuration_can_name_them(
     current: Configuration, target: Configuration
 ) -> None:
     """Whatever else changes."""
-    step = first_step(current, target, joint=True, learners=False)
+    step = first_step(current, target, joint=JointConsensus.FOR_SEVERAL, learners=False)
     assert (step is ChangeRefusal.NO_LEARNERS) == bool(target.learners)
 
 
@@ -117,7 +116,7 @@ def test_of_two_servers_that_change_places_without_joint_consensus_majorities_wo
     old = Configuration(tuple(Server(number, "") for number in (1, 2, 3)))
     new = Configuration(tuple(Server(number, "") for number in (1, 4, 5)))
     assert any(not one & other for one in quorums(old) for other in quorums(new))
-    assert first_step(old, new, joint=False, learners=True) is ChangeRefusal.MORE_THAN_ONE_SERVER
+    assert first_step(old, new, joint=JointConsensus.NEVER, learners=True) is ChangeRefusal.MORE_THAN_ONE_SERVER
 
 
 def test_the_first_leader_writes_the_configuration_where_the_no_op_is_another_entry() -> None:
@@ -132,7 +131,7 @@ def test_the_first_leader_writes_the_configuration_where_the_no_op_is_another_en
     )
     assert log.names_configuration
     assert log.configuration_index == 1
-    bench = Bench(voters=1, features=ZMQ_RAFT)
+    bench = Bench(voters=1, features=replace(KRAFT, replication=Strategy.APPEND))
     bench.expire()
     (entries,) = (persist.entries for persist in bench.all(Persist) if persist.entries)
     assert [entry.kind for entry in entries] == [EntryKind.CONFIGURATION, EntryKind.NO_OP]

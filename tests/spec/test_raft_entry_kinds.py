@@ -65,11 +65,12 @@ def test_a_command_that_lacks_its_head_is_neither_proposed_nor_taken() -> None:
     """Other implementations die of an entry without it, so none may enter the log."""
     follower = Bench(features=ZMQ_RAFT)
     assert not follower.append(2, ORIGIN, (Entry.command(2, REQUEST_ID[:-1]),)).success
-    assert follower.append(2, ORIGIN, (Entry.command(2, REQUEST_ID),)).success
+    assert not follower.append(2, ORIGIN, (Entry.command(2, REQUEST_ID),)).success
+    assert follower.append(2, ORIGIN, (Entry.command(2, REQUEST_ID + b"x"),)).success
     leader = Bench(1, features=ZMQ_RAFT)
     leader.lead()
     with pytest.raises(ValueError, match="begins with 12 bytes"):
-        leader.step(Proposed(1, (REQUEST_ID, b"")))
+        leader.step(Proposed(1, (REQUEST_ID + b"x", REQUEST_ID)))
 
 
 def test_a_configuration_keeps_the_head_that_stands_before_it() -> None:

@@ -75,7 +75,11 @@ class _LeaderAndFollower(RuleBasedStateMachine):
 
     @rule()
     def answers_are_overdue(self) -> None:
-        self.progress.became_unreachable()
+        self.progress.became_unreachable(self.progress.match + 1)
+
+    @rule()
+    def answers_are_overdue_and_the_end_is_probed(self) -> None:
+        self.progress.became_unreachable(self.end + 1)
 
     @invariant()
     def the_belief_never_runs_ahead_of_the_truth(self) -> None:
@@ -96,7 +100,7 @@ class _LeaderAndFollower(RuleBasedStateMachine):
     def teardown(self) -> None:
         """The network is whole again: within a few rounds the follower has everything, and the leader knows it."""
         self.everything_under_way_is_lost()
-        self.progress.became_unreachable()
+        self.progress.became_unreachable(self.progress.match + 1)
         for _ in range(2 * self.end + 4):
             self.now += 1
             self.sends_a_heartbeat()
@@ -147,7 +151,7 @@ def test_the_leader_never_believes_more_than_is_true_and_learns_all_of_it_in_the
 def test_an_answer_that_was_given_up_and_comes_late_does_not_lower_the_belief() -> None:
     progress = Progress(1, state=ProgressState.REPLICATING)
     progress.sent(1, 0, 1, 10)
-    progress.became_unreachable()
+    progress.became_unreachable(1)
     progress.sent(2, 0, 0, 20)
     for correlation, previous, last in ((2, 0, 0), (3, 0, 3)):
         if correlation not in progress.in_flight:

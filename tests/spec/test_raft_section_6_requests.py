@@ -7,7 +7,7 @@ import pytest
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved
 from consensus.core.entry_data import configuration_entry
 from consensus.core.events import ChangeConfiguration
-from consensus.core.features import GARLIC_FARM, ZMQ_RAFT
+from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, JointConsensus
 from consensus.core.model import Configuration, LogId
 from tests.spec.membership_bench import Group, in_joint_consensus, joint, plain, servers
 from tests.spec.raft_bench import ONE, TWO, Bench
@@ -104,7 +104,7 @@ def test_one_server_more_or_less_needs_no_joint_consensus() -> None:
 
 def test_a_protocol_without_joint_consensus_changes_one_server_at_a_time() -> None:
     """(More at once is refused, with the reason.)."""
-    bench = Group(features=replace(GARLIC_FARM, joint=False))
+    bench = Group(features=replace(GARLIC_FARM, joint=JointConsensus.NEVER))
     bench.become_leader()
     bench.change(plain(1, 2, 4), change_id=1)
     assert refusals(bench) == [ChangeRefusal.MORE_THAN_ONE_SERVER]
@@ -128,7 +128,7 @@ def test_a_peer_that_lacks_the_extension_is_sent_no_joint_configuration() -> Non
 
 def test_a_protocol_without_learners_in_configurations_refuses_them() -> None:
     """(Observers are what the protocol makes of them there.)."""
-    bench = Group(features=ZMQ_RAFT)
+    bench = Group(1, features=ZMQ_RAFT)
     bench.become_leader()
     bench.change(plain(1, 2, 3, learners=(4,)))
     assert refusals(bench) == [ChangeRefusal.NO_LEARNERS]

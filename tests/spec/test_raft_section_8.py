@@ -27,6 +27,7 @@ from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, Extensions
 from consensus.core.messages import AppendEntries, RequestVote, TimeoutNow, TimeoutNowReply, VoteReply
 from consensus.core.model import ORIGIN, LogId, NoOp, ServerId
 from consensus.core.options import Options, lan
+from consensus.net.memory import MEMORY
 from consensus.sessions.table import RequestId, RequestStatus, SessionTable
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, group, suffix
 
@@ -107,8 +108,11 @@ def test_a_leader_answers_no_read_before_an_entry_of_its_own_term_is_committed()
 
 def test_a_leader_commits_an_entry_without_effect_at_the_start_of_its_term() -> None:
     """'Raft handles this by having each leader commit a blank no-op entry into the log at the start of its term'."""
-    no_op = no_op_entry(2, NoOp(ONE, (ONE, TWO, THREE), (ONE, TWO)))
-    for features, first in ((GARLIC_FARM, configuration_entry(2, group(3))), (ZMQ_RAFT, no_op)):
+    for features, first in (
+        (GARLIC_FARM, configuration_entry(2, group(3))),
+        (MEMORY, no_op_entry(2, NoOp(ONE, (ONE, TWO, THREE), (ONE, TWO)))),
+        (ZMQ_RAFT, no_op_entry(2, NoOp())),
+    ):
         bench = Bench(1, features=features)
         bench.lead()
         (append,) = bench.appends(TWO)

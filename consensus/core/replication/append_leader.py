@@ -4,6 +4,11 @@
 bytes. Entries that left the tail are read back first; one read per follower at a time. Appends never wait for the
 leader's own disk: replication runs while it writes, and a slow disk delays no message. The commit index travels with
 every append, and soon by a heartbeat of its own to a follower that has nothing under way.
+
+*One at a time.* Where the protocol permits one request per follower, heartbeats and chunks count: whatever is to be
+sent waits for the answer, or until the answer is overdue. The transport repeats the request meanwhile, and takes a new
+one as the end of the old. There a follower that did not answer is asked from the leader's end on (`Features`): what it
+has committed lies below, so it answers by a hint, and the leader never sends an append that begins below that.
 """
 
 from collections.abc import Iterator
@@ -34,6 +39,7 @@ class AppendLeader:
         self._round_number = 0
         self._window = min(replica.options.in_flight, replica.features.max_requests_in_flight)
         """Appends with entries that a follower may owe an answer to."""
+        self._one_at_a_time = replica.features.max_requests_in_flight == 1
         self._patience_ms = min(replica.options.heartbeat_ms, replica.options.retry_ms)
 
     @property
@@ -46,7 +52,9 @@ class AppendLeader:
         options, now = self._replica.options, self._replica.now
         due_ms = now if progress.sent_ms is None else progress.sent_ms + options.heartbeat_ms
         oldest_ms = progress.oldest_sent_ms()
-        if oldest_ms is not None and progress.state is not ProgressState.UNREACHABLE:
+        if not self._may_ask(progress):
+            due_ms = now + options.retry_ms
+        if oldest_ms is not None and self._heeds_overdue(progress):
             due_ms = min(due_ms, oldest_ms + options.retry_ms)
         if (
             progress.commit_due_ms is not None
@@ -69,7 +77,7 @@ class AppendLeader:
             self._check_overdue(progress)
             if self._is_due(progress) or progress.state is ProgressState.SNAPSHOT:
                 self._replicate(peer, progress)
-            if self._is_due(progress):
+            if self._is_due(progress) and self._may_ask(progress):
                 self._send(peer, progress, ())
             self._tell_commit_index(peer, progress)
 
@@ -112,6 +120,7 @@ class AppendLeader:
         if was_unreachable:
             # The requests that it still owes an answer to count as overdue again, perhaps soon.
             tracker.wake_by(self._due_ms(progress))
+        self._may_be_asked_again(sender, progress)
 
     def _append_succeeded(self, sender: ServerId, progress: Progress, request: SentAppend, matched: Index) -> None:
         if matched > request.last:
@@ -141,7 +150,8 @@ class AppendLeader:
             if progress.read_id == event.request_id:
                 progress.read_id = None
                 wanted = event.first == progress.next > self._replica.log.start.index
-                if wanted and event.entries and progress.may_send_entries(self._window):
+                may_send = progress.may_send_entries(self._window) and self._may_ask(progress)
+                if wanted and event.entries and may_send:
                     self._send(peer, progress, event.entries)
                 self._replicate(peer, progress)
                 return True
@@ -153,10 +163,10 @@ class AppendLeader:
             transfer = progress.transfer
             if transfer is None or transfer.read_id != event.request_id:
                 continue
-            if progress.state is not ProgressState.SNAPSHOT:
+            if progress.state is not ProgressState.SNAPSHOT or not self._may_ask(progress):
                 transfer.read_id = None
             elif transfer.send(self._replica, peer, event, self._round_number):
-                progress.sent_ms = self._replica.now
+                progress.sent_ms, progress.asked_round = self._replica.now, self._round_number
                 self._tracker.wake_by(self._due_ms(progress))
             else:
                 self._replicate(peer, progress)
@@ -167,7 +177,17 @@ class AppendLeader:
         """A heartbeat to every follower: one that answers it has not seen a later term before it was sent."""
         self._round_number = round_number
         for peer, progress in self._followers.items():
+            if self._may_ask(progress):
+                self._send(peer, progress, ())
+
+    def _may_be_asked_again(self, peer: ServerId, progress: Progress) -> None:
+        """The only request has been answered: a round of reads that began meanwhile and heartbeats wait no longer."""
+        if not self._one_at_a_time or not self._may_ask(progress):
+            return
+        if progress.asked_round < self._round_number:
             self._send(peer, progress, ())
+        else:
+            self._tracker.wake_by(self._due_ms(progress))
 
     def resign(self, _successor: ServerId | None) -> None:
         """Send nothing: the followers notice that the heartbeats end."""
@@ -204,7 +224,7 @@ class AppendLeader:
         if progress.next <= log.start.index:
             self._send_snapshot(progress)
             return
-        while progress.next <= log.last_index and progress.may_send_entries(self._window):
+        while progress.next <= log.last_index and progress.may_send_entries(self._window) and self._may_ask(progress):
             options = self._replica.options
             last = min(log.last_index, progress.next + options.max_entries_per_append - 1)
             entries = log.entries(progress.next, last, options.max_bytes_per_append)
@@ -240,6 +260,7 @@ class AppendLeader:
                 progress.needs_snapshot()
         self._replicate(sender, progress)
         tracker.wake_by(self._due_ms(progress))
+        self._may_be_asked_again(sender, progress)
 
     def _tell_commit_index(self, peer: ServerId, progress: Progress) -> None:
         """Tell an idle follower before the next heartbeat; a busy one learns it with the next append."""
@@ -263,15 +284,28 @@ class AppendLeader:
         """Notice that answers are overdue."""
         replica, oldest_ms = self._replica, progress.oldest_sent_ms()
         if (
-            progress.state is not ProgressState.UNREACHABLE
-            and oldest_ms is not None
+            oldest_ms is not None
+            and self._heeds_overdue(progress)
             and replica.now >= oldest_ms + replica.options.retry_ms
         ):
-            progress.became_unreachable()
+            progress.became_unreachable(self._place_to_probe(progress))
         transfer = progress.transfer
         sent_ms = transfer.sent_ms if transfer is not None and progress.state is ProgressState.SNAPSHOT else None
         if sent_ms is not None and replica.now >= sent_ms + replica.options.retry_ms:
-            progress.became_unreachable()
+            progress.became_unreachable(self._place_to_probe(progress))
+
+    def _heeds_overdue(self, progress: Progress) -> bool:
+        """Whether an overdue answer changes anything: of one that is unreachable only if no other may be asked for."""
+        return self._one_at_a_time or progress.state is not ProgressState.UNREACHABLE
+
+    def _place_to_probe(self, progress: Progress) -> Index:
+        """From where to find out how far the log of a follower agrees that has been lost."""
+        from_the_end = self._replica.features.probes_from_the_end
+        return (self._replica.log.last_index if from_the_end else progress.match) + 1
+
+    def _may_ask(self, progress: Progress) -> bool:
+        """Whether one more request may be sent to the follower now."""
+        return not (self._one_at_a_time and progress.is_asked)
 
     def _send(self, peer: ServerId, progress: Progress, entries: tuple[Entry, ...]) -> None:
         """An append; without entries a heartbeat, which keeps leadership and finds out whether the logs still agree."""

@@ -4,7 +4,7 @@
 
     PROBING      ──success──▶  REPLICATING        one request at a time until a place is found where the logs agree
     REPLICATING  ──refusal──▶  PROBING            pipelined: `next` runs ahead of the answers, up to the window
-    either       ──timeout──▶  UNREACHABLE        only heartbeats, which ask from `match` on
+    either       ──timeout──▶  UNREACHABLE        only heartbeats, which ask from `match` on, or from our end on
     UNREACHABLE  ──any answer──▶ one of the others
     any          ──needs what is compacted──▶ SNAPSHOT ──installed──▶ PROBING      see `snapshots`
 
@@ -67,6 +67,8 @@ class Progress:
     match: Index = 0
     round_number: int = 0
     """The newest round of `confirm` in which it answered."""
+    asked_round: int = 0
+    """The newest one in which it was sent something."""
     caught_up_ms: Milliseconds | None = None
     """When it last held all that we had (KIP-595: lastCaughtUpTimestamp), as far as its answers tell."""
     end_at_answer: tuple[Index, Milliseconds] | None = None
@@ -115,6 +117,11 @@ class Progress:
             self.fetched = snapshot, offset
             self.advanced_ms = now
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether a request is unanswered, with entries or without, or a chunk of the snapshot."""
+        return bool(self.in_flight) or (self.transfer is not None and self.transfer.sent_ms is not None)
+
     def may_send_entries(self, window: int) -> bool:
         """Whether the state and the window leave room for one more request with entries."""
         match self.state:
@@ -129,7 +136,7 @@ class Progress:
         """Remember a request; while replicating, `next` runs ahead."""
         self.in_flight[correlation] = SentAppend(previous, last, now, round_number)
         self.appends_in_flight += last > previous
-        self.sent_ms = now
+        self.sent_ms, self.asked_round = now, round_number
         if self.state is ProgressState.REPLICATING:
             self.next = last + 1
         if len(self.in_flight) > MAX_REMEMBERED_REQUESTS:
@@ -153,7 +160,7 @@ class Progress:
             self.match, self.advanced_ms = match, now
         if request.last > request.previous and match < request.last:
             # Its backlog is full. To send again at once would go on for ever; the next heartbeat finds out.
-            self.became_unreachable()
+            self.became_unreachable(self.match + 1)
             return
         if self.state is not ProgressState.REPLICATING:
             self.state = ProgressState.REPLICATING
@@ -189,6 +196,7 @@ class Progress:
         """The entries that the follower lacks are gone."""
         if self.state is not ProgressState.SNAPSHOT:
             self.state = ProgressState.SNAPSHOT
+            self.next = self.match + 1
             self._expire_all()
 
     def installed(self, last: Index, now: Milliseconds) -> None:
@@ -200,12 +208,15 @@ class Progress:
         self.state = ProgressState.PROBING
         self._expire_all()
 
-    def became_unreachable(self) -> None:
-        """Answers are overdue: take what is under way for lost and wait for a sign of life."""
+    def became_unreachable(self, next_index: Index) -> None:
+        """Answers are overdue: take what is under way for lost and wait for a sign of life.
+
+        Heartbeats ask whether the logs agree before `next_index`, above `match`.
+        """
         self.state = ProgressState.UNREACHABLE
         if self.transfer is not None:
             self.transfer.sent_ms = None
-        self.next = self.match + 1
+        self.next = next_index
         self._expire_all()
 
     def _expire_all(self) -> None:
