@@ -11,6 +11,7 @@ JavaScript has no larger whole numbers, and the package dies of them. It writes 
 floats, so a whole float is read as a number.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,7 @@ MAX_UINT: Final = 2**53 - 1
 MAX_UINT_BYTES: Final = 8
 REQUEST_ID_BYTES: Final = 12
 MESSAGE_ID_BYTES: Final = 3
+MAX_MESSAGE_ID: Final = 2 ** (8 * MESSAGE_ID_BYTES) - 1
 
 JsonValue = None | bool | int | float | str | bytes | list["JsonValue"] | dict["JsonValue", "JsonValue"]
 
@@ -43,6 +45,14 @@ class Limits:
 
 
 DEFAULT_LIMITS: Final = Limits()
+
+
+def check_size(frames: Sequence[bytes], limits: Limits) -> None:
+    """Raises `ZmqRaftError` for a message of too many frames or bytes."""
+    if len(frames) > limits.max_frames:
+        raise ZmqRaftError(f"a message of {len(frames)} frames; at most {limits.max_frames} are read")
+    if (size := sum(map(len, frames))) > limits.max_message_bytes:
+        raise ZmqRaftError(f"a message of {size} bytes; at most {limits.max_message_bytes} are read")
 
 
 def uint_frame(number: int) -> bytes:
@@ -87,6 +97,17 @@ def read_string(frame: bytes, what: str, max_bytes: int) -> str:
         raise ZmqRaftError(f"the {what} is not UTF-8") from error
 
 
+def string_frame(text: str, what: str, max_bytes: int) -> bytes:
+    """Reverse of `read_string`; raises `ZmqRaftError`."""
+    try:
+        frame = text.encode()
+    except UnicodeEncodeError as error:
+        raise ZmqRaftError(f"the {what} cannot be written as UTF-8") from error
+    if not 1 <= len(frame) <= max_bytes:
+        raise ZmqRaftError(f"the {what} has {len(frame)} bytes; it has 1 to {max_bytes}")
+    return frame
+
+
 def json_frame(value: JsonValue) -> bytes:
     """A value in MessagePack, in the shortest form of each of its parts."""
     return msgspec.msgpack.encode(value)
@@ -100,6 +121,18 @@ def read_json(frame: bytes, what: str, max_bytes: int) -> JsonValue:
         value: JsonValue = msgspec.msgpack.decode(frame, ext_hook=_no_extension)
     except (msgspec.DecodeError, ValueError, TypeError, RecursionError, OverflowError) as error:
         raise ZmqRaftError(f"the {what} is no MessagePack: {error}") from error
+    return value
+
+
+def whole_number(value: object, what: str) -> int:
+    """A number out of MessagePack, also one that was written as a float; raises `ZmqRaftError`.
+
+    NaN and infinities are not whole, and true is no number here although Python has it as one.
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_UINT:
+        raise ZmqRaftError(f"the {what} is no number from 0 to {MAX_UINT}")
     return value
 
 

@@ -1,0 +1,171 @@
+"""Lists of peers as MessagePack has them, and what is wrong with one, in the words that the package's clients see.
+
+    peers = [[id, url], …]          id: a string      url: tcp://IP:port, where the peer's ROUTER socket is
+
+A client that asks for an impossible membership is told the name and the message of an error (ConfigUpdate, status 2).
+Names and messages are those of the package, where it has them: they are what its operators know. It also takes a peer
+as a url, which then is its id, and as a map of id and url; its own lists are always of pairs.
+
+What a list says by itself is judged in `check_peers`, for lists of others and for our own: the package dies of a
+configuration in its log that it cannot read. Only the server that has the present configuration knows whether a list
+may follow it (`check_change`).
+
+Stricter than the package: a url is `tcp://`, an IP address and a port and nothing else. The package lets pass what no
+socket connects to, such as a space at the end.
+"""
+
+import re
+from collections.abc import Sequence
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+
+from consensus.core.model import possible_id
+from consensus.protocols.zmq_raft.wire.frames import JsonValue, Limits, ZmqRaftError
+from consensus.protocols.zmq_raft.wire.messages import MalformedPeers, Peer
+
+_SCHEME: Final = re.compile(r"[A-Za-z0-9.+-]+:")
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+_MAX_PORT: Final = 2**16 - 1
+_SHORT_DIFFERENCE: Final = 12
+
+
+class PeersError(ZmqRaftError):
+    """These peers cannot be a configuration; `malformed` is what the package would say."""
+
+    def __init__(self, message: str, name: str = "AssertionError") -> None:
+        super().__init__(message)
+        self.malformed = MalformedPeers(name, message)
+
+
+def read_peers(value: object, limits: Limits) -> tuple[Peer, ...]:
+    """The peers that a decoded MessagePack value lists; raises `PeersError`."""
+    if not isinstance(value, list):
+        raise PeersError("peers must be an array", "TypeError")
+    if len(value) > limits.max_peers:
+        raise PeersError(f"at most {limits.max_peers} peers may be in a cluster")
+    peers = tuple([_read_peer(each) for each in value])
+    check_peers(peers, limits)
+    return peers
+
+
+def check_peers(peers: Sequence[Peer], limits: Limits) -> None:
+    """Raises `PeersError` if these cannot be the members of a cluster."""
+    if not peers:
+        raise PeersError("at least one peer must be defined in a cluster")
+    ids: set[str] = set()
+    urls: set[str] = set()
+    for peer in peers:
+        check_peer_id(peer.peer_id, limits)
+        if peer.peer_id in ids:
+            raise PeersError("peer id must be unique")
+        check_url(peer.url, limits)
+        if peer.url in urls:
+            raise PeersError("peer url must be unique")
+        ids.add(peer.peer_id)
+        urls.add(peer.url)
+
+
+def check_consistent(peers: Sequence[Peer], current: Sequence[Peer]) -> None:
+    """Raises `PeersError` if a member of both has two urls, or a url two members."""
+    urls = {peer.peer_id: peer.url for peer in current}
+    taken = set(urls.values())
+    for peer in peers:
+        known = urls.get(peer.peer_id)
+        if known != peer.url and (known is not None or peer.url in taken):
+            raise PeersError("new peers must be consistent with current configuration")
+
+
+def check_change(peers: Sequence[Peer], current: Sequence[Peer]) -> None:
+    """Raises `PeersError` if the members cannot become `peers` after `current`.
+
+    The same ids in the same order are no change; in another order the package takes them for one.
+    """
+    check_consistent(peers, current)
+    if [peer.peer_id for peer in peers] == [peer.peer_id for peer in current]:
+        raise PeersError("no change in cluster membership", "Error")
+
+
+def check_peer_id(peer_id: str, limits: Limits) -> None:
+    """Raises `PeersError` if this cannot be the id of a peer."""
+    if not peer_id:
+        raise PeersError("peer id must be a non empty string")
+    if not possible_id(peer_id) or len(peer_id.encode(errors="replace")) > limits.max_peer_id_bytes:
+        raise PeersError(f"peer id must be printable and have at most {limits.max_peer_id_bytes} bytes")
+
+
+def check_url(url: str, limits: Limits) -> None:
+    """Raises `PeersError` if this is not where a peer can be reached."""
+    if not url:
+        raise PeersError("peer url must be a non empty string")
+    scheme = _SCHEME.match(url)
+    if scheme is None or scheme[0] != "tcp:":
+        raise PeersError("peer url protocol must be tcp:" + _difference(scheme and scheme[0], "tcp:"))
+    authority, mark, rest = _split(url[scheme.end() :].removeprefix("//"))
+    user, at, address = authority.rpartition("@")
+    if at:
+        raise PeersError("peer url must have no auth" + _difference(user, None))
+    if mark == "#":
+        raise PeersError("peer url must have no hash" + _difference(mark + rest, None))
+    if mark or not url.startswith("tcp://"):
+        raise PeersError("peer url must have no path")
+    _check_address(address)
+    if len(url) > limits.max_url_bytes:
+        raise PeersError(f"peer url must have at most {limits.max_url_bytes} bytes")
+
+
+def peer_values(peers: Sequence[Peer]) -> JsonValue:
+    """The peers as MessagePack has them."""
+    return [[peer.peer_id, peer.url] for peer in peers]
+
+
+def _read_peer(value: object) -> Peer:
+    peer_id: object
+    url: object
+    match value:
+        case str():
+            peer_id = url = value
+        case [peer_id, url, *_]:
+            pass
+        case list():
+            peer_id = url = value[0] if value else None
+        case dict():
+            peer_id, url = value.get("id"), value.get("url")
+            peer_id, url = url if peer_id is None else peer_id, peer_id if url is None else url
+        case _:
+            raise PeersError(
+                "peer must be an url string or a tuple [id, url] or an object with 'url' and 'id' properties"
+            )
+    if not isinstance(peer_id, str):
+        raise PeersError("peer id must be a non empty string")
+    return Peer(peer_id, url if isinstance(url, str) else "")
+
+
+def _check_address(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not _PORT.fullmatch(port) or not 1 <= int(port) <= _MAX_PORT:
+        raise PeersError("peer url port must be in range 1-65535")
+    in_brackets = host.startswith("[") and host.endswith("]")
+    try:
+        ip = ip_address(host[1:-1] if in_brackets else host)
+    except ValueError as error:
+        raise PeersError("peer url must have a valid ip address in hostname") from error
+    if isinstance(ip, IPv6Address) != in_brackets or "%" in host:
+        raise PeersError("peer url must have a valid ip address in hostname")
+    if ip.is_unspecified:
+        raise PeersError("peer url must not be a placeholder address")
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    """What stands before the first mark that ends an authority, that mark, and the rest."""
+    for at, character in enumerate(text):
+        if character in "/?#":
+            return text[:at], character, text[at + 1 :]
+    return text, "", ""
+
+
+def _difference(found: str | None, wanted: str | None) -> str:
+    """How the package's assertions show two values that should be equal: in one line if they are short."""
+    left, right = [f"'{text}'" if text is not None else "null" for text in (found, wanted)]
+    if len(left) + len(right) <= _SHORT_DIFFERENCE:
+        return f"\n\n{left} !== {right}\n"
+    return f"\n+ actual - expected\n\n+ {left}\n- {right}"

@@ -1,0 +1,88 @@
+"""The id of an update: 12 bytes that say when the request was made, and of which no two are equal.
+
+    reqid = seconds since 1970, 4 (most significant byte first) │ machine 3 │ process 2 │ counter 3
+
+The leader remembers the ids of its log for as long as it accepts them, and answers a repeated one with the index at
+which it is already committed. So an update is done once, however often it is sent. What is too old is refused, for its
+id may be forgotten; so is what is from too far in the future, for it would be remembered too long.
+
+    ──────────────┬──────────────────── 7 h 45 min ────────────────────┬───────── 15 min ─────────┬──────────
+     EXPIRED      │ FRESH                                             now                    FRESH │ FUTURE
+
+The log keeps ids for 8 hours (the text's `requestIdTtl`). The margin of 15 minutes at both ends is for clocks of
+clients and servers that differ (`Window`). A server judges by its own clock, which it hands in: nothing here reads one.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES, ZmqRaftError
+
+_SECONDS: Final = struct.Struct(">I")
+_MACHINE_BYTES: Final = 3
+_LAST_COUNTER: Final = 2**24 - 1
+NO_REQUEST_ID: Final = bytes(REQUEST_ID_BYTES)
+"""Of entries that no client asked for."""
+
+
+class Freshness(Enum):
+    """What a request id's time says."""
+
+    FRESH = "fresh"
+    EXPIRED = "too old"
+    FUTURE = "too far in the future"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Request ids are fresh from `past_ms` before now to `future_ms` after it."""
+
+    past_ms: int = (8 * 60 - 15) * 60 * 1000
+    future_ms: int = 15 * 60 * 1000
+
+
+DEFAULT_WINDOW: Final = Window()
+
+
+def make_request_id(seconds: int, machine: bytes, process: int, counter: int) -> bytes:
+    """An id made at `seconds` since 1970 (32 bits), on `machine` (3 bytes); the counter wraps at 2**24.
+
+    Only the last 16 bits of `process` are used. Raises `ZmqRaftError`.
+    """
+    if len(machine) != _MACHINE_BYTES or not 0 <= seconds < 2**32:
+        raise ZmqRaftError(f"a request id has 3 bytes of machine and 32 bits of time, not {len(machine)} and {seconds}")
+    tail = (process & 0xFFFF).to_bytes(2, "big") + (counter & _LAST_COUNTER).to_bytes(3, "big")
+    return _SECONDS.pack(seconds) + machine + tail
+
+
+def request_seconds(request_id: bytes) -> int:
+    """When the request was made, in seconds since 1970; raises `ZmqRaftError`."""
+    if len(request_id) != REQUEST_ID_BYTES:
+        raise ZmqRaftError(f"a request id of {len(request_id)} bytes; one of {REQUEST_ID_BYTES} tells its time")
+    (seconds,) = _SECONDS.unpack_from(request_id)
+    return int(seconds)
+
+
+def judge(request_id: bytes, now_ms: int, window: Window = DEFAULT_WINDOW) -> Freshness:
+    """Whether an update with this id is accepted at `now_ms` since 1970; raises `ZmqRaftError`."""
+    made_ms = request_seconds(request_id) * 1000
+    if made_ms < now_ms - window.past_ms:
+        return Freshness.EXPIRED
+    return Freshness.FUTURE if made_ms > now_ms + window.future_ms else Freshness.FRESH
+
+
+class RequestIds:
+    """The ids of one process, each with the next number of its counter; `counter` is best a random one at first."""
+
+    def __init__(self, machine: bytes, process: int, counter: int) -> None:
+        self._machine = machine
+        self._process = process
+        self._counter = counter
+
+    def next(self, seconds: int) -> bytes:
+        """An id that this object did not give yet, unless it gave 2**24 of this second."""
+        request_id = make_request_id(seconds, self._machine, self._process, self._counter)
+        self._counter = (self._counter + 1) & _LAST_COUNTER
+        return request_id
