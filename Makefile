@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: run requirements test compiled test-compiled dist soak soak-kills soak-cluster check interop bench simulate \
-	simulate-large pipeline docs reference clean
+.PHONY: run requirements test compiled test-compiled dist soak soak-kills soak-cluster check interop interop-zmq bench \
+	simulate simulate-large pipeline docs reference clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
@@ -93,7 +93,31 @@ build/java/%-$(JAVA_I2P).jar:
 	mvn -q -B dependency:copy -Dartifact=net.i2p:$*:$(JAVA_I2P) -DoutputDirectory=$(abspath build/java)
 
 interop: $(VENV)/all.stamp build/java/i2p-$(JAVA_I2P).jar build/java/router-$(JAVA_I2P).jar
-	$(BIN)/python -m pytest -m interop tests/interop
+	$(BIN)/python -m pytest -m interop tests/interop --ignore tests/interop/zmq
+
+# Our ØMQ Raft beside the npm package zmq-raft, on loopback; needs Node, a C++ compiler and the headers of libzmq. The
+# package names zeromq.js 5.2.8, which Node 20 does not load, and does not name `debug`, which it needs: our package.json
+# does. zeromq.js is compiled here by its own script, against the libzmq of this system: npm 11 leaves the scripts of
+# installed packages out unless they are allowed, and the binaries that zeromq.js brings have a libzmq of their own.
+ZMQ_PACKAGE := build/interop-zmq
+$(ZMQ_PACKAGE).stamp: benchmarks/zmq_raft_js/package.json
+	@command -v node >/dev/null && command -v npm >/dev/null || \
+		{ echo "make interop-zmq needs Node >= 20 with npm (Debian: apt-get install nodejs npm)"; exit 1; }
+	@command -v c++ >/dev/null && pkg-config --exists libzmq || { echo "make interop-zmq needs a C++ compiler, pkg-config \
+	and the headers of libzmq (Debian: apt-get install g++ make python3 pkg-config libzmq3-dev)"; exit 1; }
+	rm -rf $(ZMQ_PACKAGE)
+	mkdir -p $(ZMQ_PACKAGE)
+	cp $< $(ZMQ_PACKAGE)
+	cd $(ZMQ_PACKAGE) && npm install --ignore-scripts --no-package-lock --no-audit --no-fund
+	rm -rf $(ZMQ_PACKAGE)/node_modules/zeromq/prebuilds
+	cd $(ZMQ_PACKAGE)/node_modules/zeromq && npm_config_zmq_external=true npm run build:libzmq -- --zmq_external=true \
+		>../../build.log 2>&1 || { cat ../../build.log; exit 1; }
+	cd $(ZMQ_PACKAGE) && test "$$(node -p 'require("zmq-raft"), require("zeromq").version')" = \
+		"$$(pkg-config --modversion libzmq)"
+	@touch $@
+
+interop-zmq: $(VENV)/all.stamp $(ZMQ_PACKAGE).stamp
+	$(BIN)/python -m pytest -m interop tests/interop/zmq
 
 # The documents as a site with search, in build/site; a link that leads nowhere fails.
 $(VENV)/docs.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp

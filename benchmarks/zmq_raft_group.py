@@ -1,0 +1,369 @@
+"""Servers that speak ØMQ Raft on loopback, ours or those of the npm package, as processes; and the package's client.
+
+    find (`make interop-zmq` brought the package) ─▶ ports ─▶ members, each of either make ─▶ a leader
+    kill, start again, look who died by itself ─▶ what a member tells about its log ─▶ end
+
+The package runs under Node by three scripts of ours in `zmq_raft_js`: a server, a client that is told by lines of JSON
+what to do, and a reader of a stopped server's log. Both makes sync to disk before they answer, as they do by default.
+
+The benchmarks measure with it, and the stories of `tests/interop/zmq` are told with it.
+"""
+
+import json
+import math
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from benchmarks.child import Child, ChildError
+from benchmarks.etcd_group import free_ports
+
+SCRIPTS = Path(__file__).with_name("zmq_raft_js")
+PACKAGES = Path(__file__).parents[1] / "build" / "interop-zmq" / "node_modules"
+LOOPBACK = "127.0.0.1"
+IDENT = "garlic"
+START_TIMEOUT_S = 30.0
+START_ATTEMPTS = 10
+ANSWER_TIMEOUT_S = 60.0
+POLL_S = 0.02
+READ_TIMEOUT_S = 60.0
+
+
+def missing() -> str | None:
+    """What the package needs and this machine does not have, if anything."""
+    if shutil.which("node") is None:
+        return "Node is not installed"
+    if not (PACKAGES / "zmq-raft").is_dir() or not (PACKAGES / "zeromq/build/Release/zmq.node").is_file():
+        return "the npm package zmq-raft is not there; `make interop-zmq` brings it"
+    return None
+
+
+class Make(Enum):
+    """Whose server a member is."""
+
+    PACKAGE = "package"
+    OURS = "ours"
+
+
+@dataclass(slots=True)
+class Member:
+    """One server: where it is, and its process if it was started. It listens at `bind`, others reach it at `url`."""
+
+    peer_id: str
+    make: Make
+    url: str
+    bind: str
+    broadcast: str
+    directory: Path
+    child: Child | None = None
+    deaths: list[str] = field(default_factory=list)
+    """Why it ended without having been killed, by its last words."""
+
+    @property
+    def log(self) -> Path:
+        """Where its standard error goes."""
+        return self.directory.with_suffix(".log")
+
+    @property
+    def lives(self) -> bool:
+        """Whether its process runs."""
+        return self.child is not None and runs(self.child)
+
+    def last_words(self) -> str:
+        """The end of what it said on its standard error."""
+        said = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        return said[-3000:]
+
+
+def runs(child: Child) -> bool:
+    """Whether a process has not ended. One that did may still wait for the shell that started it."""
+    if not child.running:
+        return False
+    with suppress(OSError):
+        return Path(f"/proc/{child.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+class ZmqRaftGroup:
+    """The members. `running_zmq_raft_group` makes it.
+
+    `options` are those of the package (electionTimeoutMin and so on), for all of its servers; `arguments` are those of
+    `garlicfarm zmq-raft serve`, for all of ours. With `relayed`, each member listens at another port than the one in
+    the configuration, so that something may stand between.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        nursery: trio.Nursery,
+        *,
+        options: Mapping[str, object] | None = None,
+        arguments: Sequence[str] = (),
+        relayed: bool = False,
+    ) -> None:
+        self.directory = directory
+        self._nursery = nursery
+        self.members: dict[str, Member] = {}
+        self.options = dict(options or {})
+        self.arguments = tuple(arguments)
+        self._relayed = relayed
+        self._clients: list[PackageClient] = []
+
+    @property
+    def urls(self) -> list[str]:
+        """Of all members."""
+        return [member.url for member in self.members.values()]
+
+    @property
+    def peers(self) -> list[tuple[str, str]]:
+        """Of all members, as a configuration has them."""
+        return [(member.peer_id, member.url) for member in self.members.values()]
+
+    def add(self, peer_id: str, make: Make) -> Member:
+        """Choose ports for one more member."""
+        listens, broadcasts, public = free_ports(3)
+        member = Member(
+            peer_id,
+            make,
+            f"tcp://{LOOPBACK}:{public if self._relayed else listens}",
+            f"tcp://{LOOPBACK}:{listens}",
+            f"tcp://{LOOPBACK}:{broadcasts}",
+            self.directory / peer_id,
+        )
+        self.members[peer_id] = member
+        return member
+
+    async def open(self, makes: Sequence[Make]) -> None:
+        """Start members named 1, 2, … and wait for a leader."""
+        for number, make in enumerate(makes, start=1):
+            self.add(str(number), make)
+        peers = self.peers
+        for member in self.members.values():
+            await self.start(member, peers)
+        await self.leader()
+
+    async def start(self, member: Member, peers: Sequence[tuple[str, str]] | None = None) -> None:
+        """Start a member, for the first time or again, and wait until it listens."""
+        if member.child is not None:
+            await member.child.end()
+        command = self._package_command if member.make is Make.PACKAGE else self._own_command
+        start = Child.start if member.make is Make.PACKAGE else Child.start_foreign
+        name = f"{member.make.value} server {member.peer_id}"
+        child = await start(name, command(member, peers or self.peers), member.log)
+        with trio.move_on_after(START_TIMEOUT_S):
+            while runs(child):
+                with suppress(OSError):
+                    stream = await trio.open_tcp_stream(LOOPBACK, int(member.bind.rpartition(":")[2]))
+                    await stream.aclose()
+                    member.child = child
+                    return
+                await trio.sleep(POLL_S)
+        child.kill()
+        await child.end()
+        raise ChildError(f"{name} does not listen; its last words: …{member.last_words()}")
+
+    async def kill(self, member: Member) -> None:
+        """SIGKILL, and wait until it is gone."""
+        child, member.child = member.child, None
+        if child is None:
+            raise ChildError(f"server {member.peer_id} does not run")
+        child.kill()
+        await child.end()
+
+    async def start_again(self, member: Member) -> None:
+        """Start a member; one of the package that dies while it starts is started again, and the death noted."""
+        for _ in range(START_ATTEMPTS):
+            try:
+                await self.start(member)
+            except ChildError as error:
+                member.deaths.append(str(error))
+            else:
+                return
+        raise ChildError(f"server {member.peer_id} does not stay up; its last words: …{member.last_words()}")
+
+    async def revive(self) -> list[Member]:
+        """Start again the members that ended by themselves, and note why they did."""
+        dead = [member for member in self.members.values() if member.child is not None and not member.lives]
+        for member in dead:
+            member.deaths.append(member.last_words())
+            await self.kill(member)
+            await self.start_again(member)
+        return dead
+
+    async def stop(self, member: Member) -> None:
+        """Ask it to end, and wait until it has."""
+        child, member.child = member.child, None
+        if child is None:
+            return
+        if member.make is Make.OURS and runs(child):
+            os.kill(child.pid, signal.SIGTERM)
+            with trio.move_on_after(START_TIMEOUT_S):
+                while runs(child):  # noqa: ASYNC110 - another process's end wakes no task
+                    await trio.sleep(POLL_S)
+        await child.end()
+
+    async def leader(self, timeout_s: float = START_TIMEOUT_S) -> Member:
+        """Wait until a member says that it leads."""
+        with trio.move_on_after(timeout_s):
+            while True:
+                for member in self.members.values():
+                    if member.lives and (found := await self.info(member)) is not None and found["isLeader"]:
+                        return member
+                await trio.sleep(POLL_S)
+        said = "\n".join(f"{member.peer_id}: …{member.last_words()}" for member in self.members.values())
+        raise ChildError(f"no server leads within {timeout_s:g} s; {said}")
+
+    async def info(self, member: Member, timeout_s: float = 1.0) -> dict[str, Any] | None:
+        """What a member tells about its log, if it answers in time."""
+        client = await self.client()
+        try:
+            found = await client.do("info", url=member.url, timeout=int(timeout_s * 1000))
+        except PackageError:
+            return None
+        return dict(found)
+
+    async def client(self, *, new: bool = False) -> "PackageClient":
+        """The package's client as a process: the one that there is, or a new one."""
+        if new or not self._clients:
+            client = await PackageClient.start(self.urls, self.directory / "client.log")
+            self._nursery.start_soon(client.run)
+            self._clients.append(client)
+        return self._clients[-1] if new else self._clients[0]
+
+    async def close(self) -> None:
+        """End every process."""
+        for client in self._clients:
+            await client.end()
+        for member in self.members.values():
+            await self.stop(member)
+
+    def _package_command(self, member: Member, peers: Sequence[tuple[str, str]]) -> list[str]:
+        document = {
+            "id": member.peer_id,
+            "peers": peers,
+            "ident": IDENT,
+            "directory": str(member.directory),
+            "broadcast": member.broadcast,
+            "bind": member.bind,
+            "watch": True,
+            "options": self.options,
+        }
+        return node("peer.js", json.dumps(document))
+
+    def _own_command(self, member: Member, peers: Sequence[tuple[str, str]]) -> list[str]:
+        return [
+            str(Path(sys.executable).with_name("garlicfarm")),
+            *("zmq-raft", "serve", "--id", member.peer_id, "--ident", IDENT, "--directory", str(member.directory)),
+            *(part for peer_id, url in peers for part in ("--peer", f"{peer_id}={url}")),
+            *("--bind", member.bind, "--broadcast", member.broadcast, *self.arguments),
+        ]
+
+
+@asynccontextmanager
+async def running_zmq_raft_group(
+    directory: Path,
+    makes: Sequence[Make],
+    *,
+    options: Mapping[str, object] | None = None,
+    arguments: Sequence[str] = (),
+) -> AsyncIterator[ZmqRaftGroup]:
+    """A group in a directory; its processes end with the block."""
+    await trio.Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+    async with trio.open_nursery() as nursery:
+        group = ZmqRaftGroup(directory, nursery, options=options, arguments=arguments)
+        try:
+            await group.open(makes)
+            yield group
+        finally:
+            with trio.CancelScope(shield=True):
+                await group.close()
+
+
+class PackageError(Exception):
+    """The package's client tells that a command failed."""
+
+
+class PackageClient:
+    """A process of `client.js`. Commands may run at the same time, while `run` hears the answers."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._count = 0
+        self._answers: dict[int, trio.MemorySendChannel[dict[str, Any]]] = {}
+        self._speaking = trio.Lock()
+        self._ending = False
+        self.subscribed: list[dict[str, Any]] = []
+        """What came for the subscription: documents with `entry` or `snapshot`."""
+
+    @classmethod
+    async def start(cls, urls: Sequence[str], log: Path) -> "PackageClient":
+        """Start one for a cluster."""
+        document = {"urls": list(urls), "ident": IDENT}
+        return cls(await Child.start("the package's client", node("client.js", json.dumps(document)), log))
+
+    async def run(self) -> None:
+        """Hear what the process says, until `end`."""
+        while True:
+            try:
+                document = await self._child.hear_document(math.inf)
+            except ChildError:
+                if self._ending:
+                    return
+                raise
+            if "n" not in document:
+                self.subscribed.append(document)
+            elif (answers := self._answers.pop(document["n"], None)) is not None:
+                answers.send_nowait(document)
+
+    async def do(self, command: str, **arguments: object) -> Any:
+        """Run one command; raises `PackageError` with the package's words."""
+        self._count += 1
+        number = self._count
+        send, receive = trio.open_memory_channel[dict[str, Any]](1)
+        self._answers[number] = send
+        async with self._speaking:
+            await self._child.say(json.dumps({"n": number, "do": command, **arguments}))
+        with trio.fail_after(ANSWER_TIMEOUT_S):
+            answer = await receive.receive()
+        if "error" in answer:
+            raise PackageError(f"{command}: {answer['error']}")
+        return answer["ok"]
+
+    async def end(self) -> None:
+        """End the process."""
+        self._ending = True
+        await self._child.end()
+
+
+@dataclass(frozen=True, slots=True)
+class PackageLog:
+    """What a stopped server of the package has on disk: its snapshot, and the frames of the entries behind it."""
+
+    snapshot_index: int
+    snapshot_term: int
+    snapshot: bytes
+    entries: dict[int, bytes]
+
+
+async def stored_package_log(directory: Path) -> PackageLog:
+    """Read the log of a stopped server of the package, by the package's own reader."""
+    with trio.fail_after(READ_TIMEOUT_S):
+        done = await trio.run_process(node("stored_log.js", str(directory)), capture_stdout=True)
+    first, *rest = [json.loads(line) for line in bytes(done.stdout).splitlines()]
+    snapshot = first["snapshot"]
+    entries = {each["index"]: bytes.fromhex(each["entry"]) for each in rest}
+    return PackageLog(snapshot["index"], snapshot["term"], bytes.fromhex(snapshot["bytes"]), entries)
+
+
+def node(script: str, argument: str) -> list[str]:
+    """What starts a script of `zmq_raft_js` with one argument."""
+    return ["env", f"NODE_PATH={PACKAGES}", "node", str(SCRIPTS / script), argument]
