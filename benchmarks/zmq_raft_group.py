@@ -14,6 +14,7 @@ import math
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -36,6 +37,7 @@ START_ATTEMPTS = 10
 ANSWER_TIMEOUT_S = 60.0
 POLL_S = 0.02
 READ_TIMEOUT_S = 60.0
+CHANGED = "Cluster joined configuration changed at index "
 
 
 def missing() -> str | None:
@@ -179,6 +181,11 @@ class ZmqRaftGroup:
         child.kill()
         await child.end()
 
+    async def remove(self, member: Member) -> None:
+        """Stop a member that is out of the configuration, and forget it."""
+        await self.stop(member)
+        del self.members[member.peer_id]
+
     async def start_again(self, member: Member) -> None:
         """Start a member; one of the package that dies while it starts is started again, and the death noted."""
         for _ in range(START_ATTEMPTS):
@@ -230,6 +237,30 @@ class ZmqRaftGroup:
         except PackageError:
             return None
         return dict(found)
+
+    async def configure(self, *arguments: str) -> int:
+        """Run the package's `zr-config` until it tells at which index the change began, and give that.
+
+        Then it waits for the entry that ends the change. It never sees that entry if none follows it: a callback that
+        wants no more entries is not heard when it is given the last ones (`requestEntries` of the package's client).
+        """
+        places = [url.removeprefix("tcp://") for url in self.urls]
+        command = ["node", str(PACKAGES / "zmq-raft/bin/zr-config.js"), "-k", IDENT, "-t", "10000", *arguments, *places]
+        program = await Child.start("zr-config", command, self.directory / "zr-config.log")
+        try:
+            while not (line := await program.hear(READ_TIMEOUT_S)).startswith(CHANGED):
+                pass
+        finally:
+            program.kill()
+            await program.end()
+        return int(line.removeprefix(CHANGED).rstrip("."))
+
+    async def compact(self, member: Member, index: int) -> None:
+        """Have a running server of the package replace its entries up to `index` by their payloads, one by one."""
+        example = str(PACKAGES / "zmq-raft/example/passthrough_state.js")
+        target = str(member.directory / "compact" / "snap.new")
+        where = ("-d", str(member.directory), "-t", target, "-m", example, "-z", "0", "-U", "-N", "-i", str(index))
+        await run_package_program("zr-log-compact.js", *where)
 
     async def client(self, *, new: bool = False) -> "PackageClient":
         """The package's client as a process: the one that there is, or a new one."""
@@ -362,6 +393,18 @@ async def stored_package_log(directory: Path) -> PackageLog:
     snapshot = first["snapshot"]
     entries = {each["index"]: bytes.fromhex(each["entry"]) for each in rest}
     return PackageLog(snapshot["index"], snapshot["term"], bytes.fromhex(snapshot["bytes"]), entries)
+
+
+async def run_package_program(name: str, *arguments: str) -> str:
+    """Run one of the package's own programs; raises `ChildError` with what it printed."""
+    command = ["node", str(PACKAGES / "zmq-raft/bin" / name), *arguments]
+    with trio.move_on_after(READ_TIMEOUT_S):
+        done = await trio.run_process(command, capture_stdout=True, stderr=subprocess.STDOUT, check=False)
+        said = bytes(done.stdout).decode(errors="replace")
+        if done.returncode == 0:
+            return said
+        raise ChildError(f"{' '.join(command)} failed: {said}")
+    raise ChildError(f"{' '.join(command)} took longer than {READ_TIMEOUT_S:g} s")
 
 
 def node(script: str, argument: str) -> list[str]:

@@ -8,8 +8,9 @@ same_logs  every member's own log, from its disk: entry by entry the same, each 
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import trio
 
@@ -141,13 +142,39 @@ def once_each(logs: list[MemberLog], updates: Updates) -> None:
 
 async def caught_up(group: ZmqRaftGroup, member: Member, index: int) -> None:
     """Wait until a member has the entry at `index`."""
+    await told(group, member, lambda found: found["lastIndex"] >= index, f"the entry at {index}")
+
+
+async def begins_behind(group: ZmqRaftGroup, member: Member, index: int) -> None:
+    """Wait until a snapshot stands for a member's entries up to `index`."""
+    await told(group, member, lambda found: found["firstIndex"] == index + 1, f"a snapshot up to {index}")
+
+
+async def expired(group: ZmqRaftGroup, member: Member, index: int) -> None:
+    """Wait until a member remembers no request id up to `index`."""
+    await told(group, member, lambda found: found["pruneIndex"] >= index, f"no fresh request up to {index}")
+
+
+async def told(group: ZmqRaftGroup, member: Member, what: Callable[[dict[str, Any]], bool], name: str) -> None:
+    """Wait until a member tells something about its log."""
+    found = None
     with trio.move_on_after(CATCH_UP_S):
-        while True:
-            found = await group.info(member)
-            if found is not None and found["lastIndex"] >= index:
-                return
+        while found is None or not what(found):
             await trio.sleep(POLL_S)
-    raise AssertionError(f"{member.peer_id} does not catch up to {index}: {found}; …{member.last_words()}")
+            found = await group.info(member)
+        return
+    raise AssertionError(f"{member.peer_id} does not have {name}: {found}; …{member.last_words()}")
+
+
+async def configured(client: PackageClient, peers: Sequence[tuple[str, str]]) -> None:
+    """Wait until the leader names these members and no others: during a change it names those of both sides."""
+    found = None
+    with trio.move_on_after(CATCH_UP_S):
+        while found != [list(peer) for peer in peers]:
+            await trio.sleep(POLL_S)
+            found = (await client.do("config"))["peers"]
+        return
+    raise AssertionError(f"the members are {found}, not {peers}")
 
 
 async def kill_in_turn(group: ZmqRaftGroup, updates: Updates, times: int) -> Counter[Make]:

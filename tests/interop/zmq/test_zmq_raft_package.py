@@ -23,6 +23,9 @@ pytestmark = [
 STORY_S = 300.0
 UPDATES = 1_000
 KILLS = 20
+SHORT_TTL = {"requestIdTtl": 60_000, "requestIdTtlAcceptMargin": 1_000}
+"""The shortest that the package has: a request id is fresh for 60 s, and taken in the first 59."""
+OLD_S = 50
 PACKAGES = [Make.PACKAGE] * 3
 
 
@@ -88,3 +91,57 @@ async def test_members_are_killed_in_turn_under_updates(tmp_path: Path, makes: l
             nursery.cancel_scope.cancel()
         await story.same_logs(group, updates)
         tell(group, updates, f"led after a death: {led}")
+
+
+@pytest.mark.parametrize("makes", [PACKAGES], ids=["theirs"])
+async def test_a_member_that_was_away_is_given_a_snapshot(tmp_path: Path, makes: list[Make]) -> None:
+    with trio.fail_after(STORY_S):
+        async with running_zmq_raft_group(tmp_path, makes, options=SHORT_TTL) as group:
+            updates = package_updates(await group.client())
+            updates.seconds_ago = OLD_S
+            await updates.some(50)
+            for member in list(group.members.values()):
+                leader = await group.leader()
+                if member is leader:
+                    continue
+                await group.kill(member)
+                await updates.some(50)
+                index = max(updates.committed.values())
+                await story.expired(group, leader, index)
+                await group.compact(leader, index)
+                await story.begins_behind(group, leader, index)
+                await group.start_again(member)
+                await story.begins_behind(group, member, index)
+                await updates.some(20)
+                await story.caught_up(group, member, max(updates.committed.values()))
+        logs = await story.same_logs(group, updates)
+        in_order = sorted((index, updates.payloads[each]) for each, index in updates.committed.items())
+        for log in logs:
+            assert log.snapshot == b"".join(payload for index, payload in in_order if index <= log.snapshot_index)
+        tell(group, updates, f"snapshots at {[log.snapshot_index for log in logs]}")
+
+
+@pytest.mark.parametrize("newcomer", [Make.PACKAGE], ids=["theirs"])
+@pytest.mark.parametrize("makes", [PACKAGES], ids=["theirs"])
+async def test_members_are_added_and_removed_by_zr_config(tmp_path: Path, makes: list[Make], newcomer: Make) -> None:
+    with trio.fail_after(STORY_S):
+        async with running_zmq_raft_group(tmp_path, makes) as group:
+            client = await group.client()
+            updates = package_updates(client)
+            await updates.some(50)
+            before = group.peers
+            member = group.add("4", newcomer)
+            await group.start(member, before)
+            await group.configure("-a", f"{member.url}/4")
+            await story.configured(client, group.peers)
+            await updates.some(50)
+            await story.caught_up(group, member, max(updates.committed.values()))
+            leader = await group.leader()
+            after = [peer for peer in group.peers if peer[0] != leader.peer_id]
+            await group.configure("-d", f"{leader.url}/{leader.peer_id}")
+            await story.configured(client, after)
+            await group.remove(leader)
+            await group.leader()
+            await updates.some(50)
+        await story.same_logs(group, updates)
+        tell(group, updates)
