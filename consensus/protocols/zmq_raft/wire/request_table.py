@@ -1,0 +1,210 @@
+"""Which requests the log has executed, and at which index: request id -> index, known from the log alone.
+
+A client repeats a request until it is answered, also at another leader, so the leader must know each id that is
+committed. A follower keeps the same table, since it may lead next. The ids stand in the entries: after a restart the
+table is made again while the log is applied.
+
+*Why not the table of `consensus.sessions`.* A session is a client with a name, a log index at which it began, and
+requests in numbered order; what is too old shows by its number. A request id has none of these: 12 bytes, one for each
+request, unrelated but for the time in front. So the time alone tells what may be forgotten.
+
+*Forgotten by age.* The leader accepts ids of up to 7 h 45 min ago (`request_ids`), the table keeps them for 8 h. The
+15 minutes between are for leaders whose clocks differ. The *prune index* is the last index before the first entry that
+is not forgotten: a snapshot may replace the log up to there, and a restart still finds each fresh id in the log.
+
+*Forgotten for want of room.* Beyond `limit` ids the oldest by their time go, and the *floor* rises to the time of the
+newest that went. An unknown id at or below the floor may be a forgotten one, so it counts as expired. Exactly-once
+holds with bounded memory; a client whose request is older than the floor is told that it has failed. The prune index
+takes no notice of the bound: of the forgotten ids it keeps the lowest index for each minute, so that a restart reads
+them again and finds the same floor.
+
+    recent: a dict, up to 4,096 ids ──full──▶ merged into sorted runs of 20 bytes for each id: the id, the index
+
+An id begins with its time, so sorted by id is sorted by time, and the oldest are the head of the first run. A dict
+alone would take 180 bytes for each id; the runs take about 20, and a lookup is two binary searches.
+"""
+
+import struct
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+from typing import Final
+
+from consensus.core.model import Index
+from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES
+from consensus.protocols.zmq_raft.wire.request_ids import NO_REQUEST_ID, request_seconds
+
+DEFAULT_LIMIT: Final = 262_144
+KEPT_MS: Final = 8 * 60 * 60 * 1000
+"""How long an id is remembered; longer than it is accepted (`request_ids.Window`)."""
+_RECORD: Final = struct.Struct(f">{REQUEST_ID_BYTES}sQ")
+_RUN_RECORDS: Final = 4096
+_MINUTE: Final = 60
+_NOTHING: Final = 2**64
+
+
+class _Run:
+    """Records in order of id, at least one; `lowest` is the lowest index among them."""
+
+    __slots__ = ("first", "lowest", "records")
+
+    def __init__(self, records: bytes) -> None:
+        self.records = records
+        self.first = records[:REQUEST_ID_BYTES]
+        self.lowest: Index = min(index for _, index in _RECORD.iter_unpack(records))
+
+    def __len__(self) -> int:
+        return len(self.records) // _RECORD.size
+
+    def position(self, request_id: bytes) -> int:
+        """The number of the first record whose id is not below `request_id`."""
+        records, size = self.records, _RECORD.size
+        return bisect_left(
+            range(len(self)), request_id, key=lambda at: records[at * size : at * size + REQUEST_ID_BYTES]
+        )
+
+    def find(self, request_id: bytes) -> Index | None:
+        at = self.position(request_id) * _RECORD.size
+        if self.records[at : at + REQUEST_ID_BYTES] != request_id:
+            return None
+        index: Index
+        _, index = _RECORD.unpack_from(self.records, at)
+        return index
+
+
+class RequestTable:
+    """The ids of the newest requests, at most `limit` of them."""
+
+    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
+        if limit < 1:
+            raise ValueError(f"a table of requests has room for at least one id, not {limit}")
+        self._limit = limit
+        self._recent_limit = max(1, min(_RUN_RECORDS, limit // 16))
+        self._recent: dict[bytes, Index] = {}
+        self._runs: list[_Run] = []
+        self._firsts: list[bytes] = []
+        self._sorted = 0
+        self._newest = b""
+        """No sorted id is above this one: what is new is mostly newer, and needs no search."""
+        self._oldest = bytes(REQUEST_ID_BYTES)
+        """Ids below this one have expired, and are not taken any more."""
+        self._floor_seconds = -1
+        self._lowest: Index | None = None
+        """The index that `prune_index` stays below; None: not known at the moment."""
+        self._forgotten: dict[int, Index] = {}
+        """Of ids that went for want of room the lowest index, by the minute of their time."""
+
+    def __len__(self) -> int:
+        """How many ids are known."""
+        return len(self._recent) + self._sorted
+
+    @property
+    def floor_seconds(self) -> int:
+        """The time of the newest id that was forgotten, in seconds since 1970; -1: none was."""
+        return self._floor_seconds
+
+    @property
+    def stored_bytes(self) -> int:
+        """What the records of the sorted runs take."""
+        return self._sorted * _RECORD.size
+
+    def add(self, request_id: bytes, index: Index) -> None:
+        """The entry at `index` carries this id. An id that is known keeps its first index; the zero id is none."""
+        if request_id == NO_REQUEST_ID or self.index_of(request_id) is not None:
+            return
+        if request_id < self._oldest:
+            self._raise_floor(request_id)
+            return
+        self._recent[request_id] = index
+        if self._lowest is not None:
+            self._lowest = min(self._lowest, index)
+        if len(self._recent) >= self._recent_limit:
+            self._merge()
+
+    def index_of(self, request_id: bytes) -> Index | None:
+        """Where the request was executed; None if the id is not known."""
+        index = self._recent.get(request_id)
+        if index is not None or request_id > self._newest:
+            return index
+        number = bisect_right(self._firsts, request_id) - 1
+        return None if number < 0 else self._runs[number].find(request_id)
+
+    def may_be_forgotten(self, request_id: bytes) -> bool:
+        """Whether an id that is not known may have been executed: it is to be refused as expired."""
+        return request_seconds(request_id) <= self._floor_seconds
+
+    def forget_before(self, seconds: int) -> None:
+        """Forget ids of before `seconds` since 1970, which have expired, and take none of them until the next call."""
+        oldest = self._oldest = max(0, min(seconds, 2**32 - 1)).to_bytes(4) + bytes(REQUEST_ID_BYTES - 4)
+        if self._recent and min(self._recent) < oldest:
+            self._merge()
+        while self._runs and self._firsts[0] < oldest:
+            self._drop_oldest(self._runs[0].position(oldest))
+        for minute in [minute for minute in self._forgotten if (minute + 1) * _MINUTE <= seconds]:
+            del self._forgotten[minute]
+            self._lowest = None
+
+    def prune_index(self, applied: Index) -> Index:
+        """The last index before the first entry whose id has not expired; `applied`, if there is none."""
+        if self._lowest is None:
+            lowest = min(self._recent.values(), default=_NOTHING)
+            lowest = min(lowest, min((run.lowest for run in self._runs), default=_NOTHING))
+            self._lowest = min(lowest, min(self._forgotten.values(), default=_NOTHING))
+        return min(self._lowest - 1, applied)
+
+    def clear(self) -> None:
+        """Know nothing: what follows is read from the log again. The floor stays."""
+        self._recent.clear()
+        self._runs.clear()
+        self._firsts.clear()
+        self._forgotten.clear()
+        self._sorted = 0
+        self._newest = b""
+        self._lowest = None
+
+    def _merge(self) -> None:
+        """Move the recent ids into the sorted runs, each into the run that it falls into."""
+        added = sorted(_RECORD.pack(request_id, index) for request_id, index in self._recent.items())
+        self._recent.clear()
+        starts = [bisect_left(added, first) for first in self._firsts[1:]]
+        runs: list[_Run] = []
+        for number, (start, end) in enumerate(pairwise([0, *starts, len(added)])):
+            old = self._runs[number : number + 1]
+            runs += _merged(old[0], added[start:end]) if old and start < end else old or _runs(added)
+        self._runs, self._firsts = runs, [run.first for run in runs]
+        self._sorted += len(added)
+        self._newest = max(self._newest, added[-1][:REQUEST_ID_BYTES])
+        room = self._limit - self._recent_limit + 1
+        while self._sorted > room:
+            self._note_forgotten(self._drop_oldest(self._sorted - room))
+
+    def _drop_oldest(self, count: int) -> bytes:
+        """Take up to `count` records off the first run; returns them."""
+        run = self._runs[0]
+        self._lowest = None
+        dropped, kept = run.records[: count * _RECORD.size], run.records[count * _RECORD.size :]
+        self._runs[:1] = [_Run(kept)] if kept else []
+        self._firsts[:1] = [kept[:REQUEST_ID_BYTES]] if kept else []
+        self._sorted -= len(dropped) // _RECORD.size
+        self._raise_floor(dropped[-_RECORD.size :][:REQUEST_ID_BYTES])
+        return dropped
+
+    def _raise_floor(self, forgotten: bytes) -> None:
+        self._floor_seconds = max(self._floor_seconds, request_seconds(forgotten))
+
+    def _note_forgotten(self, records: bytes) -> None:
+        for request_id, index in _RECORD.iter_unpack(records):
+            minute = request_seconds(request_id) // _MINUTE
+            self._forgotten[minute] = min(index, self._forgotten.get(minute, _NOTHING))
+
+
+def _merged(run: _Run, added: list[bytes]) -> list[_Run]:
+    size = _RECORD.size
+    records = [run.records[at : at + size] for at in range(0, len(run.records), size)]
+    return _runs(sorted(records + added))
+
+
+def _runs(records: list[bytes]) -> list[_Run]:
+    """Runs of equal length, so that those in the middle stay at least half full."""
+    count = -(-len(records) // _RUN_RECORDS)
+    length = -(-len(records) // count)
+    return [_Run(b"".join(records[at : at + length])) for at in range(0, len(records), length)]
