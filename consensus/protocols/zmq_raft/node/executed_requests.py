@@ -1,0 +1,104 @@
+"""The state machine of a plain replicated log: which requests it has executed. What they mean is their clients' matter.
+
+    committed entries ──▶ table: request id -> index ──▶ watchers: answers to clients, broadcasts
+    a snapshot        ──▶ read and forgotten: its bytes belong to the users of the log
+
+The entries themselves stay in the log, and clients read them there. So a snapshot of this state machine cannot be made
+of it: the content comes from the operator's program (`compaction`), is put aside (`prepare`), and says of which entry
+it is. That is an older one than the newest: a snapshot replaces entries up to the prune index only, so every id that is
+still fresh is in the log behind it, and a restart makes the same table again. The package does likewise; its table,
+too, is read from the log.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+
+import trio
+
+from consensus.core.entry_data import configuration_head
+from consensus.core.model import COMMAND, Entry, EntryKind, Index, LogId, Milliseconds
+from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES
+from consensus.protocols.zmq_raft.wire.request_ids import NO_REQUEST_ID
+from consensus.protocols.zmq_raft.wire.request_table import KEPT_MS, RequestTable
+
+_SLICE = 1024
+"""Entries that are taken without a pause: 4 ms."""
+_EXPIRY_MS = 10_000
+
+Watcher = Callable[[Index, tuple[Entry, ...]], None]
+"""Told of applied entries from an index on; it must return at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSnapshot:
+    """What stands for all entries up to `index`; `chunks` reads it, once for each call."""
+
+    index: Index
+    chunks: Callable[[], Iterator[bytes]]
+
+
+def request_id_of(entry: Entry) -> bytes:
+    """The id of the request that an entry carries; the zero id if no client asked for it."""
+    if entry.kind == COMMAND:
+        return entry.data[:REQUEST_ID_BYTES]
+    return configuration_head(entry.data) or NO_REQUEST_ID if entry.kind == EntryKind.CONFIGURATION else NO_REQUEST_ID
+
+
+class ExecutedRequests:
+    """A `StateMachine` that keeps the ids of requests and nothing else. `now_ms` is Unix time."""
+
+    def __init__(self, table: RequestTable, now_ms: Callable[[], Milliseconds]) -> None:
+        self.table = table
+        self.applied: Index = 0
+        self.watchers: list[Watcher] = []
+        self._now_ms = now_ms
+        self._expired_ms: Milliseconds | None = None
+        self._prepared: PreparedSnapshot | None = None
+
+    @property
+    def prune_index(self) -> Index:
+        """The last index before the first entry whose id is still fresh: a snapshot may replace the log up to here."""
+        self._expire()
+        return self.table.prune_index(self.applied)
+
+    async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
+        """Remember the ids, and tell the watchers."""
+        for start in range(0, len(entries), _SLICE):
+            if start:
+                await trio.lowlevel.checkpoint()
+            self._expire()
+            self._take(first + start, entries[start : start + _SLICE])
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The bytes that were prepared; none if nothing was."""
+        return iter(()) if self._prepared is None else self._prepared.chunks()
+
+    def snapshot_index(self) -> Index:
+        """Of which entry the prepared bytes are; 0: there are none, so no snapshot is to be taken."""
+        return 0 if self._prepared is None else self._prepared.index
+
+    def prepare(self, snapshot: PreparedSnapshot | None) -> None:
+        """These are the bytes of the next snapshot; None: there are none."""
+        self._prepared = snapshot
+
+    async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
+        """Begin anew behind a snapshot; its bytes are read, and so checked, and forgotten."""
+        async for _ in state:
+            pass
+        self.table.clear()
+        self.applied = last.index
+
+    def _take(self, first: Index, entries: tuple[Entry, ...]) -> None:
+        add = self.table.add
+        for index, entry in enumerate(entries, first):
+            add(request_id_of(entry), index)
+        self.applied = first + len(entries) - 1
+        for watcher in self.watchers:
+            watcher(first, entries)
+
+    def _expire(self) -> None:
+        now_ms = self._now_ms()
+        # Also after the clock was put back: by another clock other ids are fresh.
+        if self._expired_ms is None or abs(now_ms - self._expired_ms) >= _EXPIRY_MS:
+            self._expired_ms = now_ms
+            self.table.forget_before((now_ms - KEPT_MS) // 1000)

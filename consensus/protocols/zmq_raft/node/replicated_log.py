@@ -1,0 +1,382 @@
+"""What clients may have the plain replicated log do: updates and changes of the members, each once for each request id.
+
+    update ──▶ not leader?            UpdateRedirect
+           ──▶ in the table?          UpdateCommitted, with the index of the first time
+           ──▶ under way?             UpdateAccepted; the answer that came last gets the final one
+           ──▶ too old, or too new?   UpdateExpired
+           ──▶ submitted              UpdateAccepted ──committed and applied here──▶ UpdateCommitted
+                                                     └──leadership lost──▶ UpdateRedirect: the client repeats it
+
+The table (`executed_requests`) knows committed entries only. So a request could get into the log twice in two ways, and
+both are closed here.
+
+*A new leader* may hold entries of older terms that it does not know to be committed. A repeated request may be among
+them. So after it became leader, it holds updates back until it has applied all that its log held then; Raft commits
+that with the first entry of the new term, within a round.
+
+*A leader that loses leadership* may have updates that wait for a batch. Were they submitted after it leads again, the
+client could meanwhile have had them committed by another leader. So what was not handed to the core is taken back when
+the role changes, and answered.
+
+A client is told UpdateCommitted when the entry is applied here, so that its next RequestEntries reads it.
+
+*Changes of the members* go through joint consensus. They are committed, for the client, with C_old,new: its entry
+carries the request's id. The answers and their order are those of the package (`configUpdate`).
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, assert_never
+
+import trio
+
+from consensus.core.effects import (
+    ChangeOutcome,
+    ChangeRefusal,
+    ConfigurationResolved,
+    Outcome,
+    ProposalResolved,
+    Role,
+    RoleChanged,
+)
+from consensus.core.model import Entry, Index, Milliseconds, Server, Term
+from consensus.protocols.zmq_raft.node.executed_requests import ExecutedRequests, request_id_of
+from consensus.protocols.zmq_raft.node.served_log import LogDescription
+from consensus.protocols.zmq_raft.wire.entries import peers_of
+from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
+from consensus.protocols.zmq_raft.wire.messages import (
+    ChangeAccepted,
+    ChangeBusy,
+    ChangeCommitted,
+    ChangeExpired,
+    ChangeRedirect,
+    ChangeRefused,
+    ChangeReply,
+    ChangeRequest,
+    MalformedPeers,
+    Peer,
+    UpdateAccepted,
+    UpdateCommitted,
+    UpdateExpired,
+    UpdateRedirect,
+    UpdateReply,
+    UpdateRequest,
+)
+from consensus.protocols.zmq_raft.wire.peers import PeersError, check_change
+from consensus.protocols.zmq_raft.wire.request_ids import DEFAULT_WINDOW, Freshness, Window, judge
+from consensus.server.batching import Proposal
+from consensus.server.errors import ServerStoppedError
+from consensus.server.log_stream import SnapshotChunk
+from consensus.server.server import ConsensusServer
+
+_CHECKPOINT_POLL_S: Final = 0.02
+_REFUSALS: Final = {
+    ChangeRefusal.CATCH_UP_TOO_SLOW: "a new peer cannot keep up with the log",
+    ChangeRefusal.CATCH_UP_STALLED: "a new peer does not answer: start it before it is made a member",
+    ChangeRefusal.NEW_SERVER_IN_LATER_TERM: "a new peer is not new: it has seen a later term, start it empty",
+    ChangeRefusal.TOO_MANY_SERVERS: "too many peers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """Limits of what is under way."""
+
+    window: Window = DEFAULT_WINDOW
+    max_updates: int = 4096
+    """Updates that are not answered finally; what exceeds them is ignored, and its client repeats it."""
+    max_update_bytes: int = DEFAULT_LIMITS.max_entry_data_bytes
+    checkpoint_ms: Milliseconds = 5_000
+    """How long a change waits for the first commitment of the leader's term."""
+
+
+@dataclass(slots=True, eq=False)
+class _Update:
+    """An update under way. `proposal` is None while it waits for the new leader's log to be applied."""
+
+    data: bytes
+    answer: Callable[[UpdateReply], None]
+    proposal: Proposal | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Change:
+    """A change under way."""
+
+    request: ChangeRequest
+    answer: Callable[[ChangeReply], None]
+    begun: bool = False
+    answered: bool = False
+
+
+class ReplicatedLog:
+    """A `ServedLog` of a server of its own; `run` it beside the server, and hand it the server's `RoleChanged`."""
+
+    def __init__(
+        self,
+        server: ConsensusServer,
+        machine: ExecutedRequests,
+        now_ms: Callable[[], Milliseconds],
+        broadcast_url: str | None = None,
+        options: LogOptions | None = None,
+    ) -> None:
+        self.dropped: Counter[str] = Counter()
+        self._server = server
+        self._machine = machine
+        self._now_ms = now_ms
+        self._broadcast_url = broadcast_url
+        self._options = options or LogOptions()
+        self._updates: dict[bytes, _Update] = {}
+        self._change: _Change | None = None
+        self._changes: trio.MemorySendChannel[_Change]
+        self._changes, self._begun_changes = trio.open_memory_channel[_Change](self._options.max_updates)
+        self._term: Term | None = None
+        """The term in which this server leads."""
+        self._complete_from: Index = 0
+        """The leader's table is complete when this is applied."""
+        machine.watchers.append(self._applied)
+        self.role_changed(server.role)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Carry out changes of the members until cancelled."""
+        task_status.started()
+        async for change in self._begun_changes:
+            await self._carry_out(change)
+
+    def role_changed(self, role: RoleChanged) -> None:
+        """The server leads now, or another does."""
+        term = role.term if role.role is Role.LEADER else None
+        if term is not None and term == self._term:
+            return
+        self._end_all()
+        self._term = term
+        self._complete_from = 0 if term is None else self._server.describe().raft.last.index
+
+    def describe(self) -> LogDescription:
+        """How the log is now."""
+        description, role = self._server.describe().raft, self._server.role
+        configuration, snapshot = description.configuration, description.snapshot
+        members = dict.fromkeys((*configuration.old_voters, *configuration.voters))
+        return LogDescription(
+            is_leader=role.role is Role.LEADER,
+            leader=self._leader(),
+            peers=peers_of(tuple(members)),
+            term=description.term,
+            first_index=description.log_start.index + 1,
+            last_applied=self._machine.applied,
+            commit=self._server.commit_index,
+            last_index=description.last.index,
+            snapshot_bytes=0 if snapshot is None else snapshot.size_bytes,
+            prune_index=self._machine.prune_index,
+        )
+
+    async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
+        """Committed entries. See `ServedLog`."""
+        return await self._server.read(first, limit_entries, limit_bytes)
+
+    async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
+        """Bytes of the snapshot. See `ServedLog`."""
+        return await self._server.read_snapshot(offset, limit_bytes)
+
+    def broadcast_url(self) -> str | None:
+        """Where this peer's PUB socket is. It sends only while this peer leads, so clients ask the leader."""
+        return self._broadcast_url
+
+    def update(self, request: UpdateRequest, user: str | None, answer: Callable[[UpdateReply], None]) -> None:
+        """Have something committed. See `ServedLog`."""
+        del user
+        request_id = request.request_id
+        if self._term is None:
+            answer(UpdateRedirect(request_id, self._leader()))
+            return
+        index = self._machine.table.index_of(request_id)
+        if index is not None:
+            answer(UpdateCommitted(request_id, index))
+            return
+        under_way = self._updates.get(request_id)
+        if under_way is not None:
+            under_way.answer = answer
+            answer(UpdateAccepted(request_id))
+        elif not 0 < len(request.data) <= self._options.max_update_bytes:
+            self.dropped["update without data, or with too much"] += 1
+        elif len(self._updates) >= self._options.max_updates:
+            self.dropped["update ignored, since too many are under way"] += 1
+        elif not self._is_complete:
+            self._updates[request_id] = _Update(request.data, answer)
+            answer(UpdateAccepted(request_id))
+        else:
+            self._submit(request_id, request.data, answer)
+
+    def change(self, request: ChangeRequest, answer: Callable[[ChangeReply], None]) -> None:
+        """Change the members. See `ServedLog`."""
+        request_id, change = request.request_id, self._change
+        if self._term is None:
+            answer(ChangeRedirect(request_id, self._leader()))
+            return
+        index = self._machine.table.index_of(request_id)
+        if index is not None:
+            answer(ChangeCommitted(request_id, index))
+        elif change is not None and change.request.request_id == request_id and not change.answered:
+            change.answer = answer
+            answer(ChangeAccepted(request_id))
+        elif change is not None:
+            answer(ChangeBusy(request_id))
+        elif request_id in self._updates:
+            answer(ChangeRefused(request_id, "Error", "wrong request id log entry type"))
+        else:
+            change = _Change(request, answer)
+            refusal = self._refusal(request) if self._is_complete else None
+            if refusal is not None:
+                answer(refusal)
+                return
+            self._change = change
+            answer(ChangeAccepted(request_id))
+            if self._is_complete:
+                self._begin(change)
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether the table knows every id that this leader's log held when it became leader."""
+        return self._machine.applied >= self._complete_from
+
+    def _leader(self) -> str | None:
+        leader = self._server.role.leader
+        return leader if isinstance(leader, str) else None
+
+    def _is_expired(self, request_id: bytes) -> bool:
+        return judge(
+            request_id, self._now_ms(), self._options.window
+        ) is not Freshness.FRESH or self._machine.table.may_be_forgotten(request_id)
+
+    def _submit(self, request_id: bytes, data: bytes, answer: Callable[[UpdateReply], None]) -> None:
+        if self._is_expired(request_id):
+            answer(UpdateExpired(request_id))
+            return
+        update = self._updates[request_id] = _Update(data, answer)
+        update.proposal = self._server.submit((request_id + data,), partial(self._resolved, request_id, update))
+        if self._updates.get(request_id) is update:
+            answer(UpdateAccepted(request_id))
+
+    def _resolved(self, request_id: bytes, update: _Update, resolved: ProposalResolved) -> None:
+        if self._updates.get(request_id) is not update:
+            return
+        match resolved.outcome:
+            case Outcome.COMMITTED:
+                pass  # answered when it is applied
+            case Outcome.BUSY if update.proposal is None:
+                # Not accepted yet: a client that hears nothing repeats it later, which is what helps.
+                self.dropped["update ignored, since the server is busy"] += 1
+                del self._updates[request_id]
+            case Outcome.BUSY | Outcome.NOT_LEADER | Outcome.UNKNOWN:
+                del self._updates[request_id]
+                leader = resolved.leader if isinstance(resolved.leader, str) else None
+                update.answer(UpdateRedirect(request_id, None if resolved.outcome is Outcome.BUSY else leader))
+            case _:
+                assert_never(resolved.outcome)
+
+    def _applied(self, first: Index, entries: tuple[Entry, ...]) -> None:
+        """Answer what waited for these entries."""
+        if self._updates or self._change is not None:
+            for index, entry in enumerate(entries, first):
+                self._answer_applied(request_id_of(entry), index)
+        if self._term is not None and self._complete_from and self._is_complete:
+            self._complete_from = 0
+            self._admit_waiting()
+
+    def _answer_applied(self, request_id: bytes, index: Index) -> None:
+        update, change = self._updates.pop(request_id, None), self._change
+        if update is not None:
+            update.answer(UpdateCommitted(request_id, self._machine.table.index_of(request_id) or index))
+        elif change is not None and change.request.request_id == request_id and not change.answered:
+            change.answered = True
+            change.answer(ChangeCommitted(request_id, index))
+
+    def _admit_waiting(self) -> None:
+        """The table is complete: judge what has waited for it. What was among the older entries is answered by now."""
+        waiting = [(request_id, update) for request_id, update in self._updates.items() if update.proposal is None]
+        for request_id, update in waiting:
+            del self._updates[request_id]
+            self._submit(request_id, update.data, update.answer)
+        change = self._change
+        if change is not None and not change.begun:
+            refusal = self._refusal(change.request)
+            if change.answered or refusal is not None:
+                self._change = None
+                if refusal is not None and not change.answered:
+                    change.answer(refusal)
+            else:
+                self._begin(change)
+
+    def _end_all(self) -> None:
+        """This server does not lead, or leads anew: the next leader knows what was committed, and answers a repeat."""
+        leader = self._leader()
+        updates, self._updates = self._updates, {}
+        for request_id, update in updates.items():
+            if update.proposal is not None:
+                update.proposal.abandon()
+            update.answer(UpdateRedirect(request_id, leader))
+        change, self._change = self._change, None
+        if change is not None and not change.answered:
+            change.answered = True
+            change.answer(ChangeRedirect(change.request.request_id, leader))
+
+    def _refusal(self, request: ChangeRequest) -> ChangeReply | None:
+        """Why a change cannot begin now, in the package's order; None if it can."""
+        request_id, peers = request.request_id, request.peers
+        if self._is_expired(request_id):
+            return ChangeExpired(request_id)
+        if isinstance(peers, MalformedPeers):
+            return ChangeRefused(request_id, peers.name, peers.message)
+        configuration = self._server.describe().raft.configuration
+        if configuration.is_joint:
+            return ChangeBusy(request_id)
+        try:
+            check_change(peers, peers_of(configuration.voters))
+        except PeersError as error:
+            return ChangeRefused(request_id, error.malformed.name, error.malformed.message)
+        return None
+
+    def _begin(self, change: _Change) -> None:
+        change.begun = True
+        self._changes.send_nowait(change)
+
+    async def _carry_out(self, change: _Change) -> None:
+        peers = change.request.peers
+        if isinstance(peers, MalformedPeers):
+            return
+        resolved = await self._resolve(change, peers)
+        if resolved.outcome is ChangeOutcome.COMMITTED and resolved.position is not None:
+            with suppress(ServerStoppedError):
+                await self._server.wait_applied(resolved.position.index)
+        if self._change is change:
+            self._change = None
+            if not change.answered:
+                change.answered = True
+                change.answer(self._change_reply(change.request.request_id, resolved))
+
+    async def _resolve(self, change: _Change, peers: tuple[Peer, ...]) -> ConfigurationResolved:
+        """Have the core change the configuration; asks again while the leader's first entry is not committed."""
+        voters = tuple(Server(peer.peer_id, peer.url) for peer in peers)
+        until_s = trio.current_time() + self._options.checkpoint_ms / 1000
+        while True:
+            resolved = await self._server.change_configuration(voters, (), change.request.request_id)
+            too_early = resolved.refusal is ChangeRefusal.NO_COMMIT_IN_TERM
+            if not too_early or self._change is not change or trio.current_time() >= until_s:
+                return resolved
+            await trio.sleep(_CHECKPOINT_POLL_S)
+
+    def _change_reply(self, request_id: bytes, resolved: ConfigurationResolved) -> ChangeReply:
+        match resolved.outcome, resolved.refusal:
+            case ChangeOutcome.COMMITTED, _:
+                position = resolved.position
+                return ChangeCommitted(request_id, 0 if position is None else position.index)
+            case (ChangeOutcome.UNKNOWN, _) | (_, ChangeRefusal.NOT_LEADER | ChangeRefusal.LEADERSHIP_LOST):
+                return ChangeRedirect(request_id, self._leader())
+            case _, ChangeRefusal.BUSY | ChangeRefusal.CHANGE_UNDER_WAY | ChangeRefusal.NO_COMMIT_IN_TERM:
+                return ChangeBusy(request_id)
+            case _, refusal:
+                reason = "the members cannot change so" if refusal is None else _REFUSALS.get(refusal, refusal.value)
+                return ChangeRefused(request_id, "Error", reason)
