@@ -1,0 +1,246 @@
+"""What the clients of a ØMQ Raft server are answered: one function takes their messages, another carries the answers.
+
+    frames ─▶ decode ─┬─ RequestConfig, RequestLogInfo ───▶ answered at once from `log.describe()`, by any peer
+                      ├─ RequestBroadcastStateUrl ────────▶ `log.broadcast_url()`
+                      ├─ RequestUpdate, ConfigUpdate ─────▶ `log.update`, `log.change`: answers now and later
+                      ├─ RequestEntries ──────────────────▶ `entry_streams`
+                      ├─ a type of two bytes or more ─────▶ the service's own handler, if it has one
+                      └─ everything else is dropped and counted
+
+`receive` never raises and never waits: a socket's pump calls it with whatever a stranger sent. What is no message, is
+of another cluster, or is a message between peers gets no answer, as in the package.
+
+The log decides about an update by its request id, and remembers it. The endpoint keeps only where the answer goes: the
+identity that asked last, for a client that lost its connection repeats the request under another one. It forgets that
+with the final answer; if the client has gone, ROUTER drops the answer. So many may be under way, and so many of one
+client. A request beyond that is ignored, and its client repeats it.
+
+A list of peers that cannot be read is refused by the leader. A follower redirects first: the leader is to say what is
+wrong with the list.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, TypeVar, assert_never
+
+import trio
+
+from consensus.protocols.zmq_raft.node.entry_streams import EntryStreams, StreamOptions
+from consensus.protocols.zmq_raft.node.served_log import ServedLog
+from consensus.protocols.zmq_raft.wire.codec import decode_request, encode_reply
+from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits, ZmqRaftError
+from consensus.protocols.zmq_raft.wire.messages import (
+    AppendEntriesRpc,
+    ChangeAccepted,
+    ChangeRedirect,
+    ChangeRefused,
+    ChangeReply,
+    ChangeRequest,
+    ClientReply,
+    ClientRequest,
+    ConfigReply,
+    ConfigRequest,
+    CustomReply,
+    CustomRequest,
+    EntriesRequest,
+    InstallSnapshotRpc,
+    LogInfoReply,
+    LogInfoRequest,
+    MalformedPeers,
+    RequestId,
+    RequestVoteRpc,
+    UpdateAccepted,
+    UpdateReply,
+    UpdateRequest,
+    UrlReply,
+    UrlRequest,
+)
+
+A = TypeVar("A", UpdateReply, ChangeReply)
+CustomHandler = Callable[[CustomRequest, Callable[[CustomReply], object]], None]
+"""Takes a request of the service's own; it answers at once or later, once or several times, or never."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointOptions:
+    """Limits of one endpoint."""
+
+    wire: Limits = DEFAULT_LIMITS
+    streams: StreamOptions = field(default_factory=StreamOptions)
+    unanswered: int = 8_192
+    """Updates without a final answer; as many changes of the members beside them."""
+    unanswered_of_client: int = 1_024
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A request under way: where its answer goes."""
+
+    identity: bytes
+    answered: bool = False
+
+
+class _Unanswered(Generic[A]):
+    """The requests of one kind that have no final answer, by their ids."""
+
+    def __init__(self, options: EndpointOptions, send: Callable[[bytes, A], object]) -> None:
+        self._options = options
+        self._send: Callable[[bytes, A], object] = send
+        self._asked: dict[RequestId, _Asked] = {}
+        self._of_client: Counter[bytes] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def ask(self, request_id: RequestId, identity: bytes, ask: Callable[[Callable[[A], None]], None]) -> bool:
+        """Have the log take a request, and send its answers to `identity`; False if too many are under way."""
+        asked = self._asked.get(request_id)
+        if asked is None or asked.identity != identity:
+            if self._of_client[identity] >= self._options.unanswered_of_client:
+                return False
+            if asked is None and len(self._asked) >= self._options.unanswered:
+                return False
+            if asked is not None:
+                self._forget(request_id)
+            asked = self._asked[request_id] = _Asked(identity, answered=asked is not None)
+            self._of_client[identity] += 1
+        ask(partial(self._answer, request_id))
+        if not asked.answered and self._asked.get(request_id) is asked:
+            self._forget(request_id)
+        return True
+
+    def _answer(self, request_id: RequestId, reply: A) -> None:
+        asked = self._asked.get(request_id)
+        if asked is None:
+            return
+        asked.answered = True
+        if not isinstance(reply, UpdateAccepted | ChangeAccepted):
+            self._forget(request_id)
+        self._send(asked.identity, reply)
+
+    def _forget(self, request_id: RequestId) -> None:
+        identity = self._asked.pop(request_id).identity
+        self._of_client[identity] -= 1
+        if not self._of_client[identity]:
+            del self._of_client[identity]
+
+
+class ClientEndpoint:
+    """The clients' side of a server. `reply` sends frames to an identity, False if its queue is full."""
+
+    def __init__(
+        self,
+        log: ServedLog,
+        ident: bytes,
+        reply: Callable[[bytes, Sequence[bytes]], bool],
+        *,
+        options: EndpointOptions | None = None,
+        custom: CustomHandler | None = None,
+    ) -> None:
+        self._log = log
+        self._ident = ident
+        self._reply = reply
+        self._options = options or EndpointOptions()
+        self._custom = custom
+        self._counts: Counter[str] = Counter()
+        self._updates = _Unanswered[UpdateReply](self._options, self._send)
+        self._changes = _Unanswered[ChangeReply](self._options, self._send)
+        self._streams = EntryStreams(log, self._send, self._counts, self._options.streams)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What was not answered, and why."""
+        return self._counts
+
+    @property
+    def under_way(self) -> int:
+        """Updates and changes without a final answer, and streams of entries."""
+        return len(self._updates) + len(self._changes) + self._streams.count
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Send entries to those that ask for them, until cancelled. Everything else is answered also without it."""
+        await self._streams.run(task_status=task_status)
+
+    def receive(self, identity: bytes, frames: list[bytes], user: str | None = None) -> None:
+        """Take one message of a client, without its identity frame.
+
+        `user` is the name under which the sender's key is listed, where the socket asks for keys.
+        """
+        try:
+            request = decode_request(frames, self._options.wire)
+        except ZmqRaftError:
+            self._counts["messages that are no request"] += 1
+            return
+        if request.ident != self._ident:
+            self._counts["requests for another cluster"] += 1
+        elif isinstance(request, RequestVoteRpc | AppendEntriesRpc | InstallSnapshotRpc):
+            self._counts["messages between peers"] += 1
+        else:
+            self._take(identity, request, user)
+
+    def _take(self, identity: bytes, request: ClientRequest, user: str | None) -> None:
+        match request:
+            case ConfigRequest(request_id):
+                now = self._log.describe()
+                self._send(identity, ConfigReply(request_id, now.is_leader, now.leader, now.peers))
+            case LogInfoRequest():
+                self._send(identity, self._log_info(request))
+            case UrlRequest(request_id):
+                self._send(identity, UrlReply(request_id, self._log.broadcast_url()))
+            case UpdateRequest(request_id):
+                take = partial(self._log.update, request, user)
+                self._count_ignored("updates", taken=self._updates.ask(request_id, identity, take))
+            case ChangeRequest():
+                self._change(identity, request)
+            case EntriesRequest():
+                self._streams.ask(identity, request)
+            case CustomRequest():
+                if self._custom is None:
+                    self._counts["requests of types without a handler"] += 1
+                else:
+                    self._custom(request, partial(self._send, identity))
+            case _:
+                assert_never(request)
+
+    def _log_info(self, request: LogInfoRequest) -> LogInfoReply:
+        now = self._log.describe()
+        return LogInfoReply(
+            request.request_id,
+            now.is_leader,
+            now.leader,
+            now.term,
+            now.first_index,
+            now.last_applied,
+            now.commit,
+            now.last_index,
+            now.snapshot_bytes,
+            now.prune_index,
+        )
+
+    def _change(self, identity: bytes, request: ChangeRequest) -> None:
+        if isinstance(request.peers, MalformedPeers):
+            now, malformed = self._log.describe(), request.peers
+            if now.is_leader:
+                self._send(identity, ChangeRefused(request.request_id, malformed.name, malformed.message))
+            else:
+                self._send(identity, ChangeRedirect(request.request_id, now.leader))
+            return
+        take = partial(self._log.change, request)
+        self._count_ignored("changes", taken=self._changes.ask(request.request_id, identity, take))
+
+    def _count_ignored(self, what: str, *, taken: bool) -> None:
+        if not taken:
+            self._counts[f"{what} ignored: too many under way"] += 1
+
+    def _send(self, identity: bytes, reply: ClientReply) -> bool:
+        try:
+            frames = encode_reply(reply)
+        except ZmqRaftError:
+            self._counts["replies that the protocol has no frames for"] += 1
+            return False
+        if self._reply(identity, frames):
+            return True
+        self._counts["replies that found the queue full"] += 1
+        return False

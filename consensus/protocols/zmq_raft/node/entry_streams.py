@@ -1,0 +1,352 @@
+"""RequestEntries at a leader: the log from an index on, as messages that are sent ahead of their confirmations.
+
+    EntriesRequest ─▶ EntryStreams ─┬─ this peer does not lead ──────▶ EntriesRedirect; an open stream ends
+                                    ├─ nothing follows ──────────────▶ EntriesBatch, last and empty
+                                    └─ a stream of its own:  room ─▶ read ─▶ send ─▶ … ─▶ the end
+
+    EntriesRequest of the same client and request id: confirms the oldest message that is unconfirmed. With a count
+    of 0 it ends the stream. If it confirms anything else, messages were lost: it is a new request.
+
+A stream sends what was applied when it began, so it ends also in a log that grows. Up to five messages of 64 KiB may
+be unconfirmed; after a larger one, which holds one entry, its confirmation is awaited. Where the entries are compacted
+the snapshot's chunks come instead, two of them ahead. The stream ends with the last chunk: the client then asks, under
+the same request id, for what follows. A snapshot that is replaced meanwhile is sent anew from offset 0, and an offset
+beyond its end is answered by an empty chunk. Each chunk says which snapshot it is of, and a client must look at that.
+The last message is never confirmed, so a stream is done when that is the only one.
+
+A stream whose client confirms nothing for five seconds ends. Messages are not kept here: a client that lost one asks
+again from there. But they may lie in the socket's queues, and the high watermark of 8,000 streams with five messages
+each would be 2.5 GiB. So all streams share a budget of bytes, and each reserves the bytes of a message before it reads
+the message. What is unconfirmed exceeds the budget at most by the messages of all reads at once, which may hold an
+entry of 10 MiB each. While a stream waits for the budget, new requests are ignored, as beyond the high watermark: their
+clients repeat them. The budget believes confirmations: what a client confirms and has not read is bounded by the
+socket's own high watermark.
+"""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+import trio
+
+from consensus.core.model import Index, LogId
+from consensus.protocols.zmq_raft.node.served_log import ServedLog
+from consensus.protocols.zmq_raft.wire.messages import (
+    EntriesBatch,
+    EntriesRedirect,
+    EntriesReply,
+    EntriesRequest,
+    RequestId,
+    SnapshotPiece,
+)
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+
+T = TypeVar("T")
+
+_RETRY_S: Final = 0.05
+"""Until a busy log is asked again."""
+_FRAME_BYTES: Final = 64
+"""What a frame takes in ØMQ's queues beside its data."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Limits of all streams. The defaults are those of the text, as far as it has them."""
+
+    messages_ahead: int = 5
+    chunks_ahead: int = 2
+    message_bytes: int = 64 * 1024
+    message_entries: int = 4096
+    unconfirmed_s: float = 5.0
+    high_watermark: int = 8_000
+    """Streams at once, those that are just ending among them."""
+    streams_of_client: int = 64
+    budget_bytes: int = 64 * 1024 * 1024
+    """Of messages that are unconfirmed or being read, of all streams."""
+    reads_at_once: int = 8
+    """Fewer than the reads that a server permits, which other readers need too."""
+
+
+class _Budget:
+    """Bytes that all streams share. They are given in the order of asking."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._waiting: OrderedDict[trio.Event, int] = OrderedDict()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether a stream waits."""
+        return bool(self._waiting)
+
+    async def reserve(self, size_bytes: int) -> None:
+        """Take so many bytes, at once or as soon as they are free."""
+        if not self._waiting and self._fits(size_bytes):
+            self.used_bytes += size_bytes
+            return
+        granted = trio.Event()
+        self._waiting[granted] = size_bytes
+        try:
+            await granted.wait()
+        except trio.Cancelled:
+            if self._waiting.pop(granted, None) is None:
+                self.change(-size_bytes)
+            raise
+
+    def change(self, size_bytes: int) -> None:
+        """Give bytes back; or take more, beyond the limit, for what turned out to be larger than was reserved."""
+        self.used_bytes += size_bytes
+        while self._waiting and self._fits(next(iter(self._waiting.values()))):
+            granted, wanted_bytes = self._waiting.popitem(last=False)
+            self.used_bytes += wanted_bytes
+            granted.set()
+
+    def _fits(self, size_bytes: int) -> bool:
+        return not self.used_bytes or self.used_bytes + size_bytes <= self._limit_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Unconfirmed:
+    """A message that was sent, and what the request that confirms it has."""
+
+    previous_index: Index
+    snapshot_offset: int | None
+    size_bytes: int
+    is_large: bool = False
+
+    def is_confirmed_by(self, request: EntriesRequest) -> bool:
+        """Whether that request confirms this message. The offset is optional, and has no meaning for entries."""
+        return request.previous_index == self.previous_index and (
+            self.snapshot_offset is None or request.snapshot_offset in {None, self.snapshot_offset}
+        )
+
+
+class EntryStream:
+    """The answer to one request."""
+
+    def __init__(
+        self, streams: "EntryStreams", request: EntriesRequest, last: Index, answer: Callable[[EntriesReply], bool]
+    ) -> None:
+        self._streams = streams
+        self._options = streams.options
+        self._request = request
+        self._answer = answer
+        self._position = request.previous_index
+        self._last = last
+        self._unconfirmed: deque[_Unconfirmed] = deque()
+        self._has_sent = False
+        self._held_bytes = 0
+        self._life = trio.CancelScope(deadline=trio.current_time() + self._options.unconfirmed_s)
+        self._news = trio.lowlevel.ParkingLot()
+
+    @property
+    def expired(self) -> bool:
+        """Whether the client confirmed nothing for too long."""
+        return self._life.cancelled_caught and trio.current_time() >= self._life.deadline
+
+    def end(self) -> None:
+        """Send nothing more."""
+        self._life.deadline = float("inf")
+        self._life.cancel()
+
+    def confirm(self, request: EntriesRequest) -> bool:
+        """Take a further request of this stream's client; False if this stream cannot go on with it."""
+        if request.count == 0:
+            self.end()
+            return True
+        if self._life.cancel_called:
+            return False
+        if not self._has_sent and request == self._request:
+            # The client repeats what is still being read.
+            self._refresh()
+            return True
+        if not self._unconfirmed or not self._unconfirmed[0].is_confirmed_by(request):
+            return False
+        self._hold(-self._unconfirmed.popleft().size_bytes)
+        self._refresh()
+        self._news.unpark_all()
+        return True
+
+    async def run(self, *, compacted: bool) -> None:
+        """Send until the end, until the client stops or confirms nothing, or until this peer no longer leads."""
+        try:
+            with suppress(ServerStoppedError), self._life:
+                if compacted:
+                    await self._send_snapshot(self._request.snapshot_offset or 0)
+                elif not await self._send_entries():
+                    await self._send_snapshot(0)
+                while len(self._unconfirmed) > 1:
+                    await self._news.park()
+        finally:
+            self._hold(-self._held_bytes)
+
+    async def _send_entries(self) -> bool:
+        """Send all entries; False if the next ones are compacted."""
+        log, options = self._streams.log, self._options
+        while self._position < self._last:
+            await self._room(options.messages_ahead)
+            count = min(self._last - self._position, options.message_entries)
+            entries = await self._read(partial(log.read, self._position + 1, count, options.message_bytes))
+            if not entries:
+                self._hold(-options.message_bytes)
+                return False
+            self._position += len(entries)
+            batch = EntriesBatch(self._request.request_id, self._position == self._last, self._position, entries)
+            size_bytes = sum(len(entry.data) + _FRAME_BYTES for entry in entries)
+            is_large = len(entries) == 1 and size_bytes > options.message_bytes
+            self._send(batch, _Unconfirmed(self._position, None, size_bytes, is_large))
+        return True
+
+    async def _send_snapshot(self, offset: int) -> None:
+        """Send the stored snapshot from `offset` on."""
+        log, options = self._streams.log, self._options
+        sent: LogId | None = None
+        while True:
+            await self._room(options.chunks_ahead)
+            chunk = await self._read(partial(log.read_snapshot, offset, options.message_bytes))
+            if chunk is None or chunk.last.index <= self._position:
+                # The log was compacted a moment ago.
+                self._hold(-options.message_bytes)
+                await trio.sleep(_RETRY_S)
+                continue
+            if sent not in {None, chunk.last}:
+                self._hold(-options.message_bytes)
+                sent, offset = None, 0
+                continue
+            sent, offset = chunk.last, chunk.offset + len(chunk.data)
+            place = (chunk.last.index, chunk.last.term, chunk.offset, chunk.total_bytes)
+            self._send(
+                SnapshotPiece(self._request.request_id, *place, chunk.data),
+                _Unconfirmed(self._position, offset, len(chunk.data)),
+            )
+            if offset == chunk.total_bytes:
+                return
+
+    async def _room(self, ahead: int) -> None:
+        """Wait until one more message may be unconfirmed."""
+        while len(self._unconfirmed) >= ahead or any(message.is_large for message in self._unconfirmed):
+            await self._news.park()
+
+    async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Reserve the bytes of a message, and read it.
+
+        Both within the limit of reads, so only so many can turn out to be larger than what was reserved.
+        """
+        while True:
+            async with self._streams.reads:
+                await self._streams.budget.reserve(self._options.message_bytes)
+                self._held_bytes += self._options.message_bytes
+                try:
+                    return await read()
+                except ServerBusyError:
+                    self._hold(-self._options.message_bytes)
+            await trio.sleep(_RETRY_S)
+
+    def _send(self, reply: EntriesReply, message: _Unconfirmed) -> None:
+        """Send a message whose bytes were reserved, if this peer still leads and the client's queue has room."""
+        self._hold(message.size_bytes - self._options.message_bytes)
+        description = self._streams.log.describe()
+        if not description.is_leader:
+            self._answer(EntriesRedirect(self._request.request_id, description.leader))
+            self.end()
+        elif self._answer(reply):
+            self._has_sent = True
+            self._unconfirmed.append(message)
+        else:
+            self.end()
+
+    def _hold(self, more_bytes: int) -> None:
+        self._held_bytes += more_bytes
+        self._streams.budget.change(more_bytes)
+
+    def _refresh(self) -> None:
+        self._life.deadline = trio.current_time() + self._options.unconfirmed_s
+
+
+class EntryStreams:
+    """All streams of one endpoint. `answer` sends a reply to an identity, False if that has no room for it."""
+
+    def __init__(
+        self,
+        log: ServedLog,
+        answer: Callable[[bytes, EntriesReply], bool],
+        counts: Counter[str],
+        options: StreamOptions,
+    ) -> None:
+        self.log = log
+        self.options = options
+        self.budget = _Budget(options.budget_bytes)
+        self.reads = trio.CapacityLimiter(options.reads_at_once)
+        self._answer = answer
+        self._counts = counts
+        self._streams: dict[tuple[bytes, RequestId], EntryStream] = {}
+        self._of_client: Counter[bytes] = Counter()
+        self._running = 0
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are, those that are just ending among them."""
+        return self._running
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Send until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    def ask(self, identity: bytes, request: EntriesRequest) -> None:
+        """Take a request, whether it begins a stream or belongs to one."""
+        description = self.log.describe()
+        stream = self._streams.get((identity, request.request_id))
+        if stream is not None:
+            if description.is_leader and stream.confirm(request):
+                return
+            stream.end()
+        if not description.is_leader:
+            self._answer(identity, EntriesRedirect(request.request_id, description.leader))
+        elif request.count == 0:
+            pass  # a stop that came after the end
+        elif request.previous_index >= description.last_applied:
+            self._answer(identity, EntriesBatch(request.request_id, is_last=True, last_index=description.last_applied))
+        else:
+            limit = description.last_applied
+            last = limit if request.count is None else min(limit, request.previous_index + request.count)
+            self._begin(identity, request, last, compacted=request.previous_index + 1 < description.first_index)
+
+    def _begin(self, identity: bytes, request: EntriesRequest, last: Index, *, compacted: bool) -> None:
+        if self._nursery is None:
+            self._counts["requests for entries ignored: not running"] += 1
+        elif self._running >= self.options.high_watermark:
+            self._counts["requests for entries ignored: high watermark"] += 1
+        elif self._of_client[identity] >= self.options.streams_of_client:
+            self._counts["requests for entries ignored: too many of one client"] += 1
+        elif self.budget.exhausted:
+            self._counts["requests for entries ignored: unconfirmed bytes"] += 1
+        else:
+            stream = EntryStream(self, request, last, lambda reply: self._answer(identity, reply))
+            self._streams[identity, request.request_id] = stream
+            self._running += 1
+            self._of_client[identity] += 1
+            self._nursery.start_soon(self._run, identity, request.request_id, stream, compacted)
+
+    async def _run(self, identity: bytes, request_id: RequestId, stream: EntryStream, compacted: bool) -> None:  # noqa: FBT001 - start_soon passes positions
+        try:
+            await stream.run(compacted=compacted)
+        finally:
+            if self._streams.get((identity, request_id)) is stream:
+                del self._streams[identity, request_id]
+            self._running -= 1
+            self._of_client[identity] -= 1
+            if not self._of_client[identity]:
+                del self._of_client[identity]
+        if stream.expired:
+            self._counts["streams of entries that expired"] += 1

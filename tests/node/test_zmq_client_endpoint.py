@@ -1,0 +1,268 @@
+"""What clients of ØMQ Raft are answered: what the package answered, and nothing to what is no request of theirs."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random, randrange
+from typing import Any, Final
+
+import pytest
+import trio
+import trio.testing
+
+from consensus.protocols.zmq_raft.node.client_endpoint import EndpointOptions
+from consensus.protocols.zmq_raft.wire.codec import encode_request
+from consensus.protocols.zmq_raft.wire.entries import read_entries
+from consensus.protocols.zmq_raft.wire.messages import (
+    AppendEntriesRpc,
+    ChangeAccepted,
+    ChangeCommitted,
+    ChangeRedirect,
+    ChangeRequest,
+    ConfigReply,
+    ConfigRequest,
+    CustomReply,
+    CustomRequest,
+    InstallSnapshotRpc,
+    LogInfoReply,
+    LogInfoRequest,
+    Peer,
+    RequestVoteRpc,
+    UpdateAccepted,
+    UpdateCommitted,
+    UpdateExpired,
+    UpdateRedirect,
+    UpdateReply,
+    UpdateRequest,
+    UrlReply,
+    UrlRequest,
+)
+from consensus.server.errors import ServerStoppedError
+from tests.node.zmq_served_log import CLIENT, IDENT, PEERS, FakeLog, Stage, serving, update_entry
+
+VECTORS: Final = json.loads((Path(__file__).parents[1] / "vectors" / "zmq-raft.json").read_text(encoding="utf-8"))
+RECORDED: Final[list[dict[str, Any]]] = VECTORS["client_requests"]
+LOG: Final = next(vector for vector in RECORDED if vector["name"] == "RequestEntries from 0, no count")
+SEVENTH: Final = bytes.fromhex("6b00e10a010203781dca2c9b")
+REQUEST_ID: Final = b"id-of-12-byt"
+UPDATE: Final = UpdateRequest(REQUEST_ID, b"", b"data")
+CHANGE: Final = ChangeRequest(REQUEST_ID, b"", (*PEERS, Peer("4", "tcp://127.0.0.1:8347")))
+
+
+def recorded_log(name: str) -> FakeLog:
+    """The log of the recorded run, as the peer had it that was asked."""
+    entries = read_entries([bytes.fromhex(frame) for frame in LOG["responses"][0][4:]])
+
+    def update(request: UpdateRequest) -> UpdateReply:
+        if not log.is_leader:
+            return UpdateRedirect(request.request_id, log.leader)
+        known = [entry.data[:12] for entry in log.entries]
+        if request.request_id in known:
+            return UpdateCommitted(request.request_id, known.index(request.request_id) + 1)
+        return UpdateExpired(request.request_id)
+
+    log = FakeLog(list(entries[:6] if "LogInfo" in name else entries), is_leader="follower" not in name)
+    log.first_update_answer = update
+    log.first_change_answer = lambda request: ChangeRedirect(request.request_id, log.leader)
+    return log
+
+
+@pytest.mark.parametrize("vector", [pytest.param(vector, id=vector["name"]) for vector in RECORDED])
+async def test_a_recorded_request_is_answered_as_the_package_answered_it(vector: dict[str, Any]) -> None:
+    async with serving(recorded_log(vector["name"])) as stage:
+        stage.endpoint.receive(CLIENT, [bytes.fromhex(frame) for frame in vector["request"]])
+        await trio.testing.wait_all_tasks_blocked()
+        assert [[frame.hex() for frame in frames] for to, frames in stage.sent if to == CLIENT] == vector["responses"]
+        assert stage.endpoint.under_way == 0
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_configuration_and_log_are_told_by_any_peer(*, is_leader: bool) -> None:
+    stage = Stage(FakeLog([update_entry(1)], is_leader=is_leader))
+    stage.ask(ConfigRequest(b"\x01", b""))
+    stage.ask(LogInfoRequest(b"\x02", b""))
+    assert stage.replies() == [
+        ConfigReply(b"\x01", is_leader, "2", PEERS),
+        LogInfoReply(b"\x02", is_leader, "2", 1, 1, 1, 1, 1, 0, 0),
+    ]
+
+
+def test_the_url_of_broadcasts_is_told_if_there_is_one() -> None:
+    log = FakeLog()
+    stage = Stage(log)
+    stage.ask(UrlRequest(b"\x01", b""))
+    log.url = None
+    stage.ask(UrlRequest(b"\x01", b""))
+    assert stage.replies() == [UrlReply(b"\x01", "tcp://127.0.0.1:8048"), UrlReply(b"\x01", None)]
+
+
+def test_an_update_is_answered_now_and_when_it_is_committed() -> None:
+    log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
+    stage = Stage(log)
+    stage.ask(UPDATE, user="alice")
+    assert stage.replies() == [UpdateAccepted(REQUEST_ID)]
+    (taken,) = log.updates
+    assert (taken.request, taken.user) == (UpdateRequest(REQUEST_ID, IDENT, b"data"), "alice")
+    assert stage.endpoint.under_way == 1
+    taken.answer(UpdateCommitted(REQUEST_ID, 8))
+    assert stage.replies() == [UpdateCommitted(REQUEST_ID, 8)]
+    assert stage.endpoint.under_way == 0
+
+
+@pytest.mark.parametrize("final", [UpdateRedirect(REQUEST_ID, None), UpdateExpired(REQUEST_ID)])
+def test_an_update_that_is_refused_at_once_leaves_nothing(final: UpdateReply) -> None:
+    stage = Stage(FakeLog(first_update_answer=lambda _: final))
+    stage.ask(UPDATE)
+    assert stage.replies() == [final]
+    assert stage.endpoint.under_way == 0
+
+
+def test_an_update_that_the_log_ignores_leaves_nothing() -> None:
+    stage = Stage(FakeLog())
+    stage.ask(UPDATE)
+    assert stage.replies() == []
+    assert stage.endpoint.under_way == 0
+
+
+def test_a_repeated_update_is_answered_once_where_it_came_from_last() -> None:
+    log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
+    stage = Stage(log)
+    stage.ask(UPDATE)
+    stage.ask(UPDATE)
+    stage.ask(UPDATE, identity=b"reconnected")
+    assert stage.replies() == [UpdateAccepted(REQUEST_ID)] * 2
+    assert stage.endpoint.under_way == 1
+    for taken in log.updates:
+        taken.answer(UpdateCommitted(REQUEST_ID, 8))
+    assert stage.replies() == []
+    assert stage.replies(b"reconnected") == [UpdateAccepted(REQUEST_ID), UpdateCommitted(REQUEST_ID, 8)]
+    assert stage.endpoint.under_way == 0
+
+
+def test_a_repetition_that_the_log_ignores_does_not_take_the_answer_away() -> None:
+    log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
+    stage = Stage(log)
+    stage.ask(UPDATE)
+    log.first_update_answer = None
+    stage.ask(UPDATE)
+    log.updates[0].answer(UpdateCommitted(REQUEST_ID, 8))
+    assert stage.replies() == [UpdateAccepted(REQUEST_ID), UpdateCommitted(REQUEST_ID, 8)]
+
+
+def test_a_change_is_answered_now_and_when_it_is_committed_also_beside_an_update_of_the_same_id() -> None:
+    log = FakeLog(
+        first_update_answer=lambda request: UpdateAccepted(request.request_id),
+        first_change_answer=lambda request: ChangeAccepted(request.request_id),
+    )
+    stage = Stage(log)
+    stage.ask(UPDATE, identity=b"other")
+    stage.ask(CHANGE)
+    assert stage.endpoint.under_way == 2
+    (taken,) = log.changes
+    assert taken.request == ChangeRequest(REQUEST_ID, IDENT, CHANGE.peers)
+    taken.answer(ChangeCommitted(REQUEST_ID, 9))
+    assert stage.replies() == [ChangeAccepted(REQUEST_ID), ChangeCommitted(REQUEST_ID, 9)]
+    assert stage.endpoint.under_way == 1
+
+
+@pytest.mark.parametrize(("is_leader", "status"), [(True, b"\x02"), (False, b"\x00")])
+def test_a_list_of_peers_that_cannot_be_is_refused_by_the_leader_only(*, is_leader: bool, status: bytes) -> None:
+    log = FakeLog(is_leader=is_leader)
+    stage = Stage(log)
+    stage.endpoint.receive(CLIENT, [REQUEST_ID, b"&", IDENT, b"\xa1x"])
+    ((_, frames),) = stage.sent
+    assert frames[:2] == [REQUEST_ID, status]
+    assert log.changes == []
+
+
+def test_updates_under_way_are_limited_and_those_beyond_are_ignored() -> None:
+    log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
+    stage = Stage(log, EndpointOptions(unanswered=3, unanswered_of_client=2))
+    for number, identity in enumerate((b"1", b"1", b"1", b"2", b"2")):
+        stage.ask(UpdateRequest(b"%012d" % number, b"", b"x"), identity)
+    assert [taken.request.request_id for taken in log.updates] == [b"%012d" % number for number in (0, 1, 3)]
+    assert stage.endpoint.counts == {"updates ignored: too many under way": 2}
+    # One that is under way may be repeated; when it is answered there is room for another.
+    stage.ask(UpdateRequest(b"%012d" % 0, b"", b"x"), b"1")
+    assert len(log.updates) == 4
+    log.updates[0].answer(UpdateCommitted(b"%012d" % 0, 1))
+    stage.ask(UpdateRequest(b"%012d" % 5, b"", b"x"), b"1")
+    assert stage.endpoint.under_way == 3
+
+
+def test_a_type_of_two_bytes_is_for_the_service_if_it_takes_any() -> None:
+    def echo(request: CustomRequest, answer: Callable[[CustomReply], object]) -> None:
+        answer(CustomReply(request.request_id, (request.message_type, *request.frames)))
+
+    request = CustomRequest(b"\x01", b"get", b"", (b"key",))
+    stage = Stage(FakeLog(), custom=echo)
+    stage.ask(request)
+    assert stage.replies() == [CustomReply(b"\x01", (b"get", b"key"))]
+    without = Stage(FakeLog())
+    without.ask(request)
+    assert without.sent == []
+    assert without.endpoint.counts == {"requests of types without a handler": 1}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        RequestVoteRpc(1, IDENT, "1", 1, 1, 1),
+        AppendEntriesRpc(1, IDENT, "1", 1, 1, 1, 1),
+        InstallSnapshotRpc(1, IDENT, "1", 1, 1, 1, 0, 1, b"x"),
+    ],
+)
+def test_messages_between_peers_get_no_answer_here(
+    message: RequestVoteRpc | AppendEntriesRpc | InstallSnapshotRpc,
+) -> None:
+    stage = Stage(FakeLog())
+    stage.endpoint.receive(CLIENT, encode_request(message))
+    assert stage.sent == []
+    assert stage.endpoint.counts == {"messages between peers": 1}
+
+
+def test_what_the_protocol_has_no_frames_for_is_not_sent() -> None:
+    log = FakeLog(leader="x" * 1_000)
+    stage = Stage(log)
+    stage.ask(ConfigRequest(b"\x01", b""))
+    assert stage.sent == []
+    assert stage.endpoint.counts == {"replies that the protocol has no frames for": 1}
+
+
+async def test_a_log_that_has_stopped_ends_a_stream_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stopped(*_: int) -> None:
+        await trio.lowlevel.checkpoint()
+        raise ServerStoppedError("stopped")
+
+    log = FakeLog([update_entry(1)])
+    monkeypatch.setattr(log, "read", stopped)
+    async with serving(log) as stage:
+        stage.endpoint.receive(CLIENT, [b"\x01", b"<", IDENT, b"\x00"])
+        await trio.testing.wait_all_tasks_blocked()
+        assert stage.sent == []
+
+
+def rubbish(random: Random) -> list[bytes]:
+    """Frames that are nearly a request, but never one."""
+    frames = [random.randbytes(random.randrange(0, 20)) for _ in range(random.randrange(0, 8))]
+    match random.randrange(4):
+        case 0:
+            return frames
+        case 1:
+            return [b"\x01", random.randbytes(1), b"another cluster", *frames]
+        case 2:
+            return [b"\x01", random.choice((b"", b"!", b"?", b"+", b"$")), IDENT, *frames]
+        case _:
+            return [random.randbytes(13), random.choice((b"^", b"=", b"&", b"<", b"%", b"*")), IDENT, *frames]
+
+
+def test_a_flood_of_rubbish_gets_no_answer_and_leaves_nothing() -> None:
+    seed = randrange(2**32)
+    random = Random(seed)
+    log = FakeLog([update_entry(1)])
+    stage = Stage(log)
+    for _ in range(5_000):
+        stage.endpoint.receive(random.randbytes(5), rubbish(random))
+    assert stage.sent == [], f"seed {seed}"
+    assert (log.updates, log.changes, stage.endpoint.under_way) == ([], [], 0), f"seed {seed}"
+    assert sum(stage.endpoint.counts.values()) == 5_000

@@ -1,0 +1,178 @@
+"""A log that clients of ØMQ Raft are answered from, for tests: its content is set by hand, and nothing decides."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import trio
+import trio.testing
+
+from consensus.core.model import Entry, Index, LogId
+from consensus.protocols.zmq_raft.node.client_endpoint import ClientEndpoint, CustomHandler, EndpointOptions
+from consensus.protocols.zmq_raft.node.served_log import LogDescription
+from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request
+from consensus.protocols.zmq_raft.wire.messages import (
+    ChangeReply,
+    ChangeRequest,
+    ClientReply,
+    ClientRequest,
+    Peer,
+    UpdateReply,
+    UpdateRequest,
+)
+from consensus.server.errors import ServerBusyError
+from consensus.server.log_stream import SnapshotChunk
+
+IDENT = b"testcluster"
+PEERS = tuple(Peer(name, f"tcp://127.0.0.1:{port}") for name, port in (("1", 8047), ("2", 8147), ("3", 8247)))
+CLIENT = b"\x00c1"
+
+
+def update_entry(number: int, size: int = 1) -> Entry:
+    """The entry of an update; `size` is that of its payload."""
+    return Entry.command(1, b"%012d" % number + b"x" * size)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An update or a change that the log was asked for."""
+
+    request: UpdateRequest | ChangeRequest
+    user: str | None
+    answer: Callable[[Any], None]
+    """Takes the replies to its request."""
+
+
+@dataclass
+class FakeLog:
+    """Entries from `first_index` on, before them a snapshot. Updates and changes are kept until a test answers them."""
+
+    entries: list[Entry] = field(default_factory=list)
+    first_index: Index = 1
+    snapshot: tuple[LogId, bytes] | None = None
+    is_leader: bool = True
+    leader: str | None = "2"
+    url: str | None = "tcp://127.0.0.1:8048"
+    first_update_answer: Callable[[UpdateRequest], UpdateReply] | None = None
+    first_change_answer: Callable[[ChangeRequest], ChangeReply] | None = None
+    updates: list[Taken] = field(default_factory=list)
+    changes: list[Taken] = field(default_factory=list)
+    reads: list[Index] = field(default_factory=list)
+    """First indexes of the entries that were read."""
+    offsets: list[int] = field(default_factory=list)
+    """Offsets at which the snapshot was read."""
+    busy: int = 0
+    """So many reads are refused."""
+    open_for_reads: trio.Event | None = None
+    """Reads wait for this."""
+
+    @property
+    def last_index(self) -> Index:
+        """What the log ends at; all of it is applied."""
+        return self.first_index + len(self.entries) - 1
+
+    def describe(self) -> LogDescription:
+        """As it was set."""
+        last, size = self.last_index, len(self.snapshot[1]) if self.snapshot else 0
+        return LogDescription(self.is_leader, self.leader, PEERS, 1, self.first_index, last, last, last, size, 0)
+
+    async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
+        """Entries that are kept."""
+        await self._wait()
+        self.reads.append(first)
+        found: list[Entry] = []
+        for entry in self.entries[first - self.first_index :] if first >= self.first_index else ():
+            limit_bytes -= len(entry.data)
+            if len(found) == limit_entries or (found and limit_bytes < 0):
+                break
+            found.append(entry)
+        return tuple(found)
+
+    async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
+        """Bytes of the snapshot."""
+        await self._wait()
+        self.offsets.append(offset)
+        if self.snapshot is None:
+            return None
+        last, data = self.snapshot
+        start = min(offset, len(data))
+        return SnapshotChunk(last, len(data), start, data[start : start + limit_bytes])
+
+    def update(self, request: UpdateRequest, user: str | None, answer: Callable[[UpdateReply], None]) -> None:
+        """Keep the request, with the first answer if there is one."""
+        self.updates.append(Taken(request, user, answer))
+        if self.first_update_answer is not None:
+            answer(self.first_update_answer(request))
+
+    def change(self, request: ChangeRequest, answer: Callable[[ChangeReply], None]) -> None:
+        """Keep the request, with the first answer if there is one."""
+        self.changes.append(Taken(request, None, answer))
+        if self.first_change_answer is not None:
+            answer(self.first_change_answer(request))
+
+    def broadcast_url(self) -> str | None:
+        """As it was set."""
+        return self.url
+
+    def compact(self, upto: Index, state: bytes) -> None:
+        """A snapshot replaces the entries up to `upto`."""
+        self.entries = self.entries[upto + 1 - self.first_index :]
+        self.first_index = upto + 1
+        self.snapshot = LogId(upto, 1), state
+
+    async def _wait(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.open_for_reads is not None:
+            await self.open_for_reads.wait()
+        if self.busy:
+            self.busy -= 1
+            raise ServerBusyError("busy")
+
+
+class Stage:
+    """An endpoint over a fake log, and what it sent."""
+
+    def __init__(
+        self, log: FakeLog, options: EndpointOptions | None = None, custom: CustomHandler | None = None
+    ) -> None:
+        self.log = log
+        self.sent: list[tuple[bytes, list[bytes]]] = []
+        self.has_room = True
+        self.endpoint = ClientEndpoint(log, IDENT, self._reply, options=options, custom=custom)
+        self._asked: dict[tuple[bytes, bytes], type[ClientRequest]] = {}
+
+    def _reply(self, identity: bytes, frames: object) -> bool:
+        assert isinstance(frames, list)
+        if self.has_room:
+            self.sent.append((identity, frames))
+        return self.has_room
+
+    def ask(self, request: ClientRequest, identity: bytes = CLIENT, user: str | None = None) -> None:
+        """Send a request as a client does."""
+        self._asked[identity, request.request_id] = type(request)
+        self.endpoint.receive(identity, encode_request(replace(request, ident=IDENT)), user)
+
+    def replies(self, identity: bytes = CLIENT) -> list[ClientReply]:
+        """What the client was sent since the last call."""
+        mine = [frames for to, frames in self.sent if to == identity]
+        self.sent = [(to, frames) for to, frames in self.sent if to != identity]
+        return [decode_reply(self._asked[identity, frames[0]], frames) for frames in mine]
+
+    async def answer(self, *requests: ClientRequest, identity: bytes = CLIENT) -> list[ClientReply]:
+        """Send requests, and return what the client is sent until nothing more happens."""
+        for request in requests:
+            self.ask(request, identity)
+        await trio.testing.wait_all_tasks_blocked()
+        return self.replies(identity)
+
+
+@asynccontextmanager
+async def serving(log: FakeLog, options: EndpointOptions | None = None) -> AsyncIterator[Stage]:
+    """An endpoint that runs. At its end nothing may be left."""
+    stage = Stage(log, options)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(stage.endpoint.run)
+        yield stage
+        nursery.cancel_scope.cancel()
+    assert stage.endpoint.under_way == 0
