@@ -144,7 +144,7 @@ bench: $(VENV)/bench.stamp
 # Raft under faults. ARGS="gossip-fuzz --count 1000000", ARGS="gossip-experiments lifeguard",
 # ARGS="meta-lease-set-fuzz --count 500000", ARGS="i2cp-fuzz --count 500000",
 # ARGS="garlic-farm-fuzz --count 500000", ARGS="entry-fuzz --count 500000", ARGS="garlic-farm-joins",
-# ARGS="log-time --seeds 1000": the others.
+# ARGS="zmq-raft-fuzz --count 500000", ARGS="log-time --seeds 1000": the others.
 simulate: $(VENV)/all.stamp
 	$(BIN)/python -m tests.simulation $(ARGS)
 

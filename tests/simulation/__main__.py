@@ -1,7 +1,8 @@
 """`python -m tests.simulation NAME …`; `--help` after a name.
 
 NAME is consensus (which may be left out), consensus-mutants, gossip-fuzz,
-gossip-experiments, meta-lease-set-fuzz, garlic-farm-fuzz, entry-fuzz, i2cp-fuzz, log-time or garlic-farm-joins.
+gossip-experiments, meta-lease-set-fuzz, garlic-farm-fuzz, entry-fuzz, i2cp-fuzz,
+zmq-raft-fuzz, log-time or garlic-farm-joins.
 """
 
 import sys
@@ -14,6 +15,7 @@ from tests.simulation import (
     i2cp_fuzz,
     log_time_clocks,
     meta_lease_set_fuzz,
+    zmq_raft_fuzz,
 )
 from tests.simulation.consensus import command
 from tests.simulation.gossip_experiments import command as gossip_experiments
@@ -33,6 +35,8 @@ if arguments[:1] == ["garlic-farm-joins"]:
     sys.exit(garlic_farm_joins.main(arguments[1:]))
 if arguments[:1] == ["i2cp-fuzz"]:
     sys.exit(i2cp_fuzz.main(arguments[1:]))
+if arguments[:1] == ["zmq-raft-fuzz"]:
+    sys.exit(zmq_raft_fuzz.main(arguments[1:]))
 if arguments[:1] == ["log-time"]:
     sys.exit(log_time_clocks.main(arguments[1:]))
 if arguments[:1] == ["consensus-mutants"]:

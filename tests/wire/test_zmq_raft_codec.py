@@ -1,17 +1,42 @@
-"""The frames of ØMQ Raft as its text gives them, and what the codec refuses."""
+"""The frames of ØMQ Raft as its text gives them, what the codec refuses, and that all messages go there and back."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields, replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from consensus.core.entry_data import configuration_entry, configuration_head, no_op_entry
-from consensus.core.model import Entry, EntryKind, NoOp
-from consensus.protocols.zmq_raft.wire.entries import configuration_of, entry_frame, read_entry
+from consensus.core.model import Configuration, Entry, EntryKind, NoOp, Server
+from consensus.protocols.zmq_raft.wire import messages as wire
+from consensus.protocols.zmq_raft.wire.codec import (
+    decode_broadcast,
+    decode_reply,
+    decode_request,
+    encode_broadcast,
+    encode_reply,
+    encode_request,
+)
+from consensus.protocols.zmq_raft.wire.entries import (
+    configuration_of,
+    entry_frame,
+    entry_frames,
+    read_entries,
+    read_entry,
+    state_frame,
+)
 from consensus.protocols.zmq_raft.wire.frames import (
+    DEFAULT_LIMITS,
     MAX_UINT,
+    Limits,
     ZmqRaftError,
     bool_frame,
     json_frame,
     read_bool,
     read_json,
+    read_nuint,
     read_uint,
     string_frame,
     uint_frame,
@@ -19,7 +44,42 @@ from consensus.protocols.zmq_raft.wire.frames import (
 from consensus.protocols.zmq_raft.wire.messages import Peer
 
 REQUEST_ID = bytes.fromhex("5956dc8826f27e10dcccab20")
+IDENT = b"testcluster"
 PEERS = (Peer("1", "tcp://127.0.0.1:8047"), Peer("2", "tcp://127.0.0.1:8147"))
+UPDATE = Entry(42, EntryKind.COMMAND, REQUEST_ID + b"foo")
+CHECKPOINT = no_op_entry(43, NoOp())
+JOINT = configuration_entry(7, configuration_of(PEERS, PEERS[:1]), REQUEST_ID)
+FINAL = configuration_entry(7, configuration_of(PEERS))
+
+REQUIRED_OF_REQUESTS = (
+    (wire.RequestVoteRpc(1, IDENT, "1", 2, 3, 2), 7),
+    (wire.AppendEntriesRpc(1, IDENT, "1", 50, 3, 2, 3, (UPDATE, JOINT, CHECKPOINT)), 8),
+    (wire.InstallSnapshotRpc(1, IDENT, "1", 2, 3, 2, 0, 5, b"image"), 10),
+    (wire.ConfigRequest(b"\x01", IDENT), 3),
+    (wire.UpdateRequest(REQUEST_ID, IDENT, b"data"), 4),
+    (wire.ChangeRequest(REQUEST_ID, IDENT, PEERS), 4),
+    (wire.EntriesRequest(b"\x01", IDENT, 5, 6, 7), 4),
+    (wire.LogInfoRequest(b"\x01", IDENT), 3),
+    (wire.UrlRequest(b"\x01", IDENT), 3),
+    (wire.CustomRequest(b"\x01", b"my", IDENT, (b"frame",)), 3),
+)
+"""Of each type a request, and how many frames it must have."""
+REQUIRED_OF_REPLIES: tuple[tuple[type[wire.Request], wire.Reply, int], ...] = (
+    (wire.RequestVoteRpc, wire.RequestVoteResponse(1, 2, granted=True), 3),
+    (wire.AppendEntriesRpc, wire.AppendEntriesResponse(1, 2, success=False, conflict_index=3), 3),
+    (wire.InstallSnapshotRpc, wire.InstallSnapshotResponse(1, 2, 3), 2),
+    (wire.ConfigRequest, wire.ConfigReply(b"\x01", is_leader=True, leader="1", peers=PEERS), 3),
+    (wire.UpdateRequest, wire.UpdateCommitted(REQUEST_ID, 5), 2),
+    (wire.ChangeRequest, wire.ChangeCommitted(REQUEST_ID, 5), 2),
+    (wire.ChangeRequest, wire.ChangeRedirect(REQUEST_ID, "1"), 2),
+    (wire.ChangeRequest, wire.ChangeRefused(REQUEST_ID, "Error", "no"), 3),
+    (wire.EntriesRequest, wire.EntriesBatch(b"\x01", is_last=True, last_index=5, entries=(UPDATE,)), 4),
+    (wire.EntriesRequest, wire.SnapshotPiece(b"\x01", 5, 4, 0, 5, b"image"), 5),
+    (wire.EntriesRequest, wire.EntriesRedirect(b"\x01", "1"), 3),
+    (wire.LogInfoRequest, wire.LogInfoReply(b"\x01", True, "1", 1, 2, 3, 4, 5, 6, 7), 10),  # noqa: FBT003 - by place
+    (wire.UrlRequest, wire.UrlReply(b"\x01", "tcp://127.0.0.1:8048"), 1),
+    (wire.CustomRequest, wire.CustomReply(b"\x01", (b"frame",)), 1),
+)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +88,22 @@ PEERS = (Peer("1", "tcp://127.0.0.1:8047"), Peer("2", "tcp://127.0.0.1:8147"))
 def test_a_number_has_the_bytes_of_the_text(number: int, frame: str) -> None:
     assert uint_frame(number).hex() == frame
     assert read_uint(bytes.fromhex(frame), "number") == number
+
+
+@pytest.mark.parametrize("frame", ["", "000000000000000000", "00000000000020", "ffffffffffffffff"])
+def test_a_number_of_no_bytes_or_nine_or_beyond_what_javascript_has_is_refused(frame: str) -> None:
+    with pytest.raises(ZmqRaftError, match="the term"):
+        read_uint(bytes.fromhex(frame), "term")
+
+
+def test_a_number_may_have_zeros_behind_it_and_none_is_an_empty_frame_only_where_that_is_permitted() -> None:
+    assert read_uint(bytes.fromhex("0100000000000000"), "number") == 1
+    assert read_nuint(b"", "count") is None
+    assert read_nuint(b"\0", "count") == 0
+    with pytest.raises(ZmqRaftError):
+        uint_frame(-1)
+    with pytest.raises(ZmqRaftError):
+        uint_frame(MAX_UINT + 1)
 
 
 def test_strings_booleans_and_json_have_the_bytes_of_the_text() -> None:
@@ -40,23 +116,390 @@ def test_strings_booleans_and_json_have_the_bytes_of_the_text() -> None:
 
 
 def test_log_entries_have_the_bytes_of_the_text() -> None:
-    update = Entry(42, EntryKind.COMMAND, REQUEST_ID + b"foo")
-    assert entry_frame(update).hex() == "5956dc8826f27e10dcccab20" + "00" + "2a000000000000" + "666f6f"
-    assert read_entry(entry_frame(update)) == update
-    checkpoint = no_op_entry(43, NoOp())
-    assert entry_frame(checkpoint).hex() == "00" * 12 + "02" + "2b000000000000" + "c0"
-    assert read_entry(entry_frame(checkpoint)) == checkpoint
+    assert entry_frame(UPDATE).hex() == "5956dc8826f27e10dcccab20" + "00" + "2a000000000000" + "666f6f"
+    assert entry_frame(UPDATE) == state_frame(REQUEST_ID, 42, b"foo")
+    assert read_entry(entry_frame(UPDATE)) == UPDATE
+    assert entry_frame(CHECKPOINT).hex() == "00" * 12 + "02" + "2b000000000000" + "c0"
+    assert read_entry(entry_frame(CHECKPOINT)) == CHECKPOINT
+
+
+def test_entries_of_several_terms_and_types_are_read_as_they_were() -> None:
+    entries = (UPDATE, replace_term(UPDATE, 43), JOINT, UPDATE, FINAL, CHECKPOINT, replace_term(UPDATE, 43))
+    assert read_entries(entry_frames(entries)) == entries
 
 
 def test_a_configuration_keeps_the_id_of_the_request_that_asked_for_it() -> None:
-    entry = configuration_entry(7, configuration_of(PEERS, PEERS[:1]), REQUEST_ID)
-    assert entry_frame(entry)[:12] == REQUEST_ID
-    assert read_entry(entry_frame(entry)) == entry
-    assert configuration_head(read_entry(entry_frame(entry)).data) == REQUEST_ID
+    assert entry_frame(JOINT)[:12] == REQUEST_ID
+    assert configuration_head(read_entry(entry_frame(JOINT)).data) == REQUEST_ID
 
 
-def test_an_entry_without_data_is_refused_in_both_directions() -> None:
-    with pytest.raises(ZmqRaftError, match="no data"):
-        entry_frame(Entry(1, EntryKind.COMMAND, REQUEST_ID))
-    with pytest.raises(ZmqRaftError, match="20 bytes"):
-        read_entry(REQUEST_ID + b"\0" + b"\x01" + b"\0" * 6)
+def test_a_configuration_that_no_client_asked_for_has_a_request_id_of_zeros_and_no_head() -> None:
+    assert entry_frame(FINAL)[:12] == bytes(12)
+    assert configuration_head(read_entry(entry_frame(FINAL)).data) == b""
+    assert entry_frame(configuration_entry(7, configuration_of(PEERS), bytes(12))) == entry_frame(FINAL)
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        (Entry(1, EntryKind.COMMAND, REQUEST_ID), "no data"),
+        (Entry(1, EntryKind.COMMAND, b""), "no data"),
+        (Entry(MAX_UINT + 1, EntryKind.COMMAND, UPDATE.data), "term"),
+        (no_op_entry(1, NoOp("1", ("1",))), "NO_OP"),
+        (Entry(1, EntryKind.CONTROL, b"x"), "CONTROL"),
+        (Entry(1, EntryKind.CONFIGURATION, b"x"), "cannot be read"),
+        (configuration_entry(1, Configuration(())), "at least one peer"),
+        (configuration_entry(1, Configuration((Server(1, "tcp://127.0.0.1:1"),))), "server 1"),
+        (configuration_entry(1, Configuration((Server("1", "memory"),))), "protocol must be tcp"),
+        (configuration_entry(1, Configuration((Server("1", PEERS[0].url),), (), (Server("2", "x"),))), "learners"),
+        (configuration_entry(1, configuration_of(PEERS), b"short"), "12 bytes"),
+        (configuration_entry(1, configuration_of(PEERS[:1], (Peer("1", PEERS[1].url),))), "consistent"),
+    ],
+)
+def test_an_entry_that_the_package_dies_of_is_not_written(entry: Entry, why: str) -> None:
+    with pytest.raises(ZmqRaftError, match=why):
+        entry_frame(entry)
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        (bytes(20), "20 bytes"),
+        (b"", "0 bytes"),
+        (bytes(12) + b"\x03" + bytes(8), "type 3"),
+        (bytes(12) + b"\0" + b"\xff" * 7 + b"x", "term"),
+        (bytes(12) + b"\x02" + bytes(7) + b"x", "checkpoint"),
+        (REQUEST_ID + b"\x02" + bytes(7) + b"\xc0", "checkpoint"),
+        (bytes(12) + b"\x01" + bytes(7) + b"\xc1", "MessagePack"),
+        (bytes(12) + b"\x01" + bytes(7) + json_frame(None), "array"),
+        (bytes(12) + b"\x01" + bytes(7) + json_frame({"new": [["1", PEERS[0].url]]}), "array"),
+        (bytes(20) + bytes(10 * 1024 * 1024 + 1), "10485781"),
+    ],
+)
+def test_an_entry_that_cannot_be_is_not_read(frame: bytes, why: str) -> None:
+    with pytest.raises(ZmqRaftError, match=why):
+        read_entry(frame)
+
+
+@pytest.mark.parametrize(("request_", "required"), REQUIRED_OF_REQUESTS)
+def test_a_request_needs_its_frames(request_: wire.Request, required: int) -> None:
+    frames = encode_request(request_)
+    assert decode_request(frames) == request_
+    for count in range(required):
+        with pytest.raises(ZmqRaftError, match=f"{count} frames"):
+            decode_request(frames[:count])
+    for count in range(required, len(frames)):
+        assert type(decode_request(frames[:count])) is type(request_)
+
+
+@pytest.mark.parametrize(("asked", "reply", "required"), REQUIRED_OF_REPLIES)
+def test_a_reply_needs_its_frames(asked: type[wire.Request], reply: wire.Reply, required: int) -> None:
+    frames = encode_reply(reply)
+    assert decode_reply(asked, frames) == reply
+    for count in range(required):
+        with pytest.raises(ZmqRaftError):
+            decode_reply(asked, frames[:count])
+    for count in range(required, len(frames)):
+        assert decode_reply(asked, frames[:count]) != reply
+
+
+def test_a_broadcast_needs_its_frames_and_as_many_entries_as_there_can_be() -> None:
+    broadcast = wire.StateBroadcast(IDENT, 42, 1, (UPDATE,))
+    frames = encode_broadcast(broadcast)
+    assert decode_broadcast(frames) == broadcast
+    with pytest.raises(ZmqRaftError, match="2 frames"):
+        decode_broadcast(frames[:2])
+    with pytest.raises(ZmqRaftError, match="2 entries end at index 1"):
+        decode_broadcast([*frames, frames[-1]])
+
+
+ENDING: tuple[wire.Request, ...] = tuple(
+    [each for each, _ in REQUIRED_OF_REQUESTS if not isinstance(each, wire.AppendEntriesRpc | wire.CustomRequest)]
+)
+"""Requests with a last frame."""
+
+
+@pytest.mark.parametrize("request_", ENDING)
+def test_frames_behind_the_last_of_a_request_are_ignored_as_the_package_does(request_: wire.Request) -> None:
+    assert decode_request([*encode_request(request_), b"more"]) == request_
+
+
+def test_an_entries_request_ends_where_it_has_nothing_more_to_say() -> None:
+    plain = wire.EntriesRequest(b"\x01", IDENT, 5)
+    assert encode_request(plain)[3:] == [b"\x05"]
+    assert encode_request(replace(plain, count=0))[3:] == [b"\x05", b"\0"]
+    assert encode_request(replace(plain, snapshot_offset=256))[3:] == [b"\x05", b"", b"\0\x01"]
+    assert decode_request([b"\x01", b"<", IDENT, b"\x05", b""]) == plain
+    with pytest.raises(ZmqRaftError, match="offset"):
+        decode_request([b"\x01", b"<", IDENT, b"\x05", b"\x01", b""])
+
+
+@pytest.mark.parametrize("kind", [b"?", b"+", b"$"])
+@pytest.mark.parametrize("message_id", [b"", b"\x01\0\0\0"])
+def test_the_id_between_peers_has_one_to_three_bytes(kind: bytes, message_id: bytes) -> None:
+    with pytest.raises(ZmqRaftError, match="message's id"):
+        decode_request([message_id, kind, IDENT, b"1", *[b"\0"] * 5, b""])
+    with pytest.raises(ZmqRaftError, match="ids are 0 to 16777215"):
+        encode_reply(wire.RequestVoteResponse(2**24, 1, granted=True))
+
+
+@pytest.mark.parametrize("length", [*range(16)])
+def test_the_id_of_a_client_has_twelve_bytes_for_an_update_and_up_to_twelve_otherwise(length: int) -> None:
+    request_id = bytes(length)
+    for message in (
+        wire.UpdateRequest(request_id, IDENT, b"data"),
+        wire.ChangeRequest(request_id, IDENT, PEERS),
+        wire.ConfigRequest(request_id, IDENT),
+        wire.CustomRequest(request_id, b"my", IDENT, ()),
+    ):
+        whole = isinstance(message, wire.UpdateRequest | wire.ChangeRequest)
+        frames = [request_id, *encode_request(replace(message, request_id=REQUEST_ID))[1:]]
+        if length == 12 or (length < 12 and not whole):
+            assert decode_request(frames) == message
+            assert encode_request(message) == frames
+        else:
+            with pytest.raises(ZmqRaftError, match=f"{length} bytes"):
+                decode_request(frames)
+            with pytest.raises(ZmqRaftError, match=f"{length} bytes"):
+                encode_request(message)
+
+
+@pytest.mark.parametrize("number", [2.0**31, 0.0, -0.0, float(MAX_UINT), 7.0])
+def test_a_whole_float_is_an_index_because_the_package_writes_large_ones_so(number: float) -> None:
+    committed = decode_reply(wire.UpdateRequest, [REQUEST_ID, b"\x01", json_frame(number)])
+    assert committed == wire.UpdateCommitted(REQUEST_ID, int(number))
+    piece = [b"\x01", b"\x03", json_frame([number, 2.0**53 - 1, 1.0]), b"\x05", b""]
+    decoded = decode_reply(wire.EntriesRequest, piece)
+    assert decoded == wire.SnapshotPiece(b"\x01", 5, 1, int(number), MAX_UINT, b"")
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, -math.inf, 1.5, -1, -1.0, 2**53, 2.0**53, 2**64 - 1, True, "1", None, [1], {}]
+)
+def test_what_is_no_whole_number_in_range_is_no_index(value: wire.MessageId) -> None:
+    for asked in (wire.UpdateRequest, wire.ChangeRequest):
+        with pytest.raises(ZmqRaftError, match="index"):
+            decode_reply(asked, [REQUEST_ID, b"\x01", json_frame(value)])
+    with pytest.raises(ZmqRaftError, match="position"):
+        decode_reply(wire.EntriesRequest, [b"\x01", b"\x03", json_frame([0, value, 1]), b"\x05", b""])
+
+
+@pytest.mark.parametrize(
+    ("asked", "frames"),
+    [
+        (wire.UpdateRequest, [REQUEST_ID, b"", json_frame(5)]),
+        (wire.UpdateRequest, [REQUEST_ID, b"", b"\xc1"]),
+        (wire.UpdateRequest, [REQUEST_ID, b"", json_frame("")]),
+        (wire.UpdateRequest, [REQUEST_ID, b"", json_frame("x" * 129)]),
+        (wire.UpdateRequest, [REQUEST_ID, b"", json_frame("\u202e")]),
+        (wire.ChangeRequest, [REQUEST_ID, b"\x05"]),
+        (wire.ChangeRequest, [REQUEST_ID, b"\x02", json_frame("no")]),
+        (wire.ChangeRequest, [REQUEST_ID, b"\x02", json_frame({"name": "Error"})]),
+        (wire.EntriesRequest, [b"\x01", b"\x04", b"\xc0", b"\x01"]),
+        (wire.EntriesRequest, [b"\x01", b"\x03", json_frame([0, 5]), b"\x01", b"image"]),
+        (wire.EntriesRequest, [b"\x01", b"\x03", json_frame([1, 5, 1]), b"\x01", b"image"]),
+        (wire.ConfigRequest, [b"\x01", b"", b"\xc0", json_frame([["1", "ipc:///x"]])]),
+        (wire.ConfigRequest, [b"\x01", b"", b"\xc0", json_frame([])]),
+        (wire.UrlRequest, [b"\x01", b""]),
+        (wire.UrlRequest, [b"\x01", b"\xff"]),
+        (wire.UrlRequest, []),
+    ],
+)
+def test_a_reply_that_means_nothing_is_refused(asked: type[wire.Request], frames: Sequence[bytes]) -> None:
+    with pytest.raises(ZmqRaftError):
+        decode_reply(asked, frames)
+
+
+def test_the_frame_that_the_text_wants_ignored_is() -> None:
+    batch = wire.EntriesBatch(b"\x01", is_last=False, last_index=5)
+    for ignored in (b"\xc0", b"\xc1", b"", json_frame(["1"]), json_frame("\n")):
+        assert decode_reply(wire.EntriesRequest, [b"\x01", b"\x02", ignored, b"\x05"]) == batch
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        wire.UpdateRequest(REQUEST_ID, IDENT, b""),
+        wire.CustomRequest(b"", b"m", IDENT, ()),
+        wire.ChangeRequest(REQUEST_ID, IDENT, wire.MalformedPeers("Error", "no")),
+        wire.ChangeRequest(REQUEST_ID, IDENT, (Peer("\ud800", "x"),)),
+        wire.RequestVoteRpc(1, IDENT, "", 1, 1, 1),
+        wire.RequestVoteRpc(1, IDENT, "\ud800", 1, 1, 1),
+        wire.RequestVoteRpc(1, IDENT, "1", -1, 1, 1),
+        wire.AppendEntriesRpc(1, IDENT, "1", 1, MAX_UINT + 1, 1, 1),
+        wire.InstallSnapshotRpc(1, IDENT, "1", 1, 1, 1, 1, 1, b"x"),
+    ],
+)
+def test_a_request_that_cannot_be_is_not_written(request_: wire.Request) -> None:
+    with pytest.raises(ZmqRaftError):
+        encode_request(request_)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        wire.UpdateCommitted(REQUEST_ID, MAX_UINT + 1),
+        wire.UpdateCommitted(b"\x01", 1),
+        wire.UpdateRedirect(REQUEST_ID, ""),
+        wire.ConfigReply(b"", is_leader=True, leader=None, peers=(Peer("1", "x"),)),
+        wire.EntriesBatch(b"", is_last=True, last_index=0, entries=(UPDATE,)),
+        wire.SnapshotPiece(b"", 1, 1, 1, 1, b"x"),
+        wire.UrlReply(b"", ""),
+        wire.ChangeRefused(REQUEST_ID, "\ud800", ""),
+    ],
+)
+def test_a_reply_that_cannot_be_is_not_written(reply: wire.Reply) -> None:
+    with pytest.raises(ZmqRaftError):
+        encode_reply(reply)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(max_frames=8),
+        Limits(max_message_bytes=100),
+        Limits(max_entry_data_bytes=99),
+        Limits(max_peer_id_bytes=4),
+        Limits(max_ident_bytes=10),
+    ],
+)
+def test_a_message_beyond_a_limit_is_refused(limits: Limits) -> None:
+    append = wire.AppendEntriesRpc(1, IDENT, "peer1", 1, 0, 0, 0, (Entry(1, EntryKind.COMMAND, bytes(112)),))
+    frames = encode_request(append)
+    assert decode_request(frames, DEFAULT_LIMITS) == append
+    with pytest.raises(ZmqRaftError):
+        decode_request(frames, limits)
+
+
+def test_entries_end_within_the_numbers_that_there_are() -> None:
+    append = wire.AppendEntriesRpc(1, IDENT, "1", 1, MAX_UINT - 1, 1, 0, (UPDATE,))
+    assert decode_request(encode_request(append)) == append
+    with pytest.raises(ZmqRaftError, match="beyond"):
+        decode_request(encode_request(replace(append, previous_index=MAX_UINT)))
+
+
+def test_deep_and_long_messagepack_is_refused_before_it_costs_anything() -> None:
+    for data in (
+        b"\x91" * 60_000,
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc0" * 65_537,
+        b"\xc7\x01\x05a",
+    ):
+        with pytest.raises(ZmqRaftError):
+            decode_request([REQUEST_ID, b"&", IDENT, data])
+
+
+def replace_term(entry: Entry, term: int) -> Entry:
+    return Entry(term, entry.kind, entry.data)
+
+
+NUMBERS = st.one_of(st.integers(0, 300), st.integers(0, MAX_UINT))
+MESSAGE_IDS = st.integers(0, 2**24 - 1)
+IDS = st.binary(max_size=12)
+FULL_IDS = st.binary(min_size=12, max_size=12)
+PEER_IDS = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=30)
+URLS = st.builds(
+    lambda ip, port: f"tcp://[{ip}]:{port}" if ip.version == 6 else f"tcp://{ip}:{port}",
+    st.ip_addresses().filter(lambda ip: not ip.is_unspecified),
+    st.integers(1, 65_535),
+)
+PEER_LISTS = st.lists(
+    st.builds(Peer, PEER_IDS, URLS),
+    min_size=1,
+    max_size=6,
+    unique_by=(lambda peer: peer.peer_id, lambda peer: peer.url),
+).map(tuple)
+ENTRIES = st.lists(
+    st.one_of(
+        st.builds(Entry, NUMBERS, st.just(EntryKind.COMMAND), st.binary(min_size=13, max_size=40)),
+        st.builds(
+            configuration_entry,
+            NUMBERS,
+            PEER_LISTS.map(configuration_of),
+            st.one_of(st.just(b""), FULL_IDS.filter(any)),
+        ),
+        st.builds(lambda term, peers: configuration_entry(term, configuration_of(peers, peers)), NUMBERS, PEER_LISTS),
+        st.builds(no_op_entry, NUMBERS, st.just(NoOp())),
+    ),
+    max_size=5,
+).map(tuple)
+LEADERS = st.one_of(st.none(), PEER_IDS)
+BY_NAME = {
+    "message_id": MESSAGE_IDS,
+    "candidate": PEER_IDS,
+    "entries": ENTRIES,
+    "leader": LEADERS,
+    "conflict_index": st.one_of(st.none(), NUMBERS),
+    "wanted_offset": st.one_of(st.none(), NUMBERS),
+    "count": st.one_of(st.none(), NUMBERS),
+    "snapshot_offset": st.one_of(st.none(), NUMBERS),
+    "url": st.one_of(st.none(), URLS),
+    "total_bytes": st.integers(MAX_UINT, MAX_UINT),
+    "offset": st.integers(0, MAX_UINT - 100),
+    "previous_index": st.integers(0, MAX_UINT - 10),
+    "data": st.binary(min_size=1, max_size=100),
+    "message_type": st.binary(min_size=2, max_size=8),
+    "frames": st.lists(st.binary(max_size=8), max_size=4).map(tuple),
+    "ident": st.binary(max_size=20),
+    "peers": PEER_LISTS,
+    "name": st.text(max_size=10),
+    "message": st.text(max_size=40),
+}
+
+
+def of_type(message: type[wire.Request] | type[wire.Reply] | type[wire.StateBroadcast]) -> st.SearchStrategy[object]:
+    whole = message.__name__.startswith(("Update", "Change"))
+    values: dict[str, st.SearchStrategy[object]] = {}
+    for field in fields(message):
+        if field.name == "request_id":
+            values[field.name] = FULL_IDS if whole else IDS
+        elif field.type is bool:
+            values[field.name] = st.booleans()
+        elif field.name == "leader" and message in (wire.AppendEntriesRpc, wire.InstallSnapshotRpc):
+            values[field.name] = PEER_IDS
+        elif field.name in ("last_index", "last_applied"):
+            values[field.name] = st.integers(10, MAX_UINT)
+        else:
+            values[field.name] = BY_NAME.get(field.name, NUMBERS)
+    return st.builds(message, **values)
+
+
+@given(st.one_of([of_type(type(request)) for request, _ in REQUIRED_OF_REQUESTS]))
+@settings(max_examples=200, deadline=None)
+def test_every_request_round_trips(request_: wire.Request) -> None:
+    assert decode_request(encode_request(request_)) == request_
+
+
+REPLY_TYPES: dict[type[wire.Request], tuple[type[wire.Reply], ...]] = {
+    wire.RequestVoteRpc: (wire.RequestVoteResponse,),
+    wire.AppendEntriesRpc: (wire.AppendEntriesResponse,),
+    wire.InstallSnapshotRpc: (wire.InstallSnapshotResponse,),
+    wire.ConfigRequest: (wire.ConfigReply,),
+    wire.UpdateRequest: (wire.UpdateAccepted, wire.UpdateCommitted, wire.UpdateRedirect, wire.UpdateExpired),
+    wire.ChangeRequest: (
+        *(wire.ChangeAccepted, wire.ChangeCommitted, wire.ChangeRedirect, wire.ChangeRefused),
+        *(wire.ChangeBusy, wire.ChangeExpired),
+    ),
+    wire.EntriesRequest: (wire.EntriesBatch, wire.SnapshotPiece, wire.EntriesRedirect),
+    wire.LogInfoRequest: (wire.LogInfoReply,),
+    wire.UrlRequest: (wire.UrlReply,),
+    wire.CustomRequest: (wire.CustomReply,),
+}
+
+
+@given(
+    st.one_of(
+        [st.tuples(st.just(asked), of_type(reply)) for asked, replies in REPLY_TYPES.items() for reply in replies]
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_every_reply_round_trips(asked_and_reply: tuple[type[wire.Request], wire.Reply]) -> None:
+    asked, reply = asked_and_reply
+    assert decode_reply(asked, encode_reply(reply)) == reply
+
+
+@given(of_type(wire.StateBroadcast))
+@settings(max_examples=50, deadline=None)
+def test_every_broadcast_round_trips(broadcast: wire.StateBroadcast) -> None:
+    assert decode_broadcast(encode_broadcast(broadcast)) == broadcast

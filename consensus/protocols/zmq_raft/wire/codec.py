@@ -48,7 +48,7 @@ from consensus.protocols.zmq_raft.wire.frames import (
     uint_frame,
     whole_number,
 )
-from consensus.protocols.zmq_raft.wire.peers import PeersError, check_peer_id, peer_values, read_peers
+from consensus.protocols.zmq_raft.wire.peers import PeersError, check_peer_id, check_peers, peer_values, read_peers
 
 REQUEST_VOTE: Final = b"?"
 APPEND_ENTRIES: Final = b"+"
@@ -111,9 +111,7 @@ def decode_request(frames: Sequence[bytes], limits: Limits = DEFAULT_LIMITS) -> 
     check_size(frames, limits)
     if len(frames) < _HEAD:
         raise ZmqRaftError(f"a request of {len(frames)} frames; each has an id, a type and an ident")
-    message_type, ident = frames[1], frames[2]
-    if len(ident) > limits.max_ident_bytes:
-        raise ZmqRaftError(f"an ident of {len(ident)} bytes; at most {limits.max_ident_bytes} are read")
+    message_type, ident = frames[1], _ident(frames[2], limits)
     decode = _REQUESTS.get(message_type)
     if decode is not None:
         return decode(frames, limits)
@@ -143,7 +141,7 @@ def encode_reply(reply: wire.Reply) -> list[bytes]:  # noqa: C901, PLR0911, PLR0
             return [_full_id(request_id), _FALSE]
         case wire.ConfigReply(request_id, is_leader, leader, peers):
             frames = [_checked_id(request_id), bool_frame(is_leader), _leader_json(leader)]
-            return [*frames, json_frame(peer_values(peers))] if peers else frames
+            return [*frames, _peers_json(peers)] if peers else frames
         case wire.UrlReply(request_id, url):
             limit = DEFAULT_LIMITS.max_url_bytes
             return [_checked_id(request_id), *([] if url is None else [string_frame(url, "url", limit)])]
@@ -185,12 +183,9 @@ def decode_broadcast(frames: Sequence[bytes], limits: Limits = DEFAULT_LIMITS) -
     """The broadcast that these frames are; raises `ZmqRaftError`."""
     check_size(frames, limits)
     _check_count(frames, 3, "a broadcast")
-    if len(frames[0]) > limits.max_ident_bytes:
-        raise ZmqRaftError(f"an ident of {len(frames[0])} bytes; at most {limits.max_ident_bytes} are read")
     term, last_applied = read_uint(frames[1], "term"), read_uint(frames[2], "index")
-    entries = read_entries(frames[3:], limits)
-    _check_ends_at(last_applied, len(entries))
-    return wire.StateBroadcast(frames[0], term, last_applied, entries)
+    _check_ends_at(last_applied, len(frames) - 3)
+    return wire.StateBroadcast(_ident(frames[0], limits), term, last_applied, read_entries(frames[3:], limits))
 
 
 def _encode_peer_request(request: wire.PeerRequest) -> list[bytes]:
@@ -239,20 +234,12 @@ def _encode_peer_request(request: wire.PeerRequest) -> list[bytes]:
 
 def _decode_append(frames: Sequence[bytes], limits: Limits) -> wire.AppendEntriesRpc:
     _check_count(frames, 8, "AppendEntries")
-    previous_index = read_uint(frames[5], "previous index")
+    message_id, leader = _message_id(frames[0]), _peer_id(frames[3], limits)
+    term, previous_index, previous_term, commit = [read_uint(frame, "position of a leader") for frame in frames[4:8]]
+    if previous_index + len(frames) - 8 > MAX_UINT:
+        raise ZmqRaftError(f"{len(frames) - 8} entries behind index {previous_index} end beyond {MAX_UINT}")
     entries = read_entries(frames[8:], limits)
-    if previous_index + len(entries) > MAX_UINT:
-        raise ZmqRaftError(f"entries end at index {previous_index + len(entries)}, beyond {MAX_UINT}")
-    return wire.AppendEntriesRpc(
-        _message_id(frames[0]),
-        frames[2],
-        _peer_id(frames[3], limits),
-        read_uint(frames[4], "term"),
-        previous_index,
-        read_uint(frames[6], "previous term"),
-        read_uint(frames[7], "commit index"),
-        entries,
-    )
+    return wire.AppendEntriesRpc(message_id, frames[2], leader, term, previous_index, previous_term, commit, entries)
 
 
 def _decode_vote(frames: Sequence[bytes], limits: Limits) -> wire.RequestVoteRpc:
@@ -454,9 +441,9 @@ def _decode_entries_reply(frames: Sequence[bytes], limits: Limits) -> wire.Entri
         offset, total_bytes, last_term = [whole_number(each, "position in the snapshot") for each in position]
         _check_chunk(offset, len(frames[4]), total_bytes)
         return wire.SnapshotPiece(request_id, last_index, last_term, offset, total_bytes, frames[4])
-    entries = read_entries(frames[4:], limits)
-    _check_ends_at(last_index, len(entries))
-    return wire.EntriesBatch(request_id, status == _LAST, last_index, entries, _leader_or_none(frames[2], limits))
+    _check_ends_at(last_index, len(frames) - 4)
+    leader = _leader_or_none(frames[2], limits)
+    return wire.EntriesBatch(request_id, status == _LAST, last_index, read_entries(frames[4:], limits), leader)
 
 
 def _decode_log_info_reply(frames: Sequence[bytes], limits: Limits) -> wire.LogInfoReply:
@@ -513,6 +500,12 @@ def _message_id(frame: bytes) -> int:
     return read_uint(frame, "message's id", max_bytes=MESSAGE_ID_BYTES)
 
 
+def _ident(frame: bytes, limits: Limits) -> bytes:
+    if len(frame) > limits.max_ident_bytes:
+        raise ZmqRaftError(f"an ident of {len(frame)} bytes; at most {limits.max_ident_bytes} are read")
+    return frame
+
+
 def _full_id(request_id: bytes) -> bytes:
     if len(request_id) != REQUEST_ID_BYTES:
         raise ZmqRaftError(f"a request id of {len(request_id)} bytes; that of an update has {REQUEST_ID_BYTES}")
@@ -535,6 +528,11 @@ def _leader_json(leader: str | None) -> bytes:
     if leader is not None:
         check_peer_id(leader, DEFAULT_LIMITS)
     return json_frame(leader)
+
+
+def _peers_json(peers: Sequence[wire.Peer]) -> bytes:
+    check_peers(peers, DEFAULT_LIMITS)
+    return json_frame(peer_values(peers))
 
 
 def _leader(frame: bytes, limits: Limits) -> str | None:

@@ -109,8 +109,11 @@ def string_frame(text: str, what: str, max_bytes: int) -> bytes:
 
 
 def json_frame(value: JsonValue) -> bytes:
-    """A value in MessagePack, in the shortest form of each of its parts."""
-    return msgspec.msgpack.encode(value)
+    """A value in MessagePack, in the shortest form of each of its parts; raises `ZmqRaftError`."""
+    try:
+        return msgspec.msgpack.encode(value)
+    except UnicodeEncodeError as error:
+        raise ZmqRaftError("a text cannot be written as UTF-8") from error
 
 
 def read_json(frame: bytes, what: str, max_bytes: int) -> JsonValue:
