@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from benchmarks import cold_start, consensus, failover, gossip, identity, machine, storage, throughput
+from benchmarks import cold_start, consensus, failover, gossip, identity, machine, storage, throughput, zmq_raft
 from benchmarks.child import ChildError
 from benchmarks.farm import BenchmarkError, Farm, running_farm
 from benchmarks.figures import Figure, table
@@ -35,6 +35,8 @@ NAMES = (
 )
 PIPELINE_PARTS = ("pipeline-source", "pipeline-tables", "pipeline-latency", "pipeline-backfill", "pipeline-floodfills")
 """Run only when they are named: they need the extra `pipeline`, and a quarter of an hour."""
+ZMQ_RAFT_PARTS = zmq_raft.PARTS
+"""Run only when they are named: they need Node, and the npm package that `make interop-zmq` brings."""
 PUBLISHER_REPETITIONS = 3
 COLD_STARTS = 3
 MIB = 1024 * 1024
@@ -52,6 +54,8 @@ def main() -> None:
         names = [*names, *PIPELINE_PARTS]
     if "consensus" in names:
         names = [*names, *consensus.PARTS]
+    if "zmq-raft" in names:
+        names = [*names, *ZMQ_RAFT_PARTS]
     with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", dir=options.directory) as directory:
         try:
             limits = machine.measure(Path(directory))
@@ -75,10 +79,21 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "names",
         nargs="*",
-        choices=[*NAMES, "consensus", "gossip", "identity", *identity.PARTS, "pipeline", *PIPELINE_PARTS, []],
+        choices=[
+            *NAMES,
+            "consensus",
+            "gossip",
+            "identity",
+            *identity.PARTS,
+            "pipeline",
+            *PIPELINE_PARTS,
+            "zmq-raft",
+            *ZMQ_RAFT_PARTS,
+            [],
+        ],
         metavar="NAME",
         help=f"parts: {', '.join(NAMES)}; only if named: identity, {', '.join(identity.PARTS)}, pipeline, "
-        f"{', '.join(PIPELINE_PARTS)}",
+        f"{', '.join(PIPELINE_PARTS)}, zmq-raft, {', '.join(ZMQ_RAFT_PARTS)}",
     )
     parser.add_argument(
         "--base",
@@ -146,6 +161,7 @@ async def _measure(
     await gossip.measure([name for name in names if name in gossip.PARTS], directory, tell)
     asked = identity.Options(_directory(options.base), options.count)
     await identity.measure(names, directory, asked, runs, seconds, tell)
+    await zmq_raft.measure(names, directory, runs, seconds, tell)
     await _pipeline([name for name in names if name in PIPELINE_PARTS], directory, runs, tell)
     return figures
 

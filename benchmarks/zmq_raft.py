@@ -1,0 +1,110 @@
+"""Servers of ours and of the npm package zmq-raft, in turns, under one client: updates per second, and failover.
+
+    zmq-raft-throughput   64 closed loops of updates against three servers, fsync on; ours, theirs, ours, theirs, …
+    zmq-raft-failover     one closed loop of updates; SIGKILL of the leader; the longest time without an acknowledgement
+
+The client is the package's own, in Node, for both groups: what differs is the servers. Each group runs alone and has
+the package's default times (election 200 to 300 ms, heartbeats every 70 ms). `make interop-zmq` brings the package.
+"""
+
+import statistics
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from benchmarks.child import ChildError
+from benchmarks.figures import Figure, percentile
+from benchmarks.zmq_raft_group import Make, ZmqRaftGroup, missing, running_zmq_raft_group
+
+PARTS = ("zmq-raft-throughput", "zmq-raft-failover")
+CLIENTS = 64
+CONNECTIONS = 4
+UPDATE_BYTES = 256
+WARM_UP_S = 1.0
+KILLS = 10
+FAILOVER_S = 4.0
+BEFORE_KILL_S = 1.0
+GOAL_TIMES = 3.0
+NAMES = {Make.OURS: "garlicfarm", Make.PACKAGE: "npm zmq-raft"}
+
+
+async def measure(
+    names: Collection[str], directory: Path, runs: int, seconds: float, tell: Callable[[list[Figure]], None]
+) -> None:
+    """The parts that are asked for; raises `ChildError` if the package is not there."""
+    asked = [name for name in PARTS if name in names]
+    if not asked:
+        return
+    if (why := missing()) is not None:
+        raise ChildError(f"{', '.join(asked)}: {why}")
+    if "zmq-raft-throughput" in asked:
+        tell(await _throughput(directory / "zmq-raft-throughput", runs, seconds))
+    if "zmq-raft-failover" in asked:
+        tell(await _failover(directory / "zmq-raft-failover"))
+
+
+async def _throughput(directory: Path, runs: int, seconds: float) -> list[Figure]:
+    found: dict[Make, list[tuple[float, list[float]]]] = {make: [] for make in NAMES}
+    for run in range(runs):
+        for make in NAMES:
+            async with running_zmq_raft_group(directory / f"{run}-{make.value}", [make] * 3) as group:
+                found[make].append(await _load(group, seconds))
+    where = f"ØMQ Raft, {CLIENTS} concurrent updates of {UPDATE_BYTES} bytes, three servers, fsync on, client in Node"
+    figures = []
+    for make, turns in found.items():
+        ranked = [sorted(latencies) for _, latencies in turns]
+        figures += [
+            Figure(where, f"{NAMES[make]}: updates", "/s", tuple(rate for rate, _ in turns)),
+            Figure(where, f"{NAMES[make]}: latency p50", "ms", tuple(percentile(each, 0.5) for each in ranked)),
+            Figure(where, f"{NAMES[make]}: latency p99", "ms", tuple(percentile(each, 0.99) for each in ranked)),
+        ]
+    ratios = tuple(ours / theirs for (ours, _), (theirs, _) in zip(found[Make.OURS], found[Make.PACKAGE], strict=True))
+    figures.append(Figure(where, "updates, ours for one of theirs", "x", ratios, f"goal at least {GOAL_TIMES:g}"))
+    return figures
+
+
+async def _load(group: ZmqRaftGroup, seconds: float) -> tuple[float, list[float]]:
+    """Updates per second, and what each took in milliseconds."""
+    client = await group.client()
+    load: dict[str, object] = {"clients": CLIENTS, "connections": CONNECTIONS, "bytes": UPDATE_BYTES}
+    await client.do("load", seconds=WARM_UP_S, **load)
+    found: dict[str, Any] = await client.do("load", seconds=seconds, **load)
+    if found["failures"]:
+        raise ChildError(f"updates failed: {found['failures']}")
+    latencies = [microseconds / 1000 for microseconds in found["latencies_us"]]
+    return len(latencies) / found["elapsed_s"], latencies
+
+
+async def _failover(directory: Path) -> list[Figure]:
+    found: dict[Make, list[float]] = {make: [] for make in NAMES}
+    for make in NAMES:
+        async with running_zmq_raft_group(directory / make.value, [make] * 3) as group:
+            for _ in range(KILLS):
+                found[make].append(await _kill_leader(group))
+    where = "ØMQ Raft, SIGKILL of the leader until the next acknowledged update, election timeout 200 to 300 ms"
+    theirs = statistics.median(found[Make.PACKAGE])
+    notes = {Make.OURS: f"= {statistics.median(found[Make.OURS]) / theirs:.2f} of theirs; goal at most 1"}
+    return [
+        Figure(where, f"{NAMES[make]}: without an acknowledgement", "s", tuple(gaps), notes.get(make, ""))
+        for make, gaps in found.items()
+    ]
+
+
+async def _kill_leader(group: ZmqRaftGroup) -> float:
+    """Seconds between the last acknowledgement of the old leader and the first of the new; then it is started again."""
+    client = await group.client()
+    gap_s = 0.0
+
+    async def loop() -> None:
+        nonlocal gap_s
+        gap_s = (await client.do("failover", seconds=FAILOVER_S))["longest_ms"] / 1000
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(loop)
+        await trio.sleep(BEFORE_KILL_S)
+        leader = await group.leader()
+        await group.kill(leader)
+    await group.start_again(leader)
+    return gap_s
