@@ -88,6 +88,8 @@ class SocketOptions:
     reconnect_ms: int = 100
     reconnect_max_ms: int = 0
     """The interval doubles up to this; 0: it stays the same."""
+    connect_ms: int = 5_000
+    """An attempt to connect that takes longer is given up, and made again."""
     handshake_ms: int = 5_000
     """A connection whose handshake takes longer is closed."""
     unacknowledged_ms: int = 10_000
@@ -207,6 +209,7 @@ class ZmqSocket:
         settings.set(zmq.IMMEDIATE, int(options.only_connected))
         settings.set(zmq.RECONNECT_IVL, options.reconnect_ms)
         settings.set(zmq.RECONNECT_IVL_MAX, options.reconnect_max_ms)
+        settings.set(zmq.CONNECT_TIMEOUT, options.connect_ms)
         settings.set(zmq.HANDSHAKE_IVL, options.handshake_ms)
         settings.set(zmq.TCP_MAXRT, options.unacknowledged_ms)
         settings.set(zmq.TCP_KEEPALIVE, 1)

@@ -1,0 +1,230 @@
+"""The way to one peer: a DEALER socket, one request that waits for its answer, and the request's repetition.
+
+    send ──▶ the outstanding request ──▶ sent again each `interval_s` ──▶ answered │ given up
+                     └── a newer request takes its place
+
+ØMQ loses messages without a word when a connection ends, so the protocol repeats: the same frames, with the same
+message id, by which the peer knows a repetition and gives the same reply again. The core repeats as well, when an
+election begins anew or a follower is taken for lost, with other contents. That is another request with another id, and
+it takes the place of the first: the newer one is what the leader now wants to know.
+
+*Answers* may still come for a request whose place was taken: a follower with a slow disk answers late and truthfully,
+and the core tells by the correlation whether it still wants to hear that. So the last few requests are remembered, each
+for one answer. What answers none of them is dropped and counted.
+
+*What is queued.* Nothing is, while there is no connection (`only_connected`): else a peer that comes back would get old
+requests first. A request that could not be sent is tried again soon.
+
+*RequestConfig.* A leader's snapshot does not say which members were in force, so the receiver of one asks its sender
+(`peer_transport`), over the same socket. An id of four bytes tells this answer from those of peers, whose ids are
+shorter.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from consensus.core import messages as core
+from consensus.core.model import ServerId
+from consensus.protocols.zmq_raft.node.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket
+from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request
+from consensus.protocols.zmq_raft.wire.frames import (
+    DEFAULT_LIMITS,
+    MAX_MESSAGE_ID,
+    MESSAGE_ID_BYTES,
+    Limits,
+    ZmqRaftError,
+    read_uint,
+)
+from consensus.protocols.zmq_raft.wire.mapping import reply_from_wire
+from consensus.protocols.zmq_raft.wire.messages import ConfigReply, ConfigRequest, MessageId, Peer, PeerRequest
+
+REMEMBERED_REQUESTS: Final = 4
+_CONFIG_ID_BYTES: Final = 4
+_MOST_FRAMES: Final = 16
+"""Of an answer; none has more than five."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTimes:
+    """When messages between peers are repeated, in milliseconds; the first three are the package's own."""
+
+    vote_ms: int = 50
+    heartbeat_ms: int = 70
+    entries_ms: int = 140
+    """Also for the chunks of a snapshot."""
+    unsent_ms: int = 20
+    """For a message that could not be sent, since there is no connection."""
+    repeats: int = 20
+    """After so many of these intervals a request is given up: the core decides what is sent then."""
+    configuration_ms: int = 200
+    """How long the receiver of a snapshot waits for the leader to tell its members."""
+    reconnect_ms: int = 50
+    lost_ms: int = 2_000
+    """A connection that is not made, or acknowledges nothing, for so long is given up and made anew."""
+
+
+DEFAULT_TIMES: Final = PeerTimes()
+
+
+@dataclass(slots=True)
+class _Outstanding:
+    message_id: MessageId
+    frames: list[bytes]
+    interval_s: float
+    until_s: float
+    due_s: float = math.inf
+    was_sent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A RequestConfig without an answer."""
+
+    request_id: bytes
+    answered: Callable[[tuple[Peer, ...] | None], None]
+    due_s: float
+
+
+class PeerLink:
+    """The way to one peer, for as long as it is a member. `run` it once; it closes the socket at its end.
+
+    `deliver` gets the peer's answers, and `wake_at` the times, in seconds of trio's clock, when `expire` is due. Raises
+    `OSError` if the peer's url is none.
+    """
+
+    def __init__(
+        self,
+        context: ZmqContext,
+        peer: Peer,
+        deliver: Callable[[ServerId, core.Reply], None],
+        wake_at: Callable[[float], None],
+        counters: Counter[str],
+        times: PeerTimes = DEFAULT_TIMES,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self.peer = peer
+        self.scope = trio.CancelScope()
+        """Cancelled when the peer is no longer a member."""
+        self._deliver = deliver
+        self._wake_at = wake_at
+        self._counters = counters
+        self._times = times
+        self._limits = limits
+        self._last_id: MessageId = 0
+        self._last_question = 0
+        self._remembered: dict[MessageId, tuple[core.Request, type[PeerRequest]]] = {}
+        self._outstanding: _Outstanding | None = None
+        self._question: _Question | None = None
+        options = SocketOptions(
+            send_queue=REMEMBERED_REQUESTS,
+            only_connected=True,
+            reconnect_ms=times.reconnect_ms,
+            connect_ms=times.lost_ms,
+            unacknowledged_ms=times.lost_ms,
+            max_frames=_MOST_FRAMES,
+            max_message_bytes=limits.max_json_bytes,
+        )
+        self._socket = ZmqSocket(context, SocketKind.DEALER, self._receive, options)
+        try:
+            self._socket.connect(peer.url)
+        except OSError:
+            self._socket.close()
+            raise
+
+    @property
+    def due_s(self) -> float:
+        """When `expire` has something to do."""
+        request_s = math.inf if self._outstanding is None else self._outstanding.due_s
+        return request_s if self._question is None else min(request_s, self._question.due_s)
+
+    def next_id(self) -> MessageId:
+        """The id of the next request: 1 to 16777215, then 0."""
+        self._last_id = (self._last_id + 1) & MAX_MESSAGE_ID
+        return self._last_id
+
+    def send(self, asked: core.Request, request: PeerRequest, frames: list[bytes], interval_ms: int) -> None:
+        """Send the frames of a request, whose id is from `next_id`, until it is answered or another one is sent."""
+        if self._outstanding is not None:
+            self._counters["requests that gave way to a newer one"] += 1
+        self._remembered[request.message_id] = asked, type(request)
+        if len(self._remembered) > REMEMBERED_REQUESTS:
+            del self._remembered[next(iter(self._remembered))]
+        interval_s = interval_ms / 1000
+        until_s = trio.current_time() + self._times.repeats * interval_s
+        self._outstanding = _Outstanding(request.message_id, frames, interval_s, until_s)
+        self._transmit(self._outstanding)
+
+    def ask_members(self, ident: bytes, answered: Callable[[tuple[Peer, ...] | None], None]) -> None:
+        """Ask the peer who the members are; `answered` gets them, or None if no answer came in time.
+
+        One question at a time: a later one takes the place of the first, which is then never answered.
+        """
+        self._last_question = (self._last_question + 1) % 2 ** (8 * _CONFIG_ID_BYTES)
+        request_id = self._last_question.to_bytes(_CONFIG_ID_BYTES, "little")
+        self._question = _Question(request_id, answered, trio.current_time() + self._times.configuration_ms / 1000)
+        self._socket.send(encode_request(ConfigRequest(request_id, ident)))
+        self._wake_at(self._question.due_s)
+
+    def expire(self, now_s: float) -> None:
+        """Send again what is overdue."""
+        outstanding, question = self._outstanding, self._question
+        if outstanding is not None and outstanding.due_s <= now_s:
+            if outstanding.until_s <= now_s:
+                self._counters["requests given up"] += 1
+                self._outstanding = None
+            else:
+                self._counters["requests repeated"] += outstanding.was_sent
+                self._transmit(outstanding)
+        if question is not None and question.due_s <= now_s:
+            self._question = None
+            question.answered(None)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Receive answers until cancelled, by `scope` too."""
+        with self.scope:
+            await self._socket.run(task_status=task_status)
+
+    def _transmit(self, outstanding: _Outstanding) -> None:
+        if self._socket.send(outstanding.frames):
+            outstanding.was_sent = True
+            wait_s = outstanding.interval_s
+        else:
+            wait_s = self._times.unsent_ms / 1000
+        outstanding.due_s = trio.current_time() + wait_s
+        self._wake_at(outstanding.due_s)
+
+    def _receive(self, frames: list[bytes], _user: str | None) -> None:
+        try:
+            if len(frames[0]) == _CONFIG_ID_BYTES:
+                self._take_members(frames)
+            else:
+                self._take_reply(frames)
+        except ZmqRaftError:
+            self._counters["malformed answers of peers"] += 1
+
+    def _take_reply(self, frames: list[bytes]) -> None:
+        message_id = read_uint(frames[0], "message id", max_bytes=MESSAGE_ID_BYTES)
+        if message_id not in self._remembered:
+            self._counters["answers to no request that is remembered"] += 1
+            return
+        asked, request_type = self._remembered[message_id]
+        reply = reply_from_wire(decode_reply(request_type, frames, self._limits), asked)
+        del self._remembered[message_id]
+        if self._outstanding is not None and self._outstanding.message_id == message_id:
+            self._outstanding = None
+        self._deliver(self.peer.peer_id, reply)
+
+    def _take_members(self, frames: list[bytes]) -> None:
+        question = self._question
+        if question is None or question.request_id != frames[0]:
+            self._counters["answers to no request that is remembered"] += 1
+            return
+        reply = decode_reply(ConfigRequest, frames, self._limits)
+        if isinstance(reply, ConfigReply) and reply.peers:
+            self._question = None
+            question.answered(reply.peers)

@@ -1,0 +1,371 @@
+"""A ØMQ Raft server's `Transport`: a ROUTER socket that peers and clients speak to, and a DEALER to each other peer.
+
+    peers' requests ──▶ ROUTER ──▶ ident? member? decoded ──▶ repeated? ──▶ Receiver.ask ──▶ reply to the same identity
+    clients' requests ──▶ ROUTER ──▶ `clients`
+    send ──▶ PeerLink (`peer_link`) ──▶ DEALER ──▶ Receiver.deliver_reply
+
+One ROUTER serves peers and clients, because a server has one address in the protocol. Only the type of a message says
+whether it is a peer's, and nothing proves the sender: any process that knows the cluster's ident and a member's id can
+speak as that member. So what is kept for a sender is kept for a member, one record for each.
+
+*Repetitions.* A peer sends a request again until it is answered (`peer_link`). An append or a chunk that was answered
+gets the same reply again, if its message id and the identity of its connection are those of the newest one. While the
+core works on that one, a repetition is a sign of life of the leader and nothing more: the core gets an append without
+entries, so that a follower whose disk is slow does not campaign against a leader that speaks to it. Votes are always
+handed on, because the core answers the same vote in the same way.
+
+Some answers of the core have no form on the wire (`mapping`). Then the request is forgotten, and its next repetition is
+worked on like the first.
+
+*A snapshot's configuration.* InstallSnapshot does not say which members were in force at its last entry, and the core
+wants to know. So the first chunk of each transfer waits until the sender has said who the members are (RequestConfig,
+the way of every joining server); without an answer the present members of this server stand in. Both may be later than
+the snapshot: the entries behind it say again who the members became.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, assert_never
+
+import trio
+
+from consensus.core import messages as core
+from consensus.core.features import NO_EXTENSIONS
+from consensus.core.model import ORIGIN, Configuration, Entry, LogId, Server, ServerId, SnapshotDescription, Term
+from consensus.protocols.zmq_raft.node.peer_link import DEFAULT_TIMES, PeerLink, PeerTimes
+from consensus.protocols.zmq_raft.node.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket
+from consensus.protocols.zmq_raft.wire.codec import (
+    PEER_TYPES,
+    REQUEST_VOTE,
+    decode_request,
+    encode_reply,
+    encode_request,
+)
+from consensus.protocols.zmq_raft.wire.entries import configuration_of, entry_frames
+from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits, ZmqRaftError, read_uint
+from consensus.protocols.zmq_raft.wire.mapping import peer_id, reply_to_wire, request_from_wire, request_to_wire
+from consensus.protocols.zmq_raft.wire.messages import (
+    AppendEntriesRpc,
+    InstallSnapshotRpc,
+    Peer,
+    PeerRequest,
+    RequestVoteRpc,
+)
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.interfaces import Receiver, next_call
+
+_SENDER_FRAMES: Final = 6
+"""Frames of a peer's request up to its term: identity, message id, type, ident, sender's id, term."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The newest append or chunk of a member. `reply` is None while the core works on it."""
+
+    identity: bytes
+    message_id: bytes
+    reply: list[bytes] | None = None
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """A snapshot that a leader sends: its name, and who the members are; None until that is known."""
+
+    term: Term
+    last: LogId
+    configuration: Configuration | None = None
+    waiting: Callable[[Configuration], None] | None = None
+    """The chunk that waits for the members."""
+
+
+_NO_MEMBERS: Final = Configuration(())
+
+
+class _Member:
+    """What this server keeps for another one."""
+
+    def __init__(self, link: PeerLink) -> None:
+        self.link = link
+        self.seen: _Seen | None = None
+        self.transfer: _Transfer | None = None
+
+
+class PeerTransport:
+    """The `Transport` of the server `own_id` in the cluster `ident`, which listens at `url` from now on.
+
+    `clients` gets the identity and the frames of each message that is no peer's; `reply` sends the answers. It must not
+    wait or raise. `configuration` and `snapshot` tell this server's present members and its stored snapshot. `url` is
+    `tcp://IP:port`; `bound_url` has the port that 0 became.
+
+    Requests of members only are answered, and `members` says which they are: a joining server needs to be told of the
+    leader that is to find it. Raises `OSError` if it cannot listen.
+    """
+
+    def __init__(
+        self,
+        context: ZmqContext,
+        own_id: str,
+        ident: bytes,
+        url: str,
+        clients: Callable[[bytes, list[bytes]], None],
+        *,
+        configuration: Callable[[], Configuration],
+        snapshot: Callable[[], SnapshotDescription | None],
+        times: PeerTimes = DEFAULT_TIMES,
+        limits: Limits = DEFAULT_LIMITS,
+        socket_options: SocketOptions | None = None,
+    ) -> None:
+        self._context = context
+        self._own_id = own_id
+        self._ident = ident
+        self._clients = clients
+        self._configuration = configuration
+        self._snapshot = snapshot
+        self._times = times
+        self._limits = limits
+        self._counters: Counter[str] = Counter()
+        self._urls: dict[str, str] = {}
+        self._members: dict[bytes, _Member] = {}
+        """By the id as it is on the wire; empty unless `run` runs."""
+        self._running: tuple[trio.Nursery, Receiver] | None = None
+        self._timer = trio.CancelScope()
+        self._encoded: tuple[tuple[Entry, ...], list[bytes]] = (), []
+        """The newest entries that were sent, and their frames: mostly the next follower gets the same."""
+        options = socket_options or SocketOptions(
+            max_frames=limits.max_frames, max_message_bytes=limits.max_message_bytes
+        )
+        self._router = ZmqSocket(context, SocketKind.ROUTER, self._receive, options)
+        self.bound_url = self._router.bind(url)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What was dropped, repeated or refused, by reason, since the start."""
+        return dict(self._counters + self._router.counters)
+
+    def reply(self, identity: bytes, frames: Sequence[bytes]) -> bool:
+        """Send a message to a client; False if it was dropped (`ZmqSocket.send`)."""
+        return self._router.send([identity, *frames])
+
+    def members(self, servers: Iterable[Server]) -> None:
+        """These are the other members and those about to join, this one perhaps among them; the rest are strangers."""
+        self._urls = {
+            peer_id(server.server_id): server.endpoint for server in servers if server.server_id != self._own_id
+        }
+        if self._running is not None:
+            self._update_links(*self._running)
+
+    def connect(self, peers: Collection[ServerId]) -> None:
+        """Count the members whose address is not known: connections are made by `members`, which has addresses."""
+        missing = sum(peer not in self._urls for peer in peers)
+        if missing:
+            self._counters["members without an address"] += missing
+
+    def send(self, recipient: ServerId, request: core.Request) -> None:
+        """Send a request until it is answered, or until the next one to the same peer."""
+        member = self._members.get(peer_id(recipient).encode())
+        if member is None:
+            self._counters["requests to no member"] += 1
+            return
+        try:
+            told = request_to_wire(request, member.link.next_id(), self._ident, self._snapshot_bytes(request))
+            frames = self._encode(told)
+        except ZmqRaftError:
+            self._counters["requests that cannot be sent"] += 1
+            return
+        member.link.send(request, told, frames, self._interval_ms(told))
+
+    async def run(self, receiver: Receiver, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Carry messages until cancelled; closes every socket."""
+        async with trio.open_nursery() as nursery:
+            try:
+                self._running = nursery, receiver
+                self._update_links(nursery, receiver)
+                await nursery.start(self._router.run)
+                task_status.started()
+                await self._keep_time()
+            finally:
+                self._running = None
+                self._members.clear()
+
+    async def _keep_time(self) -> None:
+        """Have the links repeat what is due."""
+        while True:
+            with trio.CancelScope() as self._timer:
+                self._timer.deadline = min((member.link.due_s for member in self._members.values()), default=math.inf)
+                await trio.sleep_forever()
+            now_s = trio.current_time()
+            for member in list(self._members.values()):
+                member.link.expire(now_s)
+
+    def _wake_at(self, due_s: float) -> None:
+        self._timer.deadline = min(self._timer.deadline, due_s)
+
+    def _update_links(self, nursery: trio.Nursery, receiver: Receiver) -> None:
+        """End the links to servers that are no members at their addresses, and make those that are missing."""
+        for key, member in list(self._members.items()):
+            if self._urls.get(member.link.peer.peer_id) != member.link.peer.url:
+                member.link.scope.cancel()
+                del self._members[key]
+        for name, url in self._urls.items():
+            if name.encode() not in self._members:
+                try:
+                    link = PeerLink(
+                        self._context,
+                        Peer(name, url),
+                        receiver.deliver_reply,
+                        self._wake_at,
+                        self._counters,
+                        self._times,
+                        self._limits,
+                    )
+                except OSError:
+                    self._counters["members with an address that cannot be used"] += 1
+                    continue
+                self._members[name.encode()] = _Member(link)
+                nursery.start_soon(link.run)
+                receiver.peer_connected(name, NO_EXTENSIONS)
+
+    def _snapshot_bytes(self, request: core.Request) -> int:
+        if not isinstance(request, core.InstallSnapshot):
+            return 0
+        snapshot = self._snapshot()
+        return snapshot.size_bytes if snapshot is not None and snapshot.last == request.last else 0
+
+    def _encode(self, request: PeerRequest) -> list[bytes]:
+        if not isinstance(request, AppendEntriesRpc) or not request.entries:
+            return encode_request(request)
+        entries, frames = self._encoded
+        if request.entries != entries:
+            frames = entry_frames(request.entries)
+            self._encoded = request.entries, frames
+        return encode_request(replace(request, entries=())) + frames
+
+    def _interval_ms(self, request: PeerRequest) -> int:
+        match request:
+            case RequestVoteRpc():
+                return self._times.vote_ms
+            case AppendEntriesRpc(entries=()):
+                return self._times.heartbeat_ms
+            case AppendEntriesRpc() | InstallSnapshotRpc():
+                return self._times.entries_ms
+            case _:
+                assert_never(request)
+
+    def _receive(self, frames: list[bytes], _user: str | None) -> None:
+        if len(frames) > 2 and frames[2] in PEER_TYPES:  # noqa: PLR2004 - the type is the third frame
+            try:
+                self._take_request(frames)
+            except ZmqRaftError:
+                self._counters["malformed requests of peers"] += 1
+        else:
+            self._clients(frames[0], frames[1:])
+
+    def _take_request(self, frames: list[bytes]) -> None:
+        """A request of a member, as it says; raises `ZmqRaftError`."""
+        if len(frames) < _SENDER_FRAMES:
+            raise ZmqRaftError(f"a peer's request of {len(frames)} frames")
+        identity, message_id, message_type, ident, sender = frames[:5]
+        member = self._members.get(sender)
+        if ident != self._ident or member is None:
+            self._counters["requests of another cluster" if ident != self._ident else "requests of strangers"] += 1
+            return
+        seen = None
+        if message_type != REQUEST_VOTE:
+            seen = member.seen
+            if seen is not None and (seen.identity, seen.message_id) == (identity, message_id):
+                self._take_repetition(member, seen, read_uint(frames[5], "term"))
+                return
+        request = decode_request(frames[1:], self._limits)
+        match request:
+            case RequestVoteRpc():
+                self._ask(member, identity, None, request)
+            case AppendEntriesRpc():
+                seen = member.seen = _Seen(identity, message_id)
+                self._ask(member, identity, seen, request)
+            case InstallSnapshotRpc():
+                seen = member.seen = _Seen(identity, message_id)
+                self._take_chunk(member, identity, seen, request)
+            case _:
+                raise ZmqRaftError(f"{type(request).__name__} is no message between peers")
+
+    def _take_repetition(self, member: _Member, seen: _Seen, term: Term) -> None:
+        self._counters["repetitions of peers"] += 1
+        if seen.reply is not None:
+            self._router.send([seen.identity, *seen.reply])
+            return
+        name = member.link.peer.peer_id
+        self._hand_in(name, core.AppendEntries(term, name, ORIGIN, (), 0, next_call()), _ignore)
+
+    def _take_chunk(self, member: _Member, identity: bytes, seen: _Seen, request: InstallSnapshotRpc) -> None:
+        """Hand in a chunk once the members are known."""
+        transfer, last = member.transfer, LogId(request.last_index, request.last_term)
+        if transfer is None or (transfer.term, transfer.last) != (request.term, last):
+            transfer = member.transfer = _Transfer(request.term, last)
+            member.link.ask_members(self._ident, partial(self._members_told, member, transfer))
+        hand_in = partial(self._ask, member, identity, seen, request)
+        if transfer.configuration is None:
+            transfer.waiting = hand_in
+        else:
+            hand_in(transfer.configuration)
+
+    def _members_told(self, member: _Member, transfer: _Transfer, peers: tuple[Peer, ...] | None) -> None:
+        if member.transfer is not transfer:
+            return
+        configuration = self._configuration() if peers is None else configuration_of(peers)
+        waiting, transfer.waiting = transfer.waiting, None
+        if not configuration.voters:
+            # A joining server knows no members. The chunk comes again, and then the sender is asked again.
+            member.transfer = member.seen = None
+            return
+        transfer.configuration = configuration
+        if waiting is not None:
+            waiting(configuration)
+
+    def _ask(
+        self,
+        member: _Member,
+        identity: bytes,
+        seen: _Seen | None,
+        request: PeerRequest,
+        configuration: Configuration = _NO_MEMBERS,
+    ) -> None:
+        """Have the core answer a request; `seen` is what is remembered of it."""
+        answered = partial(self._answered, member, identity, seen, request)
+        asked = request_from_wire(request, next_call(), configuration)
+        if not self._hand_in(member.link.peer.peer_id, asked, answered):
+            answered(None)
+
+    def _hand_in(self, sender: str, request: core.Request, answered: Callable[[core.Reply | None], None]) -> bool:
+        if self._running is None:
+            return False
+        try:
+            self._running[1].ask(sender, request, answered)
+        except (ServerBusyError, ServerStoppedError):
+            self._counters["requests that the server was too busy for"] += 1
+            return False
+        return True
+
+    def _answered(
+        self, member: _Member, identity: bytes, seen: _Seen | None, request: PeerRequest, reply: core.Reply | None
+    ) -> None:
+        try:
+            told = None if reply is None else reply_to_wire(reply, request)
+            frames = [] if told is None else encode_reply(told)
+        except ZmqRaftError:
+            frames = []
+        if not frames:
+            self._counters["requests left without an answer"] += 1
+            if seen is not None and member.seen is seen:
+                member.seen = None
+            return
+        if seen is not None:
+            seen.reply = frames
+        if self._running is not None:
+            self._router.send([identity, *frames])
+
+
+def _ignore(_reply: core.Reply | None) -> None:
+    """The repetition of a request asks for no answer of its own."""
