@@ -371,6 +371,14 @@ def test_a_message_beyond_a_limit_is_refused(limits: Limits) -> None:
         decode_request(frames, limits)
 
 
+def test_configurations_have_a_limit_together_because_reading_them_takes_long() -> None:
+    frame = entry_frame(JOINT)
+    limits = Limits(max_configurations_bytes=3 * len(frame))
+    assert read_entries([frame, entry_frame(UPDATE)] * 3, limits) == (JOINT, UPDATE) * 3
+    with pytest.raises(ZmqRaftError, match="configurations"):
+        read_entries([frame] * 4, limits)
+
+
 def test_entries_end_within_the_numbers_that_there_are() -> None:
     append = wire.AppendEntriesRpc(1, IDENT, "1", 1, MAX_UINT - 1, 1, 0, (UPDATE,))
     assert decode_request(encode_request(append)) == append

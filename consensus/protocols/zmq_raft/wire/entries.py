@@ -82,13 +82,18 @@ def read_entries(frames: Sequence[bytes], limits: Limits = DEFAULT_LIMITS) -> tu
     """Reverse of `entry_frames`; raises `ZmqRaftError`."""
     entries: list[Entry] = []
     largest = ENTRY_HEAD_BYTES + limits.max_entry_data_bytes
-    term, head = 0, b""
+    term, head, configurations_bytes = 0, b"", 0
     for frame in frames:
         if not ENTRY_HEAD_BYTES < len(frame) <= largest:
             raise ZmqRaftError(f"an entry of {len(frame)} bytes; it has {ENTRY_HEAD_BYTES + 1} to {largest}")
         found = frame[REQUEST_ID_BYTES:ENTRY_HEAD_BYTES]
         if found != head:
             if found[0] != STATE:
+                configurations_bytes += len(frame) if found[0] == CONFIG else 0
+                if configurations_bytes > limits.max_configurations_bytes:
+                    raise ZmqRaftError(
+                        f"more than {limits.max_configurations_bytes} bytes of configurations in a message"
+                    )
                 entries.append(_read_other(frame, limits))
                 continue
             term, head = _term(found), found

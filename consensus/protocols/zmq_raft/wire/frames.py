@@ -42,6 +42,8 @@ class Limits:
     max_url_bytes: int = 256
     max_json_bytes: int = 64 * 1024
     max_ident_bytes: int = 1024
+    max_configurations_bytes: int = 256 * 1024
+    """Of all configurations in one message: reading them takes thirty times as long as reading updates."""
 
 
 DEFAULT_LIMITS: Final = Limits()

@@ -24,6 +24,7 @@ from consensus.protocols.zmq_raft.wire.frames import JsonValue, Limits, ZmqRaftE
 from consensus.protocols.zmq_raft.wire.messages import MalformedPeers, Peer
 
 _SCHEME: Final = re.compile(r"[A-Za-z0-9.+-]+:")
+_AUTHORITY: Final = re.compile(r"tcp:(?://)?([^/?#]*)(.*)", re.DOTALL)
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _MAX_PORT: Final = 2**16 - 1
 _SHORT_DIFFERENCE: Final = 12
@@ -97,20 +98,20 @@ def check_url(url: str, limits: Limits) -> None:
     """Raises `PeersError` if this is not where a peer can be reached."""
     if not url:
         raise PeersError("peer url must be a non empty string")
-    scheme = _SCHEME.match(url)
-    if scheme is None or scheme[0] != "tcp:":
+    if len(url) > limits.max_url_bytes:
+        raise PeersError(f"peer url must have at most {limits.max_url_bytes} bytes")
+    if not url.startswith("tcp:"):
+        scheme = _SCHEME.match(url)
         raise PeersError("peer url protocol must be tcp:" + _difference(scheme and scheme[0], "tcp:"))
-    authority, mark, rest = _split(url[scheme.end() :].removeprefix("//"))
+    authority, rest = _AUTHORITY.findall(url)[0]
     user, at, address = authority.rpartition("@")
     if at:
         raise PeersError("peer url must have no auth" + _difference(user, None))
-    if mark == "#":
-        raise PeersError("peer url must have no hash" + _difference(mark + rest, None))
-    if mark or not url.startswith("tcp://"):
+    if rest.startswith("#"):
+        raise PeersError("peer url must have no hash" + _difference(rest, None))
+    if rest or not url.startswith("tcp://"):
         raise PeersError("peer url must have no path")
     _check_address(address)
-    if len(url) > limits.max_url_bytes:
-        raise PeersError(f"peer url must have at most {limits.max_url_bytes} bytes")
 
 
 def peer_values(peers: Sequence[Peer]) -> JsonValue:
@@ -153,14 +154,6 @@ def _check_address(address: str) -> None:
         raise PeersError("peer url must have a valid ip address in hostname")
     if ip.is_unspecified:
         raise PeersError("peer url must not be a placeholder address")
-
-
-def _split(text: str) -> tuple[str, str, str]:
-    """What stands before the first mark that ends an authority, that mark, and the rest."""
-    for at, character in enumerate(text):
-        if character in "/?#":
-            return text[:at], character, text[at + 1 :]
-    return text, "", ""
 
 
 def _difference(found: str | None, wanted: str | None) -> str:
