@@ -1,6 +1,6 @@
 """Plain replicated logs of ØMQ Raft over links in memory, on disk, for tests under a MockClock."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -12,13 +12,16 @@ from consensus.core.features import ZMQ_RAFT
 from consensus.core.model import COMMAND, Configuration, Entry, Index, Milliseconds, Server
 from consensus.core.options import Options
 from consensus.net.memory import MemoryNetwork
+from consensus.protocols.zmq_raft.node.broadcast import BroadcastStateMachine
 from consensus.protocols.zmq_raft.node.executed_requests import ExecutedRequests, request_id_of
 from consensus.protocols.zmq_raft.node.replicated_log import LogOptions, ReplicatedLog
+from consensus.protocols.zmq_raft.wire.codec import decode_broadcast
 from consensus.protocols.zmq_raft.wire.messages import (
     ChangeReply,
     ChangeRequest,
     MalformedPeers,
     Peer,
+    StateBroadcast,
     UpdateReply,
     UpdateRequest,
 )
@@ -31,6 +34,7 @@ from consensus.server.status import Notice
 from consensus.storage.planner import StorageOptions
 from consensus.storage.snapshot_form import PLAIN
 
+IDENT = b"cluster"
 UNIX_S = 1_700_000_000
 OPTIONS = Options(election_timeout_min_ms=200, election_timeout_max_ms=300, heartbeat_ms=70, retry_ms=140, in_flight=1)
 
@@ -53,6 +57,8 @@ class Node:
     log: ReplicatedLog
     scope: trio.CancelScope
     ended: trio.Event
+    broadcasts: list[StateBroadcast]
+    """What its PUB socket sent."""
 
     @property
     def leads(self) -> bool:
@@ -118,11 +124,19 @@ class Group:
     async def _serve(self, peer_id: str, founders: int, *, task_status: trio.TaskStatus[Node]) -> None:
         machine = ExecutedRequests(RequestTable(self.table_limit), self.now_ms)
         logs: list[ReplicatedLog] = []
+        broadcasts: list[BroadcastStateMachine] = []
+        sent: list[StateBroadcast] = []
+
+        def send(frames: Sequence[bytes]) -> bool:
+            sent.append(decode_broadcast(frames))
+            return True
 
         def observe(notice: Notice) -> None:
             if isinstance(notice, RoleChanged):
                 for log in logs:
                     log.role_changed(notice)
+                for broadcast in broadcasts:
+                    broadcast.role_changed(notice)
 
         ended = trio.Event()
         known = Configuration(tuple(Server(str(n), peer(n).url) for n in range(1, founders + 1)))
@@ -139,14 +153,17 @@ class Group:
                     server_options=ServerOptions(snapshot_log_bytes=1 << 60, snapshot_age_ms=1 << 60, retain_bytes=0),
                     storage_options=StorageOptions(segment_bytes=64 * 1024, snapshot_form=PLAIN),
                     observe=observe,
+                    snapshot_index=machine.snapshot_index,
                     random=Random(int(peer_id)),
                     disk_thread=False,
                 ) as server,
                 trio.open_nursery() as nursery,
             ):
                 logs.append(ReplicatedLog(server, machine, self.now_ms, options=self.options))
+                broadcasts.append(BroadcastStateMachine(send, IDENT, machine, server.role))
                 await nursery.start(logs[0].run)
-                task_status.started(Node(server, machine, logs[0], scope, ended))
+                await nursery.start(broadcasts[0].run)
+                task_status.started(Node(server, machine, logs[0], scope, ended, sent))
                 await trio.sleep_forever()
         ended.set()
 
