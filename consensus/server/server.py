@@ -410,6 +410,7 @@ class ConsensusServer:
             snapshots_taken=self._snapshots.taken,
             snapshots_given_up=self._snapshots.given_up,
             restores=self.applying.restores,
+            log_bytes=self._storage.log_bytes,
             dropped=tuple(sorted(self._dropped.items())),
         )
 

@@ -43,4 +43,6 @@ class ServerDescription:
     snapshots_taken: int
     snapshots_given_up: int
     restores: int
+    log_bytes: int
+    """Of the log that the snapshot does not cover."""
     dropped: tuple[tuple[str, int], ...]
