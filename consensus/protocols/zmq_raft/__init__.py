@@ -7,14 +7,52 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from consensus.protocols.zmq_raft.node.client import (
+        ClientError,
+        ConfigRefusedError,
+        NoAnswerError,
+        RequestExpiredError,
+        ZmqRaftClient,
+        connect,
+    )
+    from consensus.protocols.zmq_raft.node.client_links import ClientOptions
+    from consensus.protocols.zmq_raft.node.log_reader import LogEntry, LogEntryKind, LogItem, SnapshotPart
     from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits, ZmqRaftError
-    from consensus.protocols.zmq_raft.wire.messages import Peer
+    from consensus.protocols.zmq_raft.wire.messages import ConfigReply, LogInfoReply, Peer
 
-__all__ = ["DEFAULT_LIMITS", "Limits", "Peer", "ZmqRaftError"]
+__all__ = [
+    "DEFAULT_LIMITS",
+    "ClientError",
+    "ClientOptions",
+    "ConfigRefusedError",
+    "ConfigReply",
+    "Limits",
+    "LogEntry",
+    "LogEntryKind",
+    "LogInfoReply",
+    "LogItem",
+    "NoAnswerError",
+    "Peer",
+    "RequestExpiredError",
+    "SnapshotPart",
+    "ZmqRaftClient",
+    "ZmqRaftError",
+    "connect",
+]
 
 _HOMES: Final = {
+    "consensus.protocols.zmq_raft.node.client": (
+        "ClientError",
+        "ConfigRefusedError",
+        "NoAnswerError",
+        "RequestExpiredError",
+        "ZmqRaftClient",
+        "connect",
+    ),
+    "consensus.protocols.zmq_raft.node.client_links": ("ClientOptions",),
+    "consensus.protocols.zmq_raft.node.log_reader": ("LogEntry", "LogEntryKind", "LogItem", "SnapshotPart"),
     "consensus.protocols.zmq_raft.wire.frames": ("DEFAULT_LIMITS", "Limits", "ZmqRaftError"),
-    "consensus.protocols.zmq_raft.wire.messages": ("Peer",),
+    "consensus.protocols.zmq_raft.wire.messages": ("ConfigReply", "LogInfoReply", "Peer"),
 }
 
 if not TYPE_CHECKING:  # mypy would take any name for one of the face

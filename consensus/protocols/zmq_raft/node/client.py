@@ -1,0 +1,394 @@
+"""A client of a ØMQ Raft cluster: updates, changes of the members, the log, and what is committed from now on.
+
+    update, change_config ──▶ the leader ─▶ "accepted": wait on        ─▶ committed: the index
+                                  │       ├▶ "another leads": ask that ─▶ the same request id again
+                                  │       ├▶ silence: find the leader  ─▶ the same request id again
+                                  │       └▶ expired, refused: an error
+                                  └── one DEALER for each peer (`client_links`), the leader found by `known_leader`
+    entries    the leader, by RequestEntries (`log_reader`)
+    subscribe  the leader's broadcast, and RequestEntries for what it lacks (`subscriber`)
+    config, log_info, broadcast_url      one question each
+
+A request keeps its id however often it is sent, and the cluster commits an id once. So when a call ends without an
+answer (`NoAnswerError`, or cancellation), an update may be committed or not, and repeating it with the same id, within
+hours, does no harm: it gives the index. Make the id before (`make_request_id`) where the call may not come back.
+
+Many tasks may share a client. Nothing orders their updates. A client makes connections and reads them in tasks of its
+own, one for each connection; a call runs in the task that makes it.
+"""
+
+import math
+import os
+import re
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Final
+
+import trio
+
+from consensus.core.model import Index
+from consensus.protocols.zmq_raft.node.client_links import (
+    ClientOptions,
+    ClientSocket,
+    ClientSockets,
+    Exchange,
+    NoReply,
+    PeerLink,
+    PeerLinks,
+    Receive,
+)
+from consensus.protocols.zmq_raft.node.known_leader import KnownLeader
+from consensus.protocols.zmq_raft.node.log_reader import LogItem, LogReader, NoProgressError
+from consensus.protocols.zmq_raft.node.sockets import (
+    CurveClient,
+    SocketKind,
+    SocketOptions,
+    ZmqContext,
+    ZmqSocket,
+    zmq_context,
+)
+from consensus.protocols.zmq_raft.node.subscriber import Subscriber
+from consensus.protocols.zmq_raft.wire.codec import encode_request
+from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES
+from consensus.protocols.zmq_raft.wire.messages import (
+    ChangeBusy,
+    ChangeCommitted,
+    ChangeExpired,
+    ChangeRedirect,
+    ChangeRefused,
+    ChangeRequest,
+    ClientReply,
+    ClientRequest,
+    ConfigReply,
+    LogInfoReply,
+    LogInfoRequest,
+    Peer,
+    UpdateCommitted,
+    UpdateExpired,
+    UpdateRedirect,
+    UpdateRequest,
+    UrlReply,
+    UrlRequest,
+)
+from consensus.protocols.zmq_raft.wire.request_ids import RequestIds
+
+PATIENCE_S: Final = 30.0
+"""How long a call goes on by default."""
+_URL: Final = re.compile(r"tcp://[^\s/@]+:[0-9]{1,5}")
+_URL_MAX: Final = 256
+
+
+class ClientError(Exception):
+    """A call of a client failed; the text says why, and what to do."""
+
+
+class NoAnswerError(ClientError):
+    """No leader has answered in time; the text says what each peer said. An update may be committed or not."""
+
+
+class RequestExpiredError(ClientError):
+    """The request id is too old, or too far in the future; nothing is committed by this request."""
+
+
+class ConfigRefusedError(ClientError):
+    """The cluster does not take these members; the text is the peer's."""
+
+
+class ZmqRaftClient:
+    """Made by `connect`. Every call goes on for `patience_s` (`math.inf`: until it is cancelled)."""
+
+    def __init__(
+        self,
+        links: PeerLinks,
+        leader: KnownLeader,
+        options: ClientOptions,
+        clock_s: Callable[[], float],
+    ) -> None:
+        self._links = links
+        self._leader = leader
+        self._ident = leader.ident
+        self._options = options
+        self._clock_s = clock_s
+        self._ids = RequestIds(secrets.token_bytes(3), os.getpid(), secrets.randbits(24))
+        self._under_way: set[bytes] = set()
+        self._places = trio.Semaphore(options.max_under_way)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What was dropped, by its reason."""
+        return dict(self._links.counters)
+
+    @property
+    def leader_url(self) -> str | None:
+        """Where requests go now; None while no leader is known."""
+        return self._leader.url
+
+    def make_request_id(self) -> bytes:
+        """A new id for an update or a change: 12 bytes, good for some hours."""
+        return self._ids.next(int(self._clock_s()))
+
+    async def update(self, data: bytes, request_id: bytes | None = None, *, patience_s: float = PATIENCE_S) -> Index:
+        """Have `data` committed, once for each request id; returns the index at which it is.
+
+        Raises `NoAnswerError`, `RequestExpiredError`, and `ValueError` for what no cluster takes.
+        """
+        most = self._options.limits.max_entry_data_bytes
+        if not 1 <= len(data) <= most:
+            raise ValueError(f"an update has 1 to {most} bytes, not {len(data)}")
+        request = UpdateRequest(self._checked(request_id), self._ident, data)
+        reply = await self._ask_within(patience_s, request)
+        match reply:
+            case UpdateCommitted():
+                return reply.index
+            case UpdateExpired():
+                raise _expired(request.request_id)
+            case _:
+                raise TypeError(f"an update was answered by {type(reply).__name__}")
+
+    async def change_config(
+        self, peers: Sequence[Peer], request_id: bytes | None = None, *, patience_s: float = PATIENCE_S
+    ) -> Index:
+        """Make `peers` the members; returns the index of the entry by which they change.
+
+        While another change is under way this one is repeated. Raises `ConfigRefusedError`, `NoAnswerError`,
+        `RequestExpiredError`.
+        """
+        request = ChangeRequest(self._checked(request_id), self._ident, tuple(peers))
+        deadline_s = trio.current_time() + patience_s
+        while True:
+            reply = await self._ask_within(deadline_s - trio.current_time(), request)
+            match reply:
+                case ChangeCommitted():
+                    return reply.index
+                case ChangeRefused():
+                    raise ConfigRefusedError(f"the cluster refuses these members: {reply.message} ({reply.name})")
+                case ChangeExpired():
+                    raise _expired(request.request_id)
+                case ChangeBusy():
+                    if trio.current_time() + self._options.busy_s >= deadline_s:
+                        raise NoAnswerError("another change of the members is under way; repeat this one later")
+                    await trio.sleep(self._options.busy_s)
+                case _:
+                    raise TypeError(f"a change of the members was answered by {type(reply).__name__}")
+
+    async def config(self, *, patience_s: float = PATIENCE_S) -> ConfigReply:
+        """The members, and which leads: as the leader says, or, while none answers, as another peer says."""
+        with trio.move_on_after(max(0.0, patience_s)):
+            return await self._leader.config()
+        raise self._no_answer(f"no peer told the configuration within {patience_s:g} s")
+
+    async def log_info(self, url: str | None = None, *, patience_s: float = PATIENCE_S) -> LogInfoReply:
+        """How the log of the peer at `url` is, whatever its role, or that of the leader. Raises `NoAnswerError`."""
+        request = LogInfoRequest(self._links.next_request_id(), self._ident)
+        if url is None:
+            reply = await self._ask_within(patience_s, request)
+        else:
+            try:
+                answer = await self._links.ask(url, request, patience_s)
+            except OSError as error:
+                raise NoAnswerError(f"{url} cannot be asked: {error.strerror or error}") from error
+            if isinstance(answer, NoReply):
+                raise NoAnswerError(f"{url} gave no answer within {patience_s:g} s")
+            reply = answer
+        if not isinstance(reply, LogInfoReply):
+            raise TypeError(f"a question about the log was answered by {type(reply).__name__}")
+        return reply
+
+    async def broadcast_url(self, *, patience_s: float = PATIENCE_S) -> str:
+        """Where the leader's PUB socket is. Raises `NoAnswerError`, also if the leader has none."""
+        with trio.move_on_after(max(0.0, patience_s)):
+            while True:
+                reply, link = await self._ask_leader(UrlRequest(self._links.next_request_id(), self._ident))
+                if isinstance(reply, UrlReply) and reply.url is not None and is_url(reply.url):
+                    return reply.url
+                self._leader.unfit(link.url, "gives no URL of a broadcast")
+        raise self._no_answer(f"no leader told where it broadcasts within {patience_s:g} s")
+
+    def entries(
+        self, previous: Index = 0, count: int | None = None, *, patience_s: float = PATIENCE_S
+    ) -> AsyncGenerator[LogItem, None]:
+        """What is committed behind index `previous`, in order: at most `count` entries, or all that there is by now.
+
+        Where the log is compacted, the parts of a snapshot come first; they do not count. The server is asked for more
+        as the consumer takes what came, and is told to stop when the consumer stops:
+
+            async with aclosing(client.entries(0)) as entries:
+                async for entry in entries:
+                    ...
+
+        Raises `NoAnswerError` when nothing new has come for `patience_s`.
+        """
+        if previous < 0 or (count is not None and count < 1):
+            raise ValueError(
+                f"entries behind an index of 0 or more are read, one at least; not {count} behind {previous}"
+            )
+        return self._read(previous, count, patience_s)
+
+    def subscribe(self, previous: Index, *, patience_s: float = math.inf) -> AsyncGenerator[LogItem, None]:
+        """Every entry behind index `previous` once, in order, as it is committed, without end (`aclosing`, as above).
+
+        Also over changes of the leader and lost connections; with parts of a snapshot, where the log is compacted.
+        Raises `NoAnswerError` when no leader could be reached for `patience_s`.
+        """
+        if previous < 0:
+            raise ValueError(f"a subscription begins behind an index of 0 or more, not {previous}")
+
+        async def find_url() -> str:
+            return await self.broadcast_url(patience_s=patience_s)
+
+        def fetch(last: Index) -> AsyncGenerator[LogItem, None]:
+            return self._read(last, None, patience_s)
+
+        return Subscriber(self._leader, previous, find_url, fetch).items()
+
+    async def _read(self, previous: Index, count: int | None, patience_s: float) -> AsyncGenerator[LogItem, None]:
+        async with aclosing(LogReader(self._leader, previous, count, patience_s).items()) as items:
+            try:
+                async for item in items:
+                    yield item
+            except NoProgressError:
+                raise self._no_answer(f"no entries came for {patience_s:g} s") from None
+
+    async def _ask_within(self, patience_s: float, request: ClientRequest) -> ClientReply:
+        """The leader's final reply, or `NoAnswerError`. One request id has one call at a time."""
+        if request.request_id in self._under_way:
+            raise ValueError(f"a request with the id {request.request_id.hex()} is under way")
+        self._under_way.add(request.request_id)
+        try:
+            with trio.move_on_after(max(0.0, patience_s)):
+                await self._take_place()
+                try:
+                    reply, _ = await self._ask_leader(request)
+                finally:
+                    self._places.release()
+                return reply
+        finally:
+            self._under_way.discard(request.request_id)
+        is_change = isinstance(request, UpdateRequest | ChangeRequest)
+        hint = f" It may be committed or not; repeat it with the id {request.request_id.hex()}." if is_change else ""
+        raise self._no_answer(f"no leader answered within {patience_s:g} s", hint)
+
+    async def _take_place(self) -> None:
+        try:
+            self._places.acquire_nowait()
+        except trio.WouldBlock:
+            await self._places.acquire()
+
+    async def _ask_leader(self, request: ClientRequest) -> tuple[ClientReply, PeerLink]:
+        """The final reply, and who gave it; asks for as long as it takes."""
+        frames = encode_request(request)
+        while True:
+            link = await self._leader.link()
+            exchange = Exchange(type(request), self._options.response_ttl_s, follows_leader=True)
+            reply = await link.ask(request, frames, exchange)
+            match reply:
+                case UpdateRedirect() | ChangeRedirect() | LogInfoReply(is_leader=False):
+                    self._leader.redirected(link, reply.leader)
+                case NoReply.SILENT:
+                    self._leader.silent(link, exchange.last_sign_s)
+                case NoReply.MOVED:
+                    pass
+                case UrlReply() | LogInfoReply():
+                    return reply, link
+                case _:
+                    self._leader.served(link)
+                    return reply, link
+
+    def _checked(self, request_id: bytes | None) -> bytes:
+        if request_id is None:
+            return self.make_request_id()
+        if len(request_id) != REQUEST_ID_BYTES:
+            raise ValueError(f"a request id has {REQUEST_ID_BYTES} bytes, not {len(request_id)}")
+        return request_id
+
+    def _no_answer(self, reason: str, hint: str = "") -> NoAnswerError:
+        return NoAnswerError(f"{reason}: {self._leader.account()}.{hint}")
+
+
+class _ZmqSockets:
+    """Sockets of libzmq."""
+
+    def __init__(self, context: ZmqContext, curve: CurveClient | None) -> None:
+        self._context = context
+        self._options = SocketOptions(curve=curve)
+
+    def dealer(self, url: str, receive: Receive) -> ClientSocket:
+        """A DEALER that is connected to `url`."""
+        return self._connected(SocketKind.DEALER, url, receive)
+
+    def subscriber(self, url: str, prefix: bytes, receive: Receive) -> ClientSocket:
+        """A SUB that is connected to `url`."""
+        socket = self._connected(SocketKind.SUB, url, receive)
+        socket.subscribe(prefix)
+        return socket
+
+    def _connected(self, kind: SocketKind, url: str, receive: Receive) -> ZmqSocket:
+        socket = ZmqSocket(self._context, kind, receive, self._options)
+        try:
+            socket.connect(url)
+        except OSError:
+            socket.close()
+            raise
+        return socket
+
+
+@asynccontextmanager
+async def connect(
+    urls: Sequence[str],
+    ident: bytes | str,
+    *,
+    options: ClientOptions | None = None,
+    curve: CurveClient | None = None,
+) -> AsyncIterator[ZmqRaftClient]:
+    """A client of the cluster `ident` while the block lasts; `urls` are those of any of its peers (`tcp://host:port`).
+
+        async with zmq_raft.connect(["tcp://127.0.0.1:8047"], "my cluster") as client:
+            index = await client.update(b"hello")
+
+    It connects when it is first used, so this does not fail if no peer is there. `curve` encrypts all connections, to
+    peers that have one key. Raises `ValueError` for what is no URL.
+    """
+    with zmq_context() as context:
+        async with open_client(_ZmqSockets(context, curve), urls, ident, options or ClientOptions()) as client:
+            yield client
+
+
+@asynccontextmanager
+async def open_client(
+    sockets: ClientSockets,
+    urls: Sequence[str],
+    ident: bytes | str,
+    options: ClientOptions,
+    clock_s: Callable[[], float] = time.time,
+) -> AsyncIterator[ZmqRaftClient]:
+    """A client with these sockets. `clock_s` gives seconds since 1970, for request ids."""
+    wrong = [url for url in urls if not is_url(url)]
+    if wrong or not urls:
+        raise ValueError(f"{wrong[0]!r} is no URL of a peer: say tcp://HOST:PORT" if wrong else "give a URL of a peer")
+    failure: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        links = PeerLinks(sockets, nursery, options)
+        leader = KnownLeader(links, urls, ident.encode() if isinstance(ident, str) else ident, options)
+        try:
+            yield ZmqRaftClient(links, leader, options, clock_s)
+        except trio.Cancelled:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised again below, and not within a group of one
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+def is_url(url: str) -> bool:
+    """Whether it is `tcp://HOST:PORT`, which is all that a client connects to."""
+    return len(url) <= _URL_MAX and _URL.fullmatch(url) is not None
+
+
+def _expired(request_id: bytes) -> RequestExpiredError:
+    return RequestExpiredError(
+        f"the request id {request_id.hex()} is too old, or too far in the future, and nothing is committed now; "
+        "compare the clocks, and make a new id if it was never committed before"
+    )

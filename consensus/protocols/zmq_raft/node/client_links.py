@@ -1,0 +1,294 @@
+"""A client's connections, one DEALER for each peer that it speaks to, and the requests that are under way on them.
+
+    PeerLinks ──▶ PeerLink (url) ──▶ DEALER ──▶ the peer's ROUTER
+                     │ request id → Call
+                     └◀── reply: decoded as what its request permits, and given to its call
+
+The text gives a client one DEALER that it connects to all peers or to the leader alone. Such a socket hands out its
+messages in turn, so with several connections no one knows which peer gets a message: the package's client asks "the
+next peer" and may get the dead one, and a request for the leader may go to any peer. With a socket for each peer a
+message goes where it should, a peer that is dead delays nothing that is for another, and a reply counts only from the
+peer that was asked. On the wire there is no difference: mostly one connection is open, the leader's.
+
+Nothing here waits for a connection. A message for a peer that is not there lies in the socket's queue, and is lost with
+the socket when the link is closed. A reply that belongs to no request, or that is none of the protocol's, is dropped
+and counted. A request has its timer in the task that waits for it (`Exchange.wait`), and no task of its own.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import trio
+
+from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request
+from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits, ZmqRaftError, uint_frame
+from consensus.protocols.zmq_raft.wire.messages import (
+    ChangeAccepted,
+    ClientReply,
+    ClientRequest,
+    RequestId,
+    UpdateAccepted,
+)
+
+_LAST_NUMBER = 2**32 - 1
+
+Receive = Callable[[list[bytes], str | None], None]
+"""Takes the frames of a message; the second argument is for servers that know the names of keys."""
+
+
+class ClientSocket(Protocol):
+    """A connected socket; `run` receives until it is cancelled, and closes it."""
+
+    def send(self, frames: Sequence[bytes]) -> bool:
+        """Queue a message; False if there was no room."""
+
+    async def run(self) -> None:
+        """Receive until cancelled."""
+
+
+class ClientSockets(Protocol):
+    """Where a client gets sockets: from libzmq, or from a network in memory. Both raise `OSError`."""
+
+    def dealer(self, url: str, receive: Receive) -> ClientSocket:
+        """A DEALER that is connected to `url`."""
+
+    def subscriber(self, url: str, prefix: bytes, receive: Receive) -> ClientSocket:
+        """A SUB that is connected to `url` and takes what begins with `prefix`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Times and bounds of a client. The first two, and the last, are preferred by the text."""
+
+    response_ttl_s: float = 0.5
+    """How long a peer may be silent (SERVER_RESPONSE_TTL)."""
+    election_grace_s: float = 0.3
+    """How long peers get to elect a leader before they are asked again (SERVER_ELECTION_GRACE_MS)."""
+    turn_s: float = 0.1
+    """How long the search for a leader waits for one peer before it asks the next as well."""
+    busy_s: float = 1.0
+    """How long after "another change is under way" a change is repeated."""
+    max_under_way: int = 1024
+    """Updates that are sent and not answered; more of them wait for a place."""
+    max_ahead: int = 50
+    """Messages of entries, and broadcasts, that are kept for a consumer; servers send 5 and at most 50 ahead."""
+    max_ahead_bytes: int = 64 * 1024 * 1024
+    """Bytes of these messages."""
+    confirm_within_s: float = 4.0
+    """After this long a server may have forgotten whom it sends entries to (REQUEST_ENTRIES_TTL is 5 to 7 s)."""
+    broadcast_ttl_s: float = 1.0
+    """How long the broadcast may be silent: twice CLIENT_HEARTBEAT_INTERVAL."""
+    limits: Limits = DEFAULT_LIMITS
+
+
+class NoReply(Enum):
+    """Why a request has no reply."""
+
+    SILENT = "no answer"
+    MOVED = "another peer leads"
+
+
+class Call(Protocol):
+    """A request under way at one peer. `follows_leader`: it is to be given up when another peer leads."""
+
+    @property
+    def request_type(self) -> type[ClientRequest]:
+        """What its replies are decoded as."""
+
+    @property
+    def follows_leader(self) -> bool:
+        """Whether it was sent to this peer because that leads."""
+
+    def take(self, reply: ClientReply, size: int) -> None:
+        """One reply, of `size` bytes."""
+
+    def give_up(self) -> None:
+        """The link is closed, or no longer the leader's."""
+
+
+class Exchange:
+    """A request that ends with one reply. "Accepted" is none, and lets its timer begin anew."""
+
+    __slots__ = ("_ended", "_scope", "_ttl_s", "follows_leader", "last_sign_s", "reply", "request_type")
+
+    def __init__(self, request_type: type[ClientRequest], ttl_s: float, *, follows_leader: bool) -> None:
+        self.request_type = request_type
+        self.follows_leader = follows_leader
+        self.reply: ClientReply | None = None
+        self.last_sign_s = trio.current_time()
+        """When it was sent, or accepted."""
+        self._ttl_s = ttl_s
+        self._ended = trio.Event()
+        self._scope = trio.CancelScope()
+
+    def take(self, reply: ClientReply, _size: int) -> None:
+        """End with this reply, or wait on if it is none."""
+        if isinstance(reply, UpdateAccepted | ChangeAccepted):
+            self.last_sign_s = trio.current_time()
+            self._scope.deadline = self.last_sign_s + self._ttl_s
+        elif self.reply is None:
+            self.reply = reply
+            self._ended.set()
+
+    def give_up(self) -> None:
+        """End without a reply."""
+        self._ended.set()
+
+    async def wait(self) -> ClientReply | NoReply:
+        """The reply, or why there is none."""
+        self._scope.deadline = trio.current_time() + self._ttl_s
+        with self._scope:
+            await self._ended.wait()
+        if self.reply is not None:
+            return self.reply
+        return NoReply.MOVED if self._ended.is_set() else NoReply.SILENT
+
+
+class PeerLink:
+    """The connection to one peer."""
+
+    def __init__(self, url: str, sockets: ClientSockets, limits: Limits, counters: Counter[str]) -> None:
+        self.url = url
+        self.uses = 0
+        """Who needs the link although its peer may not lead."""
+        self.served_s = -1.0
+        """When the peer last did what only a leader does."""
+        self._limits = limits
+        self._counters = counters
+        self._calls: dict[RequestId, Call] = {}
+        self._life = trio.CancelScope()
+        self._is_open = True
+        self._socket = sockets.dealer(url, self._receive)
+
+    async def run(self) -> None:
+        """Receive until the link is closed."""
+        try:
+            with self._life:
+                await self._socket.run()
+        finally:
+            self._is_open = False
+
+    def close(self) -> None:
+        """End the connection, and the calls on it."""
+        self._is_open = False
+        self._life.cancel()
+        for call in tuple(self._calls.values()):
+            call.give_up()
+
+    def release_followers(self) -> None:
+        """Give up what was sent here because this peer led."""
+        for call in tuple(self._calls.values()):
+            if call.follows_leader:
+                call.give_up()
+
+    def begin(self, request_id: RequestId, call: Call, frames: Sequence[bytes]) -> None:
+        """Send a request; its replies go to `call` until `end`."""
+        self._calls[request_id] = call
+        self.send(frames)
+
+    def end(self, request_id: RequestId) -> None:
+        """Take no more replies to this request."""
+        self._calls.pop(request_id, None)
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """Send a message. Without room for it, it counts as lost on the way; a closed link sends nothing."""
+        if self._is_open and not self._socket.send(frames):
+            self._counters["not sent, since the peer takes nothing"] += 1
+
+    async def ask(self, request: ClientRequest, frames: Sequence[bytes], exchange: Exchange) -> ClientReply | NoReply:
+        """Send a request and wait for its reply; cancelling this ends the request."""
+        self.begin(request.request_id, exchange, frames)
+        try:
+            return await exchange.wait()
+        finally:
+            self.end(request.request_id)
+
+    def _receive(self, frames: list[bytes], _user: str | None) -> None:
+        call = self._calls.get(frames[0])
+        if call is None:
+            self._counters["dropped, since it answers no request"] += 1
+            return
+        try:
+            reply = decode_reply(call.request_type, frames, self._limits)
+        except ZmqRaftError:
+            self._counters["dropped, since it is malformed"] += 1
+            return
+        call.take(reply, sum(map(len, frames)))
+
+
+class PeerLinks:
+    """All links of a client. They are opened when they are needed, and run in `nursery`."""
+
+    def __init__(self, sockets: ClientSockets, nursery: trio.Nursery, options: ClientOptions) -> None:
+        self.counters: Counter[str] = Counter()
+        self._sockets = sockets
+        self._nursery = nursery
+        self._options = options
+        self._links: dict[str, PeerLink] = {}
+        self._kept: str | None = None
+        self._number = 0
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where a connection is open, or being made."""
+        return tuple(self._links)
+
+    def next_request_id(self) -> RequestId:
+        """A number of 32 bits as a frame, for requests that need not be told apart for hours."""
+        self._number = self._number % _LAST_NUMBER + 1
+        return uint_frame(self._number)
+
+    def open(self, url: str) -> PeerLink:
+        """The link to a peer; raises `OSError`."""
+        link = self._links.get(url)
+        if link is None:
+            link = PeerLink(url, self._sockets, self._options.limits, self.counters)
+            self._links[url] = link
+            self._nursery.start_soon(link.run)
+        return link
+
+    @contextmanager
+    def use(self, url: str) -> Iterator[PeerLink]:
+        """The link to a peer, whether it leads or not, for as long as the block lasts; raises `OSError`."""
+        link = self.open(url)
+        link.uses += 1
+        try:
+            yield link
+        finally:
+            link.uses -= 1
+            self._close_if_idle(link)
+
+    def keep_only(self, url: str | None) -> None:
+        """Close every link but this one, and those in use; None: keep what is open."""
+        self._kept = url
+        for link in tuple(self._links.values()):
+            if link.url != url:
+                link.release_followers()
+            self._close_if_idle(link)
+
+    async def ask(self, url: str, request: ClientRequest, ttl_s: float) -> ClientReply | NoReply:
+        """Ask one peer, whichever it is; raises `OSError`."""
+        exchange = Exchange(type(request), ttl_s, follows_leader=False)
+        with self.use(url) as link:
+            return await link.ask(request, encode_request(request), exchange)
+
+    def subscribe(self, url: str, prefix: bytes, receive: Receive) -> trio.CancelScope:
+        """Receive what is broadcast at `url` until the scope is cancelled; raises `OSError`."""
+        life = trio.CancelScope()
+        self._nursery.start_soon(_run_within, life, self._sockets.subscriber(url, prefix, receive))
+        return life
+
+    def _close_if_idle(self, link: PeerLink) -> None:
+        is_ours = self._links.get(link.url) is link
+        if is_ours and link.uses == 0 and self._kept is not None and link.url != self._kept:
+            del self._links[link.url]
+            link.close()
+
+
+async def _run_within(life: trio.CancelScope, socket: ClientSocket) -> None:
+    with life:
+        await socket.run()

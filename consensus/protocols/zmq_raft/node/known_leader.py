@@ -1,0 +1,253 @@
+"""Which peer leads, as a client knows it, and the search for the leader when that knowledge is broken.
+
+    UNKNOWN ──search: RequestConfig to each known peer in turn, until one names a leader──▶ KNOWN (url)
+       ▲                                                                                      │
+       ├──── no answer within 500 ms, or "I do not lead" without a name: wait 300 ms first ───┤
+       │                                                                                      │
+       └──── a leader that no known configuration has: ask at once          "another leads": KNOWN (its url)
+
+These are the states of the text's "broken known leader state". What differs:
+
+- Requests wait while one of them searches for all; then each is sent to the leader that was found. The text sends the
+  last request to each peer in turn. With 64 requests under way that would ask each peer 64 times.
+- "In turn" overlaps: after `turn_s` without an answer the next peer is asked too, and the first useful answer counts.
+  So a dead seed costs a tenth of a second. The peer that was silent is asked last,
+  and so is the one that named it.
+- If a peer leaves one request unanswered and serves others meanwhile, it still leads: only that request is repeated.
+- Two peers that name each other are taken for peers that know no leader, so a client does not run between them.
+
+Any peer may lie about the leader and the members. It can lead a client to other addresses, and nothing more: an update
+is done when the peer that is asked says so, and the protocol proves nothing. Use CURVE where that matters.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import trio
+
+from consensus.protocols.zmq_raft.node.client_links import ClientOptions, PeerLink, PeerLinks
+from consensus.protocols.zmq_raft.wire.codec import encode_request
+from consensus.protocols.zmq_raft.wire.messages import ClientReply, ClientRequest, ConfigReply, ConfigRequest, Peer
+
+_REDIRECTS_MIN = 3
+_TOLD_MAX = 8
+
+
+class _Poll:
+    """One RequestConfig to several peers; the answers come into one channel, one from each."""
+
+    request_type: type[ClientRequest] = ConfigRequest
+    follows_leader = False
+
+    def __init__(self, url: str, answers: trio.MemorySendChannel[tuple[str, ConfigReply]]) -> None:
+        self._url = url
+        self._answers: trio.MemorySendChannel[tuple[str, ConfigReply]] | None = answers
+
+    def take(self, reply: ClientReply, _size: int) -> None:
+        """The first answer of this peer."""
+        if self._answers is not None and isinstance(reply, ConfigReply):
+            self._answers.send_nowait((self._url, reply))
+            self._answers = None
+
+    def give_up(self) -> None:
+        """The link is in use, so it is not closed."""
+
+
+class KnownLeader:
+    """The leader of a cluster, from the point of view of one client."""
+
+    def __init__(self, links: PeerLinks, seeds: Sequence[str], ident: bytes, options: ClientOptions) -> None:
+        self.links = links
+        self.ident = ident
+        self.options = options
+        self.peers: tuple[Peer, ...] = ()
+        """The members as the last answer had them."""
+        self._seeds = tuple(dict.fromkeys(seeds))
+        self._url: str | None = None
+        self._waits_first = False
+        self._ask_first: str | None = None
+        self._named_by: str | None = None
+        """Which peer named the leader."""
+        self._ask_last: frozenset[str | None] = frozenset()
+        self._redirects = 0
+        self._searching = trio.Lock()
+        self._said: dict[str, str] = {}
+        self._silence = f"no answer within {options.response_ttl_s * 1000:.0f} ms"
+
+    @property
+    def url(self) -> str | None:
+        """Where the leader is; None while it is not known."""
+        return self._url
+
+    def account(self) -> str:
+        """What the peers that were asked said last."""
+        told = [f"{url}: {self._said[url]}" for url in self._known_urls() if url in self._said]
+        more = [f"and {len(told) - _TOLD_MAX} more"] if len(told) > _TOLD_MAX else []
+        return "; ".join((*told[:_TOLD_MAX], *more)) or "no peer was asked"
+
+    async def link(self) -> PeerLink:
+        """The connection to the leader, when one is known."""
+        while True:
+            while self._url is None:
+                async with self._searching:
+                    if self._url is None:
+                        await self._search()
+            try:
+                return self.links.open(self._url)
+            except OSError as error:
+                self._cannot_reach(self._url, error)
+                self.lose(self._url, waits_first=True)
+
+    def served(self, link: PeerLink) -> None:
+        """The peer did what only a leader does."""
+        link.served_s = trio.current_time()
+        self._redirects = 0
+
+    def silent(self, link: PeerLink, since_s: float) -> None:
+        """The peer has not answered a request for too long; `since_s`: when it last gave a sign about it."""
+        if link.served_s <= since_s:
+            self._said[link.url] = self._silence
+            self.lose(link.url, waits_first=True)
+
+    def redirected(self, link: PeerLink, leader: str | None) -> None:
+        """The peer says that it does not lead; `leader` is the id of the peer that does, by its knowledge."""
+        self._said[link.url] = "does not lead, and knows no leader" if leader is None else f"says that {leader!r} leads"
+        if link.url != self._url:
+            return
+        url = self._url_of(leader)
+        self._redirects += 1
+        if leader is None or url == link.url or self._redirects > max(_REDIRECTS_MIN, len(self.peers)):
+            self._redirects = 0
+            self.lose(link.url, waits_first=True)
+        elif url is None:
+            # A member that joined since we asked: the peer that named it has its address.
+            self.lose(link.url, waits_first=False)
+            self._ask_first = link.url
+        else:
+            self._establish(url, link.url)
+
+    def lose(self, url: str, *, waits_first: bool) -> None:
+        """Forget the leader, if it is still the one at `url`; `waits_first`: the peers need time to elect another."""
+        if url == self._url:
+            self._url = None
+            self._waits_first = waits_first
+            self._ask_last = frozenset((url, self._named_by))
+            self.links.keep_only(None)
+
+    def unfit(self, url: str, what: str) -> None:
+        """The peer leads, as it says, and does not do what a leader does."""
+        self._said[url] = what
+        self.lose(url, waits_first=True)
+
+    async def config(self) -> ConfigReply:
+        """The members and the leader: as the leader says, or, while none answers, as another peer says."""
+        while True:
+            async with self._searching:
+                heard = None if self._url is not None else await self._ask_in_turn()
+            if self._url is not None:
+                heard = await self._ask_for_config(self._url) or heard
+            if heard is not None:
+                return heard
+            await trio.sleep(self.options.election_grace_s)
+
+    async def _ask_for_config(self, url: str) -> ConfigReply | None:
+        try:
+            request = ConfigRequest(self.links.next_request_id(), self.ident)
+            reply = await self.links.ask(url, request, self.options.response_ttl_s)
+        except OSError as error:
+            self._cannot_reach(url, error)
+        else:
+            if isinstance(reply, ConfigReply):
+                if not self._learn(url, reply):
+                    self.lose(url, waits_first=True)
+                return reply
+            self._said[url] = self._silence
+        self.lose(url, waits_first=True)
+        return None
+
+    async def _search(self) -> None:
+        """Return when a leader is known."""
+        while self._url is None:
+            if self._waits_first:
+                await trio.sleep(self.options.election_grace_s)
+            self._waits_first = True
+            await self._ask_in_turn()
+
+    async def _ask_in_turn(self) -> ConfigReply | None:
+        """Ask every known peer until one names a leader; returns the last answer that came."""
+        waiting, best = deque(self._in_order()), None
+        send, answers = trio.open_memory_channel[tuple[str, ConfigReply]](len(waiting))
+        request = ConfigRequest(self.links.next_request_id(), self.ident)
+        frames, unanswered = encode_request(request), 0
+        with ExitStack() as stack:
+            while waiting or unanswered:
+                if waiting:
+                    unanswered += self._poll(stack, waiting.popleft(), request, frames, send)
+                patience_s = self.options.turn_s if waiting else self.options.response_ttl_s
+                with trio.move_on_after(patience_s) as scope:
+                    url, best = await answers.receive()
+                    unanswered -= 1
+                    if self._learn(url, best):
+                        break
+                if scope.cancelled_caught and not waiting:
+                    break
+        return best
+
+    def _poll(
+        self,
+        stack: ExitStack,
+        url: str,
+        request: ConfigRequest,
+        frames: Sequence[bytes],
+        answers: trio.MemorySendChannel[tuple[str, ConfigReply]],
+    ) -> int:
+        """Ask one peer; returns how many answers are to be expected of it."""
+        try:
+            link = stack.enter_context(self.links.use(url))
+        except OSError as error:
+            self._cannot_reach(url, error)
+            return 0
+        self._said[url] = self._silence
+        stack.callback(link.end, request.request_id)
+        link.begin(request.request_id, _Poll(url, answers), frames)
+        return 1
+
+    def _learn(self, url: str, reply: ConfigReply) -> bool:
+        """Take over what a peer says of the cluster; whether a leader is known now."""
+        if reply.peers:
+            self.peers = reply.peers
+            known = self._known_urls()
+            self._said = {each: text for each, text in self._said.items() if each in known}
+        leads = url if reply.is_leader else self._url_of(reply.leader)
+        if reply.is_leader:
+            self._said[url] = "says that it leads"
+        elif reply.leader is None:
+            self._said[url] = "knows no leader"
+        else:
+            self._said[url] = f"says that {reply.leader!r} leads"
+        if leads is None or (leads == url and not reply.is_leader):
+            return False
+        self._establish(leads, url)
+        return True
+
+    def _establish(self, url: str, named_by: str) -> None:
+        self._url = url
+        self._named_by = named_by
+        self._waits_first = False
+        self._ask_first = None
+        self.links.keep_only(url)
+
+    def _cannot_reach(self, url: str, error: OSError) -> None:
+        self._said[url] = str(error.strerror or error)
+
+    def _url_of(self, peer_id: str | None) -> str | None:
+        return next((peer.url for peer in self.peers if peer.peer_id == peer_id), None)
+
+    def _known_urls(self) -> tuple[str, ...]:
+        """The seeds first: a peer may name members that there are not."""
+        return tuple(dict.fromkeys((*self._seeds, *(peer.url for peer in self.peers))))
+
+    def _in_order(self) -> list[str]:
+        """All known peers, in the order in which they are asked."""
+        return sorted(self._known_urls(), key=lambda url: (url != self._ask_first, url in self._ask_last))

@@ -1,0 +1,289 @@
+"""RequestEntries at the client: the committed log from an index on, by as many requests as it takes.
+
+    request ──▶ message, message, … up to 5 unconfirmed ──▶ kept until the consumer has taken them
+       ▲                                                        │ each one taken whole is confirmed, and one more comes
+       │                                                        ▼
+       │   the last entry of a message = where the log has been read to: what is asked for next begins there
+       │
+       └── a redirect, silence, entries out of order, a consumer that was slow for longer than the server remembers
+
+A confirmation is sent when the consumer has taken the message, not when it has come. So a slow consumer slows the
+server down, and what waits here is bounded: beyond `max_ahead` messages or `max_ahead_bytes` the answer is cut off, and
+asked for again when what has come is consumed.
+
+Each request has an id of its own. A late message of an abandoned request belongs to no request, so it can neither leave
+a gap nor come twice. A confirmation that reaches a server after it has forgotten the request (5 to 7 seconds) is a new
+request to it, with answers that came already: a reader that is this late sends none, and begins anew.
+
+Where the log is compacted the snapshot comes first, in pieces from offset 0 on. If its sender stops half-way, the next
+one sends its own snapshot from offset 0: two peers may have different ones, so what came of the first is void.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, assert_never
+
+import trio
+
+from consensus.core.model import COMMAND, Entry, EntryKind, Index, Term
+from consensus.protocols.zmq_raft.node.client_links import ClientOptions, NoReply, PeerLink
+from consensus.protocols.zmq_raft.node.known_leader import KnownLeader
+from consensus.protocols.zmq_raft.wire.codec import encode_request
+from consensus.protocols.zmq_raft.wire.entries import ENTRY_HEAD_BYTES, entry_frame
+from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES
+from consensus.protocols.zmq_raft.wire.messages import (
+    ClientReply,
+    ClientRequest,
+    EntriesBatch,
+    EntriesRedirect,
+    EntriesReply,
+    EntriesRequest,
+    SnapshotPiece,
+)
+
+_PATIENCE_MAX: Final = 5
+"""A peer that reads from a slow disk gets up to this many times the usual time, as in the package."""
+
+
+class LogEntryKind(StrEnum):
+    """What an entry is for."""
+
+    STATE = "state"
+    """An update."""
+    CONFIG = "config"
+    """The members, as MessagePack: `[[id, url], …]`, or `{"old": …, "new": …}` while they change."""
+    CHECKPOINT = "checkpoint"
+    """A leader's own, which commits the entries of earlier terms."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A committed entry. `request_id` has 12 bytes, all zero if no client asked for the entry."""
+
+    index: Index
+    term: Term
+    kind: LogEntryKind
+    request_id: bytes
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """Bytes of the snapshot that stands for all entries up to `last_index`, from `offset` on.
+
+    A part with offset 0 begins anew: what came of another snapshot before it is void.
+    """
+
+    last_index: Index
+    last_term: Term
+    offset: int
+    total_bytes: int
+    data: bytes
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the snapshot is complete with this part."""
+        return self.offset + len(self.data) == self.total_bytes
+
+
+LogItem = LogEntry | SnapshotPart
+
+
+class NoProgressError(Exception):
+    """No peer has sent anything new for too long."""
+
+
+def log_entry(index: Index, entry: Entry) -> LogEntry:
+    """An entry as a client sees it."""
+    data = entry.data
+    if entry.kind == COMMAND:
+        return LogEntry(index, entry.term, LogEntryKind.STATE, data[:REQUEST_ID_BYTES], data[REQUEST_ID_BYTES:])
+    kind = LogEntryKind.CONFIG if entry.kind == EntryKind.CONFIGURATION else LogEntryKind.CHECKPOINT
+    frame = entry_frame(entry)
+    return LogEntry(index, entry.term, kind, frame[:REQUEST_ID_BYTES], frame[ENTRY_HEAD_BYTES:])
+
+
+class _EntryStream:
+    """One RequestEntries under way: a `Call` that keeps messages until they are taken."""
+
+    request_type: type[ClientRequest] = EntriesRequest
+    follows_leader = True
+
+    def __init__(self, link: PeerLink, request: EntriesRequest, options: ClientOptions) -> None:
+        self.link = link
+        self._request = request
+        self._options = options
+        self._kept: deque[tuple[EntriesReply, int]] = deque()
+        self._kept_bytes = 0
+        self._arrived = trio.Event()
+        self._is_over = False
+        """Whether the server has sent its last message."""
+        self._is_cut = False
+        """Whether to take no further messages: this answer is not read to its end."""
+        self._unconfirmed = 0
+        """How many messages were taken from here that the server may wait for a confirmation of."""
+        self.sign_s = trio.current_time()
+        """When the server last heard of this request."""
+        link.begin(request.request_id, self, encode_request(request))
+
+    def take(self, reply: ClientReply, size: int) -> None:
+        """Keep a message; too many of them cut the answer off."""
+        if self._is_over or self._is_cut or not isinstance(reply, EntriesBatch | SnapshotPiece | EntriesRedirect):
+            return
+        too_large = self._kept_bytes + size > self._options.max_ahead_bytes
+        if self._kept and (too_large or len(self._kept) >= self._options.max_ahead):
+            self._is_cut = True
+            return
+        self._is_over = isinstance(reply, EntriesRedirect) or (isinstance(reply, EntriesBatch) and reply.is_last)
+        self._kept.append((reply, size))
+        self._kept_bytes += size
+        self._arrived.set()
+
+    def give_up(self) -> None:
+        """Another peer leads: what was kept is still right, and nothing more is to be expected."""
+        self._is_cut = True
+        self._arrived.set()
+
+    async def next(self, ttl_s: float) -> EntriesReply | NoReply:
+        """The next message, or why there is none."""
+        if not self._kept and not self._is_cut:
+            self._arrived = trio.Event()
+            with trio.move_on_after(ttl_s):
+                await self._arrived.wait()
+        if self._kept:
+            reply, size = self._kept.popleft()
+            self._kept_bytes -= size
+            self._unconfirmed += 1
+            return reply
+        return NoReply.MOVED if self._is_cut else NoReply.SILENT
+
+    def confirm(self, previous: Index, count: int | None, offset: int | None) -> None:
+        """The message before this was taken.
+
+        The server is told nothing if it may have forgotten the request, or has sent its last message: it would take
+        that for another request.
+        """
+        now_s = trio.current_time()
+        if now_s - self.sign_s > self._options.confirm_within_s and not self._is_over:
+            self._is_cut = True
+        if not self._is_cut and not self._is_over:
+            self.sign_s = now_s
+            self._unconfirmed -= 1
+            request = self._request
+            confirmation = EntriesRequest(request.request_id, request.ident, previous, count, offset)
+            self.link.send(encode_request(confirmation))
+
+    def end(self, previous: Index) -> None:
+        """Take no more, and have the server send and keep no more."""
+        request = self._request
+        self.link.end(request.request_id)
+        if not self._is_over or self._unconfirmed + len(self._kept) > 1:
+            self.link.send(encode_request(EntriesRequest(request.request_id, request.ident, previous, 0)))
+
+
+class LogReader:
+    """What one consumer has been given, and so what is to be asked for next."""
+
+    def __init__(self, leader: KnownLeader, previous: Index, count: int | None, patience_s: float) -> None:
+        self._leader = leader
+        self._options = leader.options
+        self._previous = previous
+        self._count = count
+        self._snapshot: SnapshotPiece | None = None
+        """The piece that came last, while a snapshot comes."""
+        self._patience_s = patience_s
+        self._deadline_s = trio.current_time() + patience_s
+        self._is_done = False
+        self._failures = 0
+
+    async def items(self) -> AsyncGenerator[LogItem, None]:
+        """All that was asked for. Raises `NoProgressError` if nothing new comes for `patience_s`."""
+        while not self._is_done:
+            stream = await self._begin()
+            try:
+                while (reply := await self._next(stream)) is not None:
+                    for item in self._take(reply):
+                        yield item
+                    self._failures = 0
+                    self._deadline_s = trio.current_time() + self._patience_s
+                    if self._is_done:
+                        break
+                    stream.confirm(self._previous, self._count, self._offset or None)
+            finally:
+                stream.end(self._previous)
+
+    @property
+    def _offset(self) -> int:
+        """How much there is of the snapshot that comes; 0 if none comes."""
+        return 0 if self._snapshot is None else self._snapshot.offset + len(self._snapshot.data)
+
+    async def _begin(self) -> _EntryStream:
+        self._snapshot = None
+        with trio.CancelScope(deadline=self._deadline_s):
+            await trio.lowlevel.checkpoint()
+            link = await self._leader.link()
+            links = self._leader.links
+            request = EntriesRequest(links.next_request_id(), self._leader.ident, self._previous, self._count)
+            return _EntryStream(link, request, self._options)
+        raise NoProgressError
+
+    async def _next(self, stream: _EntryStream) -> EntriesBatch | SnapshotPiece | None:
+        """The next message, if it goes on where the one before ended. None: begin anew."""
+        ttl_s = self._options.response_ttl_s * min(1 + self._failures, _PATIENCE_MAX)
+        reply = await stream.next(min(ttl_s, max(0.0, self._deadline_s - trio.current_time())))
+        match reply:
+            case NoReply.MOVED:
+                return None
+            case NoReply.SILENT:
+                self._failures += 1
+                self._leader.silent(stream.link, stream.sign_s)
+                return None
+            case EntriesRedirect():
+                self._leader.redirected(stream.link, reply.leader)
+                return None
+            case EntriesBatch() | SnapshotPiece():
+                pass
+            case _:
+                assert_never(reply)
+        if self._goes_on(reply):
+            self._leader.served(stream.link)
+            return reply
+        self._leader.links.counters["entries out of order"] += 1
+        self._failures += 1
+        await trio.sleep(self._options.election_grace_s)
+        return None
+
+    def _goes_on(self, reply: EntriesBatch | SnapshotPiece) -> bool:
+        """Whether it is what follows; what does not is of no use, and neither is a message with nothing in it."""
+        if isinstance(reply, EntriesBatch):
+            if not reply.entries:
+                return reply.is_last
+            return self._snapshot is None and reply.last_index - len(reply.entries) == self._previous
+        if reply.last_index <= self._previous or not (reply.data or reply.total_bytes == 0):
+            return False
+        before = self._snapshot
+        return reply.offset == 0 or (
+            before is not None
+            and (before.last_index, before.last_term, before.total_bytes)
+            == (reply.last_index, reply.last_term, reply.total_bytes)
+            and reply.offset == self._offset
+        )
+
+    def _take(self, reply: EntriesBatch | SnapshotPiece) -> Sequence[LogItem]:
+        """What the consumer gets of a message, which counts as read from now on."""
+        if isinstance(reply, EntriesBatch):
+            first = self._previous + 1
+            entries = reply.entries[: self._count]
+            self._previous += len(entries)
+            if self._count is not None:
+                self._count -= len(entries)
+            self._is_done = reply.is_last or self._count == 0
+            return [log_entry(first + number, entry) for number, entry in enumerate(entries)]
+        part = SnapshotPart(reply.last_index, reply.last_term, reply.offset, reply.total_bytes, reply.data)
+        self._snapshot = reply
+        if part.is_last:
+            self._previous = reply.last_index
+            self._snapshot = None
+        return (part,)

@@ -1,0 +1,155 @@
+"""A client's subscription: what is committed after an index, as it is committed, without a gap and without repetition.
+
+    find the leader ──▶ ask it for the URL of its PUB socket ──▶ connect a SUB socket
+        ▲                                                            │
+        │                                            fetch: RequestEntries from the last index on
+        │                                                            │
+        │              ┌── it ends before our index, or at it ──▶ drop it: these entries are known
+        └─ none for 1 s ── a broadcast ── it goes on behind our index ──▶ give the entries behind it
+                       └── entries are missing before it, or it tells of some and has none ──▶ fetch
+
+A broadcast says how far the leader has applied, and may bring the last entries before that. PUB drops what a slow
+connection cannot take, a subscription begins at any moment, and another leader broadcasts elsewhere. So nothing rests
+on broadcasts being complete: they only tell early, and each gap is closed by RequestEntries, which is complete.
+
+Broadcasts wait here while the consumer is slow or a gap is being closed, within the bounds of `ClientOptions`; what has
+no room is dropped, and shows as a gap. Broadcasts without entries, of which a leader sends two each second, take one
+place together. Where broadcasts do not come through at all, what is new is fetched once a second.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self, assert_never
+
+import trio
+
+from consensus.core.model import Index
+from consensus.protocols.zmq_raft.node.known_leader import KnownLeader
+from consensus.protocols.zmq_raft.node.log_reader import LogEntry, LogItem, SnapshotPart, log_entry
+from consensus.protocols.zmq_raft.wire.codec import decode_broadcast
+from consensus.protocols.zmq_raft.wire.frames import ZmqRaftError
+from consensus.protocols.zmq_raft.wire.messages import StateBroadcast
+
+
+class _Broadcasts:
+    """What comes from one PUB socket, kept until it is taken; in a `with`, which ends the subscription."""
+
+    def __init__(self, leader: KnownLeader, url: str) -> None:
+        self._ident = leader.ident
+        self._options = leader.options
+        self._counters = leader.links.counters
+        self._kept: deque[tuple[StateBroadcast, int]] = deque()
+        self._kept_bytes = 0
+        self._arrived = trio.Event()
+        self._heard_s = trio.current_time()
+        try:
+            self._life = leader.links.subscribe(url, leader.ident, self._receive)
+        except OSError:
+            # The same as a broadcast that does not come through.
+            self._life = trio.CancelScope()
+            self._counters["broadcasts that cannot be connected to"] += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._life.cancel()
+
+    async def next(self) -> StateBroadcast | None:
+        """The next broadcast; None if there was none for too long."""
+        if not self._kept:
+            self._arrived = trio.Event()
+            with trio.CancelScope(deadline=self._heard_s + self._options.broadcast_ttl_s):
+                await self._arrived.wait()
+        if not self._kept:
+            return None
+        broadcast, size = self._kept.popleft()
+        self._kept_bytes -= size
+        return broadcast
+
+    def _receive(self, frames: list[bytes], _user: str | None) -> None:
+        options = self._options
+        if frames[0] != self._ident:
+            self._counters["broadcasts of another cluster"] += 1
+            return
+        try:
+            broadcast = decode_broadcast(frames, options.limits)
+        except ZmqRaftError:
+            self._counters["dropped, since it is malformed"] += 1
+            return
+        self._heard_s = trio.current_time()
+        size = sum(map(len, frames))
+        if self._kept and not broadcast.entries and not self._kept[-1][0].entries:
+            self._kept_bytes -= self._kept.pop()[1]
+        if self._kept and (len(self._kept) >= options.max_ahead or self._kept_bytes + size > options.max_ahead_bytes):
+            self._counters["broadcasts without room"] += 1
+            return
+        self._kept.append((broadcast, size))
+        self._kept_bytes += size
+        self._arrived.set()
+
+
+class Subscriber:
+    """One subscription, to what comes after index `last`.
+
+    `find_url` gives the URL of the leader's PUB socket, `fetch` what is committed after an index.
+    """
+
+    def __init__(
+        self,
+        leader: KnownLeader,
+        last: Index,
+        find_url: Callable[[], Awaitable[str]],
+        fetch: Callable[[Index], AsyncGenerator[LogItem, None]],
+    ) -> None:
+        self._leader = leader
+        self._last = last
+        self._find_url = find_url
+        self._fetch = fetch
+
+    async def items(self) -> AsyncGenerator[LogItem, None]:
+        """Every entry once, in order, without end. What `find_url` and `fetch` raise ends it."""
+        while True:
+            url = await self._find_url()
+            with _Broadcasts(self._leader, url) as broadcasts:
+                is_behind = True
+                while True:
+                    if is_behind:
+                        async with aclosing(self._fetch(self._last)) as missing:
+                            async for item in missing:
+                                self._read(item)
+                                yield item
+                    broadcast = await broadcasts.next()
+                    if broadcast is None:
+                        break
+                    is_behind, news = self._take(broadcast)
+                    for entry in news:
+                        yield entry
+            if self._leader.url is not None:
+                self._leader.lose(self._leader.url, waits_first=False)
+
+    def _read(self, item: LogItem) -> None:
+        match item:
+            case LogEntry():
+                self._last = item.index
+            case SnapshotPart():
+                if item.is_last:
+                    self._last = item.last_index
+            case _:
+                assert_never(item)
+
+    def _take(self, broadcast: StateBroadcast) -> tuple[bool, Sequence[LogEntry]]:
+        """Whether entries before this broadcast, or of it, are missing; and those of its entries that go on."""
+        known = self._last
+        if broadcast.last_applied <= known:
+            return False, ()
+        first = broadcast.last_applied - len(broadcast.entries) + 1
+        if first > known + 1:
+            return True, ()
+        self._last = broadcast.last_applied
+        news = broadcast.entries[known + 1 - first :]
+        return False, [log_entry(known + 1 + number, entry) for number, entry in enumerate(news)]

@@ -1,0 +1,669 @@
+"""The client of ØMQ Raft: how it finds the leader, and how its requests end, over a network in memory."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from consensus.protocols import zmq_raft
+from consensus.protocols.zmq_raft.node.client import (
+    ConfigRefusedError,
+    NoAnswerError,
+    RequestExpiredError,
+    ZmqRaftClient,
+    open_client,
+)
+from consensus.protocols.zmq_raft.node.client_links import ClientOptions
+from consensus.protocols.zmq_raft.node.sockets import zmq_context
+from consensus.protocols.zmq_raft.wire.messages import (
+    ChangeAccepted,
+    ChangeBusy,
+    ChangeCommitted,
+    ChangeExpired,
+    ChangeRedirect,
+    ChangeRefused,
+    ChangeRequest,
+    ConfigReply,
+    ConfigRequest,
+    LogInfoReply,
+    LogInfoRequest,
+    Peer,
+    Reply,
+    Request,
+    UpdateAccepted,
+    UpdateCommitted,
+    UpdateExpired,
+    UpdateRedirect,
+    UpdateRequest,
+)
+from consensus.protocols.zmq_raft.wire.request_ids import request_seconds
+from tests.node.zmq_network import IDENT, LoopbackPeer, MemoryNetwork, Respond, Script, ScriptedPeer, url_of
+
+NOW_S = 1_800_000_000.0
+
+
+@asynccontextmanager
+async def client_of(
+    network: MemoryNetwork, *seeds: int, options: ClientOptions | None = None
+) -> AsyncIterator[ZmqRaftClient]:
+    urls = [url_of(seed) for seed in seeds or (1, 2, 3)]
+    async with open_client(network, urls, IDENT, options or ClientOptions(), lambda: NOW_S) as client:
+        yield client
+
+
+def updates(peer: ScriptedPeer) -> list[Request]:
+    return peer.of(UpdateRequest)
+
+
+# -- finding the leader ------------------------------------------------------------------------------------------------
+
+
+async def test_an_update_goes_to_the_leader_that_the_first_seed_names(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, two, three = network.cluster(leader=3)
+    async with client_of(network) as client:
+        assert await client.update(b"hello") == 1
+        assert client.leader_url == three.url
+        assert network.connected == [three.url]
+    assert (len(one.heard), len(two.heard)) == (1, 0)
+    assert [type(request) for request in three.heard] == [UpdateRequest]
+    assert network.connected == []
+    assert autojump_clock.current_time() == 0.0
+
+
+async def test_a_dead_seed_costs_a_tenth_of_a_second(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    _, two, _ = network.cluster(leader=2)
+    async with client_of(network, 9, 2) as client:
+        await client.update(b"hello")
+        assert client.leader_url == two.url
+    assert trio.current_time() == pytest.approx(0.1)
+    del autojump_clock
+
+
+async def test_peers_are_asked_again_after_a_while_until_one_names_a_leader(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    peers = network.cluster(leader=None)
+    async with client_of(network) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(client.update, b"hello")
+        await trio.sleep(0.7)
+        assert [len(peer.of(ConfigRequest)) for peer in peers] == [3, 3, 3]
+        assert not any(updates(peer) for peer in peers)
+        for peer in peers:
+            peer.leader = "2"
+    assert len(updates(peers[1])) == 1
+    assert trio.current_time() == pytest.approx(0.9)
+    del autojump_clock
+
+
+async def test_a_peer_that_leads_is_used_at_the_address_at_which_it_was_asked(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    members = (Peer("1", "tcp://10.0.0.1:8001"),)
+    ScriptedPeer(network, Peer("1", url_of(1)), members, "1")
+    async with client_of(network, 1) as client:
+        assert await client.update(b"hello") == 1
+        assert client.leader_url == url_of(1)
+    del autojump_clock
+
+
+async def test_a_redirect_is_followed_with_the_same_request(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, two, _ = network.cluster(leader=1)
+    async with client_of(network) as client:
+        await client.update(b"first")
+        one.leader = two.leader = "2"
+        await client.update(b"second")
+        assert network.connected == [two.url]
+    assert updates(two) == updates(one)[1:]
+    assert trio.current_time() == 0.0
+    del autojump_clock
+
+
+async def test_after_silence_the_others_get_time_and_the_request_is_repeated(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, two, three = network.cluster(leader=1)
+    async with client_of(network) as client:
+        await client.update(b"first")
+        one.is_silent = True
+        two.leader = three.leader = "3"
+        await client.update(b"second")
+        assert network.connected == [three.url]
+    assert updates(three) == updates(one)[1:]
+    assert trio.current_time() == pytest.approx(0.5 + 0.3)
+    assert len(one.of(ConfigRequest)) == 1, "the silent peer is asked last, and so not at all"
+    del autojump_clock
+
+
+async def test_a_redirect_without_a_leader_waits_for_an_election(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    peers = one, two, _ = network.cluster(leader=1)
+    async with client_of(network) as client:
+        await client.update(b"first")
+        for peer in peers:
+            peer.leader = "2"
+        one.leader = None
+        await client.update(b"second")
+    assert len(updates(two)) == 1
+    assert trio.current_time() == pytest.approx(0.3)
+    del autojump_clock
+
+
+async def test_a_leader_that_the_client_has_not_heard_of_is_found_by_a_new_configuration(
+    autojump_clock: MockClock,
+) -> None:
+    network = MemoryNetwork()
+    peers = network.cluster(leader=1)
+    async with client_of(network) as client:
+        await client.update(b"first")
+        four = Peer("4", url_of(4))
+        members = (*peers[0].members, four)
+        fourth = ScriptedPeer(network, four, members, "4")
+        for peer in peers:
+            peer.members, peer.leader = members, "4"
+        await client.update(b"second")
+        assert network.connected == [fourth.url]
+    assert len(updates(fourth)) == 1
+    assert trio.current_time() == 0.0
+    del autojump_clock
+
+
+async def test_peers_that_name_each_other_do_not_keep_the_client_running(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, two, three = network.cluster(leader=2)
+    two.leader, three.leader = "1", None
+    async with client_of(network) as client:
+        with pytest.raises(NoAnswerError, match="says that '1' leads"):
+            await client.update(b"hello", patience_s=3.0)
+    assert len(updates(one)) + len(updates(two)) < 60
+    del autojump_clock
+
+
+async def test_one_search_serves_all_requests_that_wait(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, two, three = network.cluster(leader=1)
+    async with client_of(network) as client:
+        await client.update(b"first")
+        one.is_silent = True
+        two.leader = three.leader = "3"
+        async with trio.open_nursery() as nursery:
+            for number in range(64):
+                nursery.start_soon(client.update, b"update %d" % number)
+        assert len(updates(three)) == 64
+        assert len(two.of(ConfigRequest)) == 1
+    assert trio.current_time() == pytest.approx(0.8)
+    del autojump_clock
+
+
+async def test_a_search_whose_task_is_cancelled_is_taken_over_by_another(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    peers = network.cluster(leader=None)
+    async with client_of(network) as client, trio.open_nursery() as nursery:
+        with trio.move_on_after(0.2):
+            nursery.start_soon(client.update, b"other")
+            await client.update(b"cancelled")
+        for peer in peers:
+            peer.leader = "1"
+    assert [request.data for request in updates(peers[0]) if isinstance(request, UpdateRequest)] == [b"other"]
+    del autojump_clock
+
+
+async def test_a_peer_that_cannot_be_connected_to_is_passed_over_and_named(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    network.cluster(leader=2)
+    network.refused = {url_of(1)}
+    async with client_of(network) as client:
+        assert await client.update(b"hello") == 1
+        network.refused = {url_of(1), url_of(2), url_of(3)}
+        network.peers.clear()
+        with pytest.raises(NoAnswerError, match=r"8001: Too many open files; .*8002: (no answer|Too many)"):
+            await client.update(b"hello", patience_s=2.0)
+    del autojump_clock
+
+
+# -- updates -----------------------------------------------------------------------------------------------------------
+
+
+def accepting(delays_s: list[float], nursery: trio.Nursery, then: Callable[[bytes], UpdateCommitted | None]) -> Script:
+    """A script: "accepted" after each of these pauses, and then a last reply."""
+
+    def script(request: Request, respond: Respond) -> bool:
+        async def answer(request_id: bytes) -> None:
+            for delay_s in delays_s:
+                await trio.sleep(delay_s)
+                respond(UpdateAccepted(request_id))
+            last = then(request_id)
+            if last is not None:
+                await trio.sleep(0.4)
+                respond(last)
+
+        if isinstance(request, UpdateRequest):
+            nursery.start_soon(answer, request.request_id)
+            return True
+        return False
+
+    return script
+
+
+async def test_accepted_begins_the_timer_anew(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, *_ = network.cluster(leader=1)
+    async with client_of(network) as client, trio.open_nursery() as nursery:
+        one.script = accepting([0.4] * 5, nursery, lambda request_id: UpdateCommitted(request_id, 7))
+        assert await client.update(b"slow") == 7
+        assert trio.current_time() == pytest.approx(2.4)
+    assert len(updates(one)) == 1
+    del autojump_clock
+
+
+async def test_silence_after_accepted_is_answered_by_a_search(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, two, three = network.cluster(leader=1)
+    async with client_of(network) as client, trio.open_nursery() as nursery:
+        one.script = accepting([0.0], nursery, lambda _: None)
+        with trio.move_on_after(0.1):
+            await client.update(b"first")
+        two.leader = three.leader = "2"
+        await client.update(b"second")
+    assert updates(two) == updates(one)[1:]
+    assert trio.current_time() == pytest.approx(0.1 + 0.5 + 0.3)
+    del autojump_clock
+
+
+async def test_a_request_that_the_leader_alone_ignores_does_not_stop_the_others(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, two, _ = network.cluster(leader=1)
+    one.script = lambda request, _respond: isinstance(request, UpdateRequest) and request.data == b"ignored"
+    async with client_of(network) as client:
+
+        async def others() -> None:
+            for _ in range(30):
+                await client.update(b"other")
+                await trio.sleep(0.1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            with pytest.raises(NoAnswerError, match="may be committed or not; repeat it with the id"):
+                await client.update(b"ignored", patience_s=2.9)
+    assert len(one.of(ConfigRequest)) + len(two.of(ConfigRequest)) == 1
+    assert len([request for request in updates(one) if getattr(request, "data", None) == b"ignored"]) == 6
+    del autojump_clock
+
+
+async def test_an_expired_id_is_an_error_of_its_own(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, *_ = network.cluster(leader=1)
+
+    def expired(request: Request, respond: Respond) -> bool:
+        if isinstance(request, UpdateRequest):
+            respond(UpdateExpired(request.request_id))
+        return isinstance(request, UpdateRequest)
+
+    one.script = expired
+    async with client_of(network) as client:
+        with pytest.raises(RequestExpiredError, match="0102030405060708090a0b0c is too old, or too far in the future"):
+            await client.update(b"old", bytes(range(1, 13)))
+    assert len(updates(one)) == 1
+    del autojump_clock
+
+
+async def test_request_ids_tell_the_time_and_are_all_different(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, *_ = network.cluster(leader=1)
+    async with client_of(network) as client:
+        for _ in range(100):
+            await client.update(b"x")
+        ids = {request.request_id for request in updates(one) if isinstance(request, UpdateRequest)}
+        assert len(ids) == 100
+        assert {request_seconds(request_id) for request_id in ids} == {int(NOW_S)}
+        with pytest.raises(ValueError, match="has 12 bytes, not 4"):
+            await client.update(b"x", b"1234")
+    del autojump_clock
+
+
+async def test_an_id_has_one_call_at_a_time_and_may_be_used_again(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, *_ = network.cluster(leader=1)
+    one.is_silent = True
+    async with client_of(network) as client:
+        request_id = client.make_request_id()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.update, b"x", request_id)
+            await wait_all_tasks_blocked()
+            with pytest.raises(ValueError, match="is under way"):
+                await client.update(b"x", request_id)
+            one.is_silent = False
+        assert await client.update(b"x", request_id) == 1
+    del autojump_clock
+
+
+async def test_what_no_cluster_takes_is_not_sent(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, *_ = network.cluster(leader=1)
+    async with client_of(network) as client:
+        for data in (b"", bytes(10 * 1024 * 1024 + 1)):
+            with pytest.raises(ValueError, match="an update has 1 to 10485760 bytes"):
+                await client.update(data)
+    assert one.heard == []
+    del autojump_clock
+
+
+async def test_an_error_names_the_peers_and_what_they_said(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, two, three = network.cluster(leader=None)
+    three.is_silent = True
+    two.leader = "7"
+    async with client_of(network) as client:
+        with pytest.raises(NoAnswerError) as raised:
+            await client.update(b"hello", bytes(range(12)), patience_s=2.0)
+    assert str(raised.value) == (
+        "no leader answered within 2 s: tcp://127.0.0.1:8001: knows no leader; tcp://127.0.0.1:8002: says that '7' "
+        "leads; tcp://127.0.0.1:8003: no answer within 500 ms. It may be committed or not; repeat it with the id "
+        "000102030405060708090a0b."
+    )
+    assert trio.current_time() == pytest.approx(2.0)
+    assert updates(one) == []
+    del autojump_clock
+
+
+async def test_only_so_many_updates_are_under_way_at_once(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, *_ = network.cluster(leader=1)
+    pending: list[Callable[[], None]] = []
+
+    def later(request: Request, respond: Respond) -> bool:
+        if isinstance(request, UpdateRequest):
+            pending.append(lambda: respond(UpdateCommitted(request.request_id, 1)))
+        return isinstance(request, UpdateRequest)
+
+    one.script = later
+    async with client_of(network, options=ClientOptions(max_under_way=4)) as client, trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(client.update, b"x")
+        for expected in (4, 4, 2):
+            await trio.sleep(0.01)
+            assert len(pending) == expected
+            while pending:
+                pending.pop()()
+    del autojump_clock
+
+
+# -- hostile and broken peers ------------------------------------------------------------------------------------------
+
+
+async def test_replies_that_are_none_are_dropped_and_counted(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, *_ = network.cluster(leader=1)
+    async with client_of(network) as client:
+        await client.update(b"first")
+        (socket,) = network.open
+        own = client.make_request_id()
+
+        def lie(request: Request, _respond: Respond) -> bool:
+            if isinstance(request, UpdateRequest):
+                for frames in (
+                    [own],
+                    [own, b"\x01", b"\xc1"],
+                    [own, b"\x01", b"\xa1x"],
+                    [b""],
+                    [b"\x00" * 12, b"\x01"],
+                ):
+                    socket.deliver(frames)
+            return False
+
+        one.script = lie
+        assert await client.update(b"second", own) == 2
+        assert client.counters == {"dropped, since it is malformed": 3, "dropped, since it answers no request": 2}
+    del autojump_clock
+
+
+async def test_a_peer_that_was_not_asked_cannot_answer(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, two, _ = network.cluster(leader=None)
+    answers: list[Respond] = []
+
+    def remember(_request: Request, respond: Respond) -> bool:
+        answers.append(respond)
+        return False
+
+    two.script = remember
+    async with client_of(network) as client, trio.open_nursery() as nursery:
+        request_id = client.make_request_id()
+        one.script = lambda request, _: isinstance(request, UpdateRequest)
+        nursery.start_soon(client.update, b"x", request_id)
+        await trio.sleep(0.1)
+        one.leader = "1"
+        await trio.sleep(0.3)
+        assert len(updates(one)) == 1
+        for respond in answers:
+            respond(UpdateCommitted(request_id, 666))
+        await trio.sleep(0.1)
+        one.script = lambda _request, _respond: False
+        one.log[request_id] = 5
+        assert request_id in client._under_way
+    assert len(updates(one)) == 2
+    del autojump_clock
+
+
+async def test_a_full_queue_counts_as_a_message_that_is_lost(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    network.cluster(leader=1)
+    async with client_of(network) as client:
+        await client.update(b"first")
+        network.open[0].has_room = False
+        assert await client.update(b"second") == 2
+        assert client.counters == {"not sent, since the peer takes nothing": 1}
+    del autojump_clock
+
+
+async def test_an_error_in_the_block_comes_out_as_it_is(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    with pytest.raises(KeyError, match="mine"):
+        async with client_of(network):
+            raise KeyError("mine")
+    del autojump_clock
+
+
+async def test_only_urls_of_tcp_are_seeds() -> None:
+    for urls, text in (([], "give a URL of a peer"), (["ipc:///tmp/x"], "'ipc:///tmp/x' is no URL of a peer")):
+        with pytest.raises(ValueError, match=text):
+            async with open_client(MemoryNetwork(), urls, IDENT, ClientOptions()):
+                pass
+
+
+# -- real sockets ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_thousand_updates_of_64_tasks_over_loopback_are_committed_once_each() -> None:
+    with zmq_context() as context, trio.fail_after(20):
+        async with trio.open_nursery() as server:
+            peer = LoopbackPeer(context)
+            await server.start(peer.run)
+            async with zmq_raft.connect([peer.url], IDENT) as client:
+                indexes: list[int] = []
+
+                async def send(count: int) -> None:
+                    indexes.extend([await client.update(b"%d" % number) for number in range(count)])
+
+                async with trio.open_nursery() as tasks:
+                    for _ in range(64):
+                        tasks.start_soon(send, 16)
+            server.cancel_scope.cancel()
+    assert sorted(indexes) == list(range(1, 1025))
+
+
+async def test_a_peer_that_begins_to_listen_later_is_found_over_loopback() -> None:
+    with zmq_context() as context, trio.fail_after(20):
+        async with trio.open_nursery() as server:
+            peer = LoopbackPeer(context)
+            async with zmq_raft.connect([peer.url], "cluster") as client:
+                with pytest.raises(NoAnswerError, match="no answer within 500 ms"):
+                    await client.update(b"x", patience_s=0.2)
+                await server.start(peer.run)
+                assert await client.update(b"x") == 1
+            server.cancel_scope.cancel()
+
+
+# -- the configuration and the state of logs ---------------------------------------------------------------------------
+
+
+async def test_the_configuration_is_what_the_leader_says(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, *_, three = network.cluster(leader=3)
+    one.members = one.members[::2]
+    async with client_of(network) as client:
+        for _ in range(2):
+            reply = await client.config()
+            assert (reply.is_leader, reply.leader, reply.peers) == (True, "3", three.members)
+    assert len(one.of(ConfigRequest)) == 1
+    del autojump_clock
+
+
+async def test_without_a_leader_the_configuration_is_what_a_peer_says(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, two, three = network.cluster(leader=None)
+    one.is_silent = three.is_silent = True
+    async with client_of(network) as client:
+        reply = await client.config(patience_s=5.0)
+        assert (reply.is_leader, reply.leader, reply.peers) == (False, None, two.members)
+        two.is_silent = True
+        with pytest.raises(NoAnswerError, match="no peer told the configuration within 5 s"):
+            await client.config(patience_s=5.0)
+    del autojump_clock
+
+
+async def test_a_leader_that_is_gone_is_told_as_the_others_tell_it(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    *_, three = network.cluster(leader=3)
+    three.is_silent = True
+    async with client_of(network) as client:
+        reply = await client.config()
+        assert (reply.is_leader, reply.leader) == (False, "3")
+        assert client.leader_url is None
+    del autojump_clock
+
+
+async def test_the_log_info_of_any_peer_leaves_the_leader_as_it_is(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, two, three = network.cluster(leader=1)
+
+    def tell(peer: ScriptedPeer, term: int) -> None:
+        def script(request: Request, respond: Respond) -> bool:
+            if isinstance(request, LogInfoRequest):
+                leads = peer.leader == peer.peer_id
+                respond(LogInfoReply(request.request_id, leads, peer.leader, term, 1, 2, 3, 4, 5, 0))
+            return isinstance(request, LogInfoRequest)
+
+        peer.script = script
+
+    for term, peer in enumerate((one, two, three), start=1):
+        tell(peer, term)
+    async with client_of(network) as client:
+        assert (await client.log_info(two.url)).term == 2
+        await client.update(b"x")
+        assert (await client.log_info(two.url)).term == 2
+        assert client.leader_url == one.url
+        await wait_all_tasks_blocked()
+        assert network.connected == [one.url]
+        assert (await client.log_info()).term == 1
+        one.leader = three.leader = "3"
+        assert (await client.log_info()).term == 3
+        two.is_silent = True
+        with pytest.raises(NoAnswerError, match="8002 gave no answer within 2 s"):
+            await client.log_info(two.url, patience_s=2.0)
+    del autojump_clock
+
+
+# -- changes of the members --------------------------------------------------------------------------------------------
+
+
+def changing(replies: list[Callable[[bytes], list[Reply]]]) -> Script:
+    """A script that answers each ConfigUpdate with the next of these."""
+
+    def script(request: Request, respond: Respond) -> bool:
+        if isinstance(request, ChangeRequest):
+            for reply in replies.pop(0)(request.request_id):
+                respond(reply)
+        return isinstance(request, ChangeRequest)
+
+    return script
+
+
+async def test_a_change_of_the_members_ends_with_its_index(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, two, _ = network.cluster(leader=2)
+    two.script = changing([lambda each: [ChangeRedirect(each, "1")]])
+    one.script = changing([lambda each: [ChangeAccepted(each), ChangeAccepted(each), ChangeCommitted(each, 12)]])
+    async with client_of(network) as client:
+        assert await client.change_config(one.members[:2]) == 12
+    assert one.of(ChangeRequest) == two.of(ChangeRequest)
+    del autojump_clock
+
+
+async def test_a_change_is_repeated_while_another_is_under_way(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, *_ = network.cluster(leader=1)
+
+    def busy(request_id: bytes) -> list[Reply]:
+        return [ChangeBusy(request_id)]
+
+    one.script = changing([busy, busy, lambda each: [ChangeCommitted(each, 5)], *[busy] * 9])
+    async with client_of(network) as client:
+        assert await client.change_config(one.members[:2]) == 5
+        assert trio.current_time() == pytest.approx(2.0)
+        with pytest.raises(NoAnswerError, match="another change of the members is under way"):
+            await client.change_config(one.members[:1], patience_s=3.5)
+    assert len({request.request_id for request in one.of(ChangeRequest) if isinstance(request, ChangeRequest)}) == 2
+    del autojump_clock
+
+
+async def test_a_refused_change_tells_the_words_of_the_peer(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, *_ = network.cluster(leader=1)
+    one.script = changing(
+        [lambda each: [ChangeRefused(each, "TypeError", "peer id must be unique")], lambda each: [ChangeExpired(each)]]
+    )
+    async with client_of(network) as client:
+        with pytest.raises(ConfigRefusedError, match=r"refuses these members: peer id must be unique \(TypeError\)"):
+            await client.change_config(one.members)
+        with pytest.raises(RequestExpiredError):
+            await client.change_config(one.members)
+    del autojump_clock
+
+
+async def test_a_lying_configuration_is_forgotten_with_the_next_one(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, two, _ = network.cluster(leader=2)
+    nowhere = tuple(Peer(f"x{number}", f"tcp://127.0.0.1:{9000 + number}") for number in range(64))
+
+    def lie(request: Request, respond: Respond) -> bool:
+        if isinstance(request, ConfigRequest):
+            respond(ConfigReply(request.request_id, is_leader=False, leader="x63", peers=nowhere))
+        return isinstance(request, ConfigRequest)
+
+    one.script = lie
+    async with client_of(network, 1, 2) as client:
+        assert await client.update(b"x", patience_s=60.0) == 1
+        assert network.connected == [two.url]
+        assert (await client.config()).peers == two.members
+    del autojump_clock
+
+
+async def test_a_redirect_to_the_peer_itself_is_as_good_as_none(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, two, three = network.cluster(leader=1)
+
+    def name_itself(request: Request, respond: Respond) -> bool:
+        if isinstance(request, UpdateRequest):
+            respond(UpdateRedirect(request.request_id, "1"))
+        return isinstance(request, UpdateRequest)
+
+    one.script = name_itself
+    async with client_of(network) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(client.update, b"x")
+        await trio.sleep(1.0)
+        assert len(updates(one)) <= 5
+        one.leader = two.leader = three.leader = "3"
+    assert len(updates(three)) == 1
+    del autojump_clock

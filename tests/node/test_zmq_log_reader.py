@@ -1,0 +1,272 @@
+"""Reading the log by RequestEntries: what the consumer gets, and what the server is asked and told meanwhile."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from consensus.core.entry_data import configuration_entry, encode_no_op
+from consensus.core.model import Configuration, Entry, EntryKind, NoOp, Server
+from consensus.protocols.zmq_raft.node.client import NoAnswerError, ZmqRaftClient, open_client
+from consensus.protocols.zmq_raft.node.client_links import ClientOptions
+from consensus.protocols.zmq_raft.node.log_reader import LogEntry, LogEntryKind, LogItem, SnapshotPart, log_entry
+from consensus.protocols.zmq_raft.wire.messages import (
+    ConfigRequest,
+    EntriesBatch,
+    EntriesRedirect,
+    EntriesRequest,
+    Reply,
+    Request,
+    SnapshotPiece,
+)
+from tests.node.zmq_network import IDENT, EntryServer, MemoryNetwork, Respond, Script, ScriptedPeer, state, url_of
+
+
+@asynccontextmanager
+async def client_of(network: MemoryNetwork, options: ClientOptions | None = None) -> AsyncIterator[ZmqRaftClient]:
+    urls = [url_of(number) for number in (1, 2, 3)]
+    async with open_client(network, urls, IDENT, options or ClientOptions()) as client:
+        yield client
+
+
+def cluster(network: MemoryNetwork, server: EntryServer) -> list[ScriptedPeer]:
+    """Three peers with the same log, of which the first leads."""
+    peers = network.cluster(leader=1)
+    for peer in peers:
+        peer.script = serving(peer, server)
+    return peers
+
+
+def serving(peer: ScriptedPeer, server: EntryServer) -> Script:
+    def script(request: Request, respond: Respond) -> bool:
+        if isinstance(request, EntriesRequest) and peer.leader != peer.peer_id:
+            respond(EntriesRedirect(request.request_id, peer.leader))
+            return True
+        return server(request, respond)
+
+    return script
+
+
+def indexes(items: list[LogItem]) -> list[int]:
+    return [item.index for item in items if isinstance(item, LogEntry)]
+
+
+async def test_entries_are_read_to_the_end_of_the_log(autojump_clock: MockClock) -> None:
+    network, server = MemoryNetwork(), EntryServer(25)
+    cluster(network, server)
+    async with client_of(network) as client:
+        items = [item async for item in client.entries()]
+        assert items == [log_entry(number, state(number)) for number in range(1, 26)]
+        assert items[4] == LogEntry(5, 1, LogEntryKind.STATE, (5).to_bytes(12, "big"), b"entry 5")
+        assert indexes([item async for item in client.entries(20, 3)]) == [21, 22, 23]
+        assert [item async for item in client.entries(25)] == []
+        assert [item async for item in client.entries(99)] == []
+    assert {request.count for request in server.stopped} <= {0}
+    assert server.sending == {}
+    del autojump_clock
+
+
+async def test_a_message_is_confirmed_when_the_consumer_has_taken_it(autojump_clock: MockClock) -> None:
+    network, server = MemoryNetwork(), EntryServer(100)
+    cluster(network, server)
+    async with client_of(network) as client, aclosing(client.entries()) as entries:
+        for taken in range(1, 31):
+            await anext(entries)
+            await wait_all_tasks_blocked()
+            confirmed = (taken - 1) // 2
+            assert [request.previous_index for request in server.confirmed] == [2 * n for n in range(1, confirmed + 1)]
+            (sending,) = server.sending.values()
+            assert sending.previous == 2 * (confirmed + 5), "five messages ahead of what is confirmed"
+    assert len({request.request_id for request in server.requests + server.confirmed}) == 1
+    del autojump_clock
+
+
+async def test_a_consumer_that_leaves_stops_the_server(autojump_clock: MockClock) -> None:
+    network, server = MemoryNetwork(), EntryServer(100)
+    cluster(network, server)
+    async with client_of(network) as client:
+        async with aclosing(client.entries()) as entries:
+            async for entry in entries:
+                if isinstance(entry, LogEntry) and entry.index == 7:
+                    break
+        (stop,) = server.stopped
+        assert (stop.count, stop.request_id) == (0, server.requests[0].request_id)
+        assert server.sending == {}
+    del autojump_clock
+
+
+async def test_a_server_that_sends_more_than_was_asked_for_is_stopped(autojump_clock: MockClock) -> None:
+    network, server = MemoryNetwork(), EntryServer(100, per_message=7)
+    peers = cluster(network, server)
+
+    def ignores_count(request: Request, respond: Respond) -> bool:
+        if isinstance(request, EntriesRequest) and request.count:
+            request = EntriesRequest(request.request_id, request.ident, request.previous_index)
+        return server(request, respond)
+
+    peers[0].script = ignores_count
+    async with client_of(network) as client:
+        assert indexes([item async for item in client.entries(0, 10)]) == list(range(1, 11))
+    assert len(server.stopped) == 1
+    del autojump_clock
+
+
+async def test_configurations_and_checkpoints_are_told_as_they_are_on_the_wire(autojump_clock: MockClock) -> None:
+    network, server = MemoryNetwork(), EntryServer(1)
+    servers = (Server("a", "tcp://10.0.0.1:1"),)
+    server.entries.append(configuration_entry(3, Configuration(servers), b"r" * 12))
+    server.entries.append(Entry(4, EntryKind.NO_OP, encode_no_op(NoOp())))
+    cluster(network, server)
+    async with client_of(network) as client:
+        _, config, checkpoint = [item async for item in client.entries()]
+    assert config == LogEntry(2, 3, LogEntryKind.CONFIG, b"r" * 12, b"\x91\x92\xa1a\xb0tcp://10.0.0.1:1")
+    assert checkpoint == LogEntry(3, 4, LogEntryKind.CHECKPOINT, bytes(12), b"\xc0")
+    del autojump_clock
+
+
+async def test_the_snapshot_comes_first_where_the_log_is_compacted(autojump_clock: MockClock) -> None:
+    network, server = MemoryNetwork(), EntryServer(12, first=9, snapshot=b"0123456789")
+    cluster(network, server)
+    async with client_of(network) as client:
+        items = [item async for item in client.entries(2, 3)]
+    parts = [item for item in items if isinstance(item, SnapshotPart)]
+    assert [(part.offset, part.data, part.is_last) for part in parts] == [
+        (0, b"0123", False),
+        (4, b"4567", False),
+        (8, b"89", True),
+    ]
+    assert {(part.last_index, part.last_term, part.total_bytes) for part in parts} == {(8, 1, 10)}
+    assert indexes(items) == [9, 10, 11]
+    told = [(request.previous_index, request.snapshot_offset) for request in server.confirmed]
+    assert told[:3] == [(2, 4), (2, 8), (8, None)]
+    del autojump_clock
+
+
+async def test_a_snapshot_that_stops_half_way_begins_anew(autojump_clock: MockClock) -> None:
+    network, server = MemoryNetwork(), EntryServer(12, first=9, snapshot=b"0123456789")
+    one, two, three = cluster(network, server)
+    server.ahead = 2
+    async with client_of(network) as client, aclosing(client.entries()) as items:
+        first = await anext(items)
+        one.is_silent = True
+        two.leader = three.leader = "2"
+        rest = [item async for item in items]
+    parts = [(part.offset, part.data) for part in (first, *rest) if isinstance(part, SnapshotPart)]
+    assert parts == [(0, b"0123"), (4, b"4567"), (0, b"0123"), (4, b"4567"), (8, b"89")]
+    assert indexes(rest) == [9, 10, 11, 12]
+    del autojump_clock
+
+
+async def test_a_new_leader_goes_on_where_the_last_one_stopped(autojump_clock: MockClock) -> None:
+    network, server = MemoryNetwork(), EntryServer(40)
+    one, two, three = peers = cluster(network, server)
+    async with client_of(network) as client, aclosing(client.entries()) as entries:
+        got = [await anext(entries) for _ in range(5)]
+        for peer in peers:
+            peer.leader = "3"
+        one.is_silent = True
+        got += [entry async for entry in entries]
+    assert indexes(got) == list(range(1, 41))
+    (first, *_) = [request for request in three.of(EntriesRequest) if isinstance(request, EntriesRequest)]
+    assert first.previous_index == 14
+    assert two.of(EntriesRequest) == []
+    del autojump_clock
+
+
+async def test_a_redirect_is_followed_from_the_last_index(autojump_clock: MockClock) -> None:
+    network, server = MemoryNetwork(), EntryServer(40)
+    one, _, three = peers = cluster(network, server)
+    async with client_of(network) as client, aclosing(client.entries()) as entries:
+        got = [await anext(entries) for _ in range(5)]
+        for peer in peers:
+            peer.leader = "3"
+        got += [entry async for entry in entries]
+    assert indexes(got) == list(range(1, 41))
+    assert trio.current_time() == 0.0
+    assert len(three.of(EntriesRequest)) > 1
+    assert len(one.of(ConfigRequest)) == 1
+    del autojump_clock
+
+
+async def test_a_slow_consumer_confirms_nothing_that_the_server_has_forgotten(autojump_clock: MockClock) -> None:
+    network, server = MemoryNetwork(), EntryServer(40)
+    cluster(network, server)
+    async with client_of(network) as client, aclosing(client.entries()) as entries:
+        got = [await anext(entries) for _ in range(3)]
+        await trio.sleep(6.0)
+        server.sending.clear()
+        got += [entry async for entry in entries]
+    assert indexes(got) == list(range(1, 41))
+    assert [request.previous_index for request in server.requests] == [0, 12]
+    del autojump_clock
+
+
+async def test_entries_out_of_order_are_dropped_and_asked_for_again(autojump_clock: MockClock) -> None:
+    network, server = MemoryNetwork(), EntryServer(10)
+    one, *_ = cluster(network, server)
+    lies: list[Callable[[bytes], Reply]] = [
+        lambda each: EntriesBatch(each, is_last=False, last_index=5, entries=(state(5),)),
+        lambda each: EntriesBatch(each, is_last=False, last_index=0),
+        lambda each: SnapshotPiece(each, 9, 1, 4, 8, b"late"),
+        lambda each: SnapshotPiece(each, 0, 1, 0, 4, b"none"),
+    ]
+
+    def lie(request: Request, respond: Respond) -> bool:
+        if not isinstance(request, EntriesRequest) or not lies:
+            return server(request, respond)
+        if request.count != 0:
+            respond(lies.pop(0)(request.request_id))
+        return True
+
+    one.script = lie
+    async with client_of(network) as client:
+        assert indexes([entry async for entry in client.entries()]) == list(range(1, 11))
+        assert client.counters["entries out of order"] == 4
+    assert len(one.of(ConfigRequest)) == 1
+    del autojump_clock
+
+
+@pytest.mark.parametrize("options", [ClientOptions(max_ahead=4), ClientOptions(max_ahead_bytes=150)])
+async def test_a_server_that_floods_the_client_is_cut_off(autojump_clock: MockClock, options: ClientOptions) -> None:
+    network, server = MemoryNetwork(), EntryServer(100)
+    cluster(network, server)
+    server.ahead = 1_000
+    async with client_of(network, options) as client, aclosing(client.entries()) as entries:
+        got = [await anext(entries)]
+        await wait_all_tasks_blocked()
+        got += [entry async for entry in entries]
+    assert indexes(got) == list(range(1, 101))
+    assert len(server.requests) > 1
+    del autojump_clock
+
+
+async def test_without_progress_the_reader_ends_with_what_the_peers_said(autojump_clock: MockClock) -> None:
+    network, server = MemoryNetwork(), EntryServer(10)
+    for peer in cluster(network, server):
+        peer.script = lambda request, _respond: isinstance(request, EntriesRequest)
+    async with client_of(network) as client:
+        with pytest.raises(NoAnswerError, match=r"no entries came for 10 s: tcp://127.0.0.1:8001: (says|no answer)"):
+            await anext(client.entries(patience_s=10.0))
+    assert trio.current_time() == pytest.approx(10.0)
+    del autojump_clock
+
+
+async def test_updates_go_on_while_entries_are_read(autojump_clock: MockClock) -> None:
+    network, server = MemoryNetwork(), EntryServer(30)
+    cluster(network, server)
+    async with client_of(network) as client, aclosing(client.entries()) as entries:
+        async for _ in entries:
+            await client.update(b"x")
+    del autojump_clock
+
+
+def test_only_indexes_and_counts_that_can_be_are_asked_for() -> None:
+    async def main() -> None:
+        async with client_of(MemoryNetwork()) as client:
+            for previous, count in ((-1, None), (0, 0)):
+                with pytest.raises(ValueError, match="entries behind an index of 0 or more"):
+                    client.entries(previous, count)
+
+    trio.run(main)
