@@ -12,12 +12,14 @@ The benchmarks measure with it, and the stories of `tests/interop/zmq` are told 
 import json
 import math
 import os
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -26,7 +28,6 @@ from typing import Any
 import trio
 
 from benchmarks.child import Child, ChildError
-from benchmarks.etcd_group import free_ports
 
 SCRIPTS = Path(__file__).with_name("zmq_raft_js")
 PACKAGES = Path(__file__).parents[1] / "build" / "interop-zmq" / "node_modules"
@@ -37,6 +38,7 @@ START_ATTEMPTS = 10
 ANSWER_TIMEOUT_S = 60.0
 POLL_S = 0.02
 READ_TIMEOUT_S = 60.0
+PORTS = range(20_000, 32_000)
 CHANGED = "Cluster joined configuration changed at index "
 
 
@@ -86,6 +88,20 @@ class Member:
         return said[-3000:]
 
 
+def listening_ports(count: int) -> list[int]:
+    """Ports of loopback that no process listens on, and that the system does not give to outgoing connections.
+
+    A member that was killed must get its port again, although others go on connecting meanwhile.
+    """
+    found: list[int] = []
+    with ExitStack() as stack:
+        while len(found) < count:
+            with suppress(OSError):
+                server = socket.create_server((LOOPBACK, random.choice(PORTS)))
+                found.append(stack.enter_context(server).getsockname()[1])
+    return found
+
+
 def runs(child: Child) -> bool:
     """Whether a process has not ended. One that did may still wait for the shell that started it."""
     if not child.running:
@@ -99,8 +115,8 @@ class ZmqRaftGroup:
     """The members. `running_zmq_raft_group` makes it.
 
     `options` are those of the package (electionTimeoutMin and so on), for all of its servers; `arguments` are those of
-    `garlicfarm zmq-raft serve`, for all of ours. With `relayed`, each member listens at another port than the one in
-    the configuration, so that something may stand between.
+    `garlicfarm zmq-raft serve`, for all of ours. With `relay`, each member listens at another port than the one in the
+    configuration, and `relay` is run for it, to listen there.
     """
 
     def __init__(
@@ -110,14 +126,14 @@ class ZmqRaftGroup:
         *,
         options: Mapping[str, object] | None = None,
         arguments: Sequence[str] = (),
-        relayed: bool = False,
+        relay: Callable[[Member], Awaitable[None]] | None = None,
     ) -> None:
         self.directory = directory
         self._nursery = nursery
         self.members: dict[str, Member] = {}
         self.options = dict(options or {})
         self.arguments = tuple(arguments)
-        self._relayed = relayed
+        self._relay = relay
         self._clients: list[PackageClient] = []
 
     @property
@@ -132,16 +148,18 @@ class ZmqRaftGroup:
 
     def add(self, peer_id: str, make: Make) -> Member:
         """Choose ports for one more member."""
-        listens, broadcasts, public = free_ports(3)
+        listens, broadcasts, public = listening_ports(3)
         member = Member(
             peer_id,
             make,
-            f"tcp://{LOOPBACK}:{public if self._relayed else listens}",
+            f"tcp://{LOOPBACK}:{public if self._relay else listens}",
             f"tcp://{LOOPBACK}:{listens}",
             f"tcp://{LOOPBACK}:{broadcasts}",
             self.directory / peer_id,
         )
         self.members[peer_id] = member
+        if self._relay is not None:
+            self._nursery.start_soon(self._relay, member)
         return member
 
     async def open(self, makes: Sequence[Make]) -> None:
@@ -306,17 +324,19 @@ async def running_zmq_raft_group(
     *,
     options: Mapping[str, object] | None = None,
     arguments: Sequence[str] = (),
+    relay: Callable[[Member], Awaitable[None]] | None = None,
 ) -> AsyncIterator[ZmqRaftGroup]:
     """A group in a directory; its processes end with the block."""
     await trio.Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     async with trio.open_nursery() as nursery:
-        group = ZmqRaftGroup(directory, nursery, options=options, arguments=arguments)
+        group = ZmqRaftGroup(directory, nursery, options=options, arguments=arguments, relay=relay)
         try:
             await group.open(makes)
             yield group
         finally:
             with trio.CancelScope(shield=True):
                 await group.close()
+        nursery.cancel_scope.cancel()
 
 
 class PackageError(Exception):
