@@ -8,6 +8,7 @@ What the package does with a message that it does not like is to end. The record
 from whom: a request between peers names its sender in its fourth frame.
 """
 
+import re
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ KEPT: Final = 4000
 PIECE_BYTES: Final = 65536
 TYPES: Final = {b"+": "AppendEntries", b"?": "RequestVote", b"$": "InstallSnapshot"}
 SHOWN_BYTES: Final = 64
+REFUSED: Final = re.compile(r"cowardly refusing to truncate log to (\d+) before commit index")
 
 
 class ZmtpReader:
@@ -81,6 +83,16 @@ class Recorded:
         """The peer that sent this request, if it is one between peers."""
         is_of_peer = self.is_request and len(self.frames) > len(TYPES) and self.frames[1] in TYPES
         return self.frames[3].decode(errors="replace") if is_of_peer else None
+
+    @property
+    def is_append(self) -> bool:
+        """Whether this is an AppendEntries request."""
+        return self.sender is not None and self.frames[1] == b"+"
+
+    @property
+    def previous(self) -> int:
+        """The index behind which an AppendEntries request wants its entries."""
+        return int.from_bytes(self.frames[5], "little")
 
     def __str__(self) -> str:
         shown = " ".join(
@@ -143,7 +155,12 @@ class Recorder:
         """Serve until it is cancelled."""
         await Relay(member, self.messages).run()
 
-    def last_requests(self, member: Member, count: int) -> list[str]:
-        """The last requests of peers to a member, as lines."""
-        asked = [each for each in self.messages if each.member == member.peer_id and each.sender is not None]
-        return [str(each) for each in asked[-count:]]
+    def cause_of(self, member: Member, last_words: str) -> Recorded | None:
+        """The request that a server of the package ended by, if its last words tell of one."""
+        told = REFUSED.findall(last_words)
+        appends = [each for each in self.messages if each.member == member.peer_id and each.is_append]
+        return next((each for each in reversed(appends) if told and each.previous == int(told[-1])), None)
+
+    def last_requests(self, member: Member, count: int) -> list[Recorded]:
+        """The last requests of peers to a member."""
+        return [each for each in self.messages if each.member == member.peer_id and each.sender is not None][-count:]

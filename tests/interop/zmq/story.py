@@ -6,23 +6,35 @@ same_logs  every member's own log, from its disk: entry by entry the same, each 
 """
 
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import trio
 
 from benchmarks.zmq_raft_group import Make, Member, PackageClient, ZmqRaftGroup, stored_package_log
+from consensus.core.model import Entry, EntryKind
+from consensus.protocols.zmq_raft import LogEntry, LogEntryKind, SnapshotPart, ZmqRaftClient
+from consensus.protocols.zmq_raft.wire.entries import entry_frame, read_entry
+from consensus.storage.disk import StorageError
+from consensus.storage.journal import SEGMENT_SUFFIX
+from consensus.storage.stored_log import open_stored_log
+from tests.interop.zmq.relay import Recorded, Recorder
 
 STATE = 0
 REQUEST_ID_BYTES = 12
 HEAD_BYTES = 20
+NO_END = 2**62
 CATCH_UP_S = 30.0
 POLL_S = 0.02
 REVIVE_S = 0.05
 RETRY_S = 0.05
+ELECTIONS = 20
 
 
 @dataclass(slots=True)
@@ -35,6 +47,8 @@ class Updates:
     submit: Callable[[bytes, bytes], Awaitable[int]]
     seconds_ago: int = 0
     """How old the request ids are made."""
+    payload_bytes: int = 0
+    """Payloads are made at least so long."""
     committed: dict[bytes, int] = field(default_factory=dict)
     payloads: dict[bytes, bytes] = field(default_factory=dict)
     repeats: int = 0
@@ -47,7 +61,7 @@ class Updates:
     async def one(self) -> int:
         """One more update, until it is committed."""
         request_id = self.new_id()
-        self.payloads[request_id] = f"update {len(self.payloads) + 1}".encode()
+        self.payloads[request_id] = f"update {len(self.payloads) + 1} ".encode().ljust(self.payload_bytes, b".")
         while True:
             try:
                 index = await self.submit(request_id, self.payloads[request_id])
@@ -90,7 +104,10 @@ class Updates:
 
 @dataclass(frozen=True, slots=True)
 class MemberLog:
-    """What a stopped member has on disk: up to where a snapshot stands, and the frames of the entries behind it."""
+    """What a stopped member has on disk: up to where a snapshot stands, and the frames of its entries.
+
+    Both makes keep some of the entries for which the snapshot stands.
+    """
 
     peer_id: str
     snapshot_index: int
@@ -104,9 +121,30 @@ class MemberLog:
 
 
 async def log_of(member: Member) -> MemberLog:
-    """The log of a stopped member."""
+    """The log of a stopped member of either make."""
+    if member.make is Make.OURS:
+        return await trio.to_thread.run_sync(own_log, member.peer_id, member.directory)
     found = await stored_package_log(member.directory)
     return MemberLog(member.peer_id, found.snapshot_index, found.snapshot, found.entries)
+
+
+def own_log(peer_id: str, directory: Path) -> MemberLog:
+    """The log of a stopped server of ours, in the form of the wire."""
+    stored = open_stored_log(next(directory.rglob(f"*{SEGMENT_SUFFIX}")).parent)
+    first = stored.start.index + 1
+    entries: dict[int, bytes] = {}
+    with suppress(StorageError):  # it tells by this that there are no more
+        for _, index, term, kind, data in stored.entries(stored.beginning(stored.segment_of(first)), NO_END):
+            entries[index] = entry_frame(Entry(term, EntryKind(kind), data))
+    snapshot = stored.snapshot
+    return MemberLog(
+        peer_id, 0 if snapshot is None else snapshot.last.index, b"".join(stored.snapshot_chunks()), entries
+    )
+
+
+def comparable(frame: bytes) -> object:
+    """An entry such that equal ones are equal: MessagePack has several spellings of a configuration."""
+    return frame if frame[REQUEST_ID_BYTES] == STATE else read_entry(frame)
 
 
 async def same_logs(group: ZmqRaftGroup, updates: Updates) -> list[MemberLog]:
@@ -119,8 +157,10 @@ async def same_logs(group: ZmqRaftGroup, updates: Updates) -> list[MemberLog]:
         assert log.last >= commit, f"{log.peer_id} ends at {log.last}, and {commit} is committed"
     first = max(log.snapshot_index for log in logs) + 1
     for index in range(first, commit + 1):
-        frames = {log.entries[index] for log in logs}
-        assert len(frames) == 1, f"entry {index}: {[(log.peer_id, log.entries[index].hex()) for log in logs]}"
+        frames = [comparable(log.entries[index]) for log in logs]
+        assert all(frame == frames[0] for frame in frames), (
+            f"entry {index}: {[(log.peer_id, log.entries[index].hex()) for log in logs]}"
+        )
     once_each(logs, updates)
     return logs
 
@@ -182,8 +222,7 @@ async def kill_in_turn(group: ZmqRaftGroup, updates: Updates, times: int) -> Cou
     led: Counter[Make] = Counter()
     for number in range(times):
         victim = list(group.members.values())[number % len(group.members)]
-        while victim.child is None:  # noqa: ASYNC110 - it died by itself, and is being started again
-            await trio.sleep(POLL_S)
+        await until(lambda victim=victim: victim.child is not None, f"{victim.peer_id} runs")  # type: ignore[misc]
         await group.kill(victim)
         led[(await group.leader()).make] += 1
         await more(updates, 5)
@@ -192,21 +231,69 @@ async def kill_in_turn(group: ZmqRaftGroup, updates: Updates, times: int) -> Cou
     return led
 
 
+async def led_by(group: ZmqRaftGroup, make: Make) -> Member:
+    """Kill leaders, and start them again, until a server of this make leads."""
+    for _ in range(ELECTIONS):
+        leader = await group.leader()
+        if leader.make is make:
+            return leader
+        await group.kill(leader)
+        await group.leader()
+        await group.start_again(leader)
+    raise AssertionError(f"no server of make {make.value} leads after {ELECTIONS} elections")
+
+
+async def compacted(group: ZmqRaftGroup, leader: Member, index: int) -> int:
+    """Wait until a snapshot stands for much of the leader's log, and give its index.
+
+    A server of the package is told to make one; one of ours makes it when it is due.
+    """
+    if leader.make is Make.PACKAGE:
+        await expired(group, leader, index)
+        await group.compact(leader, index)
+        await begins_behind(group, leader, index)
+        return index
+    await told(group, leader, lambda found: found["firstIndex"] > index // 2, "a snapshot")
+    found = await group.info(leader)
+    assert found is not None
+    return int(found["firstIndex"]) - 1
+
+
+async def begin_anew(group: ZmqRaftGroup, member: Member) -> None:
+    """Kill a member, empty its directory, and start it again."""
+    await group.kill(member)
+    await trio.to_thread.run_sync(shutil.rmtree, member.directory)
+    await group.start_again(member)
+
+
 async def more(updates: Updates, count: int) -> None:
     """Wait until so many more updates are committed."""
     target = len(updates.committed) + count
-    with trio.move_on_after(CATCH_UP_S):
-        while len(updates.committed) < target:  # noqa: ASYNC110 - the updates are of another task
-            await trio.sleep(POLL_S)
-        return
-    raise AssertionError(f"no {count} updates within {CATCH_UP_S:g} s; {updates.failures.most_common(5)}")
+    await until(lambda: len(updates.committed) >= target, f"{count} updates; {updates.failures.most_common(5)}")
 
 
-async def keep_alive(group: ZmqRaftGroup) -> None:
-    """Start again what dies by itself, until the task is cancelled."""
-    while True:
-        await group.revive()
-        await trio.sleep(REVIVE_S)
+@dataclass(slots=True)
+class KeptAlive:
+    """Starts again what dies by itself, and tells what it died of."""
+
+    group: ZmqRaftGroup
+    recorder: Recorder
+    killed_by_ours: list[Recorded] = field(default_factory=list)
+    """Requests of servers of ours by which a server of the package ended."""
+
+    async def run(self) -> None:
+        """Until the task is cancelled."""
+        while True:
+            for member in await self.group.revive():
+                self._tell(member)
+            await trio.sleep(REVIVE_S)
+
+    def _tell(self, member: Member) -> None:
+        cause = self.recorder.cause_of(member, member.deaths[-1])
+        print(f"\n{member.make.value} server {member.peer_id} ended by itself: …{member.deaths[-1][-600:]}")
+        print(*(self.recorder.last_requests(member, 5) if cause is None else [cause]), sep="\n")
+        if cause is not None and self.group.members[cause.sender or ""].make is Make.OURS:
+            self.killed_by_ours.append(cause)
 
 
 def deaths(group: ZmqRaftGroup) -> dict[str, list[str]]:
@@ -216,8 +303,30 @@ def deaths(group: ZmqRaftGroup) -> dict[str, list[str]]:
 
 async def subscribed(client: PackageClient, index: int) -> None:
     """Wait until the subscription of the package's client has brought the entry at `index`."""
+    await until(
+        lambda: bool(client.subscribed) and client.subscribed[-1].get("entry", [0])[0] >= index,
+        f"entry {index} by subscription",
+    )
+
+
+async def subscribe(client: ZmqRaftClient, heard: list[tuple[int, bytes]]) -> None:
+    """Keep what a subscription of our client brings, until the task is cancelled."""
+    async with aclosing(client.subscribe(0)) as entries:
+        async for entry in entries:
+            heard.append(index_and_frame(entry))  # noqa: PERF401 - it has no end, and others look at the list
+
+
+def index_and_frame(item: LogEntry | SnapshotPart) -> tuple[int, bytes]:
+    """An entry that our client was given, in the form of the wire."""
+    assert isinstance(item, LogEntry)
+    kind = list(LogEntryKind).index(item.kind)
+    return item.index, item.request_id + bytes((kind,)) + item.term.to_bytes(7, "little") + item.data
+
+
+async def until(what: Callable[[], bool], name: str) -> None:
+    """Wait for something that other tasks bring about."""
     with trio.move_on_after(CATCH_UP_S):
-        while not client.subscribed or client.subscribed[-1].get("entry", [0])[0] < index:  # noqa: ASYNC110 - see `more`
+        while not what():  # noqa: ASYNC110 - it may be the doing of any task or process
             await trio.sleep(POLL_S)
         return
-    raise AssertionError(f"the subscription ends at {client.subscribed[-1:]}, before {index}")
+    raise AssertionError(f"not within {CATCH_UP_S:g} s: {name}")

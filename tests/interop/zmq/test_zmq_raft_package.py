@@ -4,15 +4,20 @@
 package ended by itself, and of what.
 """
 
+import sys
 from collections import Counter
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 import trio
 
 from benchmarks import zmq_raft_group
-from benchmarks.zmq_raft_group import Make, PackageClient, ZmqRaftGroup, running_zmq_raft_group
+from benchmarks.zmq_raft_group import IDENT, Make, PackageClient, ZmqRaftGroup, running_zmq_raft_group
+from consensus.protocols import zmq_raft
+from consensus.protocols.zmq_raft import ZmqRaftClient
 from tests.interop.zmq import story
+from tests.interop.zmq.relay import Recorder
 from tests.interop.zmq.story import Updates
 
 pytestmark = [
@@ -23,10 +28,23 @@ pytestmark = [
 STORY_S = 300.0
 UPDATES = 1_000
 KILLS = 20
-SHORT_TTL = {"requestIdTtl": 60_000, "requestIdTtlAcceptMargin": 1_000}
-"""The shortest that the package has: a request id is fresh for 60 s, and taken in the first 59."""
-OLD_S = 50
+LONG_TTL = {"requestIdTtl": 36_000_000, "requestIdTtlAcceptMargin": 1_000}
+OLD_S = 35_990
+"""With this option the package takes ids that are so old, and remembers them 10 s longer. Ours has forgotten them."""
+COMPACTED = (
+    "--compact-at",
+    "1",
+    "--compact-command",
+    f"{sys.executable} {Path(story.__file__).with_name('compact.py')}",
+)
 PACKAGES = [Make.PACKAGE] * 3
+OURS = [Make.OURS] * 3
+MIXED = {
+    "two-of-theirs": [Make.PACKAGE, Make.PACKAGE, Make.OURS],
+    "one-of-theirs": [Make.PACKAGE, Make.OURS, Make.OURS],
+}
+GROUPS = {"theirs": PACKAGES, "ours": OURS, **MIXED}
+every_group = pytest.mark.parametrize("makes", GROUPS.values(), ids=GROUPS.keys())
 
 
 def package_updates(client: PackageClient) -> Updates:
@@ -34,6 +52,15 @@ def package_updates(client: PackageClient) -> Updates:
 
     async def submit(request_id: bytes, data: bytes) -> int:
         return int(await client.do("update", id=request_id.hex(), data=data.hex(), timeout=10_000))
+
+    return Updates(submit)
+
+
+def own_updates(client: ZmqRaftClient) -> Updates:
+    """Updates by our client."""
+
+    async def submit(request_id: bytes, data: bytes) -> int:
+        return await client.update(data, request_id, patience_s=10.0)
 
     return Updates(submit)
 
@@ -47,7 +74,7 @@ def tell(group: ZmqRaftGroup, updates: Updates, *more: object) -> None:
         print(f"  {peer_id}: {dict(reasons)}")
 
 
-@pytest.mark.parametrize("makes", [PACKAGES], ids=["theirs"])
+@every_group
 async def test_the_packages_client_loses_nothing_and_repeats_nothing(tmp_path: Path, makes: list[Make]) -> None:
     with trio.fail_after(STORY_S):
         async with running_zmq_raft_group(tmp_path, makes) as group:
@@ -80,49 +107,94 @@ async def test_the_packages_client_loses_nothing_and_repeats_nothing(tmp_path: P
             assert story.deaths(group) == {}
 
 
-@pytest.mark.parametrize("makes", [PACKAGES], ids=["theirs"])
-async def test_members_are_killed_in_turn_under_updates(tmp_path: Path, makes: list[Make]) -> None:
+async def test_our_client_loses_nothing_and_repeats_nothing_with_the_packages_servers(tmp_path: Path) -> None:
     with trio.fail_after(STORY_S):
-        async with running_zmq_raft_group(tmp_path, makes) as group, trio.open_nursery() as nursery:
-            updates = package_updates(await group.client())
+        async with (
+            running_zmq_raft_group(tmp_path, PACKAGES) as group,
+            zmq_raft.connect(group.urls, IDENT) as client,
+            trio.open_nursery() as nursery,
+        ):
+            updates = own_updates(client)
+            leader = await group.leader()
+            config = await client.config()
+            assert (config.leader, [(peer.peer_id, peer.url) for peer in config.peers]) == (leader.peer_id, group.peers)
+            heard: list[tuple[int, bytes]] = []
+            nursery.start_soon(story.subscribe, client, heard)
+            await updates.some(UPDATES // 2)
+            async with trio.open_nursery() as under_way:
+                under_way.start_soon(updates.some, UPDATES // 2)
+                await group.kill(leader)
+                await group.leader()
+            await updates.repeat(100)
+            await group.start_again(leader)
+            last = max(updates.committed.values())
+            await story.caught_up(group, leader, last)
+            info = await client.log_info(leader.url)
+            assert (info.is_leader, info.first_index, info.last_index) == (False, 1, last)
+            async with aclosing(client.entries(0)) as found:
+                entries = [story.index_and_frame(entry) async for entry in found]
+            assert [index for index, _ in entries] == list(range(1, last + 1))
+            await story.until(lambda: len(heard) == last, "all entries by subscription")
+            assert heard == entries
+            nursery.cancel_scope.cancel()
+        logs = await story.same_logs(group, updates)
+        assert logs[0].entries == dict(entries)
+        tell(group, updates)
+        assert story.deaths(group) == {}
+
+
+@every_group
+async def test_members_are_killed_in_turn_under_updates(tmp_path: Path, makes: list[Make]) -> None:
+    recorder = Recorder()
+    with trio.fail_after(STORY_S):
+        async with (
+            running_zmq_raft_group(tmp_path, makes, relay=recorder.relay) as group,
+            trio.open_nursery() as nursery,
+        ):
+            updates, alive = package_updates(await group.client()), story.KeptAlive(group, recorder)
             nursery.start_soon(updates.on_and_on)
-            nursery.start_soon(story.keep_alive, group)
+            nursery.start_soon(alive.run)
             led = await story.kill_in_turn(group, updates, KILLS)
+            for make in set(makes) - set(led):
+                await story.led_by(group, make)
+                await story.more(updates, 20)
             nursery.cancel_scope.cancel()
         await story.same_logs(group, updates)
         tell(group, updates, f"led after a death: {led}")
+        assert alive.killed_by_ours == []
+        assert all(member.deaths == [] for member in group.members.values() if member.make is Make.OURS)
 
 
-@pytest.mark.parametrize("makes", [PACKAGES], ids=["theirs"])
-async def test_a_member_that_was_away_is_given_a_snapshot(tmp_path: Path, makes: list[Make]) -> None:
+@pytest.mark.parametrize("makes", MIXED.values(), ids=MIXED.keys())
+async def test_members_that_begin_anew_are_given_snapshots(tmp_path: Path, makes: list[Make]) -> None:
     with trio.fail_after(STORY_S):
-        async with running_zmq_raft_group(tmp_path, makes, options=SHORT_TTL) as group:
+        async with running_zmq_raft_group(tmp_path, makes, options=LONG_TTL, arguments=COMPACTED) as group:
             updates = package_updates(await group.client())
-            updates.seconds_ago = OLD_S
-            await updates.some(50)
-            for member in list(group.members.values()):
-                leader = await group.leader()
-                if member is leader:
-                    continue
-                await group.kill(member)
-                await updates.some(50)
-                index = max(updates.committed.values())
-                await story.expired(group, leader, index)
-                await group.compact(leader, index)
-                await story.begins_behind(group, leader, index)
-                await group.start_again(member)
-                await story.begins_behind(group, member, index)
-                await updates.some(20)
-                await story.caught_up(group, member, max(updates.committed.values()))
+            updates.seconds_ago, updates.payload_bytes = OLD_S, 1024
+            snapshots = []
+            for giver in sorted(set(makes), key=lambda make: make.value):
+                for taker in sorted(set(makes), key=lambda make: make.value):
+                    await story.led_by(group, Make.PACKAGE)
+                    await updates.some(1_100)
+                    leader = await story.led_by(group, giver)
+                    taking = [member for member in group.members.values() if member.make is taker]
+                    follower = next((member for member in taking if member is not leader), None)
+                    if follower is None:
+                        continue
+                    index = await story.compacted(group, leader, max(updates.committed.values()))
+                    await story.begin_anew(group, follower)
+                    await story.begins_behind(group, follower, index)
+                    await story.caught_up(group, follower, max(updates.committed.values()))
+                    snapshots.append(f"{giver.value} gives {taker.value} one up to {index}")
         logs = await story.same_logs(group, updates)
         in_order = sorted((index, updates.payloads[each]) for each, index in updates.committed.items())
         for log in logs:
             assert log.snapshot == b"".join(payload for index, payload in in_order if index <= log.snapshot_index)
-        tell(group, updates, f"snapshots at {[log.snapshot_index for log in logs]}")
+        tell(group, updates, *snapshots)
 
 
-@pytest.mark.parametrize("newcomer", [Make.PACKAGE], ids=["theirs"])
-@pytest.mark.parametrize("makes", [PACKAGES], ids=["theirs"])
+@pytest.mark.parametrize("newcomer", Make, ids=lambda make: f"newcomer-{make.value}")
+@every_group
 async def test_members_are_added_and_removed_by_zr_config(tmp_path: Path, makes: list[Make], newcomer: Make) -> None:
     with trio.fail_after(STORY_S):
         async with running_zmq_raft_group(tmp_path, makes) as group:
