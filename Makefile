@@ -133,9 +133,9 @@ docs: $(VENV)/docs.stamp
 reference: $(VENV)/all.stamp
 	$(BIN)/python -m tests.reference
 
-# What the benchmarks compare with: a client for etcd, and PySyncObj.
+# What the benchmarks compare with: a client for etcd, and PySyncObj; and ØMQ, whose sockets are measured.
 $(VENV)/bench.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp
-	$(PIP) install -e '.[bench]' -c constraints.txt
+	$(PIP) install -e '.[bench,zmq]' -c constraints.txt
 	@touch $@
 
 bench: $(VENV)/bench.stamp

@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME …]`: measure this machine and a real farm on it, in one run, and print a plain table.
 
     machine ─▶ throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start
-            ─▶ storage ─▶ consensus beside others ─▶ gossip
+            ─▶ storage ─▶ ØMQ sockets ─▶ consensus beside others ─▶ gossip
 
 Names choose parts; without any, all run. Figures that are bad are printed like the others.
 """
@@ -30,6 +30,7 @@ NAMES = (
     "failover-local",
     "cold-start",
     "storage",
+    "zmq-sockets",
     *consensus.PARTS,
     *gossip.PARTS,
 )
@@ -174,6 +175,14 @@ async def _alone(
         tell(await trio.to_thread.run_sync(cold_start.measure, directory, COLD_STARTS))
     if "storage" in names:
         tell(await trio.to_thread.run_sync(storage.measure, directory / "storage", runs, seconds / 6))
+    if "zmq-sockets" in names:
+        # The base install has no pyzmq, and the other parts do not need it.
+        try:
+            from benchmarks import zmq_sockets  # noqa: PLC0415
+        except ImportError:
+            print("zmq-sockets                   left out: the extra `zmq` is not installed", flush=True)
+        else:
+            tell(await zmq_sockets.measure(directory, runs))
 
 
 async def _pipeline(names: list[str], directory: Path, runs: int, tell: Callable[[list[Figure]], None]) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from consensus.protocols.zmq_raft.node.client_links import ClientOptions
     from consensus.protocols.zmq_raft.node.log_reader import LogEntry, LogEntryKind, LogItem, SnapshotPart
+    from consensus.protocols.zmq_raft.node.sockets import SocketKind, ZmqSocket, zmq_context
     from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits, ZmqRaftError
     from consensus.protocols.zmq_raft.wire.messages import ConfigReply, LogInfoReply, Peer
 
@@ -35,9 +36,12 @@ __all__ = [
     "Peer",
     "RequestExpiredError",
     "SnapshotPart",
+    "SocketKind",
     "ZmqRaftClient",
     "ZmqRaftError",
+    "ZmqSocket",
     "connect",
+    "zmq_context",
 ]
 
 _HOMES: Final = {
@@ -51,6 +55,7 @@ _HOMES: Final = {
     ),
     "consensus.protocols.zmq_raft.node.client_links": ("ClientOptions",),
     "consensus.protocols.zmq_raft.node.log_reader": ("LogEntry", "LogEntryKind", "LogItem", "SnapshotPart"),
+    "consensus.protocols.zmq_raft.node.sockets": ("SocketKind", "ZmqSocket", "zmq_context"),
     "consensus.protocols.zmq_raft.wire.frames": ("DEFAULT_LIMITS", "Limits", "ZmqRaftError"),
     "consensus.protocols.zmq_raft.wire.messages": ("ConfigReply", "LogInfoReply", "Peer"),
 }
