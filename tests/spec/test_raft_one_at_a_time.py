@@ -5,23 +5,33 @@ another make ends if an append begins below its commit index. So the leader asks
 follower that did not answer from its own end on.
 """
 
+from dataclasses import replace
+
 import pytest
 
-from consensus.core.effects import ChangeOutcome, ChangeRefusal, ReadReady, Role, Send
+from consensus.core.effects import ChangeOutcome, ChangeRefusal, ReadEntries, ReadReady, ReadSnapshot, Role, Send
 from consensus.core.entry_data import configuration_in
-from consensus.core.events import ChangeConfiguration, ReadRequested
+from consensus.core.events import (
+    ChangeConfiguration,
+    EntriesRead,
+    ReadRequested,
+    SnapshotRead,
+    SnapshotTaken,
+    SnapshotWanted,
+)
 from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, Features
-from consensus.core.messages import AppendEntries
-from consensus.core.model import EntryKind, LogId
+from consensus.core.messages import AppendEntries, InstallSnapshot
+from consensus.core.model import EntryKind, LogId, SnapshotDescription
+from consensus.core.options import Options, lan
 from tests.spec.membership_bench import Group, joint, plain
-from tests.spec.raft_bench import THREE, TWO, Bench, entries_of
+from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group
 
 COMMAND = b"123456789012x"
 
 
-def leader_of(*terms: int, committed: int = 0, features: Features = ZMQ_RAFT) -> Bench:
+def leader_of(*terms: int, committed: int = 0, features: Features = ZMQ_RAFT, options: Options | None = None) -> Bench:
     """Server 1 leads with entries of these terms, of which it knows the first `committed` to be committed."""
-    bench = Bench(*terms, features=features)
+    bench = Bench(*terms, features=features, options=options)
     if committed:
         term = terms[-1]
         bench.append(term, LogId(len(terms), terms[-1]), commit=committed)
@@ -183,3 +193,96 @@ def test_no_append_ever_begins_below_what_the_follower_has_committed(follower_ha
         bench.refused(TWO, append, hint=append.previous.index)
         append = follow_up(bench)
     assert append.previous.index == follower_has
+
+
+def given_up(bench: Bench) -> tuple[AppendEntries, AppendEntries]:
+    """The first append to server 2, which does not answer in time, and the probe that took its place."""
+    first = follow_up(bench)
+    bench.expire()
+    return first, follow_up(bench)
+
+
+def test_a_late_refusal_leaves_the_probe_under_way_which_is_answered_before_the_next_is_asked() -> None:
+    bench = leader_of(1, 1, 1)
+    first, probe = given_up(bench)
+    bench.refused(TWO, first, hint=1)
+    assert not bench.appends(TWO)
+    bench.refused(TWO, probe, hint=1)
+    (append,) = bench.appends(TWO)
+    assert append.previous.index == 0
+
+
+def test_a_late_success_leaves_the_probe_under_way_which_is_answered_before_the_next_is_asked() -> None:
+    bench = leader_of(1, 1, 1)
+    first, probe = given_up(bench)
+    bench.propose(COMMAND)
+    bench.matched(TWO, first)
+    assert not bench.appends(TWO)
+    bench.matched(TWO, probe)
+    (append,) = bench.appends(TWO)
+    assert append.entries[-1].data == COMMAND
+
+
+def reads_entries_back() -> tuple[Bench, ReadEntries]:
+    """A leader that has the disk read what server 2 lacks."""
+    bench = leader_of(1, 1, 1, options=replace(lan(), tail_entries=1))
+    bench.refused(TWO, follow_up(bench), hint=1)
+    (read,) = bench.all(ReadEntries)
+    return bench, read
+
+
+def test_a_round_of_reads_goes_with_the_entries_that_the_disk_reads() -> None:
+    """With a heartbeat under way they could not be sent and would be read again, for each round."""
+    bench, read = reads_entries_back()
+    bench.step(ReadRequested(7))
+    assert not bench.appends(TWO)
+    bench.step(EntriesRead(read.request_id, 1, entries_of(1, 1, 1)))
+    (append,) = bench.appends(TWO)
+    assert len(append.entries) == 3
+
+
+def test_entries_that_come_from_the_disk_too_late_are_read_again_behind_the_heartbeat() -> None:
+    bench, read = reads_entries_back()
+    heartbeat = follow_up(bench)
+    assert not heartbeat.entries
+    bench.step(EntriesRead(read.request_id, 1, entries_of(1, 1, 1)))
+    assert not bench.appends(TWO)
+    assert bench.raft.deadline > bench.now
+    bench.refused(TWO, heartbeat, hint=1)
+    assert len(bench.all(ReadEntries)) == 1
+
+
+def chunks(bench: Bench) -> list[InstallSnapshot]:
+    """The chunks of a snapshot that were sent to server 2."""
+    sent = [send.message for send in bench.all(Send) if send.recipient == TWO]
+    return [message for message in sent if isinstance(message, InstallSnapshot)]
+
+
+def sends_snapshot() -> tuple[Bench, ReadSnapshot]:
+    """A leader that has the disk read the snapshot that server 2 lacks."""
+    bench = leader_of(1, 1, committed=2)
+    bench.step(SnapshotWanted(2))
+    bench.step(SnapshotTaken(SnapshotDescription(LogId(2, 1), group(3), 4, 0), 3))
+    bench.refused(TWO, follow_up(bench), hint=1)
+    (read,) = bench.all(ReadSnapshot)
+    return bench, read
+
+
+def test_a_chunk_goes_before_a_round_of_reads_and_takes_it_along() -> None:
+    bench, read = sends_snapshot()
+    bench.step(ReadRequested(7))
+    assert not bench.appends(TWO)
+    bench.step(SnapshotRead(read.request_id, read.last, 0, b"abcd", done=True))
+    (chunk,) = chunks(bench)
+    assert chunk.done
+
+
+def test_a_chunk_that_comes_from_the_disk_too_late_is_read_again_behind_the_heartbeat() -> None:
+    """(Until then nothing is due: the leader does not turn in circles.)."""
+    bench, read = sends_snapshot()
+    heartbeat = follow_up(bench)
+    bench.step(SnapshotRead(read.request_id, read.last, 0, b"abcd", done=True))
+    assert not chunks(bench)
+    assert bench.raft.deadline > bench.now
+    bench.refused(TWO, heartbeat, hint=1)
+    assert len(bench.all(ReadSnapshot)) == 1

@@ -39,7 +39,7 @@ class AppendLeader:
         self._round_number = 0
         self._window = min(replica.options.in_flight, replica.features.max_requests_in_flight)
         """Appends with entries that a follower may owe an answer to."""
-        self._one_at_a_time = replica.features.max_requests_in_flight == 1
+        self._one_at_a_time = replica.features.asks_one_at_a_time
         self._patience_ms = min(replica.options.heartbeat_ms, replica.options.retry_ms)
 
     @property
@@ -50,7 +50,7 @@ class AppendLeader:
     def _due_ms(self, progress: Progress) -> Milliseconds:
         """When this follower is to be sent something, though nothing happens before."""
         options, now = self._replica.options, self._replica.now
-        due_ms = now if progress.sent_ms is None else progress.sent_ms + options.heartbeat_ms
+        due_ms = now if progress.sent_ms is None else progress.sent_ms + self._pause_ms(progress)
         oldest_ms = progress.oldest_sent_ms()
         if not self._may_ask(progress):
             due_ms = now + options.retry_ms
@@ -62,7 +62,8 @@ class AppendLeader:
             and not progress.in_flight
         ):
             due_ms = min(due_ms, max(now, progress.commit_due_ms))
-        if progress.transfer is not None and progress.state is ProgressState.SNAPSHOT:
+        waits_for_heartbeat = self._one_at_a_time and progress.in_flight
+        if progress.transfer is not None and progress.state is ProgressState.SNAPSHOT and not waits_for_heartbeat:
             chunk_ms = progress.transfer.due_ms(options.retry_ms)
             due_ms = due_ms if chunk_ms is None else min(due_ms, max(now, chunk_ms))
         return due_ms
@@ -154,6 +155,7 @@ class AppendLeader:
                 if wanted and event.entries and may_send:
                     self._send(peer, progress, event.entries)
                 self._replicate(peer, progress)
+                self._may_be_asked_again(peer, progress)
                 return True
         return False
 
@@ -170,6 +172,7 @@ class AppendLeader:
                 self._tracker.wake_by(self._due_ms(progress))
             else:
                 self._replicate(peer, progress)
+            self._may_be_asked_again(peer, progress)
             return True
         return False
 
@@ -177,14 +180,20 @@ class AppendLeader:
         """A heartbeat to every follower: one that answers it has not seen a later term before it was sent."""
         self._round_number = round_number
         for peer, progress in self._followers.items():
-            if self._may_ask(progress):
+            if self._may_ask(progress) and not self._is_kept_for_disk(progress):
                 self._send(peer, progress, ())
 
     def _may_be_asked_again(self, peer: ServerId, progress: Progress) -> None:
-        """The only request has been answered: a round of reads that began meanwhile and heartbeats wait no longer."""
+        """The only request has been answered, or the disk has: what gathered meanwhile waits no longer.
+
+        Entries go first, or the disk is asked for them; a round of reads goes with them, or now if there are none.
+        """
         if not self._one_at_a_time or not self._may_ask(progress):
             return
-        if progress.asked_round < self._round_number:
+        self._replicate(peer, progress)
+        if not self._may_ask(progress):
+            return
+        if progress.asked_round < self._round_number and not self._is_kept_for_disk(progress):
             self._send(peer, progress, ())
         else:
             self._tracker.wake_by(self._due_ms(progress))
@@ -236,7 +245,7 @@ class AppendLeader:
                 self._send(peer, progress, entries)
 
     def _send_snapshot(self, progress: Progress) -> None:
-        if progress.state is not ProgressState.UNREACHABLE:
+        if progress.state is not ProgressState.UNREACHABLE and self._may_ask(progress):
             progress.needs_snapshot()
             progress.transfer = read_next_chunk(self._replica, progress.transfer)
             self._tracker.wake_by(self._due_ms(progress))
@@ -278,7 +287,18 @@ class AppendLeader:
     def _is_due(self, progress: Progress) -> bool:
         """Whether the follower has not been sent anything for a heartbeat interval."""
         replica = self._replica
-        return progress.sent_ms is None or replica.now >= progress.sent_ms + replica.options.heartbeat_ms
+        return progress.sent_ms is None or replica.now >= progress.sent_ms + self._pause_ms(progress)
+
+    def _pause_ms(self, progress: Progress) -> Milliseconds:
+        """How long nothing may be sent to the follower before a heartbeat is."""
+        options = self._replica.options
+        if self._is_kept_for_disk(progress):
+            return max(options.heartbeat_ms, options.retry_ms)
+        return options.heartbeat_ms
+
+    def _is_kept_for_disk(self, progress: Progress) -> bool:
+        """Whether the one request is for what the disk reads: else each heartbeat would have it read in vain."""
+        return self._one_at_a_time and progress.waits_for_disk
 
     def _check_overdue(self, progress: Progress) -> None:
         """Notice that answers are overdue."""

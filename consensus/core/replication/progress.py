@@ -74,6 +74,9 @@ class Progress:
     end_at_answer: tuple[Index, Milliseconds] | None = None
     """Where our log ended when it last told how far it is, and when that was."""
     state: ProgressState = ProgressState.PROBING
+    one_at_a_time: bool = False
+    """Whether the protocol has one request under way. What is under way when another is answered late was sent after
+    that one was given up; it arrives all the same and has an answer of its own, so it is neither settled nor lost."""
 
     sent_ms: Milliseconds | None = None
     sent_commit: Index = 0
@@ -116,6 +119,12 @@ class Progress:
         if offset and (snapshot, offset) != self.fetched:
             self.fetched = snapshot, offset
             self.advanced_ms = now
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether what it lacks is being read: entries, or a chunk of the snapshot."""
+        reads_chunk = self.transfer is not None and self.transfer.read_id is not None
+        return self.read_id is not None or (self.state is ProgressState.SNAPSHOT and reads_chunk)
 
     @property
     def is_asked(self) -> bool:
@@ -166,7 +175,7 @@ class Progress:
             self.state = ProgressState.REPLICATING
             self.next = self.match + 1
         self.next = max(self.next, self.match + 1)
-        if self.in_flight:
+        if self.in_flight and not self.one_at_a_time:
             self._settle_others(request, now)
 
     def _settle_others(self, request: SentAppend, now: Milliseconds) -> None:
@@ -189,7 +198,7 @@ class Progress:
             return False
         self.next = max(self.match + 1, min(hint, request.previous))
         self.state = ProgressState.PROBING
-        self._expire_all()
+        self._expire_pipelined()
         return True
 
     def needs_snapshot(self) -> None:
@@ -206,7 +215,7 @@ class Progress:
             self.match, self.advanced_ms = last, now
         self.next = max(self.next, self.match + 1)
         self.state = ProgressState.PROBING
-        self._expire_all()
+        self._expire_pipelined()
 
     def became_unreachable(self, next_index: Index) -> None:
         """Answers are overdue: take what is under way for lost and wait for a sign of life.
@@ -218,6 +227,11 @@ class Progress:
             self.transfer.sent_ms = None
         self.next = next_index
         self._expire_all()
+
+    def _expire_pipelined(self) -> None:
+        """What was sent behind the request that has been answered comes to nothing."""
+        if not self.one_at_a_time:
+            self._expire_all()
 
     def _expire_all(self) -> None:
         for correlation in list(self.in_flight):
