@@ -7,22 +7,45 @@ from random import randrange
 
 import pytest
 
+from consensus.protocols.zmq_raft.node.entry_streams import EntryStreams, _Budget
 from consensus.protocols.zmq_raft.wire import codec
 from consensus.protocols.zmq_raft.wire.codec import encode_request
 from tests.simulation import zmq_raft_fuzz as fuzz
+from tests.simulation import zmq_raft_targets as targets
 from tests.simulation.fuzzing import FuzzError, Tally, play
+from tests.simulation.zmq_endpoint_target import IDENTITIES, EndpointTarget
 
 
-@pytest.mark.parametrize("what", fuzz.TARGETS)
+@pytest.mark.parametrize("what", sorted(fuzz.TARGETS.keys() - {"endpoint"}))
 def test_hostile_messages_raise_the_one_error_and_nothing_else(what: str) -> None:
     target, tally = fuzz.TARGETS[what](), Tally()
     play(fuzz.subject(target), randrange(2**32), 3_000, tally)
     assert tally.outcomes.keys() == target.expected
 
 
+def test_hostile_clients_are_answered_rightly_or_not_at_all() -> None:
+    target, tally = fuzz.TARGETS["endpoint"](), Tally()
+    play(fuzz.subject(target), randrange(2**32), 150, tally)
+    assert tally.outcomes.keys() <= target.expected
+    assert {"EntriesBatch", "SnapshotPiece", "UpdateCommitted", "ChangeCommitted"} <= tally.outcomes.keys()
+
+
+def test_the_fuzz_catches_an_endpoint_that_answers_the_wrong_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = EntryStreams.ask
+    monkeypatch.setattr(EntryStreams, "ask", lambda streams, _, request: right(streams, IDENTITIES[0], request))
+    with pytest.raises(FuzzError, match="is answered"):
+        play(fuzz.subject(EndpointTarget()), 1, 100, Tally())
+
+
+def test_the_fuzz_catches_streams_that_forget_what_is_unconfirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Budget, "change", lambda *_: None)
+    with pytest.raises(FuzzError, match="under way"):
+        play(fuzz.subject(EndpointTarget()), 1, 100, Tally())
+
+
 def test_the_fuzz_catches_a_codec_that_forgets_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = fuzz.RequestTarget()
-    monkeypatch.setattr(fuzz, "encode_request", lambda request: encode_request(request)[:4])
+    target = targets.RequestTarget()
+    monkeypatch.setattr(targets, "encode_request", lambda request: encode_request(request)[:4])
     with pytest.raises(FuzzError, match="requests, seed 1"):
         play(fuzz.subject(target), 1, 1_000, Tally())
 
@@ -30,10 +53,10 @@ def test_the_fuzz_catches_a_codec_that_forgets_a_frame(monkeypatch: pytest.Monke
 def test_the_fuzz_catches_a_decoder_that_lets_out_another_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "whole_number", lambda value, _what: int(value))
     with pytest.raises(FuzzError, match=r"TypeError|ValueError|OverflowError"):
-        play(fuzz.subject(fuzz.ReplyTarget()), 1, 10_000, Tally())
+        play(fuzz.subject(targets.ReplyTarget()), 1, 10_000, Tally())
 
 
 def test_the_fuzz_catches_a_decoder_that_trusts_a_length(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "check_size", lambda *_: bytearray(2**22))
     with pytest.raises(FuzzError, match=r"used .* bytes"):
-        play(fuzz.subject(fuzz.BroadcastTarget()), 1, 1_000, Tally())
+        play(fuzz.subject(targets.BroadcastTarget()), 1, 1_000, Tally())
