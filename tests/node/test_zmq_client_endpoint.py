@@ -139,14 +139,24 @@ def test_a_repeated_update_is_answered_once_where_it_came_from_last() -> None:
     assert stage.endpoint.under_way == 0
 
 
-def test_a_repetition_that_the_log_ignores_does_not_take_the_answer_away() -> None:
+@pytest.mark.parametrize("identity", [CLIENT, b"reconnected"])
+def test_a_repetition_that_the_log_ignores_does_not_take_the_answer_away(identity: bytes) -> None:
     log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
     stage = Stage(log)
     stage.ask(UPDATE)
     log.first_update_answer = None
-    stage.ask(UPDATE)
+    stage.ask(UPDATE, identity)
     log.updates[0].answer(UpdateCommitted(REQUEST_ID, 8))
-    assert stage.replies() == [UpdateAccepted(REQUEST_ID), UpdateCommitted(REQUEST_ID, 8)]
+    assert stage.replies(identity)[-1] == UpdateCommitted(REQUEST_ID, 8)
+
+
+def test_what_a_client_asked_again_under_another_identity_does_not_count_for_the_first() -> None:
+    log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
+    stage = Stage(log, EndpointOptions(unanswered_of_client=1))
+    stage.ask(UPDATE)
+    stage.ask(UPDATE, b"reconnected")
+    stage.ask(UpdateRequest(b"another-id--", b"", b"x"))
+    assert (stage.endpoint.under_way, stage.endpoint.counts) == (2, {})
 
 
 def test_a_change_is_answered_now_and_when_it_is_committed_also_beside_an_update_of_the_same_id() -> None:

@@ -76,7 +76,9 @@ async def test_a_count_ends_the_answer_behind_so_many_entries() -> None:
         assert await stage.answer(after(1, count=2)) == [
             EntriesBatch(b"\x11", is_last=True, last_index=3, entries=tuple(stage.log.entries[1:3]))
         ]
-        assert last_indexes(await stage.answer(after(1, count=9))) == [4]
+        assert await stage.answer(after(2, count=9)) == [
+            EntriesBatch(b"\x11", is_last=True, last_index=4, entries=tuple(stage.log.entries[2:]))
+        ]
 
 
 async def test_entries_that_are_applied_after_the_request_do_not_belong_to_its_answer() -> None:
@@ -139,6 +141,21 @@ async def test_the_same_request_again_changes_nothing_while_the_log_is_being_rea
         assert log.reads == [1]
 
 
+async def test_a_client_that_repeats_what_is_being_read_keeps_its_stream(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    log = log_of(1, 1)
+    log.open_for_reads = trio.Event()
+    async with serving(log) as stage:
+        stage.ask(FROM_THE_START)
+        await trio.sleep(4)
+        stage.ask(FROM_THE_START)
+        await trio.sleep(4)
+        log.open_for_reads.set()
+        assert last_indexes(await stage.answer()) == [2]
+
+
 async def test_streams_of_other_clients_and_other_request_ids_are_others() -> None:
     async with serving(log_of(*[MESSAGE] * 9)) as stage:
         for identity, request_id in ((CLIENT, b"\x11"), (CLIENT, b"\x12"), (b"other", b"\x11")):
@@ -196,14 +213,24 @@ async def test_a_stream_ends_with_the_leadership() -> None:
         assert stage.endpoint.under_way == 0
 
 
+async def test_a_stream_that_has_sent_everything_ends_with_the_leadership_too() -> None:
+    log = log_of(*[MESSAGE] * 5)
+    async with serving(log) as stage:
+        assert len(await stage.answer(FROM_THE_START)) == 5
+        log.is_leader = False
+        assert await stage.answer(after(1)) == [EntriesRedirect(b"\x11", "2")]
+        assert stage.endpoint.under_way == 0
+
+
 async def test_nothing_that_was_read_is_sent_when_leadership_was_lost_meanwhile() -> None:
-    log = log_of(1)
+    log = log_of(*[MESSAGE] * 3)
     log.open_for_reads = trio.Event()
     async with serving(log) as stage:
         await stage.answer(FROM_THE_START)
         log.is_leader = False
         log.open_for_reads.set()
         assert await stage.answer() == [EntriesRedirect(b"\x11", "2")]
+        assert stage.endpoint.under_way == 0
 
 
 async def test_a_snapshot_goes_two_chunks_ahead_and_the_entries_follow_on_request() -> None:
@@ -282,22 +309,25 @@ async def test_entries_that_are_compacted_before_they_are_sent_come_as_the_snaps
         assert last_indexes(await stage.answer(after(8))) == [9]
 
 
-async def test_a_snapshot_that_is_not_there_yet_is_awaited(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.parametrize("before", [None, (LogId(4, 1), b"of entries that the client has")])
+async def test_a_snapshot_that_is_not_there_yet_is_awaited(
+    autojump_clock: trio.testing.MockClock, before: tuple[LogId, bytes] | None
+) -> None:
     del autojump_clock
     log = compacted_log(5)
-    snapshot, log.snapshot = log.snapshot, None
+    snapshot, log.snapshot = log.snapshot, before
     async with serving(log) as stage:
-        assert await stage.answer(FROM_THE_START) == []
+        assert await stage.answer(after(4)) == []
         log.snapshot = snapshot
         await trio.sleep(0.1)
-        assert offsets(stage.replies()) == [0]
+        assert stage.replies() == [SnapshotPiece(b"\x11", 10, 1, 0, 5, bytes(5))]
 
 
 async def test_a_busy_log_is_asked_again(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     log = log_of(1, 1)
     log.busy = 3
-    async with serving(log) as stage:
+    async with serving(log, options(budget_bytes=CHUNK)) as stage:
         stage.ask(FROM_THE_START)
         await trio.sleep(0.2)
         assert last_indexes(stage.replies()) == [2]
@@ -354,6 +384,7 @@ async def test_unconfirmed_messages_of_all_streams_keep_to_a_budget(
         await trio.sleep(6)
         assert stage.endpoint.under_way == 0
         assert len(await stage.answer(FROM_THE_START, identity=b"3")) == 5
+        assert len(await stage.answer(FROM_THE_START, identity=b"4")) == 3
 
 
 async def test_an_entry_larger_than_the_whole_budget_is_sent_when_nothing_else_is_unconfirmed() -> None:

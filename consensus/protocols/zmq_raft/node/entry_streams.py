@@ -71,7 +71,7 @@ class StreamOptions:
 
 
 class _Budget:
-    """Bytes that all streams share. They are given in the order of asking."""
+    """Bytes that all streams share. They are given in the order of asking; all ask for as many."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -85,7 +85,7 @@ class _Budget:
 
     async def reserve(self, size_bytes: int) -> None:
         """Take so many bytes, at once or as soon as they are free."""
-        if not self._waiting and self._fits(size_bytes):
+        if self._fits(size_bytes):
             self.used_bytes += size_bytes
             return
         granted = trio.Event()
