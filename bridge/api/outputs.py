@@ -6,7 +6,7 @@ of these documents.
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 from msgspec import UNSET, UnsetType
 
@@ -353,3 +353,109 @@ class StorageOutput(Record, frozen=True):
     """What the next start repairs, in words."""
     faults: tuple[str, ...]
     """What is wrong, in words."""
+
+
+# -- other clusters ----------------------------------------------------------------------------------------------------
+
+
+class ZmqRaftPeerView(Record, frozen=True):
+    """A member of a cluster that speaks ØMQ Raft. All figures are null if it does not answer."""
+
+    id: str
+    """Its id."""
+    url: str
+    """Where its ROUTER socket is."""
+    role: str | None = None
+    """`leader` or `follower`, as it says itself; null if it does not answer."""
+    term: int | None = None
+    """Its term."""
+    first_index: int | None = None
+    """The first entry of its log that is not compacted."""
+    last_index: int | None = None
+    """The last entry of its log."""
+    commit_index: int | None = None
+    """The last entry that it knows to be committed."""
+    applied_index: int | None = None
+    """The last entry that its state machine has applied."""
+    snapshot_bytes: int | None = None
+    """How large its snapshot is."""
+    prune_index: int | None = None
+    """Up to here a snapshot may replace its entries."""
+
+
+class ZmqRaftStatusOutput(Document, frozen=True):
+    """`zmq-raft status`."""
+
+    leader: str | None
+    """The id of the leader; null while none is known."""
+    peers: tuple[ZmqRaftPeerView, ...]
+    """The members; while they change, those before and after."""
+
+
+class ZmqRaftMemberView(Record, frozen=True):
+    """A member of a cluster that speaks ØMQ Raft, by its id and the URL of its ROUTER socket."""
+
+    id: str
+    """Its id."""
+    url: str
+    """Where its ROUTER socket is."""
+
+
+class ZmqRaftConfigOutput(Document, frozen=True):
+    """`zmq-raft config`."""
+
+    leader: str | None
+    """The id of the leader; null while none is known, and after a change."""
+    members: tuple[ZmqRaftMemberView, ...]
+    """The members; while they change, those before and after."""
+    index: int | None
+    """Of the entry that changed them; null if they were only shown."""
+
+
+class ZmqRaftUpdateOutput(Document, frozen=True):
+    """`zmq-raft update`, one on each line."""
+
+    index: int
+    """Where the update is in the log."""
+    request_id: str
+    """The id of its request, 24 hexadecimal digits."""
+
+
+class ZmqRaftEntryView(Record, frozen=True):
+    """`zmq-raft log` and `follow`, one on each line. It has either `value` or `base64`."""
+
+    index: int
+    """Its place in the log, from 1 on."""
+    term: int
+    """The term in which its leader appended it."""
+    kind: str
+    """`state`, `config` or `checkpoint`."""
+    request_id: str
+    """The id of the request that caused it, 24 hexadecimal digits; zeros if none did."""
+    value: str | UnsetType = UNSET
+    """What it says, if that is text in UTF-8; of a configuration and a checkpoint as JSON."""
+    base64: bytes | UnsetType = UNSET
+    """What it says, if it is not, in base64."""
+
+    @classmethod
+    def of(cls, index: int, term: int, kind: str, request_id: str, data: bytes) -> Self:
+        """An entry of these bytes."""
+        try:
+            return cls(index, term, kind, request_id, value=data.decode())
+        except UnicodeDecodeError:
+            return cls(index, term, kind, request_id, base64=data)
+
+
+class ZmqRaftSnapshotView(Record, frozen=True):
+    """`zmq-raft log` and `follow`, where the log is compacted: a part of the snapshot that stands for its entries."""
+
+    last_index: int
+    """The last entry that it stands for."""
+    last_term: int
+    """The term of that entry."""
+    offset: int
+    """Where in the snapshot this part begins. At 0 a snapshot begins anew."""
+    total_bytes: int
+    """How large the snapshot is."""
+    base64: bytes
+    """The part, in base64."""

@@ -58,6 +58,9 @@ COMMANDS = {
     "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Look at published structures."),
     "doctor": LazyCommand("bridge.cli.config:doctor", "Check this machine: what is missing and what to do."),
     "simulate": LazyCommand("bridge.cli.simulate:simulate", "Run large groups in virtual time, and measure them."),
+    "zmq-raft": LazyCommand(
+        "bridge.cli.zmq_raft.cluster:zmq_raft", "Use and watch a replicated log that speaks ØMQ Raft."
+    ),
     "pipeline": LazyCommand("bridge.cli.pipeline:pipeline", "History and health of the routers, on Spark."),
 }
 

@@ -1,0 +1,1 @@
+"""`garlicfarm zmq-raft`: the commands that speak ØMQ Raft."""

@@ -1,0 +1,427 @@
+"""`garlicfarm zmq-raft status|update|log|follow|config`: a cluster that speaks ØMQ Raft, seen and used by its client.
+
+    --seed URL, --seed URL ──▶ zmq_raft.connect ──▶ whichever peers there are: the leader is found from any of them
+
+The cluster may be one of `zmq-raft serve`, the client endpoint of a farm's node, or one of the npm package zmq-raft.
+pyzmq is an extra, so nothing of the client is imported before a command runs.
+"""
+
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+import msgspec
+import trio
+
+from bridge.api.outputs import (
+    ZmqRaftConfigOutput,
+    ZmqRaftEntryView,
+    ZmqRaftMemberView,
+    ZmqRaftPeerView,
+    ZmqRaftSnapshotView,
+    ZmqRaftStatusOutput,
+    ZmqRaftUpdateOutput,
+)
+from bridge.cli.failure import confirm, fail
+from bridge.cli.options import json_option, yes_option
+from bridge.cli.printing import echo, print_json, print_json_line, print_table
+from consensus.protocols import zmq_raft as protocol
+
+SEEDS_VARIABLE = "GARLICFARM_ZMQ_SEEDS"
+IDENT_VARIABLE = "GARLICFARM_ZMQ_IDENT"
+HOW_TO_INSTALL = "ØMQ Raft needs pyzmq, which is not installed; install it with: pip install 'garlicfarm[zmq]'"
+NO_LEADER = "No leader is known: an election is under way, or a majority cannot be reached."
+NO_SEED = f"say where a peer of the cluster is: --seed tcp://HOST:PORT, or {SEEDS_VARIABLE}"
+PEER_PATIENCE_S = 2.0
+"""How long `status` waits for one peer."""
+REQUEST_ID_BYTES = 12
+INTERRUPTED = 130
+
+T = TypeVar("T")
+Question = Callable[["protocol.ZmqRaftClient", float], Awaitable[T]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """How a command reaches a cluster."""
+
+    seeds: tuple[str, ...]
+    ident: str
+    patience_s: float
+
+    def ask(self, question: Question[T]) -> T:
+        """What the client finds out, or the end of the command with the reason."""
+        if not self.seeds:
+            fail(NO_SEED)
+        try:
+            return trio.run(self._ask, question)
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] == "zmq":
+                fail(HOW_TO_INSTALL)
+            raise
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+        except BaseExceptionGroup as group:
+            if group.subgroup(KeyboardInterrupt) is not None:
+                sys.exit(INTERRUPTED)
+            raise
+
+    async def _ask(self, question: Question[T]) -> T:
+        connecting = protocol.connect(self.seeds, self.ident)
+        try:
+            async with connecting as client:
+                return await question(client, self.patience_s)
+        except protocol.NoAnswerError as error:
+            fail(f"{error}\nA peer does not answer those who name another cluster: is --ident right?")
+        except (protocol.ClientError, ValueError) as error:
+            fail(str(error))
+
+
+_OPTIONS = (
+    click.option(
+        "--timeout", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds to wait for an answer."
+    ),
+    click.option(
+        "--ident",
+        default="",
+        envvar=IDENT_VARIABLE,
+        help=f"The cluster's ident, which the package calls its secret (default: ${IDENT_VARIABLE}, then none).",
+    ),
+    click.option(
+        "--seed",
+        "seeds",
+        metavar="URL",
+        multiple=True,
+        envvar=SEEDS_VARIABLE,
+        help="Where a peer of the cluster is, as in tcp://127.0.0.1:8047; may be given several times (default:"
+        f" ${SEEDS_VARIABLE}, separated by blanks).",
+    ),
+)
+
+
+def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options by which a command finds its cluster; the command gets a `Cluster` for them."""
+
+    @wraps(command)
+    def with_cluster(*, seeds: tuple[str, ...], ident: str, timeout: float, **arguments: Any) -> None:
+        command(Cluster(seeds, ident, timeout), **arguments)
+
+    for option in _OPTIONS:
+        option(with_cluster)
+    return with_cluster
+
+
+@click.group("zmq-raft")
+def zmq_raft() -> None:
+    """Use and watch a replicated log that speaks ØMQ Raft, such as that of the npm package zmq-raft.
+
+    Every command finds the leader by itself, from any peer of the cluster (--seed).
+    """
+
+
+@zmq_raft.command()
+@cluster_options
+@json_option
+def status(cluster: Cluster, *, as_json: bool) -> None:
+    """Show the members, which of them leads, and how the log of each is."""
+    found = cluster.ask(_status)
+    if as_json:
+        print_json(found)
+        return
+    headings = ("PEER", "URL", "ROLE", "TERM", "FIRST", "LAST", "COMMITTED", "APPLIED", "SNAPSHOT", "PRUNE")
+    print_table(headings, [_row(peer) for peer in found.peers])
+    if found.leader is None:
+        echo(NO_LEADER, err=True)
+
+
+async def _status(client: "protocol.ZmqRaftClient", patience_s: float) -> ZmqRaftStatusOutput:
+    config = await client.config(patience_s=patience_s)
+    views: list[ZmqRaftPeerView | None] = [None] * len(config.peers)
+
+    async def look(number: int, peer: protocol.Peer) -> None:
+        views[number] = await _view(client, peer, min(patience_s, PEER_PATIENCE_S))
+
+    async with trio.open_nursery() as nursery:
+        for number, peer in enumerate(config.peers):
+            nursery.start_soon(look, number, peer)
+    return ZmqRaftStatusOutput(config.leader, tuple(view for view in views if view is not None))
+
+
+async def _view(client: "protocol.ZmqRaftClient", peer: protocol.Peer, patience_s: float) -> ZmqRaftPeerView:
+    try:
+        info = await client.log_info(peer.url, patience_s=patience_s)
+    except protocol.NoAnswerError:
+        return ZmqRaftPeerView(peer.peer_id, peer.url)
+    return ZmqRaftPeerView(
+        id=peer.peer_id,
+        url=peer.url,
+        role="leader" if info.is_leader else "follower",
+        term=info.term,
+        first_index=info.first_index,
+        last_index=info.last_index,
+        commit_index=info.commit,
+        applied_index=info.last_applied,
+        snapshot_bytes=info.snapshot_bytes,
+        prune_index=info.prune_index,
+    )
+
+
+def _row(peer: ZmqRaftPeerView) -> Sequence[str]:
+    if peer.role is None:
+        return (peer.id, peer.url, "no answer", *["-"] * 7)
+    figures = (
+        peer.term,
+        peer.first_index,
+        peer.last_index,
+        peer.commit_index,
+        peer.applied_index,
+        peer.snapshot_bytes,
+        peer.prune_index,
+    )
+    return (peer.id, peer.url, peer.role, *map(str, figures))
+
+
+@zmq_raft.command()
+@click.argument("data", nargs=-1)
+@click.option(
+    "--request-id",
+    metavar="HEX",
+    help="Repeat the update that was given this id: however often within some hours, it is committed once.",
+)
+@click.option(
+    "--parallel",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Updates under way at once; with more than one, their order in the log is open.",
+)
+@cluster_options
+@json_option
+def update(cluster: Cluster, *, data: tuple[str, ...], request_id: str | None, parallel: int, as_json: bool) -> None:
+    """Have each DATA committed to the log, or each line of stdin if there is none, and print its index.
+
+    Empty lines are left out. If the outcome is unknown, the id is printed under which it can be repeated without harm.
+    """
+    given = None if request_id is None else _request_id(request_id)
+    if given is not None and len(data) != 1:
+        fail("--request-id repeats one update: give its DATA, and no other")
+
+    def tell(index: int, used: bytes) -> None:
+        if as_json:
+            print_json_line(ZmqRaftUpdateOutput(index, used.hex()))
+        else:
+            echo(f"Committed at index {index}, request id {used.hex()}.")
+        sys.stdout.flush()
+
+    async def send(client: "protocol.ZmqRaftClient", patience_s: float) -> list[str]:
+        return await _update_all(client, patience_s, data, given, parallel, tell)
+
+    reasons = cluster.ask(send)
+    if reasons:
+        fail("\n".join(reasons))
+
+
+async def _update_all(
+    client: "protocol.ZmqRaftClient",
+    patience_s: float,
+    given: tuple[str, ...],
+    request_id: bytes | None,
+    parallel: int,
+    tell: Callable[[int, bytes], None],
+) -> list[str]:
+    """Commit all of them until one fails, and finish those under way; returns why."""
+    reasons: list[str] = []
+    send, receive = trio.open_memory_channel[bytes](0)
+    feeding = trio.CancelScope()
+
+    async def work() -> None:
+        async for data in receive:
+            used = request_id or client.make_request_id()
+            try:
+                index = await client.update(data, used, patience_s=patience_s)
+            except (protocol.ClientError, ValueError) as error:
+                reasons.append(str(error))
+                feeding.cancel()
+            except trio.Cancelled:
+                echo(
+                    f"Interrupted: whether the update with the request id {used.hex()} is committed is open.", err=True
+                )
+                raise
+            else:
+                tell(index, used)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(parallel):
+            nursery.start_soon(work)
+        with feeding:
+            async with send, aclosing(_updates(given)) as updates:
+                async for each in updates:
+                    await send.send(each)
+    return reasons
+
+
+async def _updates(given: tuple[str, ...]) -> AsyncGenerator[bytes, None]:
+    """What was given, or the lines of stdin; a thread waits for them, so that answers are read meanwhile."""
+    for each in given:
+        yield each.encode(errors="surrogateescape")
+    while not given and (line := await trio.to_thread.run_sync(sys.stdin.buffer.readline, abandon_on_cancel=True)):
+        if text := line.rstrip(b"\r\n"):
+            yield text
+
+
+def _request_id(text: str) -> bytes:
+    try:
+        request_id = bytes.fromhex(text)
+    except ValueError:
+        request_id = b""
+    if len(request_id) != REQUEST_ID_BYTES:
+        fail(f"{text!r} is no request id: it has {2 * REQUEST_ID_BYTES} hexadecimal digits")
+    return request_id
+
+
+@zmq_raft.command()
+@click.option("--from", "first", default=1, show_default=True, type=click.IntRange(min=1), help="Index to begin at.")
+@click.option("--count", default=100, show_default=True, type=click.IntRange(min=1), help="Entries at most.")
+@cluster_options
+@json_option
+def log(cluster: Cluster, *, first: int, count: int, as_json: bool) -> None:
+    """Print committed entries. With --json: one entry on each line.
+
+    Where the log is compacted, the snapshot comes first.
+    """
+
+    async def read(client: "protocol.ZmqRaftClient", patience_s: float) -> tuple[int, int]:
+        entries, last = 0, first - 1
+        async with aclosing(client.entries(first - 1, count, patience_s=patience_s)) as items:
+            async for item in items:
+                _print_item(item, as_json=as_json)
+                if isinstance(item, protocol.LogEntry):
+                    entries, last = entries + 1, item.index
+        return entries, last
+
+    entries, last = cluster.ask(read)
+    if entries == 0:
+        echo(f"No entry from {first} on.", err=True)
+    elif entries == count:
+        echo(f"More, if there are any: --from {last + 1}.", err=True)
+
+
+@zmq_raft.command()
+@click.option("--from", "first", type=click.IntRange(min=1), help="Index to begin at (default: the next entry).")
+@cluster_options
+@json_option
+def follow(cluster: Cluster, *, first: int | None, as_json: bool) -> None:
+    """Print entries as they are committed, until Ctrl-C. With --json: one entry on each line.
+
+    It goes on over changes of the leader; --timeout is for the first answer alone.
+    """
+
+    async def read(client: "protocol.ZmqRaftClient", patience_s: float) -> None:
+        previous = (await client.log_info(patience_s=patience_s)).commit if first is None else first - 1
+        await client.broadcast_url(patience_s=patience_s)
+        async with aclosing(client.subscribe(previous)) as items:
+            async for item in items:
+                _print_item(item, as_json=as_json)
+                sys.stdout.flush()
+
+    cluster.ask(read)
+
+
+def _print_item(item: "protocol.LogItem", *, as_json: bool) -> None:
+    if isinstance(item, protocol.LogEntry):
+        text = item.data if item.kind is protocol.LogEntryKind.STATE else _plain(item.data)
+        if as_json:
+            print_json_line(ZmqRaftEntryView.of(item.index, item.term, item.kind.value, item.request_id.hex(), text))
+        else:
+            value = text.decode(errors="backslashreplace")
+            echo(f"{item.index:>8} term {item.term:<4} {item.kind.value:<10} {item.request_id.hex()} {value}")
+    elif as_json:
+        print_json_line(
+            ZmqRaftSnapshotView(item.last_index, item.last_term, item.offset, item.total_bytes, base64=item.data)
+        )
+    elif item.is_last:
+        echo(f"{item.last_index:>8} term {item.last_term:<4} snapshot   of {item.total_bytes} bytes, for all before")
+
+
+def _plain(data: bytes) -> bytes:
+    """What a configuration or a checkpoint says, as JSON."""
+    return msgspec.json.encode(msgspec.msgpack.decode(data))
+
+
+@zmq_raft.command()
+@click.argument("change", type=click.Choice(["set", "add", "remove"]), required=False)
+@click.argument("peers", nargs=-1, metavar="[PEER]...")
+@click.option("--request-id", metavar="HEX", help="Repeat the change that was given this id: it is done once.")
+@cluster_options
+@json_option
+@yes_option
+def config(
+    cluster: Cluster, *, change: str | None, peers: tuple[str, ...], request_id: str | None, yes: bool, as_json: bool
+) -> None:
+    """Show the members and the leader; or change the members, and wait until that is committed.
+
+    With `set` the members become those that are given as ID=URL, and no others. With `add` they join the present
+    members; start them before. With `remove` those that are given as ID leave.
+    """
+    if change is None:
+        if request_id is not None:
+            fail("--request-id repeats a change: say set, add or remove")
+        _print_config(*cluster.ask(_config), None, as_json=as_json)
+        return
+    if not peers:
+        fail(f"say which peers to {change}: {'ID' if change == 'remove' else 'ID=URL'}")
+    given = None if request_id is None else _request_id(request_id)
+    named = None if change == "remove" else [_peer(each) for each in peers]
+    if change != "add":
+        confirm(f"{'Leave' if change == 'set' else 'Remove'} {', '.join(peers)} {_ENDS[change]}", yes=yes)
+
+    async def ask(client: "protocol.ZmqRaftClient", patience_s: float) -> tuple[list["protocol.Peer"], int]:
+        members = named or []
+        if change != "set":
+            _, present = await _config(client, patience_s)
+            members = _without(present, peers) if named is None else list(dict.fromkeys((*present, *named)))
+        return members, await client.change_config(members, given, patience_s=patience_s)
+
+    members, index = cluster.ask(ask)
+    _print_config(None, members, index, as_json=as_json)
+
+
+_ENDS = {"set": "as the only members of the cluster?", "remove": "from the cluster?"}
+
+
+async def _config(client: "protocol.ZmqRaftClient", patience_s: float) -> tuple[str | None, Sequence[protocol.Peer]]:
+    reply = await client.config(patience_s=patience_s)
+    return reply.leader, reply.peers
+
+
+def _peer(text: str) -> protocol.Peer:
+    peer_id, equals, url = text.partition("=")
+    if not equals or not peer_id or not url.startswith("tcp://"):
+        fail(f"{text!r} names no peer: say ID=tcp://IP:PORT")
+    return protocol.Peer(peer_id, url)
+
+
+def _without(present: Sequence[protocol.Peer], ids: Sequence[str]) -> list[protocol.Peer]:
+    unknown = set(ids) - {peer.peer_id for peer in present}
+    if unknown:
+        members = ", ".join(peer.peer_id for peer in present)
+        fail(f"{', '.join(sorted(unknown))} is no member; the members are {members}")
+    return [peer for peer in present if peer.peer_id not in ids]
+
+
+def _print_config(leader: str | None, members: Sequence[protocol.Peer], index: int | None, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            ZmqRaftConfigOutput(leader, tuple(ZmqRaftMemberView(each.peer_id, each.url) for each in members), index)
+        )
+        return
+    if index is not None:
+        echo(f"Committed at index {index}.")
+    rows = [(each.peer_id, each.url, "leads" if each.peer_id == leader else "") for each in members]
+    print_table(("PEER", "URL", ""), rows)
+    if index is None and leader is None:
+        echo(NO_LEADER, err=True)

@@ -1,0 +1,290 @@
+"""`garlicfarm zmq-raft`: what it asks of a cluster over loopback, and what it prints."""
+
+import base64
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from bridge.cli.main import cli
+from consensus.core.entry_data import configuration_entry
+from consensus.core.model import Configuration, Entry, EntryKind, Server
+from consensus.protocols.zmq_raft.node.sockets import SocketKind, ZmqSocket, zmq_context
+from consensus.protocols.zmq_raft.wire.codec import encode_broadcast
+from consensus.protocols.zmq_raft.wire.messages import (
+    ChangeCommitted,
+    ChangeRefused,
+    ChangeRequest,
+    LogInfoReply,
+    LogInfoRequest,
+    Peer,
+    Request,
+    StateBroadcast,
+    UpdateExpired,
+    UpdateRequest,
+    UrlReply,
+    UrlRequest,
+)
+from tests.node.zmq_network import IDENT, EntryServer, LoopbackPeer, Respond, state
+
+LEADER = (True, "1")
+DEAD = Peer("2", "tcp://127.0.0.1:1")
+
+
+class Cluster:
+    """A peer `1` that leads, on a real socket in a thread of its own; the member `2` is dead."""
+
+    def __init__(self) -> None:
+        self.log = EntryServer(3)
+        self.updates: list[bytes] = []
+        self.changes: list[tuple[Peer, ...]] = []
+        self.refuses = False
+        self.urls: list[str] = []
+        self.members: tuple[Peer, ...] = ()
+
+    async def run(self, started: Callable[[Callable[[], None]], None]) -> None:
+        """Serve until the function that `started` gets is called."""
+        with zmq_context() as context:
+            peer, pub = LoopbackPeer(context), ZmqSocket(context, SocketKind.PUB)
+            self.urls = [peer.url, pub.bind("tcp://127.0.0.1:*")]
+            self.members = peer.scripted.members = (Peer("1", peer.url), DEAD)
+            peer.scripted.script = self.answer
+            token = trio.lowlevel.current_trio_token()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(peer.run)
+                nursery.start_soon(pub.run)
+                started(lambda: token.run_sync_soon(nursery.cancel_scope.cancel))
+                while True:
+                    await trio.sleep(0.05)
+                    pub.send(encode_broadcast(StateBroadcast(IDENT, 1, self.log.last, (self.log.entries[-1],))))
+
+    def answer(self, request: Request, respond: Respond) -> bool:
+        """The leader's answers."""
+        match request:
+            case LogInfoRequest(request_id):
+                respond(LogInfoReply(request_id, *LEADER, 4, 1, 2, 3, self.log.last, 123, 0))
+            case UrlRequest(request_id):
+                respond(UrlReply(request_id, self.urls[1]))
+            case UpdateRequest(request_id, _, data):
+                self.updates.append(data)
+                if data == b"expired":
+                    respond(UpdateExpired(request_id))
+                    return True
+                return False
+            case ChangeRequest(request_id, _, peers):
+                assert isinstance(peers, tuple)
+                self.changes.append(peers)
+                if self.refuses:
+                    respond(ChangeRefused(request_id, "Error", "no change in cluster membership"))
+                else:
+                    respond(ChangeCommitted(request_id, 9))
+            case _:
+                return self.log(request, respond)
+        return True
+
+
+@contextmanager
+def served(cluster: Cluster) -> Iterator[None]:
+    ready = threading.Event()
+    stopping: list[Callable[[], None]] = []
+
+    def started(stop: Callable[[], None]) -> None:
+        stopping.append(stop)
+        ready.set()
+
+    thread = threading.Thread(target=trio.run, args=(cluster.run, started))
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield
+    finally:
+        stopping[0]()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    found = Cluster()
+    with served(found):
+        yield found
+
+
+@pytest.fixture
+def zmq_raft(cluster: Cluster) -> Callable[..., Result]:
+    def call(*arguments: str, text: str | None = None) -> Result:
+        environment = {
+            "GARLICFARM_ZMQ_SEEDS": f"tcp://127.0.0.1:1 {cluster.urls[0]}",
+            "GARLICFARM_ZMQ_IDENT": "cluster",
+        }
+        return CliRunner().invoke(cli, ["zmq-raft", *arguments], env=environment, input=text)
+
+    return call
+
+
+def test_status_shows_each_peer_and_names_those_that_do_not_answer(
+    cluster: Cluster, zmq_raft: Callable[..., Result]
+) -> None:
+    result = zmq_raft("status", "--timeout", "0.5")
+    assert result.exit_code == 0, result.output
+    headings, one, two = (line.split() for line in result.stdout.splitlines())
+    assert headings == ["PEER", "URL", "ROLE", "TERM", "FIRST", "LAST", "COMMITTED", "APPLIED", "SNAPSHOT", "PRUNE"]
+    assert one == ["1", cluster.urls[0], "leader", "4", "1", "3", "3", "2", "123", "0"]
+    assert two[:4] == ["2", DEAD.url, "no", "answer"]
+    document = json.loads(zmq_raft("status", "--timeout", "0.5", "--json").stdout)
+    assert (document["schema"], document["leader"]) == (1, "1")
+    assert document["peers"][0]["snapshotBytes"] == 123
+    assert document["peers"][1] == {"id": "2", "url": DEAD.url} | dict.fromkeys(
+        ("role", "term", "firstIndex", "lastIndex", "commitIndex", "appliedIndex", "snapshotBytes", "pruneIndex")
+    )
+
+
+def test_updates_are_committed_in_order_and_their_ids_are_printed(
+    cluster: Cluster, zmq_raft: Callable[..., Result]
+) -> None:
+    lines = zmq_raft("update", "one", "two").stdout.splitlines()
+    assert [line.partition(", request id ")[0] for line in lines] == ["Committed at index 1", "Committed at index 2"]
+    result = zmq_raft("update", "--json", text="three\n\nfour\r\nfünf")
+    assert [json.loads(line)["index"] for line in result.stdout.splitlines()] == [3, 4, 5]
+    assert cluster.updates == [b"one", b"two", b"three", b"four", "fünf".encode()]
+    repeated = json.loads(result.stdout.splitlines()[0])
+    again = zmq_raft("update", "three", "--request-id", repeated["requestId"], "--json")
+    assert json.loads(again.stdout) == repeated
+
+
+def test_updates_may_be_under_way_together(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
+    result = zmq_raft("update", "--parallel", "16", text="".join(f"{number}\n" for number in range(100)))
+    assert len(result.stdout.splitlines()) == 100
+    assert sorted(cluster.updates) == sorted(b"%d" % number for number in range(100))
+
+
+def test_an_update_that_fails_ends_the_command_with_the_reason(
+    cluster: Cluster, zmq_raft: Callable[..., Result]
+) -> None:
+    result = zmq_raft("update", "one", "expired", "three")
+    assert result.exit_code == 1
+    assert "is too old, or too far in the future" in result.stderr
+    assert cluster.updates == [b"one", b"expired"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["update", "--request-id", "abc", "x"], "'abc' is no request id: it has 24 hexadecimal digits"),
+        (["update", "--request-id", "00" * 12, "x", "y"], "repeats one update"),
+        (["config", "add", "3"], "'3' names no peer: say ID=tcp://IP:PORT"),
+        (["config", "remove"], "say which peers to remove: ID"),
+        (["config", "remove", "7", "--yes"], "7 is no member; the members are 1, 2"),
+        (["config", "--request-id", "00" * 12], "--request-id repeats a change"),
+        (["status", "--seed", "ipc:///tmp/x"], "'ipc:///tmp/x' is no URL of a peer"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_reason(
+    zmq_raft: Callable[..., Result], arguments: list[str], reason: str
+) -> None:
+    result = zmq_raft(*arguments)
+    assert result.exit_code == 1
+    assert reason in result.stderr
+
+
+def test_the_log_is_printed_harmlessly_and_as_json_exactly(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
+    cluster.log.entries += [
+        Entry(2, EntryKind.COMMAND, bytes(12) + b"\xff\x1b[2J"),
+        configuration_entry(2, Configuration((Server("1", "tcp://10.0.0.1:1"),)), b"r" * 12),
+    ]
+    result = zmq_raft("log", "--from", "3")
+    assert result.stdout.splitlines() == [
+        "       3 term 1    state      000000000000000000000003 entry 3",
+        "       4 term 2    state      000000000000000000000000 \\xff\\x1b[2J",
+        f'       5 term 2    config     {(b"r" * 12).hex()} [["1","tcp://10.0.0.1:1"]]',
+    ]
+    assert result.stderr == ""
+    three, four, five = map(json.loads, zmq_raft("log", "--from", "3", "--json").stdout.splitlines())
+    assert three == {"index": 3, "term": 1, "kind": "state", "requestId": f"{3:024x}", "value": "entry 3"}
+    assert base64.b64decode(four["base64"]) == b"\xff\x1b[2J"
+    assert json.loads(five["value"]) == [["1", "tcp://10.0.0.1:1"]]
+    assert zmq_raft("log", "--count", "2").stderr == "More, if there are any: --from 3.\n"
+    assert zmq_raft("log", "--from", "9").stderr == "No entry from 9 on.\n"
+
+
+def test_a_compacted_log_begins_with_its_snapshot(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
+    cluster.log.entries, cluster.log.first, cluster.log.snapshot = [state(6)], 6, b"state of five"
+    assert zmq_raft("log").stdout.splitlines() == [
+        "       5 term 1    snapshot   of 13 bytes, for all before",
+        "       6 term 1    state      000000000000000000000006 entry 6",
+    ]
+    *parts, entry = map(json.loads, zmq_raft("log", "--json").stdout.splitlines())
+    assert b"".join(base64.b64decode(part["base64"]) for part in parts) == b"state of five"
+    assert (parts[0]["lastIndex"], parts[0]["totalBytes"], entry["index"]) == (5, 13, 6)
+
+
+def test_the_members_are_shown_and_changed(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
+    one, two = cluster.members
+    three = Peer("3", "tcp://127.0.0.1:3")
+    shown = zmq_raft("config").stdout.splitlines()
+    assert [line.split() for line in shown] == [["PEER", "URL"], ["1", one.url, "leads"], ["2", two.url]]
+    assert zmq_raft("config", "add", f"3={three.url}").stdout.startswith("Committed at index 9.\n")
+    assert zmq_raft("config", "remove", "2", "--yes").exit_code == 0
+    changed = json.loads(zmq_raft("config", "set", f"3={three.url}", "--yes", "--json").stdout)
+    assert changed == {"schema": 1, "leader": None, "members": [{"id": "3", "url": three.url}], "index": 9}
+    assert cluster.changes == [(one, two, three), (one,), (three,)]
+    assert zmq_raft("config", "remove", "2", text="n\n").exit_code == 1
+    cluster.refuses = True
+    refused = zmq_raft("config", "add", f"3={three.url}")
+    assert "the cluster refuses these members: no change in cluster membership (Error)" in refused.stderr
+    assert len(cluster.changes) == 4
+
+
+def test_without_a_seed_the_command_says_how_to_give_one() -> None:
+    result = CliRunner().invoke(cli, ["zmq-raft", "status"], env={"GARLICFARM_ZMQ_SEEDS": ""})
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "garlicfarm: say where a peer of the cluster is: --seed tcp://HOST:PORT, or GARLICFARM_ZMQ_SEEDS\n"
+    )
+
+
+def test_a_cluster_that_does_not_answer_is_named_with_a_hint() -> None:
+    result = CliRunner().invoke(cli, ["zmq-raft", "update", "x", "--seed", "tcp://127.0.0.1:1", "--timeout", "0.2"])
+    assert result.exit_code == 1
+    assert "tcp://127.0.0.1:1: no answer within 500 ms" in result.stderr
+    assert "repeat it with the id" in result.stderr
+    shown = CliRunner().invoke(cli, ["zmq-raft", "config", "--seed", "tcp://127.0.0.1:1", "--timeout", "0.2"])
+    assert "is --ident right?" in shown.stderr
+
+
+def test_without_the_extra_the_command_says_how_to_get_it() -> None:
+    program = (
+        "import sys; sys.modules['zmq'] = None; sys.argv[1:] = ['zmq-raft', 'status', '--seed', 'tcp://127.0.0.1:1'];"
+        "from bridge.cli.main import main; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith("garlicfarm: ØMQ Raft needs pyzmq, which is not installed; install it with: pip")
+    helped = subprocess.run(
+        [sys.executable, "-c", program.replace("'--seed', 'tcp://127.0.0.1:1'", "'--help'")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert helped.returncode == 0
+
+
+def test_following_prints_entries_as_they_are_committed_until_it_is_interrupted(cluster: Cluster) -> None:
+    arguments = ["zmq-raft", "follow", "--from", "2", "--seed", cluster.urls[0], "--ident", "cluster"]
+    program = f"import sys; sys.argv[1:] = {arguments!r}; from bridge.cli.main import main; main()"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(2)]
+        cluster.log.append()
+        lines.append(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert process.stdout.read() == ""
+    assert [line.split()[-1] for line in lines] == ["2", "3", "4"]
