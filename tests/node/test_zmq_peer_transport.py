@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from consensus.core import messages as core
-from consensus.core.features import NO_EXTENSIONS, Extensions
+from consensus.core.features import Extensions
 from consensus.core.model import ORIGIN, Configuration, Entry, Index, LogId, Server, ServerId, SnapshotDescription
 from consensus.protocols.zmq_raft.node.peer_link import PeerTimes
 from consensus.protocols.zmq_raft.node.peer_transport import PeerTransport
@@ -66,7 +66,7 @@ class Script:
 
     def peer_connected(self, peer: ServerId, extensions: Extensions) -> None:
         """A member has a link."""
-        assert extensions == NO_EXTENSIONS
+        assert extensions == Extensions(configurations=True)
         self.connected.append(peer)
 
     async def until(self, condition: Callable[[], bool]) -> None:

@@ -33,7 +33,7 @@ from typing import Final, assert_never
 import trio
 
 from consensus.core import messages as core
-from consensus.core.features import NO_EXTENSIONS
+from consensus.core.features import Extensions
 from consensus.core.model import ORIGIN, Configuration, Entry, LogId, Server, ServerId, SnapshotDescription, Term
 from consensus.protocols.zmq_raft.node.peer_link import DEFAULT_TIMES, PeerLink, PeerTimes
 from consensus.protocols.zmq_raft.node.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket
@@ -59,6 +59,8 @@ from consensus.server.interfaces import Receiver, next_call
 
 _SENDER_FRAMES: Final = 6
 """Frames of a peer's request up to its term: identity, message id, type, ident, sender's id, term."""
+_EVERY_PEER: Final = Extensions(configurations=True)
+"""Joint configurations are the protocol's own; nothing beyond it is said."""
 
 
 @dataclass(slots=True)
@@ -226,7 +228,7 @@ class PeerTransport:
                     continue
                 self._members[name.encode()] = _Member(link)
                 nursery.start_soon(link.run)
-                receiver.peer_connected(name, NO_EXTENSIONS)
+                receiver.peer_connected(name, _EVERY_PEER)
 
     def _snapshot_bytes(self, request: core.Request) -> int:
         if not isinstance(request, core.InstallSnapshot):
