@@ -16,7 +16,20 @@ if TYPE_CHECKING:
         connect,
     )
     from consensus.protocols.zmq_raft.node.client_links import ClientOptions
+    from consensus.protocols.zmq_raft.node.compaction import (
+        CommandCompactor,
+        Compacted,
+        CompactionFailed,
+        CompactionOptions,
+    )
     from consensus.protocols.zmq_raft.node.log_reader import LogEntry, LogEntryKind, LogItem, SnapshotPart
+    from consensus.protocols.zmq_raft.node.open_peer import (
+        PeerError,
+        PeerNotice,
+        PeerOptions,
+        ZmqRaftPeer,
+        open_peer,
+    )
     from consensus.protocols.zmq_raft.node.sockets import SocketKind, ZmqSocket, zmq_context
     from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits, ZmqRaftError
     from consensus.protocols.zmq_raft.wire.messages import ConfigReply, LogInfoReply, Peer
@@ -25,6 +38,10 @@ __all__ = [
     "DEFAULT_LIMITS",
     "ClientError",
     "ClientOptions",
+    "CommandCompactor",
+    "Compacted",
+    "CompactionFailed",
+    "CompactionOptions",
     "ConfigRefusedError",
     "ConfigReply",
     "Limits",
@@ -34,13 +51,18 @@ __all__ = [
     "LogItem",
     "NoAnswerError",
     "Peer",
+    "PeerError",
+    "PeerNotice",
+    "PeerOptions",
     "RequestExpiredError",
     "SnapshotPart",
     "SocketKind",
     "ZmqRaftClient",
     "ZmqRaftError",
+    "ZmqRaftPeer",
     "ZmqSocket",
     "connect",
+    "open_peer",
     "zmq_context",
 ]
 
@@ -54,7 +76,20 @@ _HOMES: Final = {
         "connect",
     ),
     "consensus.protocols.zmq_raft.node.client_links": ("ClientOptions",),
+    "consensus.protocols.zmq_raft.node.compaction": (
+        "CommandCompactor",
+        "Compacted",
+        "CompactionFailed",
+        "CompactionOptions",
+    ),
     "consensus.protocols.zmq_raft.node.log_reader": ("LogEntry", "LogEntryKind", "LogItem", "SnapshotPart"),
+    "consensus.protocols.zmq_raft.node.open_peer": (
+        "PeerError",
+        "PeerNotice",
+        "PeerOptions",
+        "ZmqRaftPeer",
+        "open_peer",
+    ),
     "consensus.protocols.zmq_raft.node.sockets": ("SocketKind", "ZmqSocket", "zmq_context"),
     "consensus.protocols.zmq_raft.wire.frames": ("DEFAULT_LIMITS", "Limits", "ZmqRaftError"),
     "consensus.protocols.zmq_raft.wire.messages": ("ConfigReply", "LogInfoReply", "Peer"),

@@ -1,0 +1,93 @@
+"""Who the transport of a peer may speak with: the members, those about to join, and those that have just left.
+
+    configuration in the log ──▶ members, newcomers           from `ConfigurationChanged`
+    left it less than 5 s ago ──▶ still reachable             a server is to learn that it has left
+    found by RequestConfig ──▶ reachable, while this server is no member
+
+A transport answers servers that it knows, and no others. A server that joins knows the members that its operator named.
+Until the leader has sent it the log, the leadership may pass to a member that the operator did not name, and that one
+could not reach it. So while a server is no member, it asks those that it knows who the members are, as a client does.
+What it hears opens connections and has no part in votes or in what is committed.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import trio
+
+from consensus.core.model import Configuration, Server, ServerId
+from consensus.protocols.zmq_raft.node.client import ClientError, connect
+from consensus.protocols.zmq_raft.node.peer_transport import PeerTransport
+
+_DEPARTURE_S: Final = 5.0
+"""Longer than the core tells a server of its removal."""
+_ASKING_S: Final = 1.0
+
+
+class PeerMembers:
+    """Tells the transport of the server `own_id` what `configuration`, and then `change`, say."""
+
+    def __init__(self, transport: PeerTransport, own_id: ServerId, configuration: Configuration) -> None:
+        self._transport = transport
+        self._own_id = own_id
+        self._is_member = False
+        self._present: tuple[Server, ...] = ()
+        self._found: tuple[Server, ...] = ()
+        self._left: dict[Server, float] = {}
+        self._changed = trio.Event()
+        self.change(configuration, ())
+
+    def change(self, configuration: Configuration, newcomers: Sequence[Server]) -> None:
+        """These are the members now, and those about to join."""
+        until_s = trio.current_time() + _DEPARTURE_S
+        self._left = dict.fromkeys(self._present, until_s) | self._left
+        self._present = (*configuration.servers, *newcomers)
+        self._is_member = self._own_id in configuration.member_ids
+        if self._is_member:
+            self._found = ()
+        self._tell()
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Forget servers that left, when their time has passed."""
+        while True:
+            self._changed = trio.Event()
+            with trio.move_on_at(min(self._left.values(), default=math.inf)):
+                await self._changed.wait()
+            self._tell()
+
+    async def find(self, ident: bytes) -> None:
+        """While this server is no member, ask who is."""
+        while True:
+            if not self._is_member:
+                await self._ask(ident)
+            await trio.sleep(_ASKING_S)
+
+    async def _ask(self, ident: bytes) -> None:
+        urls = list(dict.fromkeys(server.endpoint for server in (*self._present, *self._found)))
+        async with connect(urls, ident) as client:
+            while not self._is_member:
+                try:
+                    told = await client.config(patience_s=_ASKING_S)
+                except ClientError:
+                    return
+                found = tuple(Server(peer.peer_id, peer.url) for peer in told.peers)
+                if found != self._found and not self._is_member:
+                    self._found = found
+                    self._tell()
+                await trio.sleep(_ASKING_S)
+
+    def _tell(self) -> None:
+        now_s, present = trio.current_time(), _ids(self._present)
+        self._left = {
+            server: until_s
+            for server, until_s in self._left.items()
+            if until_s > now_s and server.server_id not in present
+        }
+        # What is told last of a server counts: the log knows best.
+        self._transport.members((*self._left, *self._found, *self._present))
+
+
+def _ids(servers: Iterable[Server]) -> set[ServerId]:
+    return {server.server_id for server in servers}

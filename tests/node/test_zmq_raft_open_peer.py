@@ -1,0 +1,188 @@
+"""Whole peers on real sockets: founded, joined, replaced one by one, stopped and started, read by our own client."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from consensus.core.effects import Role
+from consensus.protocols import zmq_raft
+from consensus.protocols.zmq_raft.node.open_peer import PeerError, PeerNotice, PeerOptions, ZmqRaftPeer, open_peer
+from consensus.protocols.zmq_raft.wire.messages import Peer
+from consensus.storage.disk import StorageError
+
+IDENT = b"cluster"
+WAIT_S = 20
+
+
+def free_peers(count: int) -> tuple[Peer, ...]:
+    """Peers "1", "2", … at ports that nothing listens at."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return tuple(Peer(str(number), f"tcp://127.0.0.1:{port}") for number, port in enumerate(ports, 1))
+
+
+@dataclass
+class Cluster:
+    """Peers in one process."""
+
+    path: Path
+    nursery: trio.Nursery
+    founders: tuple[Peer, ...]
+    running: dict[str, ZmqRaftPeer] = field(default_factory=dict)
+    ends: dict[str, tuple[trio.CancelScope, trio.Event]] = field(default_factory=dict)
+    notices: list[PeerNotice] = field(default_factory=list)
+
+    def options(self, peer: Peer) -> PeerOptions:
+        """Those of a peer that knows the founders."""
+        return PeerOptions(
+            peer.peer_id,
+            self.founders,
+            IDENT,
+            self.path / peer.peer_id,
+            bind_url=peer.url,
+            broadcast_url="tcp://127.0.0.1:*",
+        )
+
+    async def start(self, *peers: Peer) -> None:
+        """Open peers."""
+        for peer in peers:
+            self.running[peer.peer_id] = await self.nursery.start(self._serve, peer)
+
+    async def stop(self, peer: Peer) -> None:
+        """Close one."""
+        del self.running[peer.peer_id]
+        scope, ended = self.ends.pop(peer.peer_id)
+        scope.cancel()
+        await ended.wait()
+
+    def leader(self) -> Peer:
+        """The leader; there is one, since a client was answered."""
+        leaders = [(peer_id, peer) for peer_id, peer in self.running.items() if peer.server.role.role is Role.LEADER]
+        peer_id, peer = max(leaders, key=lambda each: each[1].server.role.term)
+        return Peer(peer_id, peer.url)
+
+    async def settled(self, count: int) -> None:
+        """Wait until a change to so many members is finished: the next one would be refused as busy."""
+        while True:
+            raft = self.running[self.leader().peer_id].server.describe().raft
+            voters = () if raft.configuration.is_joint else raft.configuration.voters
+            if len(voters) == count and raft.commit_index == raft.last.index:
+                return
+            await trio.sleep(0.01)
+
+    async def _serve(self, peer: Peer, *, task_status: trio.TaskStatus[ZmqRaftPeer]) -> None:
+        with trio.CancelScope() as scope:
+            self.ends[peer.peer_id] = scope, trio.Event()
+            ended = self.ends[peer.peer_id][1]
+            async with open_peer(self.options(peer), self.notices.append) as opened:
+                task_status.started(opened)
+                await trio.sleep_forever()
+        ended.set()
+
+
+@asynccontextmanager
+async def cluster_of(path: Path, count: int) -> AsyncIterator[Cluster]:
+    with trio.fail_after(WAIT_S):
+        async with trio.open_nursery() as nursery:
+            cluster = Cluster(path, nursery, free_peers(count))
+            await cluster.start(*cluster.founders)
+            yield cluster
+            nursery.cancel_scope.cancel()
+
+
+async def read_all(client: zmq_raft.ZmqRaftClient) -> list[object]:
+    async with aclosing(client.entries(0)) as items:
+        return [item async for item in items]
+
+
+async def test_a_cluster_is_replaced_peer_by_peer_while_it_is_updated(tmp_path: Path) -> None:
+    """Given three peers, when three others join and the first leave one by one, then no update is lost or doubled."""
+    async with cluster_of(tmp_path, 3) as cluster:
+        members, others = list(cluster.founders), free_peers(6)[3:]
+        async with zmq_raft.connect([peer.url for peer in members], IDENT) as client:
+            ids = [client.make_request_id()]
+            indexes = [await client.update(b"first", ids[0])]
+            for old, new in zip(cluster.founders, others, strict=True):
+                await cluster.start(new)
+                members = [*members, new]
+                await client.change_config(members)
+                await cluster.settled(len(members))
+                members.remove(old)
+                await client.change_config(members)
+                await client.update(b"after " + new.peer_id.encode())
+                await cluster.stop(old)
+            assert await client.update(b"first", ids[0]) == indexes[0]
+            assert set((await client.config()).peers) == set(others)
+            items = await read_all(client)
+            logs = {tuple(await peer.log.read(1, 100, 1 << 20)) for peer in cluster.running.values()}
+        assert len(items) == max(map(len, logs))
+        assert sum(b"first" in entry.data for log in logs for entry in log) == len(logs)
+
+
+async def test_a_subscriber_goes_on_when_the_leader_is_stopped(tmp_path: Path) -> None:
+    """Each update once and in order, from the PUB socket of one leader and then of another."""
+    async with cluster_of(tmp_path, 3) as cluster:
+        heard: list[bytes] = []
+        urls = [peer.url for peer in cluster.founders]
+        async with zmq_raft.connect(urls, IDENT) as client, trio.open_nursery() as nursery:
+
+            async def follow() -> None:
+                async with aclosing(client.subscribe(0)) as items:
+                    async for item in items:
+                        if isinstance(item, zmq_raft.LogEntry) and item.kind is zmq_raft.LogEntryKind.STATE:
+                            heard.append(item.data)
+                        if len(heard) == 10:
+                            nursery.cancel_scope.cancel()
+
+            nursery.start_soon(follow)
+            for number in range(10):
+                await client.update(b"%d" % number)
+                if number == 4:
+                    await cluster.stop(cluster.leader())
+        assert heard == [b"%d" % number for number in range(10)]
+
+
+async def test_a_peer_alone_leads_and_remembers_after_a_restart(tmp_path: Path) -> None:
+    """Its log, and what was executed."""
+    async with cluster_of(tmp_path, 1) as cluster:
+        (peer,) = cluster.founders
+        async with zmq_raft.connect([peer.url], IDENT) as client:
+            request_id = client.make_request_id()
+            index = await client.update(b"x", request_id)
+            await cluster.stop(peer)
+            await cluster.start(peer)
+            assert await client.update(b"x", request_id) == index
+            assert await client.broadcast_url() == cluster.running["1"].broadcast_url
+            assert (await client.log_info()).prune_index == index - 1
+
+
+async def test_a_peer_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
+    """A taken port, a directory of another peer, cluster or process, and options that cannot be."""
+    async with cluster_of(tmp_path, 1) as cluster:
+        (peer,) = cluster.founders
+        (free,) = free_peers(1)
+        good = replace(cluster.options(peer), peers=(free,), bind_url=None)
+        refusals = {
+            f"cannot listen at {peer.url}": replace(good, directory=tmp_path / "new", bind_url=peer.url),
+            "holds the log of peer 1, and this is peer 2": replace(good, peer_id="2", bind_url=free.url),
+            "another ident": replace(good, ident=b"other"),
+            "2 is not among the peers": replace(good, peer_id="2"),
+            "an election timeout of 20 to 300 ms": replace(good, election_timeout_ms=(20, 300)),
+            "peer url protocol must be tcp:": replace(good, peers=(Peer("1", "udp://127.0.0.1:1"),)),
+        }
+        for reason, options in refusals.items():
+            with pytest.raises(PeerError, match=reason):
+                async with open_peer(options):
+                    pass
+        with pytest.raises(StorageError, match="another process has the directory"):
+            async with open_peer(good):
+                pass
