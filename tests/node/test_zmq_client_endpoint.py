@@ -17,7 +17,10 @@ from consensus.protocols.zmq_raft.wire.messages import (
     AppendEntriesRpc,
     ChangeAccepted,
     ChangeCommitted,
+    ChangeExpired,
     ChangeRedirect,
+    ChangeRefused,
+    ChangeReply,
     ChangeRequest,
     ConfigReply,
     ConfigRequest,
@@ -26,6 +29,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
     InstallSnapshotRpc,
     LogInfoReply,
     LogInfoRequest,
+    MalformedPeers,
     Peer,
     RequestVoteRpc,
     UpdateAccepted,
@@ -61,9 +65,14 @@ def recorded_log(name: str) -> FakeLog:
             return UpdateCommitted(request.request_id, known.index(request.request_id) + 1)
         return UpdateExpired(request.request_id)
 
+    def change(request: ChangeRequest) -> ChangeReply:
+        if log.is_leader and isinstance(request.peers, MalformedPeers):
+            return ChangeRefused(request.request_id, request.peers.name, request.peers.message)
+        return ChangeRedirect(request.request_id, log.leader)
+
     log = FakeLog(list(entries[:6] if "LogInfo" in name else entries), is_leader="follower" not in name)
     log.first_update_answer = update
-    log.first_change_answer = lambda request: ChangeRedirect(request.request_id, log.leader)
+    log.first_change_answer = change
     return log
 
 
@@ -175,14 +184,13 @@ def test_a_change_is_answered_now_and_when_it_is_committed_also_beside_an_update
     assert stage.endpoint.under_way == 1
 
 
-@pytest.mark.parametrize(("is_leader", "status"), [(True, b"\x02"), (False, b"\x00")])
-def test_a_list_of_peers_that_cannot_be_is_refused_by_the_leader_only(*, is_leader: bool, status: bytes) -> None:
-    log = FakeLog(is_leader=is_leader)
+def test_what_is_wrong_with_a_list_of_peers_is_for_the_log_to_say() -> None:
+    log = FakeLog(first_change_answer=lambda request: ChangeExpired(request.request_id))
     stage = Stage(log)
     stage.endpoint.receive(CLIENT, [REQUEST_ID, b"&", IDENT, b"\xa1x"])
-    ((_, frames),) = stage.sent
-    assert frames[:2] == [REQUEST_ID, status]
-    assert log.changes == []
+    (taken,) = log.changes
+    assert taken.request == ChangeRequest(REQUEST_ID, IDENT, MalformedPeers("TypeError", "peers must be an array"))
+    assert stage.sent == [(CLIENT, [REQUEST_ID, b"\x04"])]
 
 
 def test_updates_under_way_are_limited_and_those_beyond_are_ignored() -> None:

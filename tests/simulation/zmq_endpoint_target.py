@@ -83,9 +83,13 @@ class DecidingLog(FakeLog):
             answer(wire.UpdateRedirect(request_id, None))
 
     def change(self, request: wire.ChangeRequest, answer: Callable[[wire.ChangeReply], None]) -> None:
-        """Accept a half."""
+        """Accept a half of what a leader may."""
         request_id = request.request_id
-        if request_id[-1] % 2:
+        if not self.is_leader:
+            answer(wire.ChangeRedirect(request_id, self.leader))
+        elif isinstance(request.peers, wire.MalformedPeers):
+            answer(wire.ChangeRefused(request_id, request.peers.name, request.peers.message))
+        elif request_id[-1] % 2:
             answer(wire.ChangeBusy(request_id))
         else:
             answer(wire.ChangeAccepted(request_id))

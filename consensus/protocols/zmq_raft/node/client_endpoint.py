@@ -14,9 +14,6 @@ The log decides about an update by its request id, and remembers it. The endpoin
 identity that asked last, for a client that lost its connection repeats the request under another one. It forgets that
 with the final answer; if the client has gone, ROUTER drops the answer. So many may be under way, and so many of one
 client. A request beyond that is ignored, and its client repeats it.
-
-A list of peers that cannot be read is refused by the leader. A follower redirects first: the leader is to say what is
-wrong with the list.
 """
 
 from collections import Counter
@@ -34,8 +31,6 @@ from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits, Zmq
 from consensus.protocols.zmq_raft.wire.messages import (
     AppendEntriesRpc,
     ChangeAccepted,
-    ChangeRedirect,
-    ChangeRefused,
     ChangeReply,
     ChangeRequest,
     ClientReply,
@@ -48,7 +43,6 @@ from consensus.protocols.zmq_raft.wire.messages import (
     InstallSnapshotRpc,
     LogInfoReply,
     LogInfoRequest,
-    MalformedPeers,
     RequestId,
     RequestVoteRpc,
     UpdateAccepted,
@@ -192,8 +186,9 @@ class ClientEndpoint:
             case UpdateRequest(request_id):
                 take = partial(self._log.update, request, user)
                 self._count_ignored("updates", taken=self._updates.ask(request_id, identity, take))
-            case ChangeRequest():
-                self._change(identity, request)
+            case ChangeRequest(request_id):
+                take_change = partial(self._log.change, request)
+                self._count_ignored("changes", taken=self._changes.ask(request_id, identity, take_change))
             case EntriesRequest():
                 self._streams.ask(identity, request)
             case CustomRequest():
@@ -218,17 +213,6 @@ class ClientEndpoint:
             now.snapshot_bytes,
             now.prune_index,
         )
-
-    def _change(self, identity: bytes, request: ChangeRequest) -> None:
-        if isinstance(request.peers, MalformedPeers):
-            now, malformed = self._log.describe(), request.peers
-            if now.is_leader:
-                self._send(identity, ChangeRefused(request.request_id, malformed.name, malformed.message))
-            else:
-                self._send(identity, ChangeRedirect(request.request_id, now.leader))
-            return
-        take = partial(self._log.change, request)
-        self._count_ignored("changes", taken=self._changes.ask(request.request_id, identity, take))
 
     def _count_ignored(self, what: str, *, taken: bool) -> None:
         if not taken:

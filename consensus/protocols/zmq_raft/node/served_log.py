@@ -66,16 +66,19 @@ class ServedLog(Protocol):
         log is no longer asked for its age.
 
         An id that comes again while its request is under way is answered `UpdateAccepted` at once, by the new
-        `answer`. The final answer is given once, by any of them: the endpoint sends it where the id
-        came from last, for a client that has connected anew has another identity.
+        `answer`. The final answer is given once, by any of them: the endpoint sends it where the id came from last,
+        for a client that has connected anew has another identity. What was accepted must get one, or the endpoint
+        waits for it for good.
 
         `user` is the name under which the sender's key is listed, where the endpoint asks for keys.
         """
 
     def change(self, request: ChangeRequest, answer: Callable[[ChangeReply], None]) -> None:
-        """Change the members; `request.peers` are peers. `answer` as for an update, with `ChangeAccepted` first.
+        """Change the members; `answer` as for an update, with `ChangeAccepted` first.
 
-        `ChangeBusy` if another change is under way, `ChangeRefused` if the peers cannot be a configuration.
+        In this order: `ChangeRedirect`; `ChangeCommitted` for an id that is in the log; `ChangeBusy` if another change
+        is under way; `ChangeExpired`; `ChangeRefused` if the peers are malformed or cannot follow the present ones. A
+        list that cannot be read gets here too, for a follower does not say what is wrong with it.
         """
 
     def broadcast_url(self) -> str | None:
