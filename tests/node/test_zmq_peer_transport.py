@@ -13,7 +13,7 @@ import trio
 from consensus.core import messages as core
 from consensus.core.features import Extensions
 from consensus.core.model import ORIGIN, Configuration, Entry, Index, LogId, Server, ServerId, SnapshotDescription
-from consensus.protocols.zmq_raft.node.peer_link import PeerTimes
+from consensus.protocols.zmq_raft.node.peer_link import REMEMBERED_REQUESTS, PeerTimes
 from consensus.protocols.zmq_raft.node.peer_transport import PeerTransport
 from consensus.protocols.zmq_raft.node.sockets import SocketKind, ZmqContext, ZmqSocket, zmq_context
 from consensus.protocols.zmq_raft.wire import messages as wire
@@ -311,14 +311,15 @@ async def test_a_newer_request_takes_the_place_of_the_older_whose_answer_still_c
 
 async def test_only_the_newest_requests_are_remembered() -> None:
     async with staged(AT_LEISURE) as stage:
-        stage.transport.send("2", heartbeat(11))
+        sent = REMEMBERED_REQUESTS + 2
+        stage.transport.send("2", heartbeat(1))
         identity, *_ = await stage.peer.take()
-        for correlation in range(12, 17):
+        for correlation in range(2, sent + 1):
             stage.transport.send("2", heartbeat(correlation))
-        for message_id in range(1, 7):
+        for message_id in range(1, sent + 1):
             stage.peer.send(identity, *encode_reply(wire.AppendEntriesResponse(message_id, 4, success=True)))
-        await stage.script.until(lambda: len(stage.script.replies) == 4)
-        assert [reply.correlation for reply in stage.script.replies] == [13, 14, 15, 16]
+        await stage.script.until(lambda: len(stage.script.replies) == REMEMBERED_REQUESTS)
+        assert [reply.correlation for reply in stage.script.replies] == list(range(3, sent + 1))
 
 
 async def test_a_request_that_is_never_answered_is_given_up() -> None:

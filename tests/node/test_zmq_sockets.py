@@ -74,9 +74,9 @@ async def running(*sockets: ZmqSocket | ZapAuthenticator) -> AsyncIterator[None]
 class Echo:
     """A ROUTER that sends every message back."""
 
-    def __init__(self, context: ZmqContext) -> None:
+    def __init__(self, context: ZmqContext, url: str = ANY_PORT) -> None:
         self.socket = ZmqSocket(context, SocketKind.ROUTER, lambda frames, _user: self._answer(frames))
-        self.url = self.socket.bind(ANY_PORT)
+        self.url = self.socket.bind(url)
 
     def _answer(self, frames: list[bytes]) -> None:
         assert self.socket.send(frames)
@@ -228,6 +228,18 @@ async def test_a_subscriber_hears_what_begins_with_its_prefix(context: ZmqContex
             await trio.lowlevel.checkpoint()
     # Then: only one cluster's are heard
     assert {frames[0] for frames in news.messages} == {b"ours"}
+
+
+async def test_an_address_of_ipv6_is_reached_like_one_of_ipv4(context: ZmqContext) -> None:
+    try:
+        echo, replies = Echo(context, "tcp://[::1]:*"), Inbox()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    dealer = ZmqSocket(context, SocketKind.DEALER, replies.take)
+    dealer.connect(echo.url)
+    async with running(echo.socket, dealer):
+        dealer.send([b"request"])
+        await replies.wait(1)
 
 
 def test_a_url_that_cannot_be_used_is_named_in_the_error(context: ZmqContext) -> None:

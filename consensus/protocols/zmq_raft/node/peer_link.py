@@ -43,7 +43,8 @@ from consensus.protocols.zmq_raft.wire.frames import (
 from consensus.protocols.zmq_raft.wire.mapping import reply_from_wire
 from consensus.protocols.zmq_raft.wire.messages import ConfigReply, ConfigRequest, MessageId, Peer, PeerRequest
 
-REMEMBERED_REQUESTS: Final = 4
+REMEMBERED_REQUESTS: Final = 16
+SEND_QUEUE: Final = 4
 _CONFIG_ID_BYTES: Final = 4
 _MOST_FRAMES: Final = 16
 """Of an answer; none has more than five."""
@@ -121,7 +122,7 @@ class PeerLink:
         self._outstanding: _Outstanding | None = None
         self._question: _Question | None = None
         options = SocketOptions(
-            send_queue=REMEMBERED_REQUESTS,
+            send_queue=SEND_QUEUE,
             only_connected=True,
             reconnect_ms=times.reconnect_ms,
             connect_ms=times.lost_ms,

@@ -135,25 +135,27 @@ class ZmqSocket:
         try:
             self._socket: zmq.Socket[bytes] = context.socket(kind.value)
         except zmq.ZMQError as error:
-            raise OSError(error.errno, f"cannot make a socket: {error.strerror}") from error
+            raise _os_error("cannot make a socket", error) from error
         self._configure(kind)
         self._descriptor = int(self._socket.get(zmq.FD))
 
     def bind(self, url: str) -> str:
         """Listen at `tcp://host:port`; returns the URL with the port that a `*` or 0 became. Raises `OSError`."""
         try:
+            self._allow(url)
             self._socket.bind(url)
         except zmq.ZMQError as error:
-            raise OSError(error.errno, f"cannot listen at {url}: {error.strerror}") from error
+            raise _os_error(f"cannot listen at {url}", error) from error
         self._wake()
         return self._socket.get_string(zmq.LAST_ENDPOINT)
 
     def connect(self, url: str) -> None:
         """Connect, and connect again whenever the connection is lost; raises `OSError` for what is no URL."""
         try:
+            self._allow(url)
             self._socket.connect(url)
         except zmq.ZMQError as error:
-            raise OSError(error.errno, f"cannot connect to {url}: {error.strerror}") from error
+            raise _os_error(f"cannot connect to {url}", error) from error
         self._wake()
 
     def disconnect(self, url: str) -> None:
@@ -200,6 +202,10 @@ class ZmqSocket:
     def close(self) -> None:
         """Close every connection. A socket whose `run` has begun is closed by cancelling that."""
         self._socket.close()
+
+    def _allow(self, url: str) -> None:
+        """Permit IPv6 to a URL that has it: IPv4 would bind as `[::ffff:…]` with it, which no configuration has."""
+        self._socket.set(zmq.IPV6, int("[" in url))
 
     def _configure(self, kind: SocketKind) -> None:
         options, settings = self._options, self._socket
@@ -315,6 +321,11 @@ class ZapAuthenticator:
         self.counters["keys refused" if name is None else "keys accepted"] += 1
         verdict = (b"400", b"the key is not listed", b"") if name is None else (b"200", b"OK", name.encode())
         self._socket.send([_ZAP_VERSION, frames[1] if len(frames) > 1 else b"", *verdict, b""])
+
+
+def _os_error(what: str, error: zmq.ZMQError) -> OSError:
+    number = error.errno or 0
+    return OSError(number, f"{what}: {zmq.strerror(number)}")
 
 
 def _user_of(frame: zmq.Frame) -> str | None:
