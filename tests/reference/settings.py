@@ -22,6 +22,7 @@ TABLES = {
     "router": "`[router]`",
     "leaf": "`[[leaf]]`",
     "control": "`[control]`",
+    "zmq": "`[zmq]`",
 }
 
 

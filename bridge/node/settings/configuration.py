@@ -14,6 +14,7 @@
     [router]      kind ("file", "i2cp"), and what that kind needs (`bridge.node.settings.router`)
     [[leaf]]      destination, probe, master
     [control]     listen: the control endpoint over TCP, for other machines; off unless it is named
+    [zmq]         listen: an endpoint for ØMQ Raft clients (`bridge.node.settings.zmq`); off unless it is named
 
 On a LAN no address is needed: the node binds to the machine's private address on the default ports and finds the
 others by broadcast. It never guesses beyond that: with several networks and no default route, or with none, it says
@@ -44,6 +45,7 @@ from bridge.node.settings.table import (
     SEGMENT_DEFAULT_BYTES,
 )
 from bridge.node.settings.transport import TransportSettings, advertised, i2p_bind, transport_settings
+from bridge.node.settings.zmq import ZmqSettings, zmq_settings
 from gossip import Address
 from gossip.node import DEFAULT_CAPACITY, endpoint, is_private, numeric, parse_endpoint
 
@@ -110,6 +112,8 @@ class NodeConfiguration:
     transport: TransportSettings = field(default_factory=TransportSettings)
     control_listen: Address | None = None
     """Where the control endpoint is open to other machines; nowhere by default."""
+    zmq: ZmqSettings | None = None
+    """None: no endpoint for ØMQ Raft clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +183,7 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
     control = root.section("control")
     control_listen = control.address("listen")
     control.finish()
+    zmq = zmq_settings(root.section("zmq"))
     if farm_key is None or consensus is None:
         return None
     return NodeConfiguration(
@@ -194,6 +199,7 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
         demo=demo,
         transport=transport,
         control_listen=control_listen,
+        zmq=zmq,
     )
 
 

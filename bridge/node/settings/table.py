@@ -20,6 +20,7 @@ from gossip.wire import CAPACITY_LIMIT
 GOSSIP_PORT = 7668
 CONSENSUS_PORT = 7669
 I2P_SEEDS_LIMIT = 32
+ZMQ_PEERS_LIMIT = 16
 SEGMENT_DEFAULT_BYTES = 64 * 1024 * 1024
 REPORTING_PERIOD_DEFAULT_MS = 30_000
 REPORTING_PERIOD_I2P_MS = 60_000
@@ -227,6 +228,30 @@ SETTINGS = _table(
         _text("leaf.master", "the address of the master behind which the leaf stands", "all masters of the node"),
         _address(
             "control.listen", "where the control endpoint is open to other machines, with TLS and tokens", "nowhere"
+        ),
+        _text(
+            "zmq.listen",
+            "where ØMQ Raft clients read the farm's log: `tcp://IP:port` or `IP:port`; needs the extra `zmq`",
+            "nowhere",
+        ),
+        _flag(
+            "zmq.allow_network",
+            "allows an address that is not loopback, so that others on that network can read the log",
+        ),
+        _flag("zmq.write", "clients with a listed key may have entries committed; needs `zmq.keys`, on loopback too"),
+        _text(
+            "zmq.ident", "the cluster ident that clients name", "the cluster's name, as `garlicfarm status` shows it"
+        ),
+        _text("zmq.broadcast", "where applied entries are broadcast: `tcp://IP:port` or `IP:port`", "nowhere"),
+        _texts(
+            "zmq.peers",
+            ZMQ_PEERS_LIMIT,
+            '`["tcp://IP:port", …]`, the ØMQ endpoints of other nodes of this farm, which clients are told',
+        ),
+        _file(
+            "zmq.keys",
+            "lines `NAME KEY SCOPE …` (mode 0600): only these keys are answered, over CURVE; see"
+            " [zmq-raft](zmq-raft.md)",
         ),
     )
 )
