@@ -128,6 +128,17 @@ class NewClientOutput(Document, frozen=True):
     """The public half, in base64."""
 
 
+class CurveKeyOutput(Document, frozen=True):
+    """`keys new-curve` and `show-curve`."""
+
+    file: str
+    """The path of the file with the secret half."""
+    name: str
+    """What the key is called."""
+    public_key: str
+    """The public half, in Z85."""
+
+
 class DestinationOutput(Document, frozen=True):
     """`keys new-destination` and `import-destination`."""
 

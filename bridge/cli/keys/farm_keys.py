@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from bridge.api.control import FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer
-from bridge.api.outputs import KeyExportOutput, NewClientOutput, NewFarmOutput, RotationOutput
+from bridge.api.outputs import CurveKeyOutput, KeyExportOutput, NewClientOutput, NewFarmOutput, RotationOutput
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.keys.destination_keys import import_destination, new_destination, offline
@@ -17,8 +17,16 @@ from bridge.cli.keys.rotation import RotationError, rotate
 from bridge.cli.options import file_path, json_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.node.control.client import ControlClient
-from bridge.node.security.key_files import KeyFileError, replace_farm_key, save_client_key, save_farm_key
+from bridge.node.security.key_files import (
+    KeyFileError,
+    load_curve_key,
+    replace_farm_key,
+    save_client_key,
+    save_curve_key,
+    save_farm_key,
+)
 from bridge.wire.keys.client_key import ClientKeyError, new_client_key
+from bridge.wire.keys.curve_key import CurveKey, CurveKeyError, new_curve_key, to_z85
 from bridge.wire.keys.farm_key import DEFAULT_CLUSTER, EXPECT_LIMIT, FarmKeyError, new_farm_key, parse_farm_key
 
 STATES = {
@@ -92,6 +100,38 @@ def new_client(file: Path, *, name: str, as_json: bool) -> None:
         return
     echo(f"{file}: the client key {name}, public key {client.public_key}.")
     echo(f"At a router of the farm:  garlicfarm node admit-client {file} --scope weights  (or operator)")
+
+
+@keys.command("new-curve")
+@click.argument("file", type=file_path)
+@click.option("--name", required=True, help="What the list of keys calls it.")
+@json_option
+def new_curve(file: Path, *, name: str, as_json: bool) -> None:
+    """Make a key with which a ØMQ Raft client connects to a node that lists it.
+
+    FILE is made with mode 0600 and holds the secret key. The line that is shown belongs into the node's `zmq.keys`.
+    """
+    with failures(CurveKeyError, KeyFileError):
+        key = new_curve_key(name)
+        save_curve_key(file, key)
+    _print_curve(file, key, as_json=as_json)
+
+
+@keys.command("show-curve")
+@click.argument("file", type=file_path)
+@json_option
+def show_curve(file: Path, *, as_json: bool) -> None:
+    """Show the public half of a CURVE key: of a client, or of a node (`zmq.key` in its state directory)."""
+    with failures(KeyFileError):
+        key = load_curve_key(file)
+    _print_curve(file, key, as_json=as_json)
+
+
+def _print_curve(file: Path, key: CurveKey, *, as_json: bool) -> None:
+    if as_json:
+        print_json(CurveKeyOutput(str(file), key.name, to_z85(key.public)))
+    else:
+        echo(f"{key.name} {to_z85(key.public)}")
 
 
 # Here, because the help shows commands in the order of their use.

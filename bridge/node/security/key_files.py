@@ -24,6 +24,7 @@ from bridge.wire.i2p.destination_keys import (
 )
 from bridge.wire.i2p.key_file import FILE_LIMIT_BYTES, parse_i2p_key_file
 from bridge.wire.keys.client_key import ClientKeyError, ClientKeyFile, client_key_text, parse_client_key
+from bridge.wire.keys.curve_key import CurveKey, CurveKeyError, curve_key_text, parse_curve_key
 from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, farm_key_text, parse_farm_key
 from consensus.storage import replace_file, sync_directory
 
@@ -147,6 +148,19 @@ def load_client_key(path: Path) -> ClientKeyFile:
     try:
         return parse_client_key(read_private_file(path))
     except ClientKeyError as error:
+        raise KeyFileError(f"{path}: {error}") from None
+
+
+def save_curve_key(path: Path, key: CurveKey) -> None:
+    """Write a new file with a CURVE key of ØMQ."""
+    write_private_file(path, curve_key_text(key))
+
+
+def load_curve_key(path: Path) -> CurveKey:
+    """Read the file of a CURVE key."""
+    try:
+        return parse_curve_key(read_private_file(path))
+    except CurveKeyError as error:
         raise KeyFileError(f"{path}: {error}") from None
 
 

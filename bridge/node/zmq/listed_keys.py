@@ -1,0 +1,141 @@
+"""Which keys the ØMQ endpoint answers, and what each may do; and the endpoint's own key.
+
+    zmq.keys     a file of mode 0600:      reader      rq5+wVEq…            may read the log
+                                           collector   8.fG2x…   submit     may also have entries committed
+    zmq.key      in the state directory: the endpoint's own key pair, made at the first start
+
+    submit       entries of applications, and entries that carry a proof of their own
+    weights      the pipeline's factors │ they act on the farm: this node signs them, as it does for an operator
+    operator     everything else that acts on the farm and that `garlicfarm submit` takes
+
+A scope permits its own kind of entry and no other, like the scopes of client keys (`bridge.core.membership.authors`).
+The file is read again when it has changed, so a key is listed or taken away without a restart; a file that cannot be
+read any more leaves in force what was read before, with an alarm. What has connected with a key that is taken away
+stays connected and may read on until it disconnects; it may not write any more.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from bridge.core.log.records import NAME, Factors, Foreign
+from bridge.node.events.alarms import Alarms
+from bridge.node.security.key_files import KeyFileError, load_curve_key, read_private_file, save_curve_key
+from bridge.wire.keys.curve_key import CurveKey, from_z85, new_curve_key
+from bridge.wire.log.entries import decode
+from bridge.wire.log.proof import ends_like_proof
+
+SERVER_KEY_FILE: Final = "zmq.key"
+ALARM: Final = "zmq-keys"
+LOOK_EVERY_S: Final = 5.0
+FILE_LIMIT_BYTES: Final = 256 * 1024
+KEYS_LIMIT: Final = 1_024
+
+
+class Scope(Enum):
+    """What a listed key may have committed."""
+
+    SUBMIT = "submit"
+    WEIGHTS = "weights"
+    OPERATOR = "operator"
+
+
+def needed_scope(entry: bytes) -> Scope:
+    """The scope for an entry that a client submits."""
+    if ends_like_proof(entry):
+        return Scope.SUBMIT  # the farm judges it by the author that the proof names
+    match decode(entry):
+        case Foreign():
+            return Scope.SUBMIT
+        case Factors():
+            return Scope.WEIGHTS
+        case _:
+            return Scope.OPERATOR
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKey:
+    """One line of the file."""
+
+    name: str
+    key: bytes
+    scopes: frozenset[Scope]
+
+
+class ListedKeys:
+    """The keys that are listed at the moment. `keys`: what `read_listed_keys` found at the start."""
+
+    def __init__(self, path: Path, keys: tuple[ListedKey, ...]) -> None:
+        self._path = path
+        self._take(keys)
+
+    def name_of(self, key: bytes) -> str | None:
+        """The name under which a public key of 32 bytes is listed."""
+        return self._names.get(key)
+
+    def may(self, user: str | None, scope: Scope) -> bool:
+        """Whether the key of this name has the scope."""
+        return user is not None and scope in self._scopes.get(user, ())
+
+    async def watch(self, alarms: Alarms) -> None:
+        """Take over a changed file, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            await self.look(alarms)
+
+    async def look(self, alarms: Alarms) -> None:
+        """Read the file again."""
+        try:
+            self._take(await trio.to_thread.run_sync(read_listed_keys, self._path))
+        except KeyFileError as error:
+            alarms.set(ALARM, f"{error}; what was read before still holds", "mend the file: it is read again")
+        else:
+            alarms.clear(ALARM)
+
+    def _take(self, keys: tuple[ListedKey, ...]) -> None:
+        self._names: Mapping[bytes, str] = {each.key: each.name for each in keys}
+        self._scopes: Mapping[str, frozenset[Scope]] = {each.name: each.scopes for each in keys}
+
+
+def read_listed_keys(path: Path) -> tuple[ListedKey, ...]:
+    """The keys in a file; raises `KeyFileError`."""
+    lines = read_private_file(path, FILE_LIMIT_BYTES).splitlines()
+    found = [
+        _listed(line.split(), f"{path}, line {number}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    if len(found) > KEYS_LIMIT:
+        raise KeyFileError(f"{path} lists {len(found)} keys, at most {KEYS_LIMIT} are read")
+    for what, listed in (("name", [each.name for each in found]), ("key", [each.key for each in found])):
+        if len(set(listed)) != len(listed):
+            raise KeyFileError(f"{path} lists a {what} twice: each key has one line and a name of its own")
+    return tuple(found)
+
+
+def _listed(words: list[str], place: str) -> ListedKey:
+    name, text, *scopes = [*words, ""] if len(words) == 1 else words
+    key = from_z85(text)
+    if re.fullmatch(NAME, name) is None or key is None:
+        raise KeyFileError(
+            f"{place}: expected NAME KEY [SCOPE …], the key in Z85 as `garlicfarm keys new-curve` shows it"
+        )
+    known = [each.value for each in Scope]
+    unknown = next((each for each in scopes if each not in known), None)
+    if unknown is not None:
+        raise KeyFileError(f"{place}: no scope {unknown[:20]!r}; there are {', '.join(known)}")
+    return ListedKey(name, key, frozenset(map(Scope, scopes)))
+
+
+def own_key(state_dir: Path) -> CurveKey:
+    """The endpoint's own key pair, made if there is none; raises `KeyFileError`."""
+    path = state_dir / SERVER_KEY_FILE
+    if not os.path.lexists(path):
+        save_curve_key(path, new_curve_key("endpoint"))
+    return load_curve_key(path)

@@ -1,0 +1,111 @@
+"""CURVE keys of ØMQ: the file that holds one, and Z85, the text in which ØMQ shows keys.
+
+    version = 1
+    name = "reader"
+    public_key = "…"            Z85, 40 characters; an operator lists it (`zmq.keys`), or gives it to clients
+    secret_key = "…"            Z85
+
+A key pair is one of X25519 (RFC 7748), as CurveZMQ (RFC 26) has it. Z85 (RFC 32) writes 4 bytes as 5 characters, the
+most significant first. It has `#` in it, so a list of keys may have comments only on lines of their own.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from msgspec import Struct
+
+from bridge.core.log.records import NAME
+from bridge.wire.keys.text import KEY_BYTES, KeyTextError, parse
+
+VERSION: Final = 1
+Z85_CHARACTERS: Final = 40
+_WHAT: Final = "CURVE key file"
+_Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_VALUE_OF: Final = {character: value for value, character in enumerate(_Z85)}
+_BASE: Final = len(_Z85)
+
+
+class CurveKeyError(ValueError):
+    """The text is no CURVE key, or no such key can be made. The message never contains key material."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CurveKey:
+    """A key pair; each half has 32 bytes. Secret: its repr names the key and its public half."""
+
+    name: str
+    public: bytes
+    secret: bytes
+
+    def __repr__(self) -> str:
+        """Names it without the secret half."""
+        return f"CurveKey(name={self.name!r}, public={to_z85(self.public)!r})"
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    version: int
+    name: str
+    public_key: str
+    secret_key: str
+
+    def __repr__(self) -> str:
+        """Without the secret key: the repr of a Struct shows its fields."""
+        return f"_File({self.name!r})"
+
+
+def new_curve_key(name: str) -> CurveKey:
+    """Make a key pair; raises `CurveKeyError` for what is no name."""
+    if re.fullmatch(NAME, name) is None:
+        raise CurveKeyError(f"name {name[:40]!r}: 1 to 32 of letters, digits, `.`, `_`, `-`, no mark first")
+    return _pair(name, X25519PrivateKey.generate())
+
+
+def curve_key_text(key: CurveKey) -> str:
+    """The text of the file."""
+    return (
+        f"# The CURVE key {key.name!r} for ØMQ. Keep it secret (mode 0600); the public key may be shown.\n"
+        f'version = {VERSION}\nname = "{key.name}"\n'
+        f'public_key = "{to_z85(key.public)}"\nsecret_key = "{to_z85(key.secret)}"\n'
+    )
+
+
+def parse_curve_key(text: str) -> CurveKey:
+    """Read a key file; raises `CurveKeyError`."""
+    try:
+        file = parse(text, _File, _WHAT)
+    except KeyTextError as error:
+        raise CurveKeyError(f"{error}. Make one with `garlicfarm keys new-curve FILE --name N`") from None
+    if file.version != VERSION:
+        raise CurveKeyError(f"this {_WHAT} has version {file.version}, this garlicfarm reads {VERSION}: update it")
+    secret = from_z85(file.secret_key)
+    found = None if secret is None else _pair(file.name, X25519PrivateKey.from_private_bytes(secret))
+    if found is None or to_z85(found.public) != file.public_key or re.fullmatch(NAME, file.name) is None:
+        raise CurveKeyError(f"this {_WHAT} was changed: its name or a key is not what was written; copy it again")
+    return found
+
+
+def to_z85(data: bytes) -> str:
+    """Z85 of bytes whose number is a multiple of 4."""
+    groups = (int.from_bytes(data[start : start + 4]) for start in range(0, len(data), 4))
+    return "".join(_Z85[group // _BASE**power % _BASE] for group in groups for power in range(4, -1, -1))
+
+
+def from_z85(text: str) -> bytes | None:
+    """The 32 bytes of a key; None for a text that is no key."""
+    if len(text) != Z85_CHARACTERS or any(character not in _VALUE_OF for character in text):
+        return None
+    key = b""
+    for start in range(0, Z85_CHARACTERS, 5):
+        value = 0
+        for character in text[start : start + 5]:
+            value = value * _BASE + _VALUE_OF[character]
+        if value >= 2**32:
+            return None
+        key += value.to_bytes(4)
+    return key if len(key) == KEY_BYTES else None
+
+
+def _pair(name: str, private: X25519PrivateKey) -> CurveKey:
+    return CurveKey(name, private.public_key().public_bytes_raw(), private.private_bytes_raw())

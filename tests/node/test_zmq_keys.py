@@ -1,0 +1,99 @@
+"""The list of keys that the ØMQ endpoint answers: names and scopes, changes while it runs, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bridge.cli.main import cli
+from bridge.core.log.records import Exclusion, Factors
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.security.key_files import KeyFileError, load_curve_key
+from bridge.node.zmq.listed_keys import ALARM, ListedKeys, Scope, needed_scope, own_key, read_listed_keys
+from bridge.wire.keys.curve_key import new_curve_key, to_z85
+from bridge.wire.log.entries import encode
+from tests.authored import signed
+
+READER, WRITER = new_curve_key("reader"), new_curve_key("writer")
+LINES = f"# the keys\n\nreader {to_z85(READER.public)}\nwriter\t{to_z85(WRITER.public)} submit weights\n"
+
+
+def listed(path: Path, text: str = LINES) -> Path:
+    file = path / "keys"
+    file.write_text(text)
+    file.chmod(0o600)
+    return file
+
+
+def test_each_line_is_a_name_a_key_and_scopes(tmp_path: Path) -> None:
+    file = listed(tmp_path)
+    keys = ListedKeys(file, read_listed_keys(file))
+    assert keys.name_of(READER.public) == "reader"
+    assert keys.name_of(bytes(32)) is None
+    assert [keys.may("writer", each) for each in Scope] == [True, True, False]
+    assert not any(keys.may(user, each) for user in ("reader", "stranger", None) for each in Scope)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("reader", "line 1: expected NAME KEY"),
+        ("reader abc", "line 1: expected NAME KEY"),
+        (LINES + f"two/words {to_z85(bytes(32))}", "line 5: expected NAME KEY"),
+        (f"reader {to_z85(READER.public)} write", "line 1: no scope 'write'; there are submit, weights, operator"),
+        (LINES + f"reader {to_z85(bytes(32))}", "lists a name twice"),
+        (LINES + f"other {to_z85(READER.public)}", "lists a key twice"),
+    ],
+)
+def test_a_list_that_cannot_be_used_is_refused_with_its_place(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(KeyFileError, match=told):
+        read_listed_keys(listed(tmp_path, text))
+
+
+def test_a_list_that_others_could_read_or_change_is_refused(tmp_path: Path) -> None:
+    file = listed(tmp_path)
+    file.chmod(0o622)
+    with pytest.raises(KeyFileError, match="chmod 600"):
+        read_listed_keys(file)
+
+
+async def test_a_changed_list_counts_at_once_and_a_broken_one_leaves_the_last_in_force(tmp_path: Path) -> None:
+    file, alarms = listed(tmp_path), Alarms(EventLog("node", lambda: 0))
+    keys = ListedKeys(file, read_listed_keys(file))
+    file.write_text("reader")
+    await keys.look(alarms)
+    assert [alarm.kind for alarm in alarms.standing()] == [ALARM]
+    assert keys.may("writer", Scope.SUBMIT)
+    file.write_text(f"reader {to_z85(READER.public)} submit\n")
+    await keys.look(alarms)
+    assert alarms.standing() == ()
+    assert keys.may("reader", Scope.SUBMIT)
+    assert not keys.may("writer", Scope.SUBMIT)
+    assert keys.name_of(WRITER.public) is None
+
+
+def test_an_entry_needs_the_scope_of_what_it_does() -> None:
+    exclusion = encode(Exclusion("a" * 52, excluded=True))
+    assert needed_scope(b'{"note":1}') is Scope.SUBMIT
+    assert needed_scope(encode(Factors(1, "x", {}))) is Scope.WEIGHTS
+    assert needed_scope(exclusion) is Scope.OPERATOR
+    assert needed_scope(signed(exclusion)) is Scope.SUBMIT, "the farm judges it by its author"
+
+
+def test_the_endpoints_own_key_is_made_once(tmp_path: Path) -> None:
+    made = own_key(tmp_path)
+    assert own_key(tmp_path) == made
+    assert (tmp_path / "zmq.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_commands_make_a_key_and_show_its_public_half_alone(tmp_path: Path) -> None:
+    file = tmp_path / "reader.key"
+    made = CliRunner().invoke(cli, ["keys", "new-curve", str(file), "--name", "reader"])
+    key = load_curve_key(file)
+    assert made.output == f"reader {to_z85(key.public)}\n"
+    shown = CliRunner().invoke(cli, ["keys", "show-curve", str(file), "--json"])
+    assert to_z85(key.public) in shown.output
+    assert to_z85(key.secret) not in made.output + shown.output
+    again = CliRunner().invoke(cli, ["keys", "new-curve", str(file), "--name", "reader"])
+    assert again.exit_code == 1

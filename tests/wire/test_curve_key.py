@@ -1,0 +1,71 @@
+"""CURVE keys: Z85 as RFC 32 has it, and files that come back as they were or are refused without showing a key."""
+
+from random import Random
+
+import pytest
+
+from bridge.wire.keys.curve_key import (
+    CurveKey,
+    CurveKeyError,
+    curve_key_text,
+    from_z85,
+    new_curve_key,
+    parse_curve_key,
+    to_z85,
+)
+
+RFC_32 = bytes.fromhex("864fd26fb559f75b")
+RFC_26_SERVER = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+
+
+def test_the_example_of_rfc_32() -> None:
+    assert to_z85(RFC_32) == "HelloWorld"
+
+
+def test_a_key_of_zmqs_documentation_is_32_bytes_and_comes_back() -> None:
+    key = from_z85(RFC_26_SERVER)
+    assert key is not None
+    assert len(key) == 32
+    assert to_z85(key) == RFC_26_SERVER
+
+
+@pytest.mark.parametrize("text", ["", "x", RFC_26_SERVER[:-1], RFC_26_SERVER + "0", "~" * 40, '"' * 40, "#" * 40])
+def test_what_is_no_key_is_none(text: str) -> None:
+    assert from_z85(text) is None
+
+
+def test_a_file_comes_back() -> None:
+    key = new_curve_key("reader")
+    assert parse_curve_key(curve_key_text(key)) == key
+    assert to_z85(key.secret) not in repr(key)
+
+
+def test_a_name_that_no_list_could_hold_is_refused() -> None:
+    with pytest.raises(CurveKeyError, match="1 to 32 of letters"):
+        new_curve_key("two words")
+
+
+def test_a_changed_file_is_refused_and_no_error_shows_a_secret() -> None:
+    key, random = new_curve_key("reader"), Random(7)
+    text, secret = curve_key_text(key), to_z85(key.secret)
+    refused = 0
+    for _ in range(200):
+        place = random.randrange(text.index("public_key"), len(text))
+        damaged = text[:place] + random.choice('aZ9#{"\n') + text[place + 1 :]
+        found = parsed(damaged)
+        if isinstance(found, str):
+            refused += 1
+            assert secret[:10] not in found
+        else:
+            assert found.public == key.public, damaged
+    assert refused > 100
+    with pytest.raises(CurveKeyError, match="version 2"):
+        parse_curve_key(text.replace("version = 1", "version = 2"))
+
+
+def parsed(text: str) -> CurveKey | str:
+    """The key, or the error's words."""
+    try:
+        return parse_curve_key(text)
+    except CurveKeyError as error:
+        return str(error)
