@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         decode_configuration,
         decode_no_op,
         encode_configuration,
+        no_op_entry,
     )
     from consensus.core.features import GARLIC_FARM, KRAFT, ZMQ_RAFT, Extensions, Features
     from consensus.core.messages import Reply, Request
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         HardState,
         Index,
         LogId,
+        NoOp,
         ReplicaKey,
         Server,
         ServerId,
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError, ServerStoppedError
     from consensus.server.event_loop import now_ms
     from consensus.server.interfaces import ContentChecks, Receiver, StateMachine, Transport, next_call
+    from consensus.server.log_stream import SnapshotChunk
     from consensus.server.opening import open_server
     from consensus.server.options import ServerOptions
     from consensus.server.server import ConsensusServer
@@ -102,6 +105,7 @@ __all__ = [
     "Index",
     "Install",
     "LogId",
+    "NoOp",
     "NotLeaderError",
     "Notice",
     "Options",
@@ -126,6 +130,7 @@ __all__ = [
     "ServerOptions",
     "ServerStoppedError",
     "SnapshotChange",
+    "SnapshotChunk",
     "SnapshotDescription",
     "StateMachine",
     "StorageError",
@@ -145,6 +150,7 @@ __all__ = [
     "lan",
     "local",
     "next_call",
+    "no_op_entry",
     "now_ms",
     "open_server",
 ]
@@ -176,6 +182,7 @@ _HOMES: Final = {
         "decode_configuration",
         "decode_no_op",
         "encode_configuration",
+        "no_op_entry",
     ),
     "consensus.core.features": ("Extensions", "Features", "GARLIC_FARM", "KRAFT", "ZMQ_RAFT"),
     "consensus.core.messages": ("Reply", "Request"),
@@ -189,6 +196,7 @@ _HOMES: Final = {
         "LogId",
         "MAX_MEMBERS",
         "MAX_NUMBER",
+        "NoOp",
         "ORIGIN",
         "ReplicaKey",
         "Server",
@@ -204,6 +212,7 @@ _HOMES: Final = {
     "consensus.server.errors": ("HaltedError", "NotLeaderError", "ServerBusyError", "ServerStoppedError"),
     "consensus.server.event_loop": ("now_ms",),
     "consensus.server.interfaces": ("ContentChecks", "Receiver", "StateMachine", "Transport", "next_call"),
+    "consensus.server.log_stream": ("SnapshotChunk",),
     "consensus.server.opening": ("open_server",),
     "consensus.server.options": ("ServerOptions",),
     "consensus.server.server": ("ConsensusServer",),

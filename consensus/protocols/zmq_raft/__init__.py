@@ -7,6 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from consensus.protocols.zmq_raft.node.bound_endpoint import (
+        BoundEndpoint,
+        EndpointAddress,
+        FollowedLog,
+        ListedClients,
+        bound_endpoint,
+    )
     from consensus.protocols.zmq_raft.node.client import (
         ClientError,
         ConfigRefusedError,
@@ -15,14 +22,21 @@ if TYPE_CHECKING:
         ZmqRaftClient,
         connect,
     )
-    from consensus.protocols.zmq_raft.node.client_links import ClientOptions
+    from consensus.protocols.zmq_raft.node.client_links import (
+        ClientOptions,
+    )
     from consensus.protocols.zmq_raft.node.compaction import (
         CommandCompactor,
         Compacted,
         CompactionFailed,
         CompactionOptions,
     )
-    from consensus.protocols.zmq_raft.node.log_reader import LogEntry, LogEntryKind, LogItem, SnapshotPart
+    from consensus.protocols.zmq_raft.node.log_reader import (
+        LogEntry,
+        LogEntryKind,
+        LogItem,
+        SnapshotPart,
+    )
     from consensus.protocols.zmq_raft.node.open_peer import (
         PeerError,
         PeerNotice,
@@ -30,12 +44,42 @@ if TYPE_CHECKING:
         ZmqRaftPeer,
         open_peer,
     )
-    from consensus.protocols.zmq_raft.node.sockets import SocketKind, ZmqSocket, zmq_context
-    from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits, ZmqRaftError
-    from consensus.protocols.zmq_raft.wire.messages import ConfigReply, LogInfoReply, Peer
+    from consensus.protocols.zmq_raft.node.served_log import (
+        LogDescription,
+        ServedLog,
+    )
+    from consensus.protocols.zmq_raft.node.sockets import (
+        CurveClient,
+        SocketKind,
+        ZmqSocket,
+        zmq_context,
+    )
+    from consensus.protocols.zmq_raft.wire.frames import (
+        DEFAULT_LIMITS,
+        Limits,
+        ZmqRaftError,
+    )
+    from consensus.protocols.zmq_raft.wire.messages import (
+        ChangeRefused,
+        ChangeReply,
+        ChangeRequest,
+        ConfigReply,
+        LogInfoReply,
+        Peer,
+        UpdateAccepted,
+        UpdateCommitted,
+        UpdateExpired,
+        UpdateRedirect,
+        UpdateReply,
+        UpdateRequest,
+    )
 
 __all__ = [
     "DEFAULT_LIMITS",
+    "BoundEndpoint",
+    "ChangeRefused",
+    "ChangeReply",
+    "ChangeRequest",
     "ClientError",
     "ClientOptions",
     "CommandCompactor",
@@ -44,7 +88,12 @@ __all__ = [
     "CompactionOptions",
     "ConfigRefusedError",
     "ConfigReply",
+    "CurveClient",
+    "EndpointAddress",
+    "FollowedLog",
     "Limits",
+    "ListedClients",
+    "LogDescription",
     "LogEntry",
     "LogEntryKind",
     "LogInfoReply",
@@ -55,18 +104,33 @@ __all__ = [
     "PeerNotice",
     "PeerOptions",
     "RequestExpiredError",
+    "ServedLog",
     "SnapshotPart",
     "SocketKind",
+    "UpdateAccepted",
+    "UpdateCommitted",
+    "UpdateExpired",
+    "UpdateRedirect",
+    "UpdateReply",
+    "UpdateRequest",
     "ZmqRaftClient",
     "ZmqRaftError",
     "ZmqRaftPeer",
     "ZmqSocket",
+    "bound_endpoint",
     "connect",
     "open_peer",
     "zmq_context",
 ]
 
 _HOMES: Final = {
+    "consensus.protocols.zmq_raft.node.bound_endpoint": (
+        "BoundEndpoint",
+        "EndpointAddress",
+        "FollowedLog",
+        "ListedClients",
+        "bound_endpoint",
+    ),
     "consensus.protocols.zmq_raft.node.client": (
         "ClientError",
         "ConfigRefusedError",
@@ -82,7 +146,12 @@ _HOMES: Final = {
         "CompactionFailed",
         "CompactionOptions",
     ),
-    "consensus.protocols.zmq_raft.node.log_reader": ("LogEntry", "LogEntryKind", "LogItem", "SnapshotPart"),
+    "consensus.protocols.zmq_raft.node.log_reader": (
+        "LogEntry",
+        "LogEntryKind",
+        "LogItem",
+        "SnapshotPart",
+    ),
     "consensus.protocols.zmq_raft.node.open_peer": (
         "PeerError",
         "PeerNotice",
@@ -90,9 +159,35 @@ _HOMES: Final = {
         "ZmqRaftPeer",
         "open_peer",
     ),
-    "consensus.protocols.zmq_raft.node.sockets": ("SocketKind", "ZmqSocket", "zmq_context"),
-    "consensus.protocols.zmq_raft.wire.frames": ("DEFAULT_LIMITS", "Limits", "ZmqRaftError"),
-    "consensus.protocols.zmq_raft.wire.messages": ("ConfigReply", "LogInfoReply", "Peer"),
+    "consensus.protocols.zmq_raft.node.served_log": (
+        "LogDescription",
+        "ServedLog",
+    ),
+    "consensus.protocols.zmq_raft.node.sockets": (
+        "CurveClient",
+        "SocketKind",
+        "ZmqSocket",
+        "zmq_context",
+    ),
+    "consensus.protocols.zmq_raft.wire.frames": (
+        "DEFAULT_LIMITS",
+        "Limits",
+        "ZmqRaftError",
+    ),
+    "consensus.protocols.zmq_raft.wire.messages": (
+        "ChangeRefused",
+        "ChangeReply",
+        "ChangeRequest",
+        "ConfigReply",
+        "LogInfoReply",
+        "Peer",
+        "UpdateAccepted",
+        "UpdateCommitted",
+        "UpdateExpired",
+        "UpdateRedirect",
+        "UpdateReply",
+        "UpdateRequest",
+    ),
 }
 
 if not TYPE_CHECKING:  # mypy would take any name for one of the face
