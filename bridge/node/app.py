@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import trio
@@ -33,6 +34,7 @@ from bridge.node.raft.connecting import bound_port, load_transport
 from bridge.node.raft.handover import hand_over_before_stop, until_removed
 from bridge.node.raft.replica import RequestGateway
 from bridge.node.settings.configuration import NodeConfiguration
+from bridge.node.zmq.opening import ZmqEndpoint, zmq_endpoint
 
 
 class Node:
@@ -55,18 +57,21 @@ class Node:
         transport = await trio.to_thread.run_sync(load_transport, settings)
         peers = FarmPeers(beginning.identity, remembered_farm(local, beginning))
         gateway = RequestGateway(self._current.replica, peers.is_server_out)
-        async with bound_port(settings.consensus.bind) as raft_port, trio.open_nursery() as nursery:
+        async with AsyncExitStack() as stack:
+            raft_port = await stack.enter_async_context(bound_port(settings.consensus.bind))
+            zmq = stack.enter_context(zmq_endpoint(local, self._current))
+            nursery = await stack.enter_async_context(trio.open_nursery())
             await nursery.start(self._wait_for_signals)
             if stop_with_stdin:
                 nursery.start_soon(self._wait_for_parent)
             nursery.start_soon(local.run)
             async with join(local, beginning, transport, peers, gateway, self._current.offer_keys) as node:
-                await self._live(node, raft_port)
+                await self._live(node, raft_port, zmq)
             nursery.cancel_scope.cancel()
         if self._reason:
             raise NodeStopped(self._reason)
 
-    async def _live(self, node: JoinedNode, raft_port: Sequence[trio.SocketListener]) -> None:
+    async def _live(self, node: JoinedNode, raft_port: Sequence[trio.SocketListener], zmq: ZmqEndpoint | None) -> None:
         local, current = node.local, self._current
         events = GossipEvents(
             agent=node.provider,
@@ -78,7 +83,7 @@ class Node:
             trace=local.trace,
             alarms=local.alarms,
         )
-        control = control_server(node, current, self._leave, self._stop.is_set)
+        control = control_server(node, current, self._leave, self._stop.is_set, zmq)
         local.trace.append("node-started", {"pid": os.getpid(), "generation": node.provider.generation})
         async with trio.open_nursery() as nursery:
             await node.connecting.listen(nursery, local.configuration.consensus.bind, raft_port)
@@ -86,6 +91,8 @@ class Node:
             nursery.start_soon(node.introduce, current.connected)
             await nursery.start(control.run)
             nursery.start_soon(events.follow)
+            if zmq is not None:
+                nursery.start_soon(zmq.serve)
             nursery.start_soon(node.forming.run)
             nursery.start_soon(node.farm_keys.watch_file, local.alarms)
             nursery.start_soon(self._belong_to_a_farm, node)

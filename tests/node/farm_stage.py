@@ -39,9 +39,10 @@ from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_maste
 from bridge.wire.i2p.structures import Destination
 from bridge.wire.log.entries import decode
 from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
-from consensus.core.model import ORIGIN, Configuration, Entry, LogId, Server, ServerId
+from consensus.core.model import ORIGIN, Configuration, Entry, LogId, Server, ServerId, SnapshotDescription
 from consensus.protocols.garlic_farm.node.client_requests import ClientRequests
 from consensus.server.event_loop import now_ms
+from consensus.server.log_stream import SnapshotChunk
 from consensus.server.server import ConsensusServer
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
 
@@ -128,6 +129,8 @@ class StageDescription:
     applied: int = 0
     last: LogId = ORIGIN
     log_start: LogId = ORIGIN
+    term: int = 1
+    snapshot: SnapshotDescription | None = None
 
 
 @dataclass
@@ -140,11 +143,17 @@ class StageServer:
     configuration: Configuration = CONFIGURATION
     commit_s: float = 0.0
     """How long a majority takes."""
+    snapshot: SnapshotDescription | None = None
+    image: bytes = b""
+    """Of the stored snapshot, which stands for the log up to its last entry."""
 
     def describe(self) -> StageDescription:
         """The configuration, of three at first, and how far the log goes."""
         last = len(self.stage.log)
-        raft = StageDescription(configuration=self.configuration, last=LogId(last, 1))
+        start = ORIGIN if self.snapshot is None else self.snapshot.last
+        raft = StageDescription(
+            configuration=self.configuration, last=LogId(last, 1), log_start=start, snapshot=self.snapshot
+        )
         return StageDescription(raft, applied=last)
 
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
@@ -167,6 +176,14 @@ class StageServer:
         del limit_bytes
         await trio.lowlevel.checkpoint()
         return tuple(Entry.command(1, data) for data in self.stage.log[first - 1 : first - 1 + limit_entries])
+
+    async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
+        """A piece of the image."""
+        await trio.lowlevel.checkpoint()
+        if self.snapshot is None:
+            return None
+        data = self.image[offset : offset + limit_bytes]
+        return SnapshotChunk(self.snapshot.last, len(self.image), offset, data)
 
     async def read_stored(self, first: int, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
         """The same: nothing is in the log before it is committed, but what a story puts there."""

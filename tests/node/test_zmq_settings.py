@@ -32,7 +32,7 @@ def test_without_the_table_there_is_no_endpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:7670", "tcp://127.0.0.1:7670"])
-def test_on_loopback_the_address_is_enough_and_nobody_writes(tmp_path: Path, listen: str) -> None:
+def test_on_loopback_the_address_is_enough_and_no_client_writes(tmp_path: Path, listen: str) -> None:
     found = load(tmp_path, f'[zmq]\nlisten = "{listen}"\n')
     assert found == ZmqSettings(listen=Address("127.0.0.1", 7670))
     assert found.url == "tcp://127.0.0.1:7670"

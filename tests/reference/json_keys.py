@@ -10,7 +10,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct, UnsetType
 from msgspec import inspect as kinds
 
-from bridge.api import control, lease_set_report, log, outputs, requests, trace, view
+from bridge.api import control, lease_set_report, log, log_snapshot, outputs, requests, trace, view
 from bridge.api.json import Document, Record, RequestBody
 
 HEAD = """# JSON that scripts may rely on
@@ -48,6 +48,7 @@ CHAPTERS = (
     ("Answers of the control endpoint", control, Record),
     ("The log and the trace", log, Record),
     ("", trace, Record),
+    ("What stands for the compacted log, for readers by ØMQ Raft", log_snapshot, Record),
     ("Requests to the control endpoint", requests, RequestBody),
     ("A Meta LeaseSet2 decoded", lease_set_report, Record),
 )

@@ -35,6 +35,7 @@ FLOORS = {
         "local_node",
         "joined_node",
         "founded_farm",
+        "zmq",
         "control",
         "doctor offline local",
         "app",

@@ -17,15 +17,20 @@ from bridge.node.control.view_builder import ViewBuilder
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.joined_node import JoinedNode
 from bridge.node.security.control_socket import SOCKET_NAME
+from bridge.node.zmq.opening import ZmqEndpoint
 
 
 def control_server(
-    node: JoinedNode, current: CurrentFarm, leave: Callable[[], None], is_stopping: Callable[[], bool]
+    node: JoinedNode,
+    current: CurrentFarm,
+    leave: Callable[[], None],
+    is_stopping: Callable[[], bool],
+    zmq: ZmqEndpoint | None = None,
 ) -> ControlServer:
     """Not running yet. `leave` begins to leave the farm and stop."""
     local, provider, directory, farm_keys = node.local, node.provider, node.member_directory, node.farm_keys
     counters = new_counters()
-    view = ViewBuilder(node, current, counters, is_stopping)
+    view = ViewBuilder(node, current, counters, is_stopping, zmq)
     port = NodePort(
         make_view=view.build,
         trace=local.trace,

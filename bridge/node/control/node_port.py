@@ -4,7 +4,6 @@ Reading goes by position (`bridge.api.control`), so a slow reader holds nothing 
 question out of what the cores say at that moment; the same view feeds the terminal, `--json` and the metrics.
 """
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
@@ -22,7 +21,6 @@ from bridge.api.control import (
 from bridge.api.log import LogPage, log_entry
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView, VoterView
-from bridge.core.log.records import Clock, IdentityRecord, Publication
 from bridge.core.membership.admission import server_name
 from bridge.node.control.key_admin import KeyPort
 from bridge.node.control.operator_commands import OperatorCommands
@@ -31,7 +29,7 @@ from bridge.node.founded_farm import NO_SERVER, CurrentFarm
 from bridge.node.membership.user_messages import UserMessages
 from bridge.node.raft.handover import hand_over
 from bridge.node.raft.replica import Replica
-from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, decode
+from bridge.node.raft.submitting import entry_refusal
 from consensus import Entry, NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.sessions import RequestId
 
@@ -147,7 +145,7 @@ class NodePort:
 
     async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
         """Have one application entry (a JSON object) committed, here or by the leader, and applied at most once."""
-        refusal = _refusal(entry)
+        refusal = entry_refusal(entry)
         if refusal is not None:
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=refusal)
         farm = self._current.farm
@@ -193,18 +191,3 @@ class NodePort:
     async def confirm_cluster(self, cluster_id: bytes) -> str | None:
         """Take this cluster for the node's farm; a text says why it cannot be."""
         return await self._confirm(cluster_id)
-
-
-def _refusal(entry: bytes) -> str | None:
-    if len(entry) > ENTRY_LIMIT_BYTES:
-        return f"the entry has {len(entry)} bytes, at most {ENTRY_LIMIT_BYTES} are accepted"
-    try:
-        value = json.loads(entry)
-    except (ValueError, RecursionError) as error:
-        return f"the entry is not JSON: {error}"
-    if not isinstance(value, dict):
-        return "the entry is not a JSON object"
-    record = decode(entry)
-    if isinstance(record, Clock | IdentityRecord):
-        return "clock entries, and those about the members of the farm, are written by the leader alone"
-    return "publications are written by the publisher alone" if isinstance(record, Publication) else None

@@ -14,6 +14,7 @@ from bridge.node.joined_node import JoinedNode
 from bridge.node.local_node import LocalNode
 from bridge.node.raft.replica import Replica
 from bridge.node.security.control_socket import SOCKET_NAME
+from bridge.node.zmq.opening import ZmqEndpoint
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 from consensus import integer_id, now_ms
 
@@ -30,11 +31,13 @@ class ViewBuilder:
         current: CurrentFarm,
         control_counters: Mapping[str, int],
         is_stopping: Callable[[], bool],
+        zmq: ZmqEndpoint | None = None,
     ) -> None:
         self._node = node
         self._current = current
         self._control_counters = control_counters
         self._is_stopping = is_stopping
+        self._zmq = zmq
         self._started_at = time.monotonic()
         self._addresses: dict[str, str] = {}
 
@@ -72,6 +75,7 @@ class ViewBuilder:
                     **_named("garlic_farm", local.metrics.counts),
                     "metadata_unreadable": node.member_directory.unreadable,
                     "foundings_ignored": node.forming.ignored_count,
+                    **_named("zmq", {} if self._zmq is None else self._zmq.counters),
                 },
             )
         )
@@ -89,6 +93,7 @@ class ViewBuilder:
             phase=self._phase(farm),
             control_address=str(configuration.state_dir / SOCKET_NAME),
             state_directory=str(configuration.state_dir),
+            zmq_address=None if self._zmq is None else self._zmq.url,
         )
 
     def _phase(self, farm: FoundedFarm | None) -> Phase:

@@ -61,6 +61,7 @@ from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.publishing.without_quorum import QuorumWatch
 from bridge.core.state.farm_state import FarmState
 from bridge.core.state.log_time import ClockJudgement, LogTime
+from bridge.core.state.reqids import Update
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.wire.log.entries import EntryReader, decode
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm, encode_farm
@@ -217,6 +218,10 @@ class AppliedState:
         request = request_of(decode(command)) if _may_name_request(command) else None
         return None if request is None else parse_request_id(request)
 
+    def update_in(self, command: bytes) -> Update | None:
+        """The update by ØMQ Raft that an entry is; None if it is none."""
+        return self._farm.update_of(self.entries.read_submitted(command)) if _may_name_request(command) else None
+
     def was_executed(self, request: RequestId) -> bool:
         """Whether the farm remembers this request."""
         return self._farm.sessions.was_executed(request)
@@ -227,7 +232,10 @@ class AppliedState:
 
     def keep_from(self) -> Index:
         """Entries before this are older than seven days of log time."""
-        oldest_ms = self.state.log_time_ms - RETENTION_MS
+        return self.index_at(self.state.log_time_ms - RETENTION_MS)
+
+    def index_at(self, oldest_ms: int) -> Index:
+        """The index at which log time had last reached `oldest_ms`, milliseconds since the epoch; 0: before the log."""
         # An operator may have brought log time back, so times need not rise with the index.
         younger = next((place for place, at_ms in enumerate(self._moment_times_ms) if at_ms > oldest_ms), None)
         place = (len(self._moment_times_ms) if younger is None else younger) - 1

@@ -13,19 +13,26 @@ The number is put in front of the members of the entry, which is otherwise left 
 node may act on the farm through it, so what acts on the farm and carries no proof is then signed in the name of this
 node; what ends in a proof is submitted unchanged, and what means nothing to the farm is not signed. An entry into which
 no number can be put (it is too large, or nested beyond what the farm reads) is submitted as it is and never repeated.
+
+An update by ØMQ Raft has a reqid of its client's in place of a number (`bridge.core.state.reqids`). It is submitted
+likewise; the answer gives the place of the first copy, whichever node submitted that.
 """
 
 import json
 from contextlib import suppress
+from dataclasses import dataclass
 
 import trio
 from msgspec.structs import replace
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.core.log.records import Clock, IdentityRecord, Publication, request_of
 from bridge.core.state.farm_state import SESSION_LIMITS
+from bridge.core.state.reqids import Update, request_text
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import LEADERS_OWN_TEXT, Replica, is_leaders_own
+from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, decode
 from bridge.wire.log.proof import ends_like_proof
 from consensus import Index, ServerStoppedError
 from consensus.sessions import RequestId, RequestNumbers
@@ -34,6 +41,14 @@ EXPIRED = (
     "the farm has forgotten this request: whether it was applied before is not known, and now it was not. Look at the"
     " log; to submit it all the same, give it a new request id"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedUpdate:
+    """An update by ØMQ Raft as it goes into the log, and how the farm's state will know it."""
+
+    entry: bytes
+    update: Update
 
 
 class Submitting:
@@ -65,6 +80,37 @@ class Submitting:
         if ends_like_proof(entry):
             return await self._submit(entry, None)
         return await self._submit_numbered(entry)
+
+    def prepare(self, entry: bytes, reqid: bytes) -> SubmittedUpdate | None:
+        """The entry with its reqid, and with this node's proof if it acts on the farm.
+
+        None if that cannot be put in: it is too large or too nested, names another request, or carries a proof and does
+        not name this one.
+        """
+        named = request_text(reqid)
+        if request_of(decode(entry)) != named:
+            if ends_like_proof(entry):
+                return None
+            entry = sealed(entry, named)
+        try:
+            entry = self._signer.sign_for_operator(entry)
+        except ValueError:
+            return None
+        update = self._applied_state.update_in(entry)
+        return None if update is None or update.reqid != reqid else SubmittedUpdate(entry, update)
+
+    async def submit_update(self, update: SubmittedUpdate) -> SubmitAnswer:
+        """Have it committed, and applied at most once under its reqid."""
+        answer = await self._replica.submit(update.entry, repeat_unknown=True)
+        if answer.outcome is not SubmitOutcome.COMMITTED or answer.index is None:
+            return answer
+        with trio.move_on_after(self._replica.patience.apply_s):
+            await self._replica.server.wait_applied(answer.index)
+            first = self._applied_state.farm.reqids.index_of(update.update)
+            if first is None:
+                return SubmitAnswer(outcome=SubmitOutcome.EXPIRED, reason=EXPIRED)
+            return replace(answer, index=first)
+        return SubmitAnswer(outcome=SubmitOutcome.UNKNOWN)
 
     async def _submit_numbered(self, entry: bytes) -> SubmitAnswer:
         request = await self._numbers.take()
@@ -120,7 +166,23 @@ def _refused(reason: str) -> SubmitAnswer:
     return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=reason)
 
 
-def sealed(entry: bytes, request: RequestId) -> bytes:
+def entry_refusal(entry: bytes) -> str | None:
+    """Why no client may submit this, in words; None if it may be submitted."""
+    if len(entry) > ENTRY_LIMIT_BYTES:
+        return f"the entry has {len(entry)} bytes, at most {ENTRY_LIMIT_BYTES} are accepted"
+    try:
+        value = json.loads(entry)
+    except (ValueError, RecursionError) as error:
+        return f"the entry is not JSON: {error}"
+    if not isinstance(value, dict):
+        return "the entry is not a JSON object"
+    record = decode(entry)
+    if isinstance(record, Clock | IdentityRecord):
+        return "clock entries, and those about the members of the farm, are written by the leader alone"
+    return "publications are written by the publisher alone" if isinstance(record, Publication) else None
+
+
+def sealed(entry: bytes, request: RequestId | str) -> bytes:
     """The JSON object with the member `request` in front; otherwise byte for byte the same."""
     head, brace, members = entry.partition(b"{")
     member = b'"request":' + json.dumps(str(request)).encode()

@@ -1,12 +1,12 @@
 """The settings of `[zmq]`: where ØMQ Raft clients are answered, and what they may do.
 
     not set                         no endpoint, and pyzmq is not needed
-    listen                          on loopback, anybody on this machine reads the log, and nobody writes
-    + allow_network                 on a private address: anybody on that network reads the log
+    listen                          on loopback, any process of this machine reads the log, and none writes
+    + allow_network                 on a private address: any machine of that network reads the log
     + keys                          only listed keys are answered, over CURVE; the one way on a public address
     + write                         a listed key may have entries committed, as far as its scopes go
 
-ØMQ Raft authenticates nobody, and any process of the machine may open a loopback port. So `write` always needs keys.
+ØMQ Raft authenticates no client, and any process of the machine may open a loopback port. So `write` always needs keys.
 Readers learn from the log which routers belong together; therefore the endpoint leaves the machine only if an operator
 says so, and a public address also needs keys, since plain ØMQ sends everything in the clear.
 """
@@ -65,7 +65,7 @@ def zmq_settings(section: Section) -> ZmqSettings | None:
     if write and keys is None:
         section.problem(
             "write",
-            "true, and no keys: ØMQ Raft authenticates nobody, so every process that reaches the port could write."
+            "true, and no keys: ØMQ Raft authenticates no client, so every process that reaches the port could write."
             " Make a key for each client (`garlicfarm keys new-curve FILE --name N`), list them in a file, and name it"
             " with zmq.keys",
         )

@@ -65,7 +65,7 @@ class EndpointAddress:
     ident: bytes
     broadcast_url: str | None = None
     clients: ListedClients | None = None
-    """None: anybody is answered."""
+    """None: any client is answered."""
 
 
 class BoundEndpoint:

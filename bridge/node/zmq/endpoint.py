@@ -1,0 +1,86 @@
+"""The ØMQ Raft endpoint of a node: opened before the node is heard, served once the node is there.
+
+    open_endpoint ──▶ keys readable? addresses free? ──▶ sockets bound ──▶ serve: a FarmLog behind a ClientEndpoint
+              └── otherwise `KeyFileError` or `NodeStopped`, as for the Raft port
+
+This module needs pyzmq; `opening` imports it only if the settings ask for an endpoint.
+"""
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+import trio
+
+from bridge.node.events.alarms import Alarms, NodeStopped
+from bridge.node.founded_farm import CurrentFarm
+from bridge.node.local_node import LocalNode
+from bridge.node.settings.zmq import ZmqSettings, url_of
+from bridge.node.zmq.farm_log import FarmLog
+from bridge.node.zmq.listed_keys import ListedKeys, own_key, read_listed_keys
+from bridge.node.zmq.updates import FarmUpdates
+from bridge.wire.keys.curve_key import to_z85
+from consensus.protocols.zmq_raft import BoundEndpoint, EndpointAddress, ListedClients, bound_endpoint
+
+LOG = logging.getLogger(__name__)
+_WORD = re.compile("[a-z0-9]+")
+
+
+class FarmEndpoint:
+    """The bound endpoint of one node."""
+
+    def __init__(
+        self, bound: BoundEndpoint, settings: ZmqSettings, current: CurrentFarm, keys: ListedKeys | None, alarms: Alarms
+    ) -> None:
+        self._bound = bound
+        self._keys = keys
+        self._alarms = alarms
+        self._updates = FarmUpdates(current, keys if settings.write else None, alarms)
+        self._log = FarmLog(current, bound.url, settings.peers, bound.broadcast_url, self._updates)
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return self._bound.url
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """For the view and the metrics: counts of messages, drops and updates since the process started."""
+        updates = {f"updates_{reason}": count for reason, count in self._updates.counters.items()}
+        return {"_".join(_WORD.findall(name)): count for name, count in self._bound.counts.items()} | updates
+
+    async def serve(self) -> None:
+        """Answer clients until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._updates.run)
+            await nursery.start(self._bound.serve, self._log)
+            if self._keys is not None:
+                nursery.start_soon(self._keys.watch, self._alarms)
+
+
+@contextmanager
+def open_endpoint(local: LocalNode, settings: ZmqSettings, current: CurrentFarm) -> Iterator[FarmEndpoint]:
+    """Have the endpoint's sockets bound while the block lasts; raises `NodeStopped` and `KeyFileError`."""
+    keys = clients = None
+    if settings.keys is not None:
+        keys = ListedKeys(settings.keys, read_listed_keys(settings.keys))
+        own = own_key(local.configuration.state_dir)
+        clients = ListedClients(own.secret, keys.name_of)
+        LOG.info("ØMQ clients need this node's public key: %s", to_z85(own.public))
+    address = EndpointAddress(
+        url=settings.url,
+        ident=(settings.ident or local.farm_key.cluster).encode(),
+        broadcast_url=None if settings.broadcast is None else url_of(settings.broadcast),
+        clients=clients,
+    )
+    with ExitStack() as stack:
+        try:
+            bound = stack.enter_context(bound_endpoint(address))
+        except OSError as error:
+            raise NodeStopped(
+                f"[zmq]: {error.strerror or error}: choose an address of this machine and a port that no other process"
+                " uses"
+            ) from error
+        LOG.info("ØMQ Raft clients are answered at %s, ident %s", bound.url, address.ident.decode())
+        yield FarmEndpoint(bound, settings, current, keys, local.alarms)

@@ -1,0 +1,217 @@
+"""The farm's log as its ØMQ Raft clients see it: this node's own committed prefix, index for index.
+
+    the farm's log                              what a client gets
+    application entry            ──▶  STATE       the bytes that `GET /v1/log` gives as its value
+      that named a reqid                          with that reqid
+      any other                                   with a reqid made of its log time and its index
+      a copy of an update, or one out of time     CHECKPOINT
+    configuration, no-op         ──▶  CHECKPOINT  so each entry keeps its index
+    the stored snapshot          ──▶  a JSON document of the state that it holds (`bridge.api.log_snapshot`)
+
+A client of this protocol looks for a leader and reads from no other server. Every node has the whole committed log, so
+each endpoint calls itself the leader of its own prefix: a client stays where it connected, and needs no node's leave to
+go to another, where the same entries have the same indexes and reqids. Up to which index the prefix reaches is what
+this node has applied, since the log time of an entry, and whether it is a copy, are known by then.
+
+The reqid of an entry that named none is 4 bytes of log time in seconds and 8 bytes of index, both big-endian: equal on
+every node, and no two alike. For entries of more than half a year ago log time is not known any more, and reads 0.
+
+While this node is no server of a founded farm the endpoint knows no leader and no entry.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import trio
+from msgspec import MsgspecError
+
+from bridge.api.json import encode
+from bridge.api.log_snapshot import log_snapshot
+from bridge.core.log.records import request_of
+from bridge.core.state.reqids import OLDEST_S, REQID_BYTES, reqid_in
+from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
+from bridge.node.raft.applied_state import AppliedState
+from bridge.node.zmq.updates import FarmUpdates
+from bridge.wire.log.entries import decode
+from bridge.wire.log.snapshot import FarmSnapshotError, decode_farm_at_once
+from consensus import Entry, EntryKind, Index, LogId, NoOp, ServerStoppedError, SnapshotChunk, no_op_entry
+from consensus.protocols.zmq_raft import (
+    ChangeRefused,
+    ChangeReply,
+    ChangeRequest,
+    LogDescription,
+    Peer,
+    UpdateReply,
+    UpdateRequest,
+)
+from consensus.storage import ImageReader, RecordError
+
+LOG = logging.getLogger(__name__)
+SNAPSHOT_READ_BYTES: Final = 1024 * 1024
+_SECONDS_LIMIT: Final = 2**32
+_MEMBERS_ARE_THE_FARMS: Final = (
+    "the members of a farm are no matter of this protocol: routers join and leave by the farm's own rules"
+    " (garlicfarm node, garlicfarm servers)"
+)
+
+
+class FarmLog:
+    """A `ServedLog` over the farm that this node is a server of at the moment.
+
+    `url` is where clients reach this endpoint, `peers` are the URLs of other nodes' endpoints; each is also the peer's
+    id, so that all nodes name them alike. `broadcast` is the URL of the PUB socket, if there is one.
+    """
+
+    def __init__(
+        self, current: CurrentFarm, url: str, peers: tuple[str, ...], broadcast: str | None, updates: FarmUpdates
+    ) -> None:
+        self._current = current
+        self._url = url
+        self._peers = tuple(Peer(each, each) for each in dict.fromkeys((url, *peers)))
+        self._broadcast = broadcast
+        self._updates = updates
+        self._document: tuple[LogId, bytes] | None = None
+        self._making_document = trio.Lock()
+        self._pruned: tuple[int, Index] = (0, 0)
+        """Log time, and the prune index at that time."""
+
+    def describe(self) -> LogDescription:
+        """How it is now."""
+        farm = self._current.farm
+        if farm is None:
+            return LogDescription(
+                is_leader=False,
+                leader=None,
+                peers=self._peers,
+                term=0,
+                first_index=1,
+                last_applied=0,
+                commit=0,
+                last_index=0,
+                snapshot_bytes=0,
+                prune_index=0,
+            )
+        about = farm.replica.server.describe()
+        raft, applied = about.raft, about.applied
+        return LogDescription(
+            is_leader=True,
+            leader=self._url,
+            peers=self._peers,
+            term=raft.term,
+            first_index=raft.log_start.index + 1,
+            last_applied=applied,
+            commit=applied,
+            last_index=max(applied, raft.last.index),
+            snapshot_bytes=self._snapshot_bytes(None if raft.snapshot is None else raft.snapshot.last),
+            prune_index=self._prune_index(farm),
+        )
+
+    async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
+        """Committed entries from `first` on, as clients see them; none if they are compacted."""
+        farm = self._founded()
+        limit = min(limit_entries, farm.replica.server.describe().applied - first + 1)
+        if limit < 1:
+            await trio.lowlevel.checkpoint()
+            return ()
+        entries = await farm.replica.server.read(first, limit, limit_bytes)
+        return tuple(as_clients_see(first + offset, entry, farm.applied_state) for offset, entry in enumerate(entries))
+
+    async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
+        """Bytes of the document that stands for the compacted entries."""
+        async with self._making_document:
+            made = await self._document_of(self._founded())
+        if made is None:
+            return None
+        last, document = made
+        start = min(offset, len(document))
+        return SnapshotChunk(last, len(document), start, document[start : start + limit_bytes])
+
+    def update(self, request: UpdateRequest, user: str | None, answer: Callable[[UpdateReply], None]) -> None:
+        """Have an entry committed, if `user` may."""
+        self._updates.update(request, user, answer)
+
+    def change(self, request: ChangeRequest, answer: Callable[[ChangeReply], None]) -> None:
+        """Refused."""
+        answer(ChangeRefused(request.request_id, "Error", _MEMBERS_ARE_THE_FARMS))
+
+    def broadcast_url(self) -> str | None:
+        """Where the PUB socket is."""
+        return self._broadcast if self._current.farm is not None else None
+
+    async def news(self) -> None:
+        """Returns when something has been applied since the call."""
+        farm = await self._current.founded()
+        await farm.applied_state.news()
+
+    def _founded(self) -> FoundedFarm:
+        if self._current.farm is None:
+            raise ServerStoppedError(NO_SERVER)
+        return self._current.farm
+
+    def _prune_index(self, farm: FoundedFarm) -> Index:
+        log_time_ms = farm.state.log_time_ms
+        if self._pruned[0] != log_time_ms:
+            self._pruned = log_time_ms, farm.applied_state.index_at(log_time_ms - OLDEST_S * 1000)
+        return self._pruned[1]
+
+    def _snapshot_bytes(self, last: LogId | None) -> int:
+        """0 before a client has asked for the document: making it reads the whole snapshot."""
+        return len(self._document[1]) if self._document is not None and self._document[0] == last else 0
+
+    async def _document_of(self, farm: FoundedFarm) -> tuple[LogId, bytes] | None:
+        snapshot = farm.replica.server.describe().raft.snapshot
+        if snapshot is None:
+            await trio.lowlevel.checkpoint()
+            return None
+        if self._document is None or self._document[0] != snapshot.last:
+            image = await _image(farm)
+            if image is None:
+                return None
+            last, parts = image
+            self._document = last, await trio.to_thread.run_sync(document_of, last, parts)
+        return self._document
+
+
+def as_clients_see(index: Index, entry: Entry, applied_state: AppliedState) -> Entry:
+    """The entry of the farm's log at `index`, with the head of a ØMQ Raft entry."""
+    if entry.kind is not EntryKind.COMMAND or not entry.data or applied_state.farm.reqids.is_skipped(index):
+        return no_op_entry(entry.term, NoOp())
+    reqid = _named_reqid(entry.data) or made_reqid(index, applied_state.log_time_at(index))
+    return Entry(entry.term, EntryKind.COMMAND, reqid + entry.data)
+
+
+def made_reqid(index: Index, log_time_ms: int | None) -> bytes:
+    """The reqid of an entry that named none."""
+    second = 0 if log_time_ms is None else max(0, log_time_ms // 1000) % _SECONDS_LIMIT
+    return second.to_bytes(4, "big") + index.to_bytes(REQID_BYTES - 4, "big")
+
+
+def document_of(last: LogId, image: tuple[bytes, ...]) -> bytes:
+    """The document of a stored snapshot, from the pieces of its image; raises `FarmSnapshotError`."""
+    reader = ImageReader()
+    try:
+        state = [each for piece in image for each in reader.feed(piece)]
+        reader.finish()
+        return encode(log_snapshot(decode_farm_at_once(state).farm, last.index, last.term))
+    except (RecordError, MsgspecError) as error:
+        raise FarmSnapshotError(f"the stored snapshot of entry {last.index} cannot be shown: {error}") from error
+
+
+def _named_reqid(data: bytes) -> bytes | None:
+    """Only what names one, or hides it behind an escape, is worth decoding."""
+    return reqid_in(request_of(decode(data))) if b"zmq:" in data or b"\\" in data else None
+
+
+async def _image(farm: FoundedFarm) -> tuple[LogId, tuple[bytes, ...]] | None:
+    """The stored snapshot as it lies on disk; None if it was replaced meanwhile."""
+    pieces: list[bytes] = []
+    offset, last = 0, None
+    while True:
+        chunk = await farm.replica.server.read_snapshot(offset, SNAPSHOT_READ_BYTES)
+        if chunk is None or (last is not None and chunk.last != last):
+            return None
+        pieces.append(chunk.data)
+        last, offset = chunk.last, offset + len(chunk.data)
+        if offset >= chunk.total_bytes:
+            return last, tuple(pieces)

@@ -1,0 +1,143 @@
+"""Updates by ØMQ Raft clients, committed to the farm's log once for each reqid.
+
+    update ─▶ may it? ──no──▶ expired: final, so the client gives up at once
+           ─▶ under way here? ──▶ accepted
+           ─▶ by the table of reqids: in the log ──▶ committed, at the index of the first copy
+                                      too old, or too far ahead ──▶ expired
+           ─▶ accepted ─▶ names its reqid, signed if its scope is the farm's ─▶ `Submitting`, which finds the leader
+                                      ─▶ committed at an index │ its fate is unknown, or no leader: "no leader known"
+
+The protocol has no refusal. A client ends a request when it is told that it expired, and repeats it at anything else,
+so whatever can never succeed is "expired": an entry that is no JSON object, that the leader alone may write, for which
+the key has no scope, and every update at an endpoint that does not take any. The node's counters tell them apart.
+
+"No leader known" makes the client wait and repeat the same reqid, here or elsewhere; the table of reqids in the farm's
+state (`bridge.core.state.reqids`) then finds the first copy, whichever node submitted it. Freshness is judged by log
+time. It moves once in a reporting period and stands still without a leader; so a reqid that is too far ahead of log
+time, and not ahead of this machine's clock, is told to wait instead: log time catches up.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, assert_never
+
+import trio
+
+from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.core.log.feature_level import REQIDS_LEVEL
+from bridge.core.state.reqids import AHEAD_S, ReqidStatus, second_of
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import clock_ms
+from bridge.node.founded_farm import CurrentFarm, FoundedFarm
+from bridge.node.raft.submitting import SubmittedUpdate, entry_refusal
+from bridge.node.zmq.listed_keys import ListedKeys, needed_scope
+from consensus import ServerBusyError, ServerStoppedError
+from consensus.protocols.zmq_raft import (
+    UpdateAccepted,
+    UpdateCommitted,
+    UpdateExpired,
+    UpdateRedirect,
+    UpdateReply,
+    UpdateRequest,
+)
+
+ALARM: Final = "zmq-updates"
+PENDING_MAX: Final = 1_024
+Answer = Callable[[UpdateReply], None]
+
+
+class FarmUpdates:
+    """`keys`: of the clients that may write; None where no client may."""
+
+    def __init__(self, current: CurrentFarm, keys: ListedKeys | None, alarms: Alarms) -> None:
+        self._current = current
+        self._keys = keys
+        self._alarms = alarms
+        self._nursery: trio.Nursery | None = None
+        self._pending: dict[bytes, Answer] = {}
+        self.counters: Counter[str] = Counter()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Carry out updates until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    def update(self, request: UpdateRequest, user: str | None, answer: Answer) -> None:
+        """As `ServedLog` has it."""
+        reqid = request.request_id
+        if self._keys is None:
+            self._refuse("read_only", reqid, answer)
+        elif entry_refusal(request.data) is not None:
+            self._refuse("invalid", reqid, answer)
+        elif not self._keys.may(user, needed_scope(request.data)):
+            self._refuse("out_of_scope", reqid, answer)
+        elif reqid in self._pending:
+            self._pending[reqid] = answer
+            answer(UpdateAccepted(reqid))
+        else:
+            self._begin(request, answer)
+
+    def _begin(self, request: UpdateRequest, answer: Answer) -> None:
+        reqid, farm, nursery = request.request_id, self._current.farm, self._nursery
+        if farm is None or nursery is None or not self._has_level(farm) or len(self._pending) >= PENDING_MAX:
+            answer(UpdateRedirect(reqid, None))
+            return
+        update = farm.submitting.prepare(request.data, reqid)
+        if update is None:
+            self._refuse("invalid", reqid, answer)
+            return
+        reqids = farm.applied_state.farm.reqids
+        verdict = reqids.judge(update.update, farm.state.log_time_ms)
+        match verdict:
+            case ReqidStatus.NEW:
+                self._pending[reqid] = answer
+                answer(UpdateAccepted(reqid))
+                nursery.start_soon(self._carry_out, farm, update)
+            case ReqidStatus.DUPLICATE:
+                answer(UpdateCommitted(reqid, reqids.index_of(update.update) or 0))
+            case ReqidStatus.AHEAD if second_of(reqid) - clock_ms() // 1000 <= AHEAD_S:
+                answer(UpdateRedirect(reqid, None))
+            case ReqidStatus.EXPIRED | ReqidStatus.AHEAD:
+                self._refuse("expired", reqid, answer)
+            case _:
+                assert_never(verdict)
+
+    async def _carry_out(self, farm: FoundedFarm, update: SubmittedUpdate) -> None:
+        reqid = update.update.reqid
+        found = SubmitAnswer(outcome=SubmitOutcome.UNKNOWN)
+        try:
+            found = await farm.submitting.submit_update(update)
+        except (ServerBusyError, ServerStoppedError) as error:
+            found = SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason=str(error))
+        finally:
+            answer = self._pending.pop(reqid)
+        match found:
+            case SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=int(index)):
+                self.counters["committed"] += 1
+                answer(UpdateCommitted(reqid, index))
+            case SubmitAnswer(outcome=SubmitOutcome.EXPIRED):
+                self._refuse("expired", reqid, answer)
+            case _:
+                self.counters["unknown"] += 1
+                answer(UpdateRedirect(reqid, None))
+
+    def _has_level(self, farm: FoundedFarm) -> bool:
+        if farm.state.level >= REQIDS_LEVEL:
+            self._alarms.clear(ALARM)
+            return True
+        self._alarms.set(
+            ALARM,
+            f"clients of the ØMQ endpoint wait: the farm has feature level {farm.state.level}, and updates need level"
+            f" {REQIDS_LEVEL}, so that each is applied once",
+            "update garlicfarm on all routers that vote; the leader then raises the level by itself",
+        )
+        return False
+
+    def _refuse(self, reason: str, reqid: bytes, answer: Answer) -> None:
+        self.counters[reason] += 1
+        answer(UpdateExpired(reqid))
