@@ -1,5 +1,6 @@
 """The client of ØMQ Raft: how it finds the leader, and how its requests end, over a network in memory."""
 
+import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -647,6 +648,32 @@ async def test_a_lying_configuration_is_forgotten_with_the_next_one(autojump_clo
         assert await client.update(b"x", patience_s=60.0) == 1
         assert network.connected == [two.url]
         assert (await client.config()).peers == two.members
+    del autojump_clock
+
+
+async def test_a_peer_that_names_ever_new_members_does_not_fill_the_client(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    one, *_ = network.cluster(leader=None)
+    rounds = itertools.count()
+    most = 0
+
+    def lie(request: Request, respond: Respond) -> bool:
+        nonlocal most
+        most = max(most, len(network.open))
+        if isinstance(request, ConfigRequest):
+            first = 10_000 + 64 * (next(rounds) % 800)
+            members = tuple(Peer(str(port), f"tcp://127.0.0.1:{port}") for port in range(first, first + 64))
+            respond(ConfigReply(request.request_id, is_leader=False, leader=None, peers=members))
+        return isinstance(request, ConfigRequest)
+
+    one.script = lie
+    async with client_of(network, 1) as client:
+        with pytest.raises(NoAnswerError, match="knows no leader"):
+            await client.update(b"x", patience_s=60.0)
+        await wait_all_tasks_blocked()
+        most = max(most, len(network.open))
+    assert next(rounds) > 5
+    assert most <= 2 * 65
     del autojump_clock
 
 

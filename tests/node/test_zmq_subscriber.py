@@ -224,6 +224,24 @@ async def test_a_leader_that_dies_costs_no_entry_and_gives_none_twice(autojump_c
     del autojump_clock
 
 
+async def test_a_leader_that_updates_were_sent_to_is_listened_to(autojump_clock: MockClock) -> None:
+    """A leader that was deposed and does not know it broadcasts on."""
+    stage = Broadcasting(EntryServer(5))
+    consumer = Consumer()
+    async with client_of(stage.network) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, client)
+        await wait_all_tasks_blocked()
+        stage.peers[0].leader = stage.peers[1].leader = "2"
+        await client.update(b"x")
+        stage.server.append(1)
+        stage.network.broadcast("tcp://127.0.0.1:8101", StateBroadcast(IDENT, 1, 5))
+        await wait_all_tasks_blocked()
+        assert stage.network.subscribed[-1][0] == "tcp://127.0.0.1:8102"
+        assert consumer.indexes == [1, 2, 3, 4, 5, 6]
+        nursery.cancel_scope.cancel()
+    del autojump_clock
+
+
 async def test_without_any_broadcast_entries_are_fetched_once_a_second(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(1))
     stage.network.refused = {"tcp://127.0.0.1:8101"}

@@ -16,7 +16,7 @@ and counted. A request has its timer in the task that waits for it (`Exchange.wa
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -229,7 +229,7 @@ class PeerLinks:
         self._nursery = nursery
         self._options = options
         self._links: dict[str, PeerLink] = {}
-        self._kept: str | None = None
+        self._kept: frozenset[str] = frozenset()
         self._number = 0
 
     @property
@@ -262,12 +262,17 @@ class PeerLinks:
             link.uses -= 1
             self._close_if_idle(link)
 
-    def keep_only(self, url: str | None) -> None:
-        """Close every link but this one, and those in use; None: keep what is open."""
-        self._kept = url
+    def follow(self, url: str) -> None:
+        """This peer leads: close every other link, except for those in use."""
         for link in tuple(self._links.values()):
             if link.url != url:
                 link.release_followers()
+        self.keep((url,))
+
+    def keep(self, urls: Iterable[str]) -> None:
+        """Close every link, except for those to these peers and those in use."""
+        self._kept = frozenset(urls)
+        for link in tuple(self._links.values()):
             self._close_if_idle(link)
 
     async def ask(self, url: str, request: ClientRequest, ttl_s: float) -> ClientReply | NoReply:
@@ -283,8 +288,7 @@ class PeerLinks:
         return life
 
     def _close_if_idle(self, link: PeerLink) -> None:
-        is_ours = self._links.get(link.url) is link
-        if is_ours and link.uses == 0 and self._kept is not None and link.url != self._kept:
+        if self._links.get(link.url) is link and link.uses == 0 and link.url not in self._kept:
             del self._links[link.url]
             link.close()
 

@@ -72,6 +72,7 @@ class KnownLeader:
         self._ask_last: frozenset[str | None] = frozenset()
         self._redirects = 0
         self._searching = trio.Lock()
+        links.keep(self._seeds)
         self._said: dict[str, str] = {}
         self._silence = f"no answer within {options.response_ttl_s * 1000:.0f} ms"
 
@@ -133,7 +134,7 @@ class KnownLeader:
             self._url = None
             self._waits_first = waits_first
             self._ask_last = frozenset((url, self._named_by))
-            self.links.keep_only(None)
+            self.links.keep(self._known_urls())
 
     def unfit(self, url: str, what: str) -> None:
         """The peer leads, as it says, and does not do what a leader does."""
@@ -219,6 +220,8 @@ class KnownLeader:
             self.peers = reply.peers
             known = self._known_urls()
             self._said = {each: text for each, text in self._said.items() if each in known}
+            if self._url is None:
+                self.links.keep(known)
         leads = url if reply.is_leader else self._url_of(reply.leader)
         if reply.is_leader:
             self._said[url] = "says that it leads"
@@ -236,7 +239,7 @@ class KnownLeader:
         self._named_by = named_by
         self._waits_first = False
         self._ask_first = None
-        self.links.keep_only(url)
+        self.links.follow(url)
 
     def _cannot_reach(self, url: str, error: OSError) -> None:
         self._said[url] = str(error.strerror or error)

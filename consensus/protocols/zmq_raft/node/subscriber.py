@@ -115,6 +115,7 @@ class Subscriber:
         """Every entry once, in order, without end. What `find_url` and `fetch` raise ends it."""
         while True:
             url = await self._find_url()
+            leader = self._leader.url
             with _Broadcasts(self._leader, url) as broadcasts:
                 is_behind = True
                 while True:
@@ -124,13 +125,13 @@ class Subscriber:
                                 self._read(item)
                                 yield item
                     broadcast = await broadcasts.next()
-                    if broadcast is None:
+                    if broadcast is None or self._leader.url not in {leader, None}:
                         break
                     is_behind, news = self._take(broadcast)
                     for entry in news:
                         yield entry
-            if self._leader.url is not None:
-                self._leader.lose(self._leader.url, waits_first=False)
+            if leader is not None:
+                self._leader.lose(leader, waits_first=False)
 
     def _read(self, item: LogItem) -> None:
         match item:
