@@ -22,13 +22,13 @@ from consensus.core.model import Entry, EntryKind
 from consensus.protocols.zmq_raft import LogEntry, LogEntryKind, SnapshotPart, ZmqRaftClient
 from consensus.protocols.zmq_raft.wire.entries import entry_frame, read_entry
 from consensus.storage.disk import StorageError
-from consensus.storage.journal import SEGMENT_SUFFIX
+from consensus.storage.snapshots import HEADER_BYTES, snapshot_file
 from consensus.storage.stored_log import open_stored_log
 from tests.interop.zmq.relay import Recorded, Recorder
 
 STATE = 0
 REQUEST_ID_BYTES = 12
-HEAD_BYTES = 20
+ENTRY_HEAD_BYTES = 20
 NO_END = 2**62
 CATCH_UP_S = 30.0
 POLL_S = 0.02
@@ -130,16 +130,17 @@ async def log_of(member: Member) -> MemberLog:
 
 def own_log(peer_id: str, directory: Path) -> MemberLog:
     """The log of a stopped server of ours, in the form of the wire."""
-    stored = open_stored_log(next(directory.rglob(f"*{SEGMENT_SUFFIX}")).parent)
+    stored = open_stored_log(directory / "log")
     first = stored.start.index + 1
     entries: dict[int, bytes] = {}
     with suppress(StorageError):  # it tells by this that there are no more
         for _, index, term, kind, data in stored.entries(stored.beginning(stored.segment_of(first)), NO_END):
             entries[index] = entry_frame(Entry(term, EntryKind(kind), data))
     snapshot = stored.snapshot
-    return MemberLog(
-        peer_id, 0 if snapshot is None else snapshot.last.index, b"".join(stored.snapshot_chunks()), entries
-    )
+    if snapshot is None:
+        return MemberLog(peer_id, 0, b"", entries)
+    content = (stored.path / snapshot_file(snapshot.last)).read_bytes()[HEADER_BYTES:][: snapshot.size_bytes]
+    return MemberLog(peer_id, snapshot.last.index, content, entries)
 
 
 def comparable(frame: bytes) -> object:
@@ -177,7 +178,7 @@ def once_each(logs: list[MemberLog], updates: Updates) -> None:
         for request_id, index in updates.committed.items():
             if index > log.snapshot_index:
                 assert places.get(request_id) == [index], f"{log.peer_id} has {request_id.hex()} not at {index}"
-                assert log.entries[index][HEAD_BYTES:] == updates.payloads[request_id]
+                assert log.entries[index][ENTRY_HEAD_BYTES:] == updates.payloads[request_id]
 
 
 async def caught_up(group: ZmqRaftGroup, member: Member, index: int) -> None:
@@ -231,16 +232,23 @@ async def kill_in_turn(group: ZmqRaftGroup, updates: Updates, times: int) -> Cou
     return led
 
 
-async def led_by(group: ZmqRaftGroup, make: Make) -> Member:
-    """Kill leaders, and start them again, until a server of this make leads."""
+async def led_by(group: ZmqRaftGroup, make: Make, *, anew: bool = False) -> Member:
+    """Kill leaders, and start them again, until a server of this make leads; with `anew` it is elected now."""
+    leader = await group.leader()
     for _ in range(ELECTIONS):
-        leader = await group.leader()
-        if leader.make is make:
+        if leader.make is make and not anew:
             return leader
+        anew = False
         await group.kill(leader)
-        await group.leader()
         await group.start_again(leader)
+        leader = await group.leader()
     raise AssertionError(f"no server of make {make.value} leads after {ELECTIONS} elections")
+
+
+async def settled(group: ZmqRaftGroup, updates: Updates) -> None:
+    """Wait until every member has all updates."""
+    for member in group.members.values():
+        await caught_up(group, member, max(updates.committed.values()))
 
 
 async def compacted(group: ZmqRaftGroup, leader: Member, index: int) -> int:
@@ -259,11 +267,19 @@ async def compacted(group: ZmqRaftGroup, leader: Member, index: int) -> int:
     return int(found["firstIndex"]) - 1
 
 
-async def begin_anew(group: ZmqRaftGroup, member: Member) -> None:
-    """Kill a member, empty its directory, and start it again."""
+async def give_snapshot(group: ZmqRaftGroup, giver: Make, member: Member, index: int) -> int:
+    """Take a member's log away, have a leader of make `giver` compact its own, and start the member again.
+
+    The leader is elected while the member is away. In a term in which the member has acknowledged entries, a leader of
+    ours counts on them. Returns up to where the snapshot stands for the log.
+    """
     await group.kill(member)
     await trio.to_thread.run_sync(shutil.rmtree, member.directory)
+    leader = await led_by(group, giver, anew=True)
+    index = await compacted(group, leader, index)
     await group.start_again(member)
+    await begins_behind(group, member, index)
+    return index
 
 
 async def more(updates: Updates, count: int) -> None:
