@@ -412,6 +412,45 @@ class ZmqRaftMemberView(Record, frozen=True):
     """Where its ROUTER socket is."""
 
 
+class ZmqRaftServeOutput(Document, frozen=True, omit_defaults=True):
+    """`zmq-raft serve`, one on each line: something that happened on the peer. What does not belong to it is left out.
+
+    `event` is `serving`, `role`, `members`, `compacted`, `compaction-failed`, `rejected`, `disk-full`, `disk-writable`
+    or `stopped`.
+    """
+
+    event: str
+    """What happened."""
+    peer: str
+    """The id of the peer."""
+    time_ms: int
+    """By the machine's clock, milliseconds since the epoch."""
+    text: str
+    """The same in words."""
+    url: str | None = None
+    """Where the peer listens (`serving`)."""
+    broadcast_url: str | None = None
+    """What clients are told of its PUB socket (`serving`)."""
+    log_entries: int | None = None
+    """How many entries are behind the snapshot (`serving`)."""
+    log_bytes: int | None = None
+    """How many bytes these have on disk (`serving`)."""
+    role: str | None = None
+    """`leader`, `candidate` or `follower` (`role`)."""
+    term: int | None = None
+    """The term (`role`)."""
+    leader: str | None = None
+    """The id of the leader, if it is known (`role`)."""
+    members: tuple[ZmqRaftMemberView, ...] | None = None
+    """The members (`members`); while they change, those before and after."""
+    joining: tuple[ZmqRaftMemberView, ...] | None = None
+    """Servers that get the log and are not members yet (`members`, on the leader)."""
+    index: int | None = None
+    """The last entry that the snapshot stands for (`compacted`)."""
+    snapshot_bytes: int | None = None
+    """How large the snapshot is (`compacted`)."""
+
+
 class ZmqRaftConfigOutput(Document, frozen=True):
     """`zmq-raft config`."""
 

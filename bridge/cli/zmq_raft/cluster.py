@@ -29,11 +29,11 @@ from bridge.api.outputs import (
 from bridge.cli.failure import confirm, fail
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_json, print_json_line, print_table
+from bridge.cli.zmq_raft.options import ident_option, needs_pyzmq, parse_peer
+from bridge.cli.zmq_raft.serve import serve
 from consensus.protocols import zmq_raft as protocol
 
 SEEDS_VARIABLE = "GARLICFARM_ZMQ_SEEDS"
-IDENT_VARIABLE = "GARLICFARM_ZMQ_IDENT"
-HOW_TO_INSTALL = "ØMQ Raft needs pyzmq, which is not installed; install it with: pip install 'garlicfarm[zmq]'"
 NO_LEADER = "No leader is known: an election is under way, or a majority cannot be reached."
 NO_SEED = f"say where a peer of the cluster is: --seed tcp://HOST:PORT, or {SEEDS_VARIABLE}"
 PEER_PATIENCE_S = 2.0
@@ -58,11 +58,8 @@ class Cluster:
         if not self.seeds:
             fail(NO_SEED)
         try:
-            return trio.run(self._ask, question)
-        except ImportError as error:
-            if (error.name or "").partition(".")[0] == "zmq":
-                fail(HOW_TO_INSTALL)
-            raise
+            with needs_pyzmq():
+                return trio.run(self._ask, question)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
         except BaseExceptionGroup as group:
@@ -85,12 +82,7 @@ _OPTIONS = (
     click.option(
         "--timeout", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds to wait for an answer."
     ),
-    click.option(
-        "--ident",
-        default="",
-        envvar=IDENT_VARIABLE,
-        help=f"The cluster's ident, which the package calls its secret (default: ${IDENT_VARIABLE}, then none).",
-    ),
+    ident_option,
     click.option(
         "--seed",
         "seeds",
@@ -119,8 +111,11 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
 def zmq_raft() -> None:
     """Use and watch a replicated log that speaks ØMQ Raft, such as that of the npm package zmq-raft.
 
-    Every command finds the leader by itself, from any peer of the cluster (--seed).
+    `serve` is a peer of such a cluster. Every other command finds the leader by itself, from any peer (--seed).
     """
+
+
+zmq_raft.add_command(serve)
 
 
 @zmq_raft.command()
@@ -375,7 +370,7 @@ def config(
     if not peers:
         fail(f"say which peers to {change}: {'ID' if change == 'remove' else 'ID=URL'}")
     given = None if request_id is None else _request_id(request_id)
-    named = None if change == "remove" else [_peer(each) for each in peers]
+    named = None if change == "remove" else [parse_peer(each) for each in peers]
     if change != "add":
         confirm(f"{'Leave' if change == 'set' else 'Remove'} {', '.join(peers)} {_ENDS[change]}", yes=yes)
 
@@ -396,13 +391,6 @@ _ENDS = {"set": "as the only members of the cluster?", "remove": "from the clust
 async def _config(client: "protocol.ZmqRaftClient", patience_s: float) -> tuple[str | None, Sequence[protocol.Peer]]:
     reply = await client.config(patience_s=patience_s)
     return reply.leader, reply.peers
-
-
-def _peer(text: str) -> protocol.Peer:
-    peer_id, equals, url = text.partition("=")
-    if not equals or not peer_id or not url.startswith("tcp://"):
-        fail(f"{text!r} names no peer: say ID=tcp://IP:PORT")
-    return protocol.Peer(peer_id, url)
 
 
 def _without(present: Sequence[protocol.Peer], ids: Sequence[str]) -> list[protocol.Peer]:

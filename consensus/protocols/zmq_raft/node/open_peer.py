@@ -14,6 +14,7 @@ less replaces a leader that is only slow.
 *The directory* belongs to one peer of one cluster; a note in it says which. `log` in it is the storage.
 """
 
+import errno
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -180,7 +181,10 @@ async def open_peer(
             )
             broadcast = _Broadcast.bound(context, options)
         except OSError as error:
-            raise PeerError(f"{error.strerror}. Stop what listens there, or choose another port") from error
+            advice = "Stop what listens there, or choose another port"
+            if error.errno == errno.EADDRNOTAVAIL:
+                advice = "That address is none of this machine's: tell the peer where to bind instead"
+            raise PeerError(f"{error.strerror}. {advice}") from error
         async with _serve(options, transport, broadcast, founders, started, observe) as peer:
             yield peer
 

@@ -1,0 +1,38 @@
+"""What the commands of `garlicfarm zmq-raft` share: ident and peers, and the end of a command that lacks pyzmq."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from bridge.cli.failure import fail
+from consensus.protocols import zmq_raft as protocol
+
+IDENT_VARIABLE = "GARLICFARM_ZMQ_IDENT"
+HOW_TO_INSTALL = "ØMQ Raft needs pyzmq, which is not installed; install it with: pip install 'garlicfarm[zmq]'"
+
+ident_option = click.option(
+    "--ident",
+    default="",
+    envvar=IDENT_VARIABLE,
+    help=f"The cluster's ident, which the package calls its secret (default: ${IDENT_VARIABLE}, then none).",
+)
+
+
+@contextmanager
+def needs_pyzmq() -> Iterator[None]:
+    """What is imported here may need the extra; without it, the command ends with how to get it."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "zmq":
+            fail(HOW_TO_INSTALL)
+        raise
+
+
+def parse_peer(text: str) -> protocol.Peer:
+    """A peer as `ID=URL`, or the end of the command."""
+    peer_id, equals, url = text.partition("=")
+    if not equals or not peer_id or not url.startswith("tcp://"):
+        fail(f"{text!r} names no peer: say ID=tcp://IP:PORT")
+    return protocol.Peer(peer_id, url)

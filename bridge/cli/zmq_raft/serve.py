@@ -1,0 +1,256 @@
+"""`garlicfarm zmq-raft serve`: one peer of a cluster that speaks ØMQ Raft, until it is told to stop.
+
+The protocol has no authentication: who reaches a peer and knows the ident reads the log, writes to it and takes part
+in elections. So a URL that is not on loopback needs --allow-network.
+"""
+
+import re
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, assert_never
+
+import click
+import trio
+
+from bridge.api.outputs import ZmqRaftMemberView, ZmqRaftServeOutput
+from bridge.cli.failure import fail, reasons
+from bridge.cli.options import directory_path, json_option
+from bridge.cli.printing import echo, print_json_line
+from bridge.cli.zmq_raft.options import ident_option, needs_pyzmq, parse_peer
+from consensus import (
+    ConfigurationChanged,
+    ContentRejected,
+    DiskFull,
+    HaltedError,
+    Role,
+    RoleChanged,
+    Server,
+)
+from consensus.protocols import zmq_raft as protocol
+from consensus.storage import StorageError
+
+INTERRUPTED = 130
+MIB = 1024 * 1024
+_HOST = re.compile(r"tcp://\[?([^\]]*)\]?:[^:]*")
+_NETWORK = (
+    "{} is not on loopback, and this protocol has no authentication: who reaches it and knows the ident can read the "
+    "log, write to it, and take part in elections."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user asked for."""
+
+    peer_id: str
+    peers: tuple[str, ...]
+    directory: Path
+    ident: str
+    bind: str | None
+    broadcast: str | None
+    broadcast_bind: str | None
+    compact_command: str | None
+    compact_at: int
+    election_timeout: str
+    allow_network: bool
+
+    def options(self) -> "protocol.PeerOptions":
+        """The same for the peer, or the end of the command with the reason."""
+        peers = tuple(map(parse_peer, self.peers))
+        self._check_network(peers)
+        command = shlex.split(self.compact_command or "")
+        found = re.fullmatch(r"([0-9]{1,6})-([0-9]{1,6})", self.election_timeout)
+        if found is None:
+            fail(f"{self.election_timeout!r} is no election timeout: say MIN-MAX in milliseconds, as in 200-300")
+        return protocol.PeerOptions(
+            peer_id=self.peer_id,
+            peers=peers,
+            ident=self.ident.encode(),
+            directory=self.directory,
+            bind_url=self.bind,
+            broadcast_url=self.broadcast,
+            broadcast_bind_url=self.broadcast_bind,
+            compactor=protocol.CommandCompactor(command) if command else None,
+            compaction=protocol.CompactionOptions(log_bytes=self.compact_at * MIB),
+            election_timeout_ms=(int(found[1]), int(found[2])),
+        )
+
+    def _check_network(self, peers: Iterable[protocol.Peer]) -> None:
+        given = [*(peer.url for peer in peers), self.bind, self.broadcast, self.broadcast_bind]
+        outside = [url for url in given if url is not None and not _is_loopback(url)]
+        if outside and not self.allow_network:
+            fail(f"{_NETWORK.format(outside[0])}\nIf that network is yours alone, say --allow-network")
+        if outside:
+            echo(f"Warning: {_NETWORK.format(outside[0])}", err=True)
+
+
+class Reporter:
+    """Prints what happens on a peer, a line for each event."""
+
+    def __init__(self, peer_id: str, *, as_json: bool) -> None:
+        self._peer_id = peer_id
+        self._as_json = as_json
+
+    def tell(self, event: str, text: str, *, alarm: bool = False, **facts: Any) -> None:
+        """One line, in words or as JSON."""
+        if self._as_json:
+            print_json_line(ZmqRaftServeOutput(event, self._peer_id, time.time_ns() // 1_000_000, text, **facts))
+        else:
+            echo(text, err=alarm)
+        sys.stdout.flush()
+
+    def notice(self, notice: "protocol.PeerNotice") -> None:
+        """Something that the peer tells."""
+        match notice:
+            case RoleChanged(role, term, leader):
+                self.tell("role", self._role_text(notice), role=role.value, term=term, leader=_text(leader))
+            case ConfigurationChanged(configuration, newcomers):
+                self._members(configuration.servers, newcomers, is_joint=configuration.is_joint)
+            case protocol.Compacted(index, size_bytes):
+                text = f"compacted the log up to entry {index}; the snapshot has {size_bytes} bytes"
+                self.tell("compacted", text, index=index, snapshot_bytes=size_bytes)
+            case protocol.CompactionFailed(reason):
+                text = f"the log is not compacted: {reason}. It stays as it is, and this is tried again"
+                self.tell("compaction-failed", text, alarm=True)
+            case DiskFull(full=True):
+                text = "the disk is full: nothing is accepted until there is space again. Free some"
+                self.tell("disk-full", text, alarm=True)
+            case DiskFull():
+                self.tell("disk-writable", "the disk has space again")
+            case ContentRejected(sender, reason):
+                self.tell("rejected", f"peer {_text(sender)} sent what cannot be stored: {reason}", alarm=True)
+            case _:
+                assert_never(notice)
+
+    def serving(self, peer: "protocol.ZmqRaftPeer") -> None:
+        """The peer is open."""
+        described = peer.server.describe()
+        covered = 0 if described.raft.snapshot is None else described.raft.snapshot.last.index
+        entries = described.raft.last.index - covered
+        size = f"{entries} entries, {described.log_bytes / MIB:.1f} MiB"
+        self.tell(
+            "serving",
+            f"serving peer {self._peer_id} at {peer.url} (log: {size})",
+            url=peer.url,
+            broadcast_url=peer.broadcast_url,
+            log_entries=entries,
+            log_bytes=described.log_bytes,
+        )
+
+    def _role_text(self, notice: RoleChanged) -> str:
+        match notice.role, notice.leader:
+            case Role.LEADER, _:
+                return f"peer {self._peer_id} leads in term {notice.term}"
+            case Role.FOLLOWER, None:
+                return f"no leader is known in term {notice.term}"
+            case Role.FOLLOWER, leader:
+                return f"peer {_text(leader)} leads in term {notice.term}"
+            case _:
+                return f"peer {self._peer_id} is a candidate in term {notice.term}"
+
+    def _members(self, servers: Sequence[Server], newcomers: Sequence[Server], *, is_joint: bool) -> None:
+        members, joining = _views(servers), _views(newcomers)
+        text = f"members{' while they change' if is_joint else ''}: {_named(members)}"
+        if joining:
+            text += f"; about to join: {_named(joining)}"
+        if self._peer_id not in [member.id for member in members]:
+            text += f"; peer {self._peer_id} is none of them"
+        self.tell("members", text, members=members, joining=joining or None)
+
+
+@click.command()
+@click.option("--id", "peer_id", metavar="ID", required=True, help="The id of this peer.")
+@click.option(
+    "--peer",
+    "peers",
+    metavar="ID=URL",
+    multiple=True,
+    required=True,
+    help="A member when the cluster was founded, as in 1=tcp://127.0.0.1:8047; once for each. A peer that joins names"
+    " the present members, and not itself. Once the log names the members, that counts.",
+)
+@click.option("--directory", metavar="DIR", required=True, type=directory_path, help="Where the log is kept.")
+@click.option("--bind", metavar="URL", help="Where to listen (default: this peer's URL among --peer).")
+@ident_option
+@click.option("--broadcast", metavar="URL", help="Tell of applied entries by a PUB socket here (default: none).")
+@click.option("--broadcast-bind", metavar="URL", help="Where the PUB socket is, if clients reach it by --broadcast.")
+@click.option(
+    "--compact-command",
+    metavar="CMD",
+    help="The program that makes snapshots; it gets the previous one and the entries on stdin, and prints the new one"
+    " (default: the log is never compacted).",
+)
+@click.option(
+    "--compact-at", metavar="MIB", type=click.IntRange(1), default=64, show_default=True, help="… of so large a log."
+)
+@click.option(
+    "--election-timeout",
+    metavar="MIN-MAX",
+    default="200-300",
+    show_default=True,
+    help="In milliseconds; the same for all peers.",
+)
+@click.option("--allow-network", is_flag=True, help="Permit URLs that are not on loopback.")
+@json_option
+def serve(*, as_json: bool, **asked: Any) -> None:
+    """Serve a replicated log as a peer of a cluster that speaks ØMQ Raft, until Ctrl-C or SIGTERM.
+
+    The cluster may have peers of the npm package zmq-raft as well. A peer joins a cluster by `zmq-raft config add` once
+    it serves. With --json: one object on each line for each event.
+    """
+    with needs_pyzmq():
+        options = Asked(**asked).options()
+    reporter, ends, interrupted = Reporter(options.peer_id, as_json=as_json), list[str](), False
+    try:
+        trio.run(_serve, options, reporter)
+    except* (protocol.PeerError, StorageError, HaltedError, OSError) as group:
+        ends.extend(reasons(group))
+    except* KeyboardInterrupt:
+        interrupted = True  # before the peer could listen to signals
+    if ends:
+        fail("; ".join(dict.fromkeys(ends)))
+    if interrupted:
+        sys.exit(INTERRUPTED)
+
+
+async def _serve(options: "protocol.PeerOptions", reporter: Reporter) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_cancel_on_signal, nursery.cancel_scope)
+        async with protocol.open_peer(options, reporter.notice) as peer:
+            reporter.serving(peer)
+            await trio.sleep_forever()
+    reporter.tell("stopped", f"peer {options.peer_id} has stopped")
+
+
+async def _cancel_on_signal(scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            scope.cancel()
+
+
+def _is_loopback(url: str) -> bool:
+    """Whether only this machine reaches the URL, or the end of the command for what is no URL; `*` is any address."""
+    found = _HOST.fullmatch(url)
+    try:
+        return found is not None and found[1] != "*" and ip_address(found[1]).is_loopback
+    except ValueError:
+        fail(f"{url} does not name an IP address: say tcp://IP:PORT")
+
+
+def _views(servers: Sequence[Server]) -> tuple[ZmqRaftMemberView, ...]:
+    return tuple(ZmqRaftMemberView(str(server.server_id), server.endpoint) for server in servers)
+
+
+def _named(members: Sequence[ZmqRaftMemberView]) -> str:
+    return ", ".join(f"{member.id}={member.url}" for member in members)
+
+
+def _text(server_id: object) -> str | None:
+    return None if server_id is None else str(server_id)
