@@ -5,14 +5,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import pytest
 import trio
 
 from consensus.core import messages as core
+from consensus.core.entry_data import no_op_entry
 from consensus.core.features import Extensions
-from consensus.core.model import ORIGIN, Configuration, Entry, Index, LogId, Server, ServerId, SnapshotDescription
+from consensus.core.model import ORIGIN, Configuration, Entry, Index, LogId, NoOp, Server, ServerId, SnapshotDescription
 from consensus.protocols.zmq_raft.node.peer_link import REMEMBERED_REQUESTS, PeerTimes
 from consensus.protocols.zmq_raft.node.peer_transport import PeerTransport
 from consensus.protocols.zmq_raft.node.sockets import SocketKind, ZmqContext, ZmqSocket, zmq_context
@@ -434,6 +436,63 @@ async def test_a_joining_server_asks_again_for_the_members_before_it_takes_a_sna
         question = decode_request((await stage.peer.take())[1:])
         assert isinstance(question, wire.ConfigRequest)
         assert not any(isinstance(asked, core.InstallSnapshot) for _, asked, _ in stage.script.asked)
+
+
+def mutated(frames: list[bytes], random: Random) -> list[bytes]:
+    """The frames of a message, damaged in one or two places."""
+    frames = list(frames)
+    for _ in range(random.randint(1, 2)):
+        place = random.randrange(len(frames))
+        match random.randrange(5):
+            case 0:
+                frames[place] = random.randbytes(random.randrange(12))
+            case 1:
+                frames.insert(place, random.randbytes(random.randrange(30)))
+            case 2:
+                frames[place] = b"\xff" * random.randint(1, 9)
+            case 3:
+                frames[place] = frames[place][:-1]
+            case _ if len(frames) > 1:
+                del frames[place]
+    return frames
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_arrives_the_transport_goes_on(seed: int) -> None:
+    random = Random(seed)
+    entries = (Entry.command(4, b"request-id-1x"), no_op_entry(4, NoOp()))
+    requests = [encode_request(each) for each in (HEARTBEAT, replace(HEARTBEAT, entries=entries), CHUNK, VOTE)]
+    core_replies: list[core.Reply | None] = [
+        success(0),
+        success(2**63),
+        core.AppendReply(2**60, success=False, next_index=-5, correlation=0),
+        core.VoteReply(2**60, granted=True, correlation=0),
+        core.SnapshotReply(4, accepted=False, next_offset=2**60, installed=False, correlation=0),
+        core.SnapshotReply(5, accepted=True, next_offset=2, installed=True, correlation=0),
+        None,
+    ]
+    replies = [
+        encode_reply(wire.AppendEntriesResponse(1, 4, success=False, conflict_index=2)),
+        encode_reply(wire.ConfigReply(b"\1\0\0\0", True, "2", (wire.Peer("2", "tcp://127.0.0.1:2"),))),  # noqa: FBT003
+    ]
+    async with staged(AT_LEISURE) as stage:
+        # Given: damaged requests and replies, and a core that answers anything
+        stage.transport.send("2", heartbeat(11))
+        identity, *_ = await stage.peer.take()
+        for _ in range(200):
+            stage.asking.send(*mutated(random.choice(requests), random))
+            stage.peer.send(identity, *mutated(random.choice(replies), random))
+            await trio.lowlevel.checkpoint()
+            while stage.script.asked:
+                stage.script.asked.pop()[2](random.choice(core_replies))
+        # When: a peer asks as it should
+        stage.asking.send(*encode_request(replace(VOTE, message_id=77, term=99)))
+        await stage.script.until(lambda: bool(stage.script.asked) and stage.script.asked[-1][1].term == 99)
+        stage.script.asked[-1][2](core.VoteReply(99, granted=True, correlation=0))
+        # Then: the peer hears what the core says
+        answer = encode_reply(wire.RequestVoteResponse(77, 99, granted=True))
+        while await stage.asking.take() != answer:
+            pass
 
 
 RECORDED_ANSWERS: Final[dict[str, core.Reply]] = {
