@@ -255,8 +255,17 @@ def test_a_cluster_that_does_not_answer_is_named_with_a_hint() -> None:
     assert result.exit_code == 1
     assert "tcp://127.0.0.1:1: no answer within 500 ms" in result.stderr
     assert "repeat it with the id" in result.stderr
+    assert "is --ident right?" in result.stderr
     shown = CliRunner().invoke(cli, ["zmq-raft", "config", "--seed", "tcp://127.0.0.1:1", "--timeout", "0.2"])
     assert "is --ident right?" in shown.stderr
+
+
+def test_a_cluster_without_a_broadcast_is_not_followed(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
+    cluster.urls[1] = "ipc:///tmp/none"
+    result = zmq_raft("follow", "--timeout", "0.5")
+    assert result.exit_code == 1
+    assert f"{cluster.urls[0]}: gives no URL of a broadcast" in result.stderr
+    assert "--ident" not in result.stderr
 
 
 def test_without_the_extra_the_command_says_how_to_get_it() -> None:

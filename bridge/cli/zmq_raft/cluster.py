@@ -72,10 +72,14 @@ class Cluster:
         try:
             async with connecting as client:
                 return await question(client, self.patience_s)
-        except protocol.NoAnswerError as error:
-            fail(f"{error}\nA peer does not answer those who name another cluster: is --ident right?")
         except (protocol.ClientError, ValueError) as error:
-            fail(str(error))
+            fail(_reason(error))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, protocol.NoAnswerError) and not error.is_heard:
+        return f"{error}\nA peer does not answer a client that names another cluster: is --ident right?"
+    return str(error)
 
 
 _OPTIONS = (
@@ -239,7 +243,7 @@ async def _update_all(
             try:
                 index = await client.update(data, used, patience_s=patience_s)
             except (protocol.ClientError, ValueError) as error:
-                reasons.append(str(error))
+                reasons.append(_reason(error))
                 feeding.cancel()
             except trio.Cancelled:
                 echo(

@@ -85,7 +85,14 @@ class ClientError(Exception):
 
 
 class NoAnswerError(ClientError):
-    """No leader has answered in time; the text says what each peer said. An update may be committed or not."""
+    """No leader has answered in time; the text says what each peer said. An update may be committed or not.
+
+    `is_heard` tells whether any peer has ever answered. None answers a client that names another cluster.
+    """
+
+    def __init__(self, text: str, *, is_heard: bool = True) -> None:
+        super().__init__(text)
+        self.is_heard = is_heard
 
 
 class RequestExpiredError(ClientError):
@@ -304,7 +311,7 @@ class ZmqRaftClient:
         return request_id
 
     def _no_answer(self, reason: str, hint: str = "") -> NoAnswerError:
-        return NoAnswerError(f"{reason}: {self._leader.account()}.{hint}")
+        return NoAnswerError(f"{reason}: {self._leader.account()}.{hint}", is_heard=self._leader.is_heard)
 
 
 class _ZmqSockets:

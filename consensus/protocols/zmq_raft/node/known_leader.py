@@ -63,6 +63,8 @@ class KnownLeader:
         self.options = options
         self.peers: tuple[Peer, ...] = ()
         """The members as the last answer had them."""
+        self.is_heard = False
+        """Whether any peer has answered yet."""
         self._seeds = tuple(dict.fromkeys(seeds))
         self._url: str | None = None
         self._waits_first = False
@@ -216,6 +218,7 @@ class KnownLeader:
 
     def _learn(self, url: str, reply: ConfigReply) -> bool:
         """Take over what a peer says of the cluster; whether a leader is known now."""
+        self.is_heard = True
         if reply.peers:
             self.peers = reply.peers
             known = self._known_urls()
