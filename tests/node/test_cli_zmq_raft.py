@@ -8,15 +8,25 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import trio
 from click.testing import CliRunner, Result
 
 from bridge.cli.main import cli
+from bridge.node.security.key_files import save_curve_key
+from bridge.wire.keys.curve_key import new_curve_key, to_z85
 from consensus.core.entry_data import configuration_entry
 from consensus.core.model import Configuration, Entry, EntryKind, Server
-from consensus.protocols.zmq_raft.node.sockets import SocketKind, ZmqSocket, zmq_context
+from consensus.protocols.zmq_raft.node.sockets import (
+    CurveServer,
+    SocketKind,
+    SocketOptions,
+    ZapAuthenticator,
+    ZmqSocket,
+    zmq_context,
+)
 from consensus.protocols.zmq_raft.wire.codec import encode_broadcast
 from consensus.protocols.zmq_raft.wire.messages import (
     ChangeCommitted,
@@ -41,7 +51,9 @@ DEAD = Peer("2", "tcp://127.0.0.1:1")
 class Cluster:
     """A peer `1` that leads, on a real socket in a thread of its own; the member `2` is dead."""
 
-    def __init__(self) -> None:
+    def __init__(self, curve: CurveServer | None = None, listed: bytes = b"") -> None:
+        self.options = SocketOptions(curve=curve)
+        self.listed = listed
         self.log = EntryServer(3)
         self.updates: list[bytes] = []
         self.changes: list[tuple[Peer, ...]] = []
@@ -52,12 +64,14 @@ class Cluster:
     async def run(self, started: Callable[[Callable[[], None]], None]) -> None:
         """Serve until the function that `started` gets is called."""
         with zmq_context() as context:
-            peer, pub = LoopbackPeer(context), ZmqSocket(context, SocketKind.PUB)
+            keys = ZapAuthenticator(context, lambda key: "ours" if key == self.listed else None)
+            peer, pub = LoopbackPeer(context, self.options), ZmqSocket(context, SocketKind.PUB)
             self.urls = [peer.url, pub.bind("tcp://127.0.0.1:*")]
             self.members = peer.scripted.members = (Peer("1", peer.url), DEAD)
             peer.scripted.script = self.answer
             token = trio.lowlevel.current_trio_token()
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(keys.run)
                 nursery.start_soon(peer.run)
                 nursery.start_soon(pub.run)
                 started(lambda: token.run_sync_soon(nursery.cancel_scope.cancel))
@@ -240,6 +254,26 @@ def test_the_members_are_shown_and_changed(cluster: Cluster, zmq_raft: Callable[
     refused = zmq_raft("config", "add", f"3={three.url}")
     assert "the cluster refuses these members: no change in cluster membership (Error)" in refused.stderr
     assert len(cluster.changes) == 4
+
+
+def test_a_cluster_that_wants_keys_answers_whose_key_it_lists(tmp_path: Path) -> None:
+    ours, other, theirs = new_curve_key("ours"), new_curve_key("other"), new_curve_key("theirs")
+    save_curve_key(tmp_path / "ours", ours)
+    save_curve_key(tmp_path / "other", other)
+    cluster = Cluster(CurveServer(theirs.secret), ours.public)
+
+    def config(*arguments: str) -> Result:
+        fixed = ["--seed", cluster.urls[0], "--ident", "cluster", "--timeout", "0.6"]
+        return CliRunner().invoke(cli, ["zmq-raft", "config", *fixed, *arguments])
+
+    with served(cluster):
+        key, server_key = ["--key", str(tmp_path / "ours")], ["--server-key", to_z85(theirs.public)]
+        assert config(*key, *server_key).exit_code == 0
+        assert "no answer" in config("--key", str(tmp_path / "other"), *server_key).stderr
+        assert "no answer" in config().stderr
+        assert "belong together" in config(*key).stderr
+        assert "'x' is no public key" in config(*key, "--server-key", "x").stderr
+        assert "none does not exist" in config("--key", str(tmp_path / "none"), *server_key).stderr
 
 
 def test_without_a_seed_the_command_says_how_to_give_one() -> None:

@@ -11,7 +11,7 @@ import trio
 
 from consensus.core.model import Entry, EntryKind
 from consensus.protocols.zmq_raft.node.client_links import Receive
-from consensus.protocols.zmq_raft.node.sockets import SocketKind, ZmqContext, ZmqSocket
+from consensus.protocols.zmq_raft.node.sockets import DEFAULT_OPTIONS, SocketKind, SocketOptions, ZmqContext, ZmqSocket
 from consensus.protocols.zmq_raft.wire.codec import decode_request, encode_broadcast, encode_reply
 from consensus.protocols.zmq_raft.wire.messages import (
     ConfigReply,
@@ -172,11 +172,11 @@ class _Sending:
 class LoopbackPeer:
     """A scripted peer behind a real ROUTER socket."""
 
-    def __init__(self, context: ZmqContext, leads: str = "1") -> None:
-        self._socket = ZmqSocket(context, SocketKind.ROUTER, self._hear)
+    def __init__(self, context: ZmqContext, options: SocketOptions = DEFAULT_OPTIONS) -> None:
+        self._socket = ZmqSocket(context, SocketKind.ROUTER, self._hear, options)
         self.url = self._socket.bind("tcp://127.0.0.1:*")
         member = Peer("1", self.url)
-        self.scripted = ScriptedPeer(MemoryNetwork(), member, (member,), leads)
+        self.scripted = ScriptedPeer(MemoryNetwork(), member, (member,), "1")
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Answer until cancelled."""

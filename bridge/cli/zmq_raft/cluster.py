@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -26,11 +27,13 @@ from bridge.api.outputs import (
     ZmqRaftStatusOutput,
     ZmqRaftUpdateOutput,
 )
-from bridge.cli.failure import confirm, fail
-from bridge.cli.options import json_option, yes_option
+from bridge.cli.failure import confirm, fail, failures
+from bridge.cli.options import file_path, json_option, yes_option
 from bridge.cli.printing import echo, print_json, print_json_line, print_table
 from bridge.cli.zmq_raft.options import ident_option, needs_pyzmq, parse_peer
 from bridge.cli.zmq_raft.serve import serve
+from bridge.node.security.key_files import KeyFileError, load_curve_key
+from bridge.wire.keys.curve_key import from_z85
 from consensus.protocols import zmq_raft as protocol
 
 SEEDS_VARIABLE = "GARLICFARM_ZMQ_SEEDS"
@@ -52,6 +55,8 @@ class Cluster:
     seeds: tuple[str, ...]
     ident: str
     patience_s: float
+    keys: tuple[bytes, bytes, bytes] | None = None
+    """For CURVE: the peers' public key, and our own pair."""
 
     def ask(self, question: Question[T]) -> T:
         """What the client finds out, or the end of the command with the reason."""
@@ -68,9 +73,9 @@ class Cluster:
             raise
 
     async def _ask(self, question: Question[T]) -> T:
-        connecting = protocol.connect(self.seeds, self.ident)
+        curve = None if self.keys is None else protocol.CurveClient(*self.keys)
         try:
-            async with connecting as client:
+            async with protocol.connect(self.seeds, self.ident, curve=curve) as client:
                 return await question(client, self.patience_s)
         except (protocol.ClientError, ValueError) as error:
             fail(_reason(error))
@@ -83,6 +88,10 @@ def _reason(error: Exception) -> str:
 
 
 _OPTIONS = (
+    click.option(
+        "--server-key", metavar="Z85", help="The public key of the peers, if they want one (`keys show-curve` there)."
+    ),
+    click.option("--key", type=file_path, help="Our own key for peers that list it, made by `keys new-curve`."),
     click.option(
         "--timeout", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds to wait for an answer."
     ),
@@ -103,12 +112,33 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options by which a command finds its cluster; the command gets a `Cluster` for them."""
 
     @wraps(command)
-    def with_cluster(*, seeds: tuple[str, ...], ident: str, timeout: float, **arguments: Any) -> None:
-        command(Cluster(seeds, ident, timeout), **arguments)
+    def with_cluster(
+        *,
+        seeds: tuple[str, ...],
+        ident: str,
+        timeout: float,
+        key: Path | None,
+        server_key: str | None,
+        **arguments: Any,
+    ) -> None:
+        command(Cluster(seeds, ident, timeout, _curve_keys(key, server_key)), **arguments)
 
     for option in _OPTIONS:
         option(with_cluster)
     return with_cluster
+
+
+def _curve_keys(key: Path | None, server_key: str | None) -> tuple[bytes, bytes, bytes] | None:
+    if key is None and server_key is None:
+        return None
+    if key is None or server_key is None:
+        fail("--key and --server-key belong together: our own key, and that of the peers")
+    public = from_z85(server_key)
+    if public is None:
+        fail(f"{server_key!r} is no public key: it has 40 characters, as `garlicfarm keys show-curve` prints them")
+    with failures(KeyFileError):
+        own = load_curve_key(key)
+    return public, own.public, own.secret
 
 
 @click.group("zmq-raft")
