@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from bridge.api.outputs import CheckResult
+from bridge.node.doctor import transport_checks as transport_checks_module
 from bridge.node.doctor.transport_checks import transport_checks
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.security.certificates import ALARM, look_at_certificate
 from bridge.node.settings.configuration import load_configuration
 from bridge.node.settings.machine import Machine, Network
+from bridge.wire.keys.curve_key import to_z85
 from consensus.net.tls import load_or_create_certificate
 from gossip.node.discovery import LanInterface
 from tests.i2p_proxy import LOOPBACK, I2pProxy
@@ -83,3 +85,23 @@ def test_the_end_of_a_certificate_is_an_alarm_a_month_before(
     alarms = Alarms(EventLog("node", lambda: 0))
     look_at_certificate(self_signed(tmp_path, days=days), alarms, signed=False)
     assert [each.kind for each in alarms.standing()] == kinds
+
+
+def test_an_endpoint_for_zmq_clients_needs_the_extra_and_a_list_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listen = '[zmq]\nlisten = "127.0.0.1:7670"\n'
+    assert checked(tmp_path, listen)["zmq"] == (
+        CheckResult.OK,
+        "tcp://127.0.0.1:7670: any process of this machine or its network may read, and not write: ",
+    )
+    keys = private(tmp_path / "keys", "reader")
+    found = checked(tmp_path, f'{listen}write = true\nkeys = "{keys}"\n')["zmq"]
+    assert found[0] is CheckResult.PROBLEM
+    assert "line 1: expected NAME KEY" in found[1]
+    private(keys, f"reader {to_z85(bytes(32))} submit")
+    assert "1 listed keys may write" in checked(tmp_path, f'{listen}write = true\nkeys = "{keys}"\n')["zmq"][1]
+    monkeypatch.setattr(transport_checks_module, "is_installed", lambda: False)
+    found = checked(tmp_path, listen)["zmq"]
+    assert found[0] is CheckResult.PROBLEM
+    assert "pip install 'garlicfarm[zmq]'" in found[1]

@@ -153,10 +153,19 @@ def port_checks(configuration: NodeConfiguration) -> list[Check]:
     checks = [_port_check("raft port", configuration.consensus.bind, socket.SOCK_STREAM, running=running)]
     if configuration.gossip is not None:
         checks.insert(0, _port_check("gossip port", configuration.gossip.bind, socket.SOCK_DGRAM, running=running))
+    if configuration.zmq is not None:
+        zmq = configuration.zmq
+        for name, address, setting in (("zmq port", zmq.listen, "listen"), ("zmq port", zmq.broadcast, "broadcast")):
+            if address is not None:
+                checks.append(
+                    _port_check(name, address, socket.SOCK_STREAM, running=running, setting=f"[zmq] {setting}")
+                )
     return checks
 
 
-def _port_check(name: str, address: Address, kind: socket.SocketKind, *, running: bool) -> Check:
+def _port_check(
+    name: str, address: Address, kind: socket.SocketKind, *, running: bool, setting: str | None = None
+) -> Check:
     protocol = "udp" if kind is socket.SOCK_DGRAM else "tcp"
     shown = f"{protocol} {endpoint(address)}"
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
@@ -168,8 +177,8 @@ def _port_check(name: str, address: Address, kind: socket.SocketKind, *, running
         except OSError as error:
             if running:
                 return Check(name, CheckResult.OK, f"{shown} is used by this node, which is running")
-            section = "gossip" if kind is socket.SOCK_DGRAM else "consensus"
-            action = f"end what uses it, or set another with [{section}] bind"
+            setting = setting or ("[gossip] bind" if kind is socket.SOCK_DGRAM else "[consensus] bind")
+            action = f"end what uses it, or set another with {setting}"
             return Check(name, CheckResult.PROBLEM, f"{shown}: {error.strerror}", action)
     return Check(name, CheckResult.OK, f"{shown} is free")
 

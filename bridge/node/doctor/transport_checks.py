@@ -1,4 +1,4 @@
-"""What `doctor` looks at between servers: the certificate's end, the files of users, the proxy."""
+"""What `doctor` looks at between servers, and towards clients: certificate, files of users, proxy, ØMQ."""
 
 import socket
 from collections.abc import Iterator
@@ -7,8 +7,11 @@ from datetime import UTC, datetime
 from bridge.api.outputs import Check, CheckResult
 from bridge.node.raft.users import UsersError, read_files, read_password
 from bridge.node.security.certificates import RENEW_SIGNED, validity_of
+from bridge.node.security.key_files import KeyFileError
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.transport import ProxySettings
+from bridge.node.zmq.listed_keys import read_listed_keys
+from bridge.node.zmq.opening import INSTALL, is_installed
 from consensus.net import CERTIFICATE_FILE, CertificateError, NodeCertificate, operators_certificate
 from gossip.node import endpoint
 
@@ -17,7 +20,12 @@ CONNECT_TIMEOUT_S = 3.0
 
 def transport_checks(configuration: NodeConfiguration) -> list[Check]:
     """What `doctor` says of the way to other servers."""
-    return [*_certificate_checks(configuration), *_users_checks(configuration), *_proxy_checks(configuration)]
+    return [
+        *_certificate_checks(configuration),
+        *_users_checks(configuration),
+        *_proxy_checks(configuration),
+        *_zmq_checks(configuration),
+    ]
 
 
 def _judged(certificate: NodeCertificate, *, signed: bool) -> Check:
@@ -58,6 +66,24 @@ def _proxy_checks(configuration: NodeConfiguration) -> Iterator[Check]:
     proxy = configuration.transport.proxy
     if proxy is not None:
         yield _proxy_check(proxy)
+
+
+def _zmq_checks(configuration: NodeConfiguration) -> Iterator[Check]:
+    """What a ØMQ Raft endpoint needs is there."""
+    settings = configuration.zmq
+    if settings is None:
+        return
+    if not is_installed():
+        yield Check("zmq", CheckResult.PROBLEM, "[zmq] listen is set, and pyzmq is not installed", INSTALL)
+        return
+    try:
+        keys = () if settings.keys is None else read_listed_keys(settings.keys)
+    except KeyFileError as error:
+        yield Check("zmq", CheckResult.PROBLEM, str(error), "mend the file, or name another with [zmq] keys")
+        return
+    reach = "any process of this machine or its network" if settings.keys is None else f"{len(keys)} listed keys"
+    may = "may write as far as their scopes go" if settings.write else "may read, and not write"
+    yield Check("zmq", CheckResult.OK, f"{settings.url}: {reach} {may}")
 
 
 def _proxy_check(proxy: ProxySettings) -> Check:

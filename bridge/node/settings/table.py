@@ -251,7 +251,7 @@ SETTINGS = _table(
         _file(
             "zmq.keys",
             "lines `NAME KEY SCOPE …` (mode 0600): only these keys are answered, over CURVE; see"
-            " [zmq-raft](zmq-raft.md)",
+            " [read the log from Node.js](../how-to/read-the-log-from-node-js.md)",
         ),
     )
 )

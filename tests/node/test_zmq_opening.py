@@ -1,0 +1,138 @@
+"""A node without `[zmq]` imports no pyzmq, and one with it does not start without pyzmq; a service's own endpoint."""
+
+# ruff: noqa: ARG001 - the clock works by being asked for
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from bridge.node.events.alarms import NodeStopped
+from bridge.node.founded_farm import CurrentFarm
+from bridge.node.local_node import LocalNode
+from bridge.node.settings.zmq import ZmqSettings
+from bridge.node.zmq import opening
+from consensus.core.model import Entry, Index
+from consensus.protocols.zmq_raft import EndpointAddress, FollowedLog, LogDescription, bound_endpoint, connect
+from consensus.protocols.zmq_raft.node.bound_endpoint import HEARTBEAT_S, broadcast_log
+from consensus.protocols.zmq_raft.wire.codec import decode_broadcast
+from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
+from consensus.server.errors import ServerBusyError
+from gossip import Address
+
+LOOPBACK = "127.0.0.1"
+
+
+def test_a_node_without_the_endpoint_imports_no_pyzmq() -> None:
+    program = "import sys, bridge.node.app, bridge.node.zmq.opening; sys.exit('zmq' in sys.modules)"
+    root = Path(__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", program], cwd=root, timeout=60, check=False).returncode == 0
+
+
+def test_without_the_extra_a_node_with_the_endpoint_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "find_spec", lambda _: None)
+    settings = SimpleNamespace(zmq=ZmqSettings(listen=Address(LOOPBACK, 0)))
+    local = cast("LocalNode", SimpleNamespace(configuration=settings))
+    with (
+        pytest.raises(NodeStopped, match=r"pip install 'garlicfarm\[zmq\]'"),
+        opening.zmq_endpoint(local, CurrentFarm()),
+    ):
+        pass
+
+
+class GrowingLog:
+    """A log of another protocol, which grows as a story has it."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.compacted = 0
+        self.leads = True
+        self.busy = False
+        self._news = trio.Event()
+
+    def grow(self, *contents: bytes) -> None:
+        """Apply entries, at once."""
+        self.entries += [Entry.command(3, bytes(12) + each) for each in contents]
+        self._news.set()
+        self._news = trio.Event()
+
+    def describe(self) -> LogDescription:
+        """All of it is applied."""
+        last = len(self.entries)
+        leader = "here" if self.leads else None
+        return LogDescription(self.leads, leader, (), 3, self.compacted + 1, last, last, last, 0, 0)
+
+    async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
+        """Two at a time, or none."""
+        del limit_bytes
+        await trio.lowlevel.checkpoint()
+        if self.busy:
+            self.busy = False
+            raise ServerBusyError("busy")
+        return () if first <= self.compacted else tuple(self.entries[first - 1 : first - 1 + min(2, limit_entries)])
+
+    async def news(self) -> None:
+        """It has grown."""
+        await self._news.wait()
+
+
+async def told_while(
+    story: Callable[[GrowingLog], None], log: GrowingLog, wait_s: float
+) -> list[tuple[int, list[bytes]]]:
+    """What subscribers were told of the log: the last index and the entries of each message."""
+    told: list[tuple[int, list[bytes]]] = []
+
+    def send(frames: object) -> bool:
+        found = decode_broadcast(cast("list[bytes]", frames), DEFAULT_LIMITS)
+        assert (found.ident, found.term) == (b"x", 3)
+        told.append((found.last_applied, [each.data[12:] for each in found.entries]))
+        return True
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broadcast_log, cast("FollowedLog", log), b"x", send)
+        await wait_all_tasks_blocked()
+        story(log)
+        await trio.sleep(wait_s)
+        nursery.cancel_scope.cancel()
+    return told
+
+
+async def test_entries_are_told_in_order_from_the_start_of_the_broadcast_on(autojump_clock: MockClock) -> None:
+    log = GrowingLog()
+    log.grow(b"before")
+    log.busy = True
+    told = await told_while(lambda log: log.grow(b"1", b"2", b"3"), log, 0.1)
+    assert told == [(3, [b"1", b"2"]), (4, [b"3"])]
+
+
+async def test_a_silent_log_is_told_twice_a_second_and_one_without_a_leader_never(autojump_clock: MockClock) -> None:
+    log = GrowingLog()
+    assert await told_while(lambda _: None, log, 2.1 * HEARTBEAT_S) == [(0, [])] * 2
+    log.leads = False
+    assert await told_while(lambda _: None, log, 2.1 * HEARTBEAT_S) == []
+
+
+async def test_what_was_compacted_before_it_was_told_is_a_gap(autojump_clock: MockClock) -> None:
+    def install(log: GrowingLog) -> None:
+        log.compacted = 2
+        log.grow(b"1", b"2")
+
+    assert await told_while(install, GrowingLog(), 0.1) == [(2, [])]
+
+
+async def test_clients_connect_to_a_bound_endpoint_once_it_serves() -> None:
+    log = GrowingLog()
+    with trio.fail_after(10), bound_endpoint(EndpointAddress(f"tcp://{LOOPBACK}:0", b"x")) as endpoint:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(endpoint.serve, log)
+            async with connect([endpoint.url], "x") as client:
+                assert (await client.log_info(endpoint.url)).term == 3
+            assert endpoint.counts["messages received"] >= 1
+            assert endpoint.under_way == 0
+            nursery.cancel_scope.cancel()
