@@ -118,6 +118,29 @@ def test_an_update_is_answered_now_and_when_it_is_committed() -> None:
     assert stage.endpoint.under_way == 0
 
 
+async def test_an_update_that_is_committed_soon_is_answered_once(autojump_clock: trio.testing.MockClock) -> None:
+    """Others are accepted after the time of the option, and repeats at once: a client must not wait in vain."""
+    del autojump_clock
+    log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
+    late = UpdateRequest(b"late-request", b"", b"data")
+    async with serving(log, EndpointOptions(accepted_after_ms=100)) as stage:
+        for request in (UPDATE, late):
+            stage.ask(request)
+        log.updates[0].answer(UpdateCommitted(REQUEST_ID, 8))
+        assert stage.replies() == [UpdateCommitted(REQUEST_ID, 8)]
+        await trio.sleep(0.099)
+        assert stage.replies() == []
+        await trio.sleep(0.002)
+        assert stage.replies() == [UpdateAccepted(late.request_id)]
+        log.updates[1].answer(UpdateCommitted(late.request_id, 9))
+        stage.replies()
+        for _ in range(2):
+            stage.ask(UPDATE)
+        assert stage.replies() == [UpdateAccepted(REQUEST_ID)]
+        log.updates[-1].answer(UpdateCommitted(REQUEST_ID, 8))
+        assert stage.replies() == [UpdateCommitted(REQUEST_ID, 8)]
+
+
 @pytest.mark.parametrize("final", [UpdateRedirect(REQUEST_ID, None), UpdateExpired(REQUEST_ID)])
 def test_an_update_that_is_refused_at_once_leaves_nothing(final: UpdateReply) -> None:
     stage = Stage(FakeLog(first_update_answer=lambda _: final))

@@ -16,7 +16,7 @@ with the final answer; if the client has gone, ROUTER drops the answer. So many 
 client. A request beyond that is ignored, and its client repeats it.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,7 @@ from typing import Generic, TypeVar, assert_never
 
 import trio
 
+from consensus.core.model import Milliseconds
 from consensus.protocols.zmq_raft.node.entry_streams import EntryStreams, StreamOptions
 from consensus.protocols.zmq_raft.node.served_log import ServedLog
 from consensus.protocols.zmq_raft.wire.codec import decode_request, encode_reply
@@ -66,6 +67,9 @@ class EndpointOptions:
     unanswered: int = 8_192
     """Updates without a final answer; as many changes of the members beside them."""
     unanswered_of_client: int = 1_024
+    accepted_after_ms: Milliseconds = 0
+    """An update that is committed sooner is answered once. "Accepted" keeps its client from repeating it after 500 ms,
+    and costs as much as the answer: of 64 updates under way nearly all are committed within 50 ms. 0: at once."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +78,8 @@ class _Asked:
 
     identity: bytes
     answered: bool = False
+    held: bool = False
+    """It was accepted, and its client has not been told so yet."""
 
 
 class _Unanswered(Generic[A]):
@@ -84,6 +90,8 @@ class _Unanswered(Generic[A]):
         self._send: Callable[[bytes, A], object] = send
         self._asked: dict[RequestId, _Asked] = {}
         self._of_client: Counter[bytes] = Counter()
+        self._held: deque[tuple[float, RequestId, _Asked, A]] = deque()
+        self._any_held = trio.Event()
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -105,11 +113,29 @@ class _Unanswered(Generic[A]):
             self._forget(request_id)
         return True
 
+    async def run(self) -> None:
+        """Tell clients that their updates are accepted, when these are not committed soon."""
+        while True:
+            await self._any_held.wait()
+            due_s, request_id, asked, reply = self._held.popleft()
+            await trio.sleep_until(due_s)
+            if self._asked.get(request_id) is asked and asked.held:
+                asked.held = False
+                self._send(asked.identity, reply)
+            if not self._held:
+                self._any_held = trio.Event()
+
     def _answer(self, request_id: RequestId, reply: A) -> None:
         asked = self._asked.get(request_id)
         if asked is None:
             return
-        asked.answered = True
+        is_first, asked.answered = not asked.answered, True
+        if isinstance(reply, UpdateAccepted) and is_first and self._options.accepted_after_ms:
+            asked.held = True
+            self._held.append((trio.current_time() + self._options.accepted_after_ms / 1000, request_id, asked, reply))
+            self._any_held.set()
+            return
+        asked.held = False
         if not isinstance(reply, UpdateAccepted | ChangeAccepted):
             self._forget(request_id)
         self._send(asked.identity, reply)
@@ -154,8 +180,14 @@ class ClientEndpoint:
         return len(self._updates) + len(self._changes) + self._streams.count
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Send entries to those that ask for them, until cancelled. Everything else is answered also without it."""
-        await self._streams.run(task_status=task_status)
+        """Send entries to those that ask for them, until cancelled. Everything else is answered also without it.
+
+        With `accepted_after_ms`, it also tells clients that their updates are accepted.
+        """
+        async with trio.open_nursery() as nursery:
+            if self._options.accepted_after_ms:
+                nursery.start_soon(self._updates.run)
+            await self._streams.run(task_status=task_status)
 
     def receive(self, identity: bytes, frames: list[bytes], user: str | None = None) -> None:
         """Take one message of a client, without its identity frame.

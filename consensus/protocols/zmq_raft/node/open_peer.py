@@ -31,7 +31,7 @@ from consensus.core.features import ZMQ_RAFT
 from consensus.core.model import Configuration, Milliseconds
 from consensus.core.options import Options
 from consensus.protocols.zmq_raft.node.broadcast import BroadcastStateMachine
-from consensus.protocols.zmq_raft.node.client_endpoint import ClientEndpoint
+from consensus.protocols.zmq_raft.node.client_endpoint import ClientEndpoint, EndpointOptions
 from consensus.protocols.zmq_raft.node.compaction import (
     Compacted,
     Compaction,
@@ -63,6 +63,7 @@ MESSAGE_BYTES: Final = 64 * 1024
 NOTE_FILE: Final = "peer.json"
 _NEVER: Final = 2**62
 _READS: Final = 64
+_ACCEPTED_AFTER_MS: Final = 100
 _BROADCAST_QUEUE: Final = 256
 """Messages of at most 64 KiB, or one entry, for each subscriber."""
 _SHORTEST_ELECTION_MS: Final = 50
@@ -219,7 +220,8 @@ async def _serve(
         nursery.start_soon(members.find, options.ident)
         url = None if broadcast is None else broadcast.url
         log = ReplicatedLog(server, machine, unix_ms, url, options.log)
-        endpoint = ClientEndpoint(log, options.ident, transport.reply)
+        endpoint_options = EndpointOptions(wire=options.limits, accepted_after_ms=_ACCEPTED_AFTER_MS)
+        endpoint = ClientEndpoint(log, options.ident, transport.reply, options=endpoint_options)
         telling = None
         if broadcast is not None:
             telling = BroadcastStateMachine(broadcast.socket.send, options.ident, machine, server.role)
