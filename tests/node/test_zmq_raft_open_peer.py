@@ -1,6 +1,7 @@
 """Whole peers on real sockets: founded, joined, replaced one by one, stopped and started, read by our own client."""
 
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -11,9 +12,13 @@ import trio
 
 from consensus.core.effects import Role
 from consensus.protocols import zmq_raft
+from consensus.protocols.zmq_raft.node import open_peer as open_peer_module
+from consensus.protocols.zmq_raft.node.compaction import CommandCompactor, Compacted, CompactionOptions, Compactor
 from consensus.protocols.zmq_raft.node.open_peer import PeerError, PeerNotice, PeerOptions, ZmqRaftPeer, open_peer
 from consensus.protocols.zmq_raft.wire.messages import Peer
+from consensus.protocols.zmq_raft.wire.request_ids import make_request_id
 from consensus.storage.disk import StorageError
+from tests.node.zmq_raft_group import until
 
 IDENT = b"cluster"
 WAIT_S = 20
@@ -40,6 +45,7 @@ class Cluster:
     running: dict[str, ZmqRaftPeer] = field(default_factory=dict)
     ends: dict[str, tuple[trio.CancelScope, trio.Event]] = field(default_factory=dict)
     notices: list[PeerNotice] = field(default_factory=list)
+    compactor: Compactor | None = None
 
     def options(self, peer: Peer) -> PeerOptions:
         """Those of a peer that knows the founders."""
@@ -50,6 +56,8 @@ class Cluster:
             self.path / peer.peer_id,
             bind_url=peer.url,
             broadcast_url="tcp://127.0.0.1:*",
+            compactor=self.compactor,
+            compaction=CompactionOptions(log_bytes=1000, min_entries=50, check_s=0.02),
         )
 
     async def start(self, *peers: Peer) -> None:
@@ -163,6 +171,37 @@ async def test_a_peer_alone_leads_and_remembers_after_a_restart(tmp_path: Path) 
             assert await client.update(b"x", request_id) == index
             assert await client.broadcast_url() == cluster.running["1"].broadcast_url
             assert (await client.log_info()).prune_index == index - 1
+
+
+async def test_a_joining_peer_gets_the_snapshot_that_a_program_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a log that was compacted by `cat`, when a peer joins, then its snapshot and its entries are the same."""
+    ahead_ms = [-9 * 3600 * 1000]
+    monkeypatch.setattr(open_peer_module, "unix_ms", lambda: int(time.time() * 1000) + ahead_ms[0])
+    async with cluster_of(tmp_path, 1) as cluster:
+        (first,), (_, joining) = cluster.founders, free_peers(2)
+        await cluster.stop(first)
+        cluster.compactor = CommandCompactor(["cat"])
+        await cluster.start(first)
+        async with zmq_raft.connect([first.url], IDENT) as client:
+            made_s = int(time.time()) - 9 * 3600
+            for number in range(50):
+                await client.update(b"%d" % number * 1000, make_request_id(made_s, b"mac", 1, number))
+            ahead_ms[0] = 0
+            await until(lambda: any(isinstance(notice, Compacted) for notice in cluster.notices))
+            await client.update(b"behind")
+            await cluster.start(joining)
+            index = await client.change_config([first, joining])
+            logs = [peer.log for peer in cluster.running.values()]
+            await until(lambda: logs[1].describe().last_applied >= index)
+            snapshots = [await log.read_snapshot(0, 1 << 20) for log in logs]
+            assert snapshots[0] == snapshots[1] is not None
+            assert await logs[1].read(51, 10, 1 << 20) == await logs[0].read(51, 10, 1 << 20)
+            assert logs[1].describe().first_index == 51
+            items = await read_all(client)
+            assert isinstance(items[0], zmq_raft.SnapshotPart)
+            assert next(item.data for item in items if isinstance(item, zmq_raft.LogEntry)) == b"behind"
 
 
 async def test_a_peer_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
