@@ -188,6 +188,13 @@ def test_an_update_that_fails_ends_the_command_with_the_reason(
     assert cluster.updates == [b"one", b"expired"]
 
 
+def test_a_line_that_is_no_update_ends_the_command(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
+    result = zmq_raft("update", text="one\n" + "x" * (10 * 1024 * 1024 + 100) + "\nthree\n")
+    assert result.exit_code == 1
+    assert "an update has 1 to 10485760 bytes" in result.stderr
+    assert cluster.updates == [b"one"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -297,7 +297,11 @@ async def _updates(given: tuple[str, ...]) -> AsyncGenerator[bytes, None]:
     """What was given, or the lines of stdin; a thread waits for them, so that answers are read meanwhile."""
     for each in given:
         yield each.encode(errors="surrogateescape")
-    while not given and (line := await trio.to_thread.run_sync(sys.stdin.buffer.readline, abandon_on_cancel=True)):
+    # A longer line is refused by its first part.
+    most = protocol.DEFAULT_LIMITS.max_entry_data_bytes + len(b"\r\n") + 1
+    while not given and (
+        line := await trio.to_thread.run_sync(sys.stdin.buffer.readline, most, abandon_on_cancel=True)
+    ):
         if text := line.rstrip(b"\r\n"):
             yield text
 

@@ -15,6 +15,9 @@ on broadcasts being complete: they only tell early, and each gap is closed by Re
 Broadcasts wait here while the consumer is slow or a gap is being closed, within the bounds of `ClientOptions`; what has
 no room is dropped, and shows as a gap. Broadcasts without entries, of which a leader sends two each second, take one
 place together. Where broadcasts do not come through at all, what is new is fetched once a second.
+
+A leader that was deposed and cannot know it broadcasts on, and what it lacks does not show. So the subscription follows
+the client: once any request of the same client has found another leader, that one is listened to.
 """
 
 from collections import deque
