@@ -1,21 +1,25 @@
 """docs/how-to/read-the-log-from-node-js.md does what it says: its ten lines run against a node, and so do ours."""
 
+import os
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from pathlib import Path
+from threading import Timer
 
 import pytest
 import trio
 
 from bridge.api.log import EntryKind
 from bridge.api.view import RaftRole
+from bridge.node.security.key_files import load_curve_key
+from bridge.wire.keys.curve_key import to_z85
 from consensus.protocols import zmq_raft
 from consensus.protocols.zmq_raft import LogEntry, LogEntryKind
 from tests.end_to_end.farm import START_BOUND_S, Node
-from tests.end_to_end.test_zmq_endpoint import BOUND_S, IDENT, lone_farm
+from tests.end_to_end.test_zmq_endpoint import BOUND_S, IDENT, READER, lone_farm
 
 pytestmark = pytest.mark.processes
 
@@ -38,11 +42,16 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, s
         yield node, url
 
 
+def programs(language: str) -> list[str]:
+    """The programs in the document."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
 def ten_lines() -> str:
-    """The program in the document."""
-    (program,) = re.findall(r"^```js\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert len(program.splitlines()) == 10
-    return str(program)
+    """The first of them."""
+    (found,) = programs("js")
+    return found
 
 
 def shown(node: Node) -> dict[int, str]:
@@ -70,30 +79,67 @@ def test_our_client_reads_what_the_control_endpoint_shows(endpoint: tuple[Node, 
     assert trio.run(read).items() >= told.items()
 
 
-@pytest.mark.interop
-def test_the_ten_lines_print_what_the_control_endpoint_shows(endpoint: tuple[Node, str], tmp_path: Path) -> None:
-    program = tmp_path / "log.js"
+@contextmanager
+def node_js(directory: Path, text: str, url: str, keys: dict[str, str] | None = None) -> Iterator[Iterator[str]]:
+    """What a program prints, line by line, for a bounded time."""
     if shutil.which("node") is None or not (PACKAGE / "node_modules" / "zmq-raft").is_dir():
         pytest.skip("needs Node and the package: make interop-zmq")
-    program.write_text(ten_lines())
-    (tmp_path / "node_modules").symlink_to(PACKAGE / "node_modules")
+    file = directory / "log.js"
+    file.write_text(text)
+    (directory / "node_modules").symlink_to(PACKAGE / "node_modules")
+    command = ["node", file, url, IDENT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(keys or {})}) as reader:
+        assert reader.stdout is not None
+        # A program that prints nothing would be waited for without end.
+        bound = Timer(BOUND_S, reader.kill)
+        bound.start()
+        try:
+            yield iter(reader.stdout)
+        finally:
+            bound.cancel()
+            reader.kill()
+
+
+@pytest.mark.interop
+def test_the_ten_lines_print_what_the_control_endpoint_shows(endpoint: tuple[Node, str], tmp_path: Path) -> None:
     node, url = endpoint
     told = shown(node)
-    last = max(told)
-    with subprocess.Popen(["node", program, url, IDENT], stdout=subprocess.PIPE, text=True) as reader:  # noqa: S607
-        assert reader.stdout is not None
-        try:
-            found: dict[int, str] = {}
+    with node_js(tmp_path, ten_lines(), url) as lines:
+        found: dict[int, str] = {}
+        node.submit({"note": "while it follows"})
+        for line in lines:
+            index, _, value = line.rstrip("\n").partition(" ")
+            found[int(index)] = value
+            if "while it follows" in value:
+                break
+    assert {index: value for index, value in found.items() if index <= max(told)} == told
+
+
+@pytest.mark.interop
+def test_with_the_keys_of_the_document_a_listed_client_follows(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"reader {to_z85(READER.public)}\n")
+    keys.chmod(0o600)
+    farm, url, _ = lone_farm(tmp_path, f'keys = "{keys}"\n')
+    options = "{ secret: ident, lastIndex: 0"
+    assert options in ten_lines()
+    before, behind = programs("javascript")
+    text = before + ten_lines().replace(options, f"{options}, sockopts") + behind
+    with farm:
+        (node,) = farm.nodes
+        node.start()
+        farm.wait_until(lambda: node.view().raft.role is RaftRole.LEADER, START_BOUND_S, "it leads")
+        shown_keys = {
+            "NODE_PUBLIC_KEY": to_z85(load_curve_key(node.directory / "zmq.key").public),
+            "PUBLIC_KEY": to_z85(READER.public),
+            "SECRET_KEY": to_z85(READER.secret),
+        }
+        with node_js(tmp_path, text, url, shown_keys) as lines:
+            next(lines)
             node.submit({"note": "while it follows"})
-            for line in reader.stdout:
-                index, _, value = line.rstrip("\n").partition(" ")
-                found[int(index)] = value
-                if "while it follows" in value:
-                    break
-        finally:
-            reader.kill()
-    assert {index: value for index, value in found.items() if index <= last} == told
+            assert any("while it follows" in line for line in lines)
 
 
 def test_the_document_has_a_program_of_ten_lines() -> None:
+    assert len(ten_lines().splitlines()) == 10
     assert 'require("zmq-raft")' in ten_lines()

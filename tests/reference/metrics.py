@@ -70,6 +70,8 @@ def _counters() -> Iterator[tuple[list[str], str]]:
     yield _keys(view_builder, "counters", "raft_", of="FarmInputs"), "work of the Raft server and its disk"
     yield ["raft_dropped_…", "raft_ignored_…"], "what the Raft server did not take, by reason in words"
     yield _keys(view_builder, "counters", "", of="ViewInputs"), "what other nodes told and this node could not use"
+    text = "with `[zmq]`: messages of the ØMQ endpoint, updates by their end, and what it dropped, by reason in words"
+    yield ["zmq_messages_received", "zmq_messages_sent", "zmq_updates_…", "zmq_…"], text
 
 
 def _values(prefix: str, *kinds: type[Enum]) -> list[str]:
