@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME …]`: measure this machine and a real farm on it, in one run, and print a plain table.
 
     machine ─▶ throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start
-            ─▶ storage ─▶ ØMQ sockets ─▶ consensus beside others ─▶ gossip
+            ─▶ storage ─▶ ØMQ sockets, endpoint ─▶ consensus beside others ─▶ gossip
 
 Names choose parts; without any, all run. Figures that are bad are printed like the others.
 """
@@ -31,6 +31,7 @@ NAMES = (
     "cold-start",
     "storage",
     "zmq-sockets",
+    "zmq-endpoint",
     *consensus.PARTS,
     *gossip.PARTS,
 )
@@ -175,14 +176,17 @@ async def _alone(
         tell(await trio.to_thread.run_sync(cold_start.measure, directory, COLD_STARTS))
     if "storage" in names:
         tell(await trio.to_thread.run_sync(storage.measure, directory / "storage", runs, seconds / 6))
-    if "zmq-sockets" in names:
+    if {"zmq-sockets", "zmq-endpoint"} & set(names):
         # The base install has no pyzmq, and the other parts do not need it.
         try:
-            from benchmarks import zmq_sockets  # noqa: PLC0415
+            from benchmarks import zmq_endpoint, zmq_sockets  # noqa: PLC0415
         except ImportError:
-            print("zmq-sockets                   left out: the extra `zmq` is not installed", flush=True)
-        else:
+            print("zmq-sockets, zmq-endpoint     left out: the extra `zmq` is not installed", flush=True)
+            return
+        if "zmq-sockets" in names:
             tell(await zmq_sockets.measure(directory, runs))
+        if "zmq-endpoint" in names:
+            tell(await zmq_endpoint.measure(directory))
 
 
 async def _pipeline(names: list[str], directory: Path, runs: int, tell: Callable[[list[Figure]], None]) -> None:

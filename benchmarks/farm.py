@@ -69,6 +69,13 @@ class Server:
                 start_new_session=True,
             )
 
+    @property
+    def pid(self) -> int:
+        """Of its process; raises `BenchmarkError` if it has none."""
+        if self.process is None:
+            raise BenchmarkError(f"{self.node.name} ended; see {self.node.log_file}")
+        return self.process.pid
+
     def kill(self) -> None:
         """SIGKILL, and wait until the process is gone."""
         if self.process is not None:
@@ -220,12 +227,17 @@ class Farm:
 
 
 @asynccontextmanager
-async def running_farm(directory: Path, timing: Timing, gossip_capacity: int | None = None) -> AsyncIterator[Farm]:
+async def running_farm(
+    directory: Path, timing: Timing, gossip_capacity: int | None = None, first_server: str = ""
+) -> AsyncIterator[Farm]:
     """A founded farm in `directory` with the consensus timing that is asked for; its processes end with the block.
 
-    With a `gossip_capacity` its first server may have so many peers, and all gossip with LAN timing.
+    With a `gossip_capacity` its first server may have so many peers, and all gossip with LAN timing. `first_server`:
+    more tables of settings for the first server.
     """
     files = _prepare(directory, timing)
+    with files.nodes[0].configuration_file.open("a", encoding="utf-8") as file:
+        file.write(first_server)
     if gossip_capacity is not None:
         for number, node in enumerate(files.nodes):
             capacity = f"\ncapacity = {gossip_capacity}" if number == 0 else ""

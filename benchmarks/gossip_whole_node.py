@@ -77,9 +77,7 @@ async def memory(directory: Path) -> list[Figure]:
 
 
 def _sizes(server: Server) -> dict[str, float]:
-    if server.process is None:
-        raise BenchmarkError(f"{server.node.name} ended; see {server.node.log_file}")
-    return sizes_mb(Path(f"/proc/{server.process.pid}/smaps_rollup").read_text(encoding="ascii"))
+    return sizes_mb(Path(f"/proc/{server.pid}/smaps_rollup").read_text(encoding="ascii"))
 
 
 def sizes_mb(rollup: str) -> dict[str, float]:

@@ -87,7 +87,7 @@ def node_js(directory: Path, text: str, url: str, keys: dict[str, str] | None = 
     file = directory / "log.js"
     file.write_text(text)
     (directory / "node_modules").symlink_to(PACKAGE / "node_modules")
-    command = ["node", file, url, IDENT]
+    command = ["node", str(file), url, IDENT]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(keys or {})}) as reader:
         assert reader.stdout is not None
         # A program that prints nothing would be waited for without end.

@@ -1,0 +1,78 @@
+"""What the endpoint for ØMQ Raft clients costs a node: the memory of a farm's nodes, one of them with `[zmq]`.
+
+    node 1, with [zmq] ◀── 20 clients, each of which reads the whole log 20 times     memory before and after
+    nodes 2 and 3, without                                                            memory at the same moments
+
+All three run in one farm and have applied the same log, so they differ by the endpoint alone, and by who leads.
+"""
+
+import socket
+from contextlib import aclosing
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from benchmarks.farm import Server, running_farm
+from benchmarks.figures import Figure
+from benchmarks.gossip_whole_node import sizes_mb
+from bridge.node.local.farm_files import LOOPBACK
+from bridge.node.settings.choices import Timing
+from consensus.protocols.zmq_raft import connect
+
+GROUP: Final = "memory of a node with an endpoint for ØMQ Raft clients, beside nodes without"
+SETTLED_S: Final = 5.0
+CLIENTS: Final = 20
+READS: Final = 20
+GOAL_MB: Final = 8
+_IDENT: Final = "benchmark"
+
+
+async def measure(directory: Path) -> list[Figure]:
+    """Resident and private memory, idle and after clients have read."""
+    url, broadcast = f"tcp://{LOOPBACK}:{_free_port()}", f"tcp://{LOOPBACK}:{_free_port()}"
+    settings = f'[zmq]\nlisten = "{url}"\nbroadcast = "{broadcast}"\nident = "{_IDENT}"\n'
+    async with running_farm(directory / "zmq-endpoint", Timing.LAN, first_server=settings) as farm:
+        await trio.sleep(SETTLED_S)
+        found = _figures("idle", farm.servers)
+        async with trio.open_nursery() as nursery:
+            for _ in range(CLIENTS):
+                nursery.start_soon(_read, url)
+        return found + _figures(f"after {CLIENTS} clients have read", farm.servers)
+
+
+async def _read(url: str) -> None:
+    async with connect([url], _IDENT) as client:
+        for _ in range(READS):
+            async with aclosing(client.entries(0)) as entries:
+                async for _ in entries:
+                    pass
+
+
+def _figures(moment: str, servers: list[Server]) -> list[Figure]:
+    endpoint, *others = [_sizes(server) for server in servers]
+    return [
+        figure
+        for kind, size in endpoint.items()
+        for figure in (
+            Figure(GROUP, f"{moment}: {kind}, with", "MB", (size,)),
+            Figure(GROUP, f"{moment}: {kind}, without", "MB", tuple(each[kind] for each in others)),
+            Figure(
+                GROUP,
+                f"{moment}: {kind}, more",
+                "MB",
+                tuple(size - each[kind] for each in others),
+                f"goal: at most {GOAL_MB} MB" if kind == "resident" else "",
+            ),
+        )
+    ]
+
+
+def _sizes(server: Server) -> dict[str, float]:
+    return sizes_mb(Path(f"/proc/{server.pid}/smaps_rollup").read_text(encoding="ascii"))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
