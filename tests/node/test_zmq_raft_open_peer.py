@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -17,6 +18,8 @@ from consensus.protocols.zmq_raft.node.compaction import CommandCompactor, Compa
 from consensus.protocols.zmq_raft.node.open_peer import PeerError, PeerNotice, PeerOptions, ZmqRaftPeer, open_peer
 from consensus.protocols.zmq_raft.wire.messages import Peer
 from consensus.protocols.zmq_raft.wire.request_ids import make_request_id
+from consensus.server.opening import open_server
+from consensus.server.server import ConsensusServer
 from consensus.storage.disk import StorageError
 from tests.node.zmq_raft_group import until
 
@@ -202,6 +205,29 @@ async def test_a_joining_peer_gets_the_snapshot_that_a_program_made(
             items = await read_all(client)
             assert isinstance(items[0], zmq_raft.SnapshotPart)
             assert next(item.data for item in items if isinstance(item, zmq_raft.LogEntry)) == b"behind"
+
+
+async def test_what_a_client_asks_while_a_peer_starts_is_answered_when_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The port is open before the log is read, and a client need not ask twice."""
+    opening = open_server
+
+    @asynccontextmanager
+    async def slowly(*arguments: Any, **options: Any) -> AsyncIterator[ConsensusServer]:
+        async with opening(*arguments, **options) as server:
+            await trio.sleep(0.3)
+            yield server
+
+    monkeypatch.setattr(open_peer_module, "open_server", slowly)
+    with trio.fail_after(WAIT_S):
+        async with trio.open_nursery() as nursery:
+            cluster = Cluster(tmp_path, nursery, free_peers(1))
+            (peer,) = cluster.founders
+            nursery.start_soon(cluster.start, peer)
+            async with zmq_raft.connect([peer.url], IDENT) as client:
+                assert (await client.log_info(peer.url)).first_index == 1
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_peer_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:

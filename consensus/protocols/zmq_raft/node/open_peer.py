@@ -15,10 +15,10 @@ less replaces a leader that is only slow.
 """
 
 import errno
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from time import time
 from typing import Final, Protocol
@@ -64,6 +64,7 @@ NOTE_FILE: Final = "peer.json"
 _NEVER: Final = 2**62
 _READS: Final = 64
 _ACCEPTED_AFTER_MS: Final = 100
+_EARLY_MESSAGES: Final = 1000
 _BROADCAST_QUEUE: Final = 256
 """Messages of at most 64 KiB, or one entry, for each subscriber."""
 _SHORTEST_ELECTION_MS: Final = 50
@@ -147,6 +148,26 @@ class _Started:
     role_listeners: tuple[_RoleListener, ...]
 
 
+class _Early:
+    """Messages of clients that come before the server is open: they wait for it, up to a bound."""
+
+    def __init__(self, started: Sequence[_Started]) -> None:
+        self._started = started
+        self._waiting: deque[tuple[bytes, list[bytes]]] = deque(maxlen=_EARLY_MESSAGES)
+
+    def take(self, identity: bytes, frames: list[bytes]) -> None:
+        """One message; it goes on at once, if the server is open."""
+        if self._started:
+            self._started[0].endpoint.receive(identity, frames)
+        else:
+            self._waiting.append((identity, frames))
+
+    def release(self) -> None:
+        """The server is open."""
+        while self._waiting:
+            self.take(*self._waiting.popleft())
+
+
 def _ignore(_notice: PeerNotice) -> None:
     """Report nothing."""
 
@@ -168,6 +189,7 @@ async def open_peer(
     bind_url = _checked(options)
     _claim_directory(options)
     founders, started = configuration_of(options.peers), list[_Started]()
+    early = _Early(started)
     with zmq_context() as context:
         try:
             transport = PeerTransport(
@@ -175,7 +197,7 @@ async def open_peer(
                 options.peer_id,
                 options.ident,
                 bind_url,
-                partial(_take, started),
+                early.take,
                 configuration=lambda: started[0].server.describe().raft.configuration if started else founders,
                 snapshot=lambda: started[0].server.describe().raft.snapshot if started else None,
                 limits=options.limits,
@@ -187,6 +209,7 @@ async def open_peer(
                 advice = "That address is none of this machine's: tell the peer where to bind instead"
             raise PeerError(f"{error.strerror}. {advice}") from error
         async with _serve(options, transport, broadcast, founders, started, observe) as peer:
+            early.release()
             yield peer
 
 
@@ -238,12 +261,6 @@ async def _serve(
             await nursery.start(compaction.run)
         yield ZmqRaftPeer(server, log, transport.bound_url, url, transport, endpoint)
         nursery.cancel_scope.cancel()
-
-
-def _take(started: Sequence[_Started], identity: bytes, frames: list[bytes]) -> None:
-    """A client's message. Before the server is open it is dropped; the client sends it again."""
-    for each in started:
-        each.endpoint.receive(identity, frames)
 
 
 @dataclass(frozen=True, slots=True)
