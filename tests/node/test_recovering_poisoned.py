@@ -14,11 +14,12 @@ from bridge.core.farm.state_machine import Farm
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.records import Clock, Level, Publication, Report
 from bridge.core.state.farm_state import MasterState
+from bridge.core.state.reqids import AHEAD_S, Reqids, ReqidStatus, Update
 from bridge.node.events.event_log import clock_ms
 from bridge.node.offline.state_reading import FarmOnDisk, read_directory
 from bridge.node.raft.replica import RAFT_DIRECTORY
 from bridge.wire.keys.backup import encode_backup
-from bridge.wire.log.snapshot import FarmSnapshot, encode_farm
+from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_farm
 from consensus.core.effects import Persist
 from consensus.core.model import MAX_NUMBER, Entry, HardState, LogId
 from consensus.storage.directory import open_directory
@@ -127,6 +128,20 @@ def test_a_log_time_of_years_to_come_begins_anew(tmp_path: Path) -> None:
     assert [each.publication.published_s for each in after.farm.masters.values() if each.publication] == [
         LAST.published_s
     ]
+
+
+def test_after_log_time_began_anew_no_update_of_before_is_applied_again(tmp_path: Path) -> None:
+    backup = backup_of_2106(tmp_path)
+    assert called(backup, "--state-dir", str(tmp_path / "new"), "--reset", "time", "--yes")[0] == 0
+    after = made(tmp_path / "new")
+    reqids = Reqids.load(decode_farm_at_once([after.image]).reqids)
+    log_time_ms = after.farm.log_time_ms
+    for second in (log_time_ms // 1000, log_time_ms // 1000 + AHEAD_S):
+        update = Update(second.to_bytes(4) + bytes(8), proven=True)
+        assert reqids.judge(update, log_time_ms) is ReqidStatus.EXPIRED
+    later_ms = log_time_ms + 60_000
+    later = (later_ms // 1000 + AHEAD_S).to_bytes(4) + bytes(8)
+    assert reqids.judge(Update(later, proven=True), later_ms) is ReqidStatus.NEW
 
 
 def test_a_second_of_years_to_come_is_forgotten_and_the_command_says_until_when_routers_mind(tmp_path: Path) -> None:
