@@ -110,6 +110,12 @@ class Relay:
         self._member = member
         self._recording = recording
         self._connections = 0
+        self._open: set[trio.CancelScope] = set()
+
+    def cut(self) -> None:
+        """End every connection; new ones are served."""
+        for scope in list(self._open):
+            scope.cancel()
 
     async def run(self) -> None:
         """Listen at the member's URL and pass on what comes."""
@@ -121,11 +127,15 @@ class Relay:
         self._connections += 1
         number = self._connections
         async with near:
-            with suppress(OSError):
-                far = await trio.open_tcp_stream(LOOPBACK, int(self._member.bind.rpartition(":")[2]))
-                async with far, trio.open_nursery() as nursery:
-                    nursery.start_soon(self._pass_on, near, far, number, True, nursery.cancel_scope)  # noqa: FBT003
-                    nursery.start_soon(self._pass_on, far, near, number, False, nursery.cancel_scope)  # noqa: FBT003
+            with suppress(OSError), trio.CancelScope() as scope:
+                self._open.add(scope)
+                try:
+                    far = await trio.open_tcp_stream(LOOPBACK, int(self._member.bind.rpartition(":")[2]))
+                    async with far, trio.open_nursery() as nursery:
+                        nursery.start_soon(self._pass_on, near, far, number, True, scope)  # noqa: FBT003
+                        nursery.start_soon(self._pass_on, far, near, number, False, scope)  # noqa: FBT003
+                finally:
+                    self._open.discard(scope)
 
     async def _pass_on(
         self,
@@ -150,10 +160,16 @@ class Recorder:
 
     def __init__(self) -> None:
         self.messages: deque[Recorded] = deque(maxlen=KEPT)
+        self._relays: dict[str, Relay] = {}
 
     async def relay(self, member: Member) -> None:
         """Serve until it is cancelled."""
-        await Relay(member, self.messages).run()
+        relay = self._relays[member.peer_id] = Relay(member, self.messages)
+        await relay.run()
+
+    def cut(self, member: Member) -> None:
+        """End every connection to a member, which goes on running: new ones are served."""
+        self._relays[member.peer_id].cut()
 
     def cause_of(self, member: Member, last_words: str) -> Recorded | None:
         """The request that a server of the package ended by, if its last words tell of one."""
