@@ -1,6 +1,7 @@
 """A ØMQ Raft server's way to its peers, seen from the wire: a scripted core on one side, bare sockets on the other."""
 
 import json
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,7 +15,18 @@ import trio
 from consensus.core import messages as core
 from consensus.core.entry_data import no_op_entry
 from consensus.core.features import Extensions
-from consensus.core.model import ORIGIN, Configuration, Entry, Index, LogId, NoOp, Server, ServerId, SnapshotDescription
+from consensus.core.model import (
+    ORIGIN,
+    Configuration,
+    Entry,
+    EntryKind,
+    Index,
+    LogId,
+    NoOp,
+    Server,
+    ServerId,
+    SnapshotDescription,
+)
 from consensus.protocols.zmq_raft.node.peer_link import REMEMBERED_REQUESTS, PeerTimes
 from consensus.protocols.zmq_raft.node.peer_transport import PeerTransport
 from consensus.protocols.zmq_raft.node.sockets import SocketKind, ZmqContext, ZmqSocket, zmq_context
@@ -27,8 +39,8 @@ VECTORS: Final = json.loads((Path(__file__).parents[1] / "vectors" / "zmq-raft.j
 IDENT: Final = b"testcluster"
 ANY_PORT: Final = "tcp://127.0.0.1:*"
 PATIENCE_S: Final = 20
-QUICK: Final = PeerTimes(vote_ms=5, heartbeat_ms=5, entries_ms=5, unsent_ms=5, repeats=2_000, configuration_ms=5_000)
-AT_LEISURE: Final = replace(QUICK, vote_ms=60_000, heartbeat_ms=60_000, entries_ms=60_000)
+QUICK: Final = PeerTimes(vote_ms=5, heartbeat_ms=5, chunk_ms=5, unsent_ms=5, repeats=2_000, configuration_ms=5_000)
+AT_LEISURE: Final = replace(QUICK, vote_ms=60_000, heartbeat_ms=60_000, chunk_ms=60_000)
 OLD: Final = Configuration((Server("1", "tcp://127.0.0.1:1"),))
 HEARTBEAT: Final = wire.AppendEntriesRpc(7, IDENT, "2", 4, 6, 3, 5)
 CHUNK: Final = wire.InstallSnapshotRpc(8, IDENT, "2", 4, 6, 3, 0, 4, b"1234")
@@ -289,6 +301,23 @@ async def test_a_request_is_repeated_with_the_same_id_until_it_is_answered_and_d
         assert isinstance(second, wire.AppendEntriesRpc)
         assert second.message_id == 2
         assert stage.script.replies == [core.AppendReply(4, success=True, next_index=7, correlation=11)]
+
+
+async def test_an_append_with_entries_is_sent_once_and_its_answer_counts() -> None:
+    async with staged() as stage:
+        # Given: an append, as a follower of the package may have taken it before its connection broke
+        entry = Entry(4, EntryKind.COMMAND, bytes(11) + b"\x01update")
+        stage.transport.send("2", replace(heartbeat(11), entries=(entry,)))
+        identity, message_id, *_ = await stage.peer.take()
+        # Then: nothing is due, however long it stays without an answer
+        assert stage.transport._members[b"2"].link.due_s == math.inf
+        # When: the core sends a heartbeat, because the answer is overdue
+        stage.transport.send("2", heartbeat(12))
+        # Then: that is what comes next, and the late answer to the append is delivered
+        assert (await stage.peer.take())[1] == b"\x02" != message_id
+        stage.peer.send(identity, *encode_reply(wire.AppendEntriesResponse(1, 4, success=True)))
+        await stage.script.until(lambda: bool(stage.script.replies))
+        assert [reply.correlation for reply in stage.script.replies] == [11]
 
 
 async def test_a_newer_request_takes_the_place_of_the_older_whose_answer_still_counts() -> None:

@@ -8,6 +8,11 @@ message id, by which the peer knows a repetition and gives the same reply again.
 election begins anew or a follower is taken for lost, with other contents. That is another request with another id, and
 it takes the place of the first: the newer one is what the leader now wants to know.
 
+*An append with entries* is sent once. A follower of the package that has worked on it and committed its entries ends
+when the same append comes again by another connection: there it does not know the repetition, and refuses to go back
+behind its commit index. So the answer to a lost one is not waited for with repetitions. The core notices that it is
+overdue, and asks where the follower's log ends (`Features.probes_from_the_end`), which harms no server.
+
 *Answers* may still come for a request whose place was taken: a follower with a slow disk answers late and truthfully,
 and the core tells by the correlation whether it still wants to hear that. So the last few requests are remembered, each
 for one answer. What answers none of them is dropped and counted.
@@ -56,8 +61,8 @@ class PeerTimes:
 
     vote_ms: int = 50
     heartbeat_ms: int = 70
-    entries_ms: int = 140
-    """Also for the chunks of a snapshot."""
+    chunk_ms: int = 140
+    """For the chunks of a snapshot."""
     unsent_ms: int = 20
     """For a message that could not be sent, since there is no connection."""
     repeats: int = 20
@@ -148,14 +153,17 @@ class PeerLink:
         self._last_id = (self._last_id + 1) & MAX_MESSAGE_ID
         return self._last_id
 
-    def send(self, asked: core.Request, request: PeerRequest, frames: list[bytes], interval_ms: int) -> None:
-        """Send the frames of a request, whose id is from `next_id`, until it is answered or another one is sent."""
+    def send(self, asked: core.Request, request: PeerRequest, frames: list[bytes], interval_ms: int | None) -> None:
+        """Send the frames of a request, whose id is from `next_id`, until it is answered or another one is sent.
+
+        Without an interval it is sent once, as soon as there is a connection.
+        """
         if self._outstanding is not None:
             self._counters["requests that gave way to a newer one"] += 1
         self._remembered[request.message_id] = asked, type(request)
         if len(self._remembered) > REMEMBERED_REQUESTS:
             del self._remembered[next(iter(self._remembered))]
-        interval_s = interval_ms / 1000
+        interval_s = math.inf if interval_ms is None else interval_ms / 1000
         until_s = trio.current_time() + self._times.repeats * interval_s
         self._outstanding = _Outstanding(request.message_id, frames, interval_s, until_s)
         self._transmit(self._outstanding)

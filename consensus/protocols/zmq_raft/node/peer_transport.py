@@ -245,14 +245,17 @@ class PeerTransport:
             self._encoded = request.entries, frames
         return encode_request(replace(request, entries=())) + frames
 
-    def _interval_ms(self, request: PeerRequest) -> int:
+    def _interval_ms(self, request: PeerRequest) -> int | None:
+        """After how long without an answer a request is sent again; None: it is not."""
         match request:
             case RequestVoteRpc():
                 return self._times.vote_ms
             case AppendEntriesRpc(entries=()):
                 return self._times.heartbeat_ms
-            case AppendEntriesRpc() | InstallSnapshotRpc():
-                return self._times.entries_ms
+            case AppendEntriesRpc():
+                return None
+            case InstallSnapshotRpc():
+                return self._times.chunk_ms
             case _:
                 assert_never(request)
 
