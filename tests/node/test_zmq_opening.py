@@ -118,6 +118,16 @@ async def test_a_silent_log_is_told_twice_a_second_and_one_without_a_leader_neve
     assert await told_while(lambda _: None, log, 2.1 * HEARTBEAT_S) == []
 
 
+async def test_what_a_starting_server_replays_is_not_told(autojump_clock: MockClock) -> None:
+    def start(log: GrowingLog) -> None:
+        log.grow(b"1", b"2")
+        log.leads = True
+
+    log = GrowingLog()
+    log.leads = False
+    assert await told_while(start, log, 1.1 * HEARTBEAT_S) == [(2, [])]
+
+
 async def test_what_was_compacted_before_it_was_told_is_a_gap(autojump_clock: MockClock) -> None:
     def install(log: GrowingLog) -> None:
         log.compacted = 2

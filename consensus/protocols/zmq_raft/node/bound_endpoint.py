@@ -134,18 +134,24 @@ def bound_endpoint(address: EndpointAddress) -> Iterator[BoundEndpoint]:
 async def broadcast_log(
     log: FollowedLog, ident: bytes, send: Callable[[Sequence[bytes]], bool], heartbeat_s: float = HEARTBEAT_S
 ) -> None:
-    """Tell subscribers of what is applied from now on, until cancelled; nothing while the log knows no leader."""
-    sent = log.describe().last_applied
+    """Tell subscribers of what is applied from now on, until cancelled; nothing while the log knows no leader.
+
+    What is applied before the log knows a leader is not told: a server that starts replays its whole log.
+    """
+    sent: Index | None = None
     while True:
         now = log.describe()
-        if now.is_leader and now.last_applied > sent:
+        if not now.is_leader:
+            sent = None
+        elif sent is None:
+            sent = now.last_applied
+        elif now.last_applied > sent:
             sent = await _broadcast_next(log, ident, send, sent, now)
             continue
-        sent = now.last_applied
         with trio.move_on_after(heartbeat_s) as waited:
             await log.news()
         now = log.describe()
-        if waited.cancelled_caught and now.is_leader and now.last_applied <= sent:
+        if waited.cancelled_caught and now.is_leader and now.last_applied == sent:
             send(encode_broadcast(StateBroadcast(ident, now.term, sent)))
 
 
