@@ -20,7 +20,7 @@ from consensus.core.events import (
     SnapshotWanted,
 )
 from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, Features
-from consensus.core.messages import AppendEntries, InstallSnapshot
+from consensus.core.messages import AppendEntries, InstallSnapshot, SnapshotReply
 from consensus.core.model import EntryKind, LogId, SnapshotDescription
 from consensus.core.options import Options, lan
 from tests.spec.membership_bench import Group, joint, plain
@@ -286,3 +286,15 @@ def test_a_chunk_that_comes_from_the_disk_too_late_is_read_again_behind_the_hear
     assert bench.raft.deadline > bench.now
     bench.refused(TWO, heartbeat, hint=1)
     assert len(bench.all(ReadSnapshot)) == 1
+
+
+def test_a_late_answer_to_a_chunk_leaves_the_probe_under_way_which_is_answered_before_the_next_chunk() -> None:
+    bench, read = sends_snapshot()
+    bench.step(SnapshotRead(read.request_id, read.last, 0, b"ab", done=False))
+    (chunk,) = chunks(bench)
+    probe = follow_up(bench)
+    bench.receive(TWO, SnapshotReply(2, accepted=True, next_offset=2, installed=False, correlation=chunk.correlation))
+    assert not bench.all(ReadSnapshot)
+    bench.refused(TWO, probe, hint=1)
+    (read,) = bench.all(ReadSnapshot)
+    assert read.offset == 2

@@ -206,7 +206,7 @@ class Progress:
         if self.state is not ProgressState.SNAPSHOT:
             self.state = ProgressState.SNAPSHOT
             self.next = self.match + 1
-            self._expire_all()
+            self._expire_pipelined()
 
     def installed(self, last: Index, now: Milliseconds) -> None:
         """The follower holds everything up to `last` durably; find out what it lacks beyond."""
