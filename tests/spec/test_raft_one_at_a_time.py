@@ -24,7 +24,7 @@ from consensus.core.messages import AppendEntries, InstallSnapshot, SnapshotRepl
 from consensus.core.model import EntryKind, LogId, SnapshotDescription
 from consensus.core.options import Options, lan
 from tests.spec.membership_bench import Group, joint, plain
-from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group
+from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group, suffix
 
 COMMAND = b"123456789012x"
 
@@ -250,6 +250,23 @@ def test_entries_that_come_from_the_disk_too_late_are_read_again_behind_the_hear
     assert bench.raft.deadline > bench.now
     bench.refused(TWO, heartbeat, hint=1)
     assert len(bench.all(ReadEntries)) == 1
+
+
+def test_a_commit_index_is_told_with_the_entries_that_the_disk_reads() -> None:
+    """(A heartbeat for each would keep a follower that catches up from ever getting its entries.)."""
+    bench = leader_of(1, 1, 1, options=replace(lan(), tail_entries=1, commit_notice_ms=0))
+    (probe,), (waiting,) = bench.appends(TWO), bench.appends(THREE)
+    bench.refused(TWO, probe, hint=1)
+    (read,) = bench.all(ReadEntries)
+    bench.step(EntriesRead(read.request_id, 1, entries_of(1)))
+    bench.matched(TWO, bench.appends(TWO)[0])
+    (read,) = bench.all(ReadEntries)
+    bench.matched(THREE, waiting)
+    assert bench.about.commit_index == 4
+    assert not bench.appends(TWO)
+    bench.step(EntriesRead(read.request_id, 2, suffix(2, 1, 1)))
+    (append,) = bench.appends(TWO)
+    assert append.commit == 4
 
 
 def chunks(bench: Bench) -> list[InstallSnapshot]:

@@ -60,6 +60,7 @@ class AppendLeader:
             progress.commit_due_ms is not None
             and progress.state is ProgressState.REPLICATING
             and not progress.in_flight
+            and not self._is_kept_for_disk(progress)
         ):
             due_ms = min(due_ms, max(now, progress.commit_due_ms))
         waits_for_heartbeat = self._one_at_a_time and progress.in_flight
@@ -275,7 +276,8 @@ class AppendLeader:
         """Tell an idle follower before the next heartbeat; a busy one learns it with the next append."""
         replica = self._replica
         behind = progress.sent_commit < replica.applier.commit
-        if not behind or progress.in_flight or progress.state is not ProgressState.REPLICATING:
+        is_idle = not progress.in_flight and not self._is_kept_for_disk(progress)
+        if not behind or not is_idle or progress.state is not ProgressState.REPLICATING:
             return
         if progress.commit_due_ms is None:
             progress.commit_due_ms = replica.now + replica.options.commit_notice_ms
