@@ -109,11 +109,6 @@ class Features:
     """Whether a follower that did not answer is asked from the leader's end on, not from where its log last matched. It
     may have committed more than it could tell, and must never be sent an append that begins below that."""
 
-    @property
-    def asks_one_at_a_time(self) -> bool:
-        """Whether a leader that sends waits for an answer, or gives it up, before it asks the same follower again."""
-        return self.max_requests_in_flight == 1
-
     def kind_of(self, commands: Sequence[bytes], *, control: bool) -> EntryKind:
         """The kind of entry that a proposal becomes; raises `ValueError` if the protocol's log cannot have it."""
         if control:

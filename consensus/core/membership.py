@@ -281,12 +281,7 @@ class Reconfiguration:
         for gone in [peer for peer in self._followers if peer not in wanted]:
             del self._followers[gone]
         for server_id in sorted(wanted.difference(self._followers)):
-            self._followers[server_id] = Progress(
-                log.last_index + 1,
-                contact_ms=replica.now,
-                advanced_ms=replica.now,
-                one_at_a_time=replica.features.asks_one_at_a_time,
-            )
+            self._followers[server_id] = Progress(log.last_index + 1, contact_ms=replica.now, advanced_ms=replica.now)
         return True
 
     def has_committed_in_term(self) -> bool:

@@ -223,6 +223,27 @@ def test_a_late_success_leaves_the_probe_under_way_which_is_answered_before_the_
     assert append.entries[-1].data == COMMAND
 
 
+@pytest.mark.parametrize("is_success", [True, False])
+def test_an_older_answer_does_not_say_where_to_go_on(is_success: bool) -> None:  # noqa: FBT001 - a parameter
+    """What was asked since may have brought the follower further; a server of another make would cut that off."""
+    bench = leader_of(1, 1, 1)
+    first, probe = given_up(bench)
+    if is_success:
+        bench.matched(TWO, first)
+        assert bench.about.commit_index == 4
+    else:
+        bench.refused(TWO, first, hint=1)
+    bench.propose(COMMAND)
+    bench.expire()
+    again = follow_up(bench)
+    assert (again.previous.index, again.entries) == (5, ())
+    bench.refused(TWO, probe, hint=1)
+    assert not bench.appends(TWO)
+    bench.refused(TWO, again, hint=2)
+    (append,) = bench.appends(TWO)
+    assert append.previous.index == (4 if is_success else 1)
+
+
 def reads_entries_back() -> tuple[Bench, ReadEntries]:
     """A leader that has the disk read what server 2 lacks."""
     bench = leader_of(1, 1, 1, options=replace(lan(), tail_entries=1))

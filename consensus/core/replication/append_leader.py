@@ -8,7 +8,10 @@ every append, and soon by a heartbeat of its own to a follower that has nothing 
 *One at a time.* Where the protocol permits one request per follower, heartbeats and chunks count: whatever is to be
 sent waits for the answer, or until the answer is overdue. The transport repeats the request meanwhile, and takes a new
 one as the end of the old. There a follower that did not answer is asked from the leader's end on (`Features`): what it
-has committed lies below, so it answers by a hint, and the leader never sends an append that begins below that.
+has committed lies below, so it answers by a hint, and the leader never sends an append that begins below that. Only
+the answer to the newest request says where to go on: what was asked after an older one may have brought the follower
+further. An older answer still counts as a sign of life and for what the follower holds. So answers have to come within
+the time after which they are overdue, or the follower gets no entries.
 """
 
 from collections.abc import Iterator
@@ -39,7 +42,7 @@ class AppendLeader:
         self._round_number = 0
         self._window = min(replica.options.in_flight, replica.features.max_requests_in_flight)
         """Appends with entries that a follower may owe an answer to."""
-        self._one_at_a_time = replica.features.asks_one_at_a_time
+        self._one_at_a_time = replica.features.max_requests_in_flight == 1
         self._patience_ms = min(replica.options.heartbeat_ms, replica.options.retry_ms)
 
     @property
@@ -114,6 +117,10 @@ class AppendLeader:
             return
         tracker.heard(progress)
         tracker.confirmed(progress, request.round_number)
+        if self._is_late(progress, message.correlation):
+            if message.success:
+                self._holds(progress, min(message.next_index - 1, request.last))
+            return
         was_unreachable = progress.state is ProgressState.UNREACHABLE
         if message.success:
             self._append_succeeded(sender, progress, request, message.next_index - 1)
@@ -123,6 +130,19 @@ class AppendLeader:
             # The requests that it still owes an answer to count as overdue again, perhaps soon.
             tracker.wake_by(self._due_ms(progress))
         self._may_be_asked_again(sender, progress)
+
+    def _is_late(self, progress: Progress, correlation: int) -> bool:
+        """Whether a newer request has no answer, where one is asked for at a time.
+
+        That one may have brought the follower further than this answer tells, so no place to go on follows from it.
+        """
+        return self._one_at_a_time and correlation != progress.newest
+
+    def _holds(self, progress: Progress, index: Index) -> None:
+        """What a late answer still counts for."""
+        progress.holds(index, self._replica.now)
+        if self._tracker.acknowledge(progress, index):
+            self.committed()
 
     def _append_succeeded(self, sender: ServerId, progress: Progress, request: SentAppend, matched: Index) -> None:
         if matched > request.last:
@@ -170,6 +190,7 @@ class AppendLeader:
                 transfer.read_id = None
             elif transfer.send(self._replica, peer, event, self._round_number):
                 progress.sent_ms, progress.asked_round = self._replica.now, self._round_number
+                progress.newest = transfer.correlation or 0
                 self._tracker.wake_by(self._due_ms(progress))
             else:
                 self._replicate(peer, progress)
@@ -258,6 +279,11 @@ class AppendLeader:
             return
         tracker.heard(progress)
         tracker.confirmed(progress, transfer.round_number)
+        if self._is_late(progress, message.correlation):
+            transfer.answered(replica, message)
+            if message.installed:
+                self._holds(progress, transfer.last.index)
+            return
         if message.installed:
             progress.installed(transfer.last.index, replica.now)
             if tracker.acknowledge(progress, progress.match):

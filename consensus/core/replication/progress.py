@@ -74,11 +74,10 @@ class Progress:
     end_at_answer: tuple[Index, Milliseconds] | None = None
     """Where our log ended when it last told how far it is, and when that was."""
     state: ProgressState = ProgressState.PROBING
-    one_at_a_time: bool = False
-    """Whether the protocol has one request under way. What is under way when another is answered late was sent after
-    that one was given up; it arrives all the same and has an answer of its own, so it is neither settled nor lost."""
 
     sent_ms: Milliseconds | None = None
+    newest: int = 0
+    """The correlation of the newest request, with or without entries, or a chunk of the snapshot."""
     sent_commit: Index = 0
     commit_due_ms: Milliseconds | None = None
     """When it is to be told of a higher commit index, unless an append tells it before."""
@@ -145,7 +144,7 @@ class Progress:
         """Remember a request; while replicating, `next` runs ahead."""
         self.in_flight[correlation] = SentAppend(previous, last, now, round_number)
         self.appends_in_flight += last > previous
-        self.sent_ms, self.asked_round = now, round_number
+        self.sent_ms, self.asked_round, self.newest = now, round_number, correlation
         if self.state is ProgressState.REPLICATING:
             self.next = last + 1
         if len(self.in_flight) > MAX_REMEMBERED_REQUESTS:
@@ -175,7 +174,7 @@ class Progress:
             self.state = ProgressState.REPLICATING
             self.next = self.match + 1
         self.next = max(self.next, self.match + 1)
-        if self.in_flight and not self.one_at_a_time:
+        if self.in_flight:
             self._settle_others(request, now)
 
     def _settle_others(self, request: SentAppend, now: Milliseconds) -> None:
@@ -190,6 +189,12 @@ class Progress:
                 # The log matched at `previous`, so these entries arrived; the follower's disk is still writing them.
                 sent.sent_ms = now
 
+    def holds(self, index: Index, now: Milliseconds) -> None:
+        """It holds everything up to `index` durably, which it told too late to say where to go on."""
+        if index > self.match:
+            self.match, self.advanced_ms = index, now
+        self.next = max(self.next, self.match + 1)
+
     def refused(self, request: SentAppend, hint: Index) -> bool:
         """The logs differ at the request's `previous`: back off by the hint. Returns False if that taught nothing."""
         if self.state is ProgressState.UNREACHABLE:
@@ -198,7 +203,7 @@ class Progress:
             return False
         self.next = max(self.match + 1, min(hint, request.previous))
         self.state = ProgressState.PROBING
-        self._expire_pipelined()
+        self._expire_all()
         return True
 
     def needs_snapshot(self) -> None:
@@ -206,7 +211,7 @@ class Progress:
         if self.state is not ProgressState.SNAPSHOT:
             self.state = ProgressState.SNAPSHOT
             self.next = self.match + 1
-            self._expire_pipelined()
+            self._expire_all()
 
     def installed(self, last: Index, now: Milliseconds) -> None:
         """The follower holds everything up to `last` durably; find out what it lacks beyond."""
@@ -215,7 +220,7 @@ class Progress:
             self.match, self.advanced_ms = last, now
         self.next = max(self.next, self.match + 1)
         self.state = ProgressState.PROBING
-        self._expire_pipelined()
+        self._expire_all()
 
     def became_unreachable(self, next_index: Index) -> None:
         """Answers are overdue: take what is under way for lost and wait for a sign of life.
@@ -227,11 +232,6 @@ class Progress:
             self.transfer.sent_ms = None
         self.next = next_index
         self._expire_all()
-
-    def _expire_pipelined(self) -> None:
-        """What was sent behind the request that has been answered comes to nothing."""
-        if not self.one_at_a_time:
-            self._expire_all()
 
     def _expire_all(self) -> None:
         for correlation in list(self.in_flight):
