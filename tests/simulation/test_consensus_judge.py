@@ -15,13 +15,14 @@ from unittest.mock import patch
 import pytest
 
 from consensus.core.entry_data import configuration_entry
+from consensus.core.features import GARLIC_FARM
 from consensus.core.leader import Leader
 from consensus.core.model import Configuration, Entry, EntryKind, Index, ServerId, Term
 from consensus.core.replica import Replica
 from consensus.core.replication.progress import ProgressTracker
 from tests.simulation.consensus import command
 from tests.simulation.consensus.checker import Checker, StandstillError
-from tests.simulation.consensus.history import SHORT, Report, World, production_core
+from tests.simulation.consensus.history import SHORT, Report, World
 from tests.simulation.consensus.marks import NO_ELECTION_LEFT
 from tests.simulation.consensus.nemesis import named
 
@@ -30,7 +31,7 @@ WORLDS = 3
 
 def _judge(logs: Mapping[ServerId, list[Entry]]) -> Checker:
     """A group of 2, 3 and 4 at first, in which each server holds its log on its disk."""
-    judge = Checker(list(logs), Configuration(named([2, 3, 4])))
+    judge = Checker(list(logs), Configuration(named([2, 3, 4])), GARLIC_FARM)
     for server, log in logs.items():
         judge.shadows[server].durable = log
     return judge
@@ -83,7 +84,7 @@ def _no_commits(world: World) -> Iterator[None]:
 
 
 def _loses_a_server(seed: int) -> bool:
-    world = World(seed, production_core)
+    world = World(seed)
     world.run(SHORT)
     return any(machine.gone for machine in world.machines.values())
 
@@ -99,7 +100,7 @@ def test_a_bug_that_stops_a_world_is_found_there_although_a_server_is_gone(
     planted: Callable[[World], AbstractContextManager[None]], losing_worlds: list[int]
 ) -> None:
     for seed in losing_worlds:
-        world = World(seed, production_core)
+        world = World(seed)
         with planted(world), pytest.raises(StandstillError, match="liveness"):
             world.run(SHORT)
         assert any(machine.gone for machine in world.machines.values()), f"seed {seed}"

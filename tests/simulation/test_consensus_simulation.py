@@ -1,4 +1,4 @@
-"""Simulated histories in the test run: many seeds of both strategies, planted bugs, and repeatability."""
+"""Simulated histories in the test run: many seeds of each strategy, planted bugs, and repeatability."""
 
 import os
 import subprocess
@@ -13,18 +13,20 @@ from typing import Any
 
 import pytest
 
-from consensus.core.features import GARLIC_FARM
+from consensus.core.features import Features
 from consensus.core.log import RecoveredLog
 from consensus.core.model import Configuration, HardState, ServerId
 from consensus.core.raft import Raft
 from tests.simulation.consensus.all_mutants import ALL_MUTANTS
 from tests.simulation.consensus.checker import ViolationError
 from tests.simulation.consensus.command import FINDINGS, find_mutant, main, main_mutants
-from tests.simulation.consensus.history import CORES, SHORT, run_history
+from tests.simulation.consensus.history import SHORT, STRATEGIES, run_history
 from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import Kind, Profile
 
-BLOCKS, SOAK_BLOCKS, BLOCK = 5, 8, 25
+BLOCKS = {"append": (5, 25), "fetch": (5, 25), "zmq": (1, 10)}
+"""Of each strategy the blocks of histories in the quick run, and how many histories a block has."""
+SOAK_BLOCKS = 8
 CHEAP_MUTANTS = (
     "append-reply-before-persist",
     "durable-beyond-truncation",
@@ -39,6 +41,10 @@ CHEAP_MUTANTS = (
     "new-proposals-keep-a-stalled-leader",
     "append-not-sent-counts",
     "refusal-of-a-stranger-counts",
+    "zmq-heartbeat-beside-a-request",
+    "zmq-probe-behind-the-match",
+    "zmq-reply-of-another-request",
+    "zmq-read-without-checkpoint",
 )
 """Found within a few histories. `python -m tests.simulation consensus-mutants` looks for all of them."""
 FIRST_SEEDS = {"snapshot-without-sessions": 30, "append-not-sent-counts": 60}
@@ -55,25 +61,31 @@ RARELY_SHOWN = (
     "expired-session-begins-anew",
     "covered-before-the-snapshot-is-durable",
     "append-not-sent-counts",
+    "zmq-append-sent-twice",
 )
 """They change less than one short history in ten: of these it is only demanded that they are called."""
 
 
-@pytest.mark.parametrize("strategy", CORES)
 @pytest.mark.parametrize(
-    "block", [pytest.param(block, marks=pytest.mark.soak if block >= BLOCKS else ()) for block in range(SOAK_BLOCKS)]
+    ("block", "strategy"),
+    [
+        pytest.param(block, strategy, marks=pytest.mark.soak if block >= quick else ())
+        for strategy, (quick, _) in BLOCKS.items()
+        for block in range(SOAK_BLOCKS)
+    ],
 )
 def test_no_invariant_breaks_and_every_world_recovers_after_healing(block: int, strategy: str) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(1_000_000 + block * BLOCK, 1_000_000 + (block + 1) * BLOCK):
-        report = run_history(seed, SHORT, CORES[strategy])
+    _, size = BLOCKS[strategy]
+    for seed in range(1_000_000 + block * size, 1_000_000 + (block + 1) * size):
+        report = run_history(seed, SHORT, STRATEGIES[strategy])
         assert report.counts["steps"] >= SHORT.steps, f"seed {seed}"
         assert report.counts["calls"] >= SHORT.calls, f"seed {seed}"
         counts += report.counts
     # The faults did happen, and work was done all the same.
     for what in ("elections", "crashes", "commits", "writes answered", "reads answered", "messages lost", "snapshots"):
-        assert counts[what] > BLOCK, counts
-    assert counts["keys judged"] >= BLOCK
+        assert counts[what] > size, counts
+    assert counts["keys judged"] >= size
 
 
 @pytest.mark.parametrize(
@@ -98,7 +110,7 @@ def _noting_calls(replacement: Any, name: str, called: set[str]) -> Any:
 @cache
 def _lines_without_bugs(seed: int, strategy: str, kind: Kind | None) -> tuple[int, ...]:
     lines: list[int] = []
-    run_history(seed, SHORT, CORES[strategy], lambda line: lines.append(hash(line)), kind)
+    run_history(seed, SHORT, STRATEGIES[strategy], lambda line: lines.append(hash(line)), kind)
     return tuple(lines)
 
 
@@ -118,7 +130,7 @@ def _changes_the_history(mutant: Mutant, seed: int, called: set[str]) -> bool:
 
     with mutant.planted():
         try:
-            run_history(seed, SHORT, CORES[mutant.strategy], compare, mutant.kind)
+            run_history(seed, SHORT, STRATEGIES[mutant.strategy], compare, mutant.kind)
         except (_SeenEnoughError, *FINDINGS):
             return True
     return differs
@@ -170,7 +182,7 @@ def _trace_in_another_process(strategy: str, hash_seed: str) -> bytes:
     return b"\n".join(line for line in run.stdout.splitlines() if b" histories in " not in line)
 
 
-@pytest.mark.parametrize("strategy", CORES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_same_seed_gives_the_same_trace_byte_for_byte_in_every_process(strategy: str) -> None:
     one, other = (_trace_in_another_process(strategy, hash_seed) for hash_seed in ("1", "2"))
     assert len(one) > 100_000
@@ -205,6 +217,7 @@ def test_an_unknown_planted_bug_is_refused(capsys: pytest.CaptureFixture[str]) -
 
 
 def _never_campaigning(
+    features: Features,
     server_id: ServerId,
     configuration: Configuration,
     hard_state: HardState,
@@ -215,10 +228,10 @@ def _never_campaigning(
 ) -> Raft:
     options = replace(profile.options, election_timeout_max_ms=10**9, election_timeout_min_ms=10**9 - 1)
     return Raft(
-        server_id, configuration, hard_state, log, replace(options, check_invariants=True), GARLIC_FARM, random, now
+        server_id, configuration, hard_state, log, replace(options, check_invariants=True), features, random, now
     )
 
 
 def test_the_demand_for_progress_is_no_formality() -> None:
     with pytest.raises(ViolationError, match="liveness"):
-        run_history(1, SHORT, _never_campaigning)
+        run_history(1, SHORT, make_core=_never_campaigning)

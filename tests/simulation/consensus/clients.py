@@ -12,7 +12,9 @@ from random import Random
 
 from consensus.core.effects import Outcome, ProposalResolved, ReadReady, ReadRefused
 from consensus.core.events import Proposed, ReadRequested
+from consensus.core.features import Features
 from consensus.core.model import Index, ServerId
+from consensus.protocols.zmq_raft.wire.request_ids import RequestIds
 from consensus.sessions.dedup_state_machine import request_entry
 from consensus.sessions.table import RequestId
 from tests.simulation.consensus.checker import Checker, ViolationError
@@ -53,7 +55,9 @@ class Client:
 class Clients:
     """All clients of one history."""
 
-    def __init__(self, random: Random, profile: Profile, stage: Stage, checker: Checker) -> None:
+    def __init__(self, random: Random, profile: Profile, features: Features, stage: Stage, checker: Checker) -> None:
+        self._head_bytes = features.command_head_bytes
+        self._request_ids = RequestIds(b"sim", 0, 0)
         self._random = random
         self._profile = profile
         self._stage = stage
@@ -77,6 +81,14 @@ class Clients:
         """For a proposal, a read, or whatever else needs a number of its own."""
         self._numbers += 1
         return self._numbers
+
+    def headed(self, command: bytes) -> bytes:
+        """A command as the protocol's log has it, with an id of its own if it has one."""
+        return self.next_head() + command
+
+    def next_head(self) -> bytes:
+        """The id of the next submission or change, if the protocol has any."""
+        return self._request_ids.next(self._stage.now // 1_000) if self._head_bytes else b""
 
     def resolved(self, state: StateMachine, resolve: ProposalResolved) -> None:
         """A server says how a proposal ended; the result is known when its state machine has taken it."""
@@ -170,7 +182,8 @@ class Clients:
             machine.step(ReadRequested(number))
             return
         fillers = tuple(b"filler %d.%d" % (number, part) for part in range(self._random.choice((0, 0, 0, 0, 1, 4))))
-        commands = (*fillers, request_entry(call.request, write_command(call.key, call.value, number)))
+        write = request_entry(call.request, write_command(call.key, call.value, number))
+        commands = tuple(map(self.headed, (*fillers, write)))
         self._checker.proposed(number, commands)
         machine.step(Proposed(number, commands, tell_accepted=number % 3 == 0))
 

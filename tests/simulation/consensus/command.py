@@ -24,7 +24,7 @@ from consensus.core.invariants import InvariantBrokenError
 from consensus.storage.disk import StorageError
 from tests.simulation.consensus.all_mutants import ALL_MUTANTS
 from tests.simulation.consensus.checker import StandstillError, ViolationError
-from tests.simulation.consensus.history import CORES, FULL, SHORT, Report, run_history
+from tests.simulation.consensus.history import FULL, SHORT, STRATEGIES, Report, run_history
 from tests.simulation.consensus.marks import DEMANDED, NO_ELECTION_LEFT
 from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import Kind
@@ -124,7 +124,7 @@ def find_mutant(mutant: Mutant, first: int, seeds: int) -> tuple[int | None, str
     with mutant.planted():
         for seed in range(first, first + seeds):
             try:
-                run_history(seed, make_core=CORES[mutant.strategy], kind=mutant.kind)
+                run_history(seed, features=STRATEGIES[mutant.strategy], kind=mutant.kind)
             except StandstillError as error:
                 if mutant.stalls:
                     return seed, f"{type(error).__name__}: {error}"
@@ -178,7 +178,7 @@ def _try(
             return run_history(
                 seed,
                 SHORT if short else FULL,
-                CORES[strategy],
+                STRATEGIES[strategy],
                 _say if trace else None,
                 kind or (planted.kind if planted is not None else None),
             )
@@ -200,7 +200,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--strategy",
         dest="strategies",
         action="append",
-        choices=list(CORES),
+        choices=list(STRATEGIES),
         help="who moves the entries: the leader, or the followers that fetch (default: first the one, then the other)",
     )
     parser.add_argument("--kind", type=Kind, choices=list(Kind), help="only worlds of this kind (default: all kinds)")
@@ -208,7 +208,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--trace", action="store_true", help="print every event and its effects (with --seed)")
     options = parser.parse_args(arguments)
     planted = _MUTANTS.get(options.mutant)
-    options.strategies = options.strategies or ([planted.strategy] if planted is not None else list(CORES))
+    options.strategies = options.strategies or ([planted.strategy] if planted is not None else list(STRATEGIES))
     return options
 
 

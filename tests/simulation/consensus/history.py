@@ -14,12 +14,13 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from zlib import crc32
 
 from consensus.core.effects import Effect
 from consensus.core.events import Event, Received
-from consensus.core.features import GARLIC_FARM, KRAFT
+from consensus.core.features import GARLIC_FARM, KRAFT, ZMQ_RAFT, Features
 from consensus.core.log import RecoveredLog
 from consensus.core.messages import Message
 from consensus.core.model import Configuration, HardState, ServerId
@@ -33,6 +34,8 @@ from tests.simulation.consensus.marks import NO_ELECTION_LEFT
 from tests.simulation.consensus.nemesis import Nemesis, named
 from tests.simulation.consensus.network import Network
 from tests.simulation.consensus.profile import Kind, Profile, draw_ids, draw_profile
+from tests.simulation.consensus.zmq_judge import ZmqJudge
+from tests.simulation.consensus.zmq_sockets import ZmqSockets
 
 _SETTLING_MS = 20_000
 _TRANSFERS_AMONG_QUESTIONS = 0.1
@@ -55,10 +58,11 @@ class Length:
 FULL = Length(1_300, 2_000, 200)
 SHORT = Length(450, 600, 50)
 
-CoreFactory = Callable[[ServerId, Configuration, HardState, RecoveredLog, Profile, Random, int], Raft]
+CoreFactory = Callable[[Features, ServerId, Configuration, HardState, RecoveredLog, Profile, Random, int], Raft]
 
 
 def production_core(
+    features: Features,
     server_id: ServerId,
     configuration: Configuration,
     hard_state: HardState,
@@ -68,34 +72,12 @@ def production_core(
     now: int,
 ) -> Raft:
     """The core as it is shipped."""
-    return Raft(
-        server_id,
-        configuration,
-        hard_state,
-        log,
-        replace(profile.options, check_invariants=True),
-        GARLIC_FARM,
-        random,
-        now,
-    )
+    options = replace(profile.options, check_invariants=True)
+    return Raft(server_id, configuration, hard_state, log, options, features, random, now)
 
 
-def fetching_core(
-    server_id: ServerId,
-    configuration: Configuration,
-    hard_state: HardState,
-    log: RecoveredLog,
-    profile: Profile,
-    random: Random,
-    now: int,
-) -> Raft:
-    """The core as it is shipped, where followers fetch."""
-    return Raft(
-        server_id, configuration, hard_state, log, replace(profile.options, check_invariants=True), KRAFT, random, now
-    )
-
-
-CORES = {"append": production_core, "fetch": fetching_core}
+STRATEGIES = {"append": GARLIC_FARM, "fetch": KRAFT, "zmq": ZMQ_RAFT}
+"""What is played: leaders that send appends, followers that fetch, and appends as ØMQ Raft sends them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,39 +96,48 @@ class World:
     def __init__(
         self,
         seed: int,
-        make_core: CoreFactory,
+        features: Features = GARLIC_FARM,
         show: Callable[[str], None] | None = None,
         kind: Kind | None = None,
+        make_core: CoreFactory = production_core,
     ) -> None:
         self._random = Random(seed)
-        self._profile = profile = draw_profile(self._random, kind)
+        self._profile = profile = draw_profile(self._random, features, kind)
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._digest = 0
         self._show = show
         self.trouble = True
         self.now = 0
-        ids = draw_ids(seed, profile)
+        ids = draw_ids(seed, profile, features)
         configuration = Configuration(named(ids[: profile.servers]))
-        self.checker = Checker(ids, configuration)
-        self.network = Network(self._random, profile, self, self._deliver, self._tell)
-        self.machines = {
+        self.checker = Checker(ids, configuration, features)
+        self.machines: dict[ServerId, Machine] = {}
+        self._zmq_judge = None
+        open_sockets = None
+        if features is ZMQ_RAFT:
+            self._zmq_judge = ZmqJudge(self._random, profile, self.machines, self.checker)
+            marks = self.checker.marks
+            open_sockets = partial(ZmqSockets, self._random, profile, self.machines, self._zmq_judge, marks)
+        self.network = Network(self._random, profile, self, self._deliver, self._tell, open_sockets)
+        self.machines |= {
             server: Machine(
                 server,
                 configuration if server in configuration.voter_ids else Configuration(()),
                 profile,
+                features,
                 self._random,
                 self,
                 self.network,
                 self.checker,
-                make_core,
+                partial(make_core, features),
                 self._trace,
                 self._show_step,
             )
             for server in ids
         }
         self.leadership = Leadership(profile, self.machines)
-        self.clients = Clients(self._random, profile, self, self.checker)
+        self.clients = Clients(self._random, profile, features, self, self.checker)
         self.nemesis = Nemesis(
             self._random, profile, self, self.network, self.checker, self.clients, self.leadership, self._trace
         )
@@ -163,6 +154,8 @@ class World:
     def stepped(self, machine: Machine, event: Event, effects: Sequence[Effect]) -> None:
         """A server took a step, of which nothing is carried out yet."""
         self.leadership.stepped(machine, event, effects)
+        if self._zmq_judge is not None:
+            self._zmq_judge.stepped(machine, event, effects)
 
     def elected(self, server: ServerId) -> None:
         """A server became leader."""
@@ -217,7 +210,8 @@ class World:
                 "servers lost to rot": sum(machine.gone for machine in machines),
                 "messages lost": self.network.lost,
                 "messages duplicated": self.network.duplicated,
-                "connections broken": self.network.connections.broken,
+                "messages repeated": self.network.repeated,
+                "connections broken": self.network.broken,
                 "messages forged": self.forger.forged,
                 "keys judged": clients.keys_judged,
             }
@@ -302,11 +296,12 @@ class World:
 def run_history(
     seed: int,
     length: Length = FULL,
-    make_core: CoreFactory = production_core,
+    features: Features = GARLIC_FARM,
     show: Callable[[str], None] | None = None,
     kind: Kind | None = None,
+    make_core: CoreFactory = production_core,
 ) -> Report:
     """Run one history to its end."""
-    world = World(seed, make_core, show, kind)
+    world = World(seed, features, show, kind, make_core)
     world.run(length)
     return world.report(seed)

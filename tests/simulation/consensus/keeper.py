@@ -8,6 +8,7 @@ from consensus.core.model import Index, ServerId
 from consensus.storage.disk import DiskOperation, RemoveFile
 from consensus.storage.jobs import PreparationJob, SnapshotWrite, WriteJob
 from consensus.storage.planner import Owner, Recovery, Storage, StorageOptions, read_extents, recover
+from consensus.storage.snapshot_form import SnapshotForm
 from tests.simulation.consensus.checker import Checker
 from tests.simulation.consensus.faulty_disk import FaultyDisk
 from tests.simulation.consensus.profile import Profile, place_of
@@ -18,11 +19,15 @@ _EVERYTHING = 2**62
 class Keeper:
     """The disk of one server from life to life."""
 
-    def __init__(self, server_id: ServerId, profile: Profile, random: Random, checker: Checker) -> None:
+    def __init__(
+        self, server_id: ServerId, profile: Profile, random: Random, checker: Checker, form: SnapshotForm
+    ) -> None:
         self._server_id = server_id
         self._random = random
         self._checker = checker
-        self._options = StorageOptions(64 * 1024, profile.options.tail_entries, profile.options.tail_bytes)
+        self._options = StorageOptions(
+            64 * 1024, profile.options.tail_entries, profile.options.tail_bytes, snapshot_form=form
+        )
         self._generation = 0
         self._full_until_ms = 0
         self.disk = FaultyDisk()

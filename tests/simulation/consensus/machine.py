@@ -43,7 +43,7 @@ from consensus.core.events import (
     SnapshotRead,
     SnapshotWanted,
 )
-from consensus.core.features import Extensions
+from consensus.core.features import ZMQ_RAFT, Extensions, Features
 from consensus.core.messages import AppendReply, SnapshotReply, VoteReply
 from consensus.core.model import Configuration, Index, ServerId, SnapshotDescription, Term
 from consensus.core.raft import Raft
@@ -52,6 +52,7 @@ from consensus.server.executor import Executor
 from consensus.storage.disk import DamagedStorageError, DiskOperation, SyncDirectory, SyncFile
 from consensus.storage.jobs import HardStateJob, Job, PreparationJob, ReadJob, SnapshotWrite, WriteJob
 from consensus.storage.planner import Recovery, Storage
+from consensus.storage.snapshot_form import IMAGE, PLAIN
 from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.clock import Clock
 from tests.simulation.consensus.host import Desk, Schedule
@@ -100,6 +101,7 @@ class Machine:
         server_id: ServerId,
         configuration: Configuration,
         profile: Profile,
+        features: Features,
         random: Random,
         world: Schedule,
         network: Network,
@@ -111,6 +113,8 @@ class Machine:
         self.server_id = server_id
         self._configuration = configuration
         self._profile = profile
+        self._features = features
+        self._form = PLAIN if features is ZMQ_RAFT else IMAGE
         self._random = random
         self._world = world
         self._network = network
@@ -118,7 +122,7 @@ class Machine:
         self._make_core = make_core
         self._trace = trace
         self._show_step = show_step
-        self._keeper = Keeper(server_id, profile, random, checker)
+        self._keeper = Keeper(server_id, profile, random, checker, self._form)
         self._clock = Clock(1 + _clock_error(profile, random))
         self._paused_until_ms = 0
         self._slow_disk_ms = 0
@@ -143,6 +147,17 @@ class Machine:
     def term(self) -> Term:
         """The latest term that it knows of in this life."""
         return 0 if self.life is None else self.life.core.describe().term
+
+    @property
+    def configuration(self) -> Configuration | None:
+        """The newest in its log; None while it is down."""
+        return None if self.life is None else self.life.core.describe().configuration
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """The size of the stored snapshot."""
+        snapshot = None if self.life is None else self.life.core._replica.log.snapshot
+        return 0 if snapshot is None else snapshot.size_bytes
 
     @property
     def has_lease(self) -> bool:
@@ -174,12 +189,14 @@ class Machine:
             lambda effect: self._checker.applied(self.server_id, effect),
             lambda index, value: self._checker.executed(self.server_id, index, value),
             self._restored,
+            self._form,
+            self._features.command_head_bytes,
         )
         executor = Executor(recovery.storage, group_bytes=self._profile.group_bytes)
         self.life = Life(core, executor, state, recovery.storage, recovery.storage.last.index)
         if recovery.log.snapshot is not None:
             self._carry_out(self.life, [Restore(recovery.log.snapshot)])
-        for other in others:
+        for other in others if self._features is not ZMQ_RAFT else ():
             extensions = Extensions(
                 pre_vote=self.understands_pre_vote and other.understands_pre_vote,
                 transfer=self.understands_transfer and other.understands_transfer,
@@ -255,7 +272,7 @@ class Machine:
         self.leads = False
         self.crashes += 1
         self._keeper.power_off()
-        self._network.connections.stopped(self.server_id)
+        self._network.stopped(self.server_id)
 
     def _operate(self, operations: Sequence[DiskOperation]) -> None:
         for operation in operations:
@@ -275,12 +292,18 @@ class Machine:
     def step(self, event: Event) -> None:
         """Give the core an event, now or when the pause is over."""
         life = self.life
+        if life is not None:
+            self.when_awake(lambda: self._step_in(life, event))
+
+    def when_awake(self, action: Callable[[], None]) -> None:
+        """Do something now or at the end of the pause, if this life lasts so long."""
+        life = self.life
         if life is None:
             return
         if self._paused_until_ms > self._world.now:
-            self._world.after(self._paused_until_ms - self._world.now, lambda: self._step_in(life, event))
+            self._world.after(self._paused_until_ms - self._world.now, lambda: action() if self.life is life else None)
             return
-        self._step_in(life, event)
+        action()
 
     def _step_in(self, life: Life, event: Event) -> None:
         if self.life is not life:
@@ -339,8 +362,11 @@ class Machine:
                     self._begin_with_snapshot(life, effect)
                 case RoleChanged(role=Role.LEADER):
                     self._world.elected(self.server_id)
-                case RoleChanged() | ConfigurationChanged():
+                case RoleChanged():
                     pass
+                case ConfigurationChanged(configuration, newcomers):
+                    joining = {newcomer.server_id for newcomer in newcomers}
+                    self._network.members_changed(self.server_id, configuration.member_ids | joining)
                 case Halt(reason):
                     raise ViolationError(f"server {self.server_id} halts: {reason}")
                 case _:

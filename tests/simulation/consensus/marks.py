@@ -46,14 +46,12 @@ COMMON = (
     "leader stepped down for want of a majority",
     "leader heard of a later term",
     "candidate refused by a server that hears a leader",
-    "pre-vote refused",
     "term without a leader",
     "old entries read back from storage",
     "log compacted",
     "snapshot installed",
     "snapshot installed over a conflicting suffix",
     "snapshot chunk refused, transfer resumed from the offset wanted",
-    "voter added",
     "voter removed",
     "leader removed itself",
     "change refused: another under way",
@@ -80,6 +78,8 @@ COMMON = (
     "snapshot given up for want of disk space",
 )
 APPEND = (
+    "pre-vote refused",
+    "voter added",
     "append refused, leader backs off",
     "snapshot superfluous to its receiver",
     "several servers changed at once",
@@ -90,6 +90,8 @@ APPEND = (
     "vote given to whom the leader named",
 )
 FETCH = (
+    "pre-vote refused",
+    "voter added",
     "diverging fetch",
     "fetch parked",
     "parked fetch completed by entries",
@@ -99,7 +101,21 @@ FETCH = (
     "snapshot named to who fetches what is gone",
     "successor campaigned at the word of a leader that resigned",
 )
-DEMANDED = {"append": (*COMMON, *APPEND), "fetch": (*COMMON, *FETCH)}
+ZMQ = (
+    "append refused, leader backs off",
+    "append refused without a hint",
+    "answer that the wire cannot say",
+    "late answer to a request that had given way",
+    "leader elected that appended nothing",
+    "message ids began anew",
+    "repetition answered by the same reply",
+    "repetition taken for a sign of life",
+    "request gave way to a newer one",
+    "several servers changed at once",
+    "joint change finished by a new leader",
+    "snapshot superfluous to its receiver",
+)
+DEMANDED = {"append": (*COMMON, *APPEND), "fetch": (*COMMON, *FETCH), "zmq": (*COMMON, *ZMQ)}
 """What must have run, for each strategy."""
 NO_ELECTION_LEFT = "rot has left no server that could be elected"
 """The one excuse of a history that makes no progress; a long run has it in one history of 200 at most."""

@@ -248,7 +248,8 @@ class Nemesis:
         leader = self._a_leader()
         if leader is not None:
             number = self._clients.next_number()
-            commands = (clock_entry(leader.clock_ms * LOG_TIME_UNITS + number % LOG_TIME_UNITS),)
+            log_time = leader.clock_ms * LOG_TIME_UNITS + number % LOG_TIME_UNITS
+            commands = (self._clients.headed(clock_entry(log_time)),)
             self._checker.proposed(number, commands)
             leader.step(Proposed(number, commands))
         self._stage.after(_CLOCK_MS, self._tell_log_time)
@@ -285,7 +286,7 @@ class Nemesis:
     def _request(self, machine: Machine, target: Configuration) -> None:
         number = self._clients.next_number()
         self._checker.change_requested(machine.server_id, number, target)
-        machine.step(ChangeConfiguration(number, target))
+        machine.step(ChangeConfiguration(number, target, self._clients.next_head()))
 
     def _transfer_somewhere(self) -> None:
         if not self._stage.trouble:

@@ -19,8 +19,9 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.model import ServerId
-from tests.simulation.consensus.connections import Connections, Wiring
+from tests.simulation.consensus.connections import Connections, Way, Wiring
 from tests.simulation.consensus.profile import Profile, place_of
+from tests.simulation.consensus.zmq_sockets import ZmqSockets
 
 _LONG_DELAY_MS = 600
 _LATE_WORD_MS = 120
@@ -47,10 +48,12 @@ class Network:
         timeline: Timeline,
         deliver: Callable[[ServerId, ServerId, Message], bool],
         keep_back: Callable[[ServerId, AppendNotSent], None],
+        open_sockets: Callable[[Way], ZmqSockets] | None = None,
     ) -> None:
         """`deliver` hands a message over at once; it returns False if its recipient is down.
 
         `keep_back` tells a sender that its append never left, because a newcomer is not known to be ready for it.
+        With `open_sockets` all messages travel by ØMQ.
         """
         self._random = random
         self._profile = profile
@@ -61,6 +64,7 @@ class Network:
         self._keep_back = keep_back
         self._garbled_until_ms: dict[ServerId, int] = {}
         self.connections = Connections(random, profile.wiring, profile.reply_timeout_ms, self)
+        self._sockets = open_sockets(self) if open_sockets is not None else None
         self._lost = 0
         self.duplicated = 0
 
@@ -72,7 +76,28 @@ class Network:
     @property
     def lost(self) -> int:
         """Messages that never arrived."""
-        return self._lost + self.connections.lost
+        return self._lost + self.connections.lost + (self._sockets.lost if self._sockets else 0)
+
+    @property
+    def broken(self) -> int:
+        """Connections that ended."""
+        return self.connections.broken + (self._sockets.broken if self._sockets else 0)
+
+    @property
+    def repeated(self) -> int:
+        """Messages that their sender sent again."""
+        return self._sockets.repeated if self._sockets else 0
+
+    def stopped(self, server: ServerId) -> None:
+        """A server is down: whatever it held open is broken."""
+        self.connections.stopped(server)
+        if self._sockets is not None:
+            self._sockets.stopped(server)
+
+    def members_changed(self, server: ServerId, members: frozenset[ServerId]) -> None:
+        """A server knows other members."""
+        if self._sockets is not None:
+            self._sockets.keep_members(server, members)
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
         """Do `action` in `delay_ms`."""
@@ -80,7 +105,12 @@ class Network:
 
     def send(self, sender: ServerId, recipient: ServerId, message: Message) -> None:
         """A message leaves `sender`; cuts count when it leaves and when it would arrive."""
-        if isinstance(message, AppendEntries) and self._is_unready(sender, recipient):
+        if self._sockets is not None:
+            if isinstance(message, Reply):
+                self._sockets.answer(sender, recipient, message)
+            else:
+                self._sockets.ask(sender, recipient, message)
+        elif isinstance(message, AppendEntries) and self._is_unready(sender, recipient):
             kept = AppendNotSent(recipient, message.correlation, 1)
             self.after(1, lambda: self._keep_back(sender, kept))
         elif self._profile.wiring is Wiring.MESSAGES:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
+from consensus.core.features import ZMQ_RAFT, Features
 from consensus.core.model import ReplicaKey, ServerId, integer_id
 from consensus.core.options import Options, lan
 from consensus.sessions.table import SessionLimits
@@ -118,17 +119,23 @@ class Profile:
     """The trouble lasts at least so long."""
     steady_disk_ms: int = 0
     """How long a sync takes of the disks that the nemesis slows down, in the worlds of slow and hung disks."""
+    package_peers: float = 0
+    """Share of servers that judge what they are sent, and answer it, as those of the npm package (`zmq_judge`)."""
+    repeat_ms: int = 0
+    """After so long without an answer a ØMQ peer sends a request again."""
     forged_ms: int = 0
     """Mean time between forged messages of terms far ahead (`forger`); 0: never."""
 
 
-def draw_ids(seed: int, profile: Profile) -> list[ServerId]:
-    """The servers of a history: numbers, or in every second one ids with directories.
+def draw_ids(seed: int, profile: Profile, features: Features) -> list[ServerId]:
+    """The servers of a history: numbers, or in every second one ids with directories; for ØMQ Raft always strings.
 
     There the servers that join later have the ids of the first ones, in other directories: whatever takes one for the
     other counts a vote or an acknowledgement twice.
     """
     places = range(1, profile.servers + profile.strangers + 1)
+    if features is ZMQ_RAFT:
+        return [f"peer {place}" for place in places]
     if seed % 2 == 0:
         return list(places)
     return [ReplicaKey(1 + (place - 1) % profile.servers, place.to_bytes(16, "big")) for place in places]
@@ -136,14 +143,40 @@ def draw_ids(seed: int, profile: Profile) -> list[ServerId]:
 
 def place_of(server_id: ServerId) -> int:
     """Its number among all servers of the history, from 1."""
-    return int.from_bytes(server_id.directory, "big") if isinstance(server_id, ReplicaKey) else integer_id(server_id)
+    match server_id:
+        case ReplicaKey(directory=directory):
+            return int.from_bytes(directory, "big")
+        case str():
+            return int(server_id.removeprefix("peer "))
+        case _:
+            return integer_id(server_id)
 
 
-def draw_profile(random: Random, kind: Kind | None = None) -> Profile:
+def draw_profile(random: Random, features: Features, kind: Kind | None = None) -> Profile:
     """The world of one history, of a kind that is drawn too unless it is given."""
     drawn = random.choices(list(Kind), (35, 8, 14, 10, 12, 13, 5, 2, 1))[0]
     chosen, general = kind or drawn, _draw_general(random)
-    return replace(_MAKERS[chosen](general, random), kind=chosen)
+    profile = replace(_MAKERS[chosen](general, random), kind=chosen)
+    return _with_zmq(profile, random) if features is ZMQ_RAFT else profile
+
+
+def _with_zmq(profile: Profile, random: Random) -> Profile:
+    """Nothing is negotiated, so there is no lease, no pre-vote, no learner.
+
+    Disks are not slow for long at the times of a LAN: an answer that tells less than was asked cannot be given, so a
+    leader whose followers' disks are slow loses its majority, as it must.
+    """
+    kind = Kind.GENERAL if profile.kind is Kind.SLOW_DISKS else profile.kind
+    return replace(
+        profile,
+        kind=kind,
+        options=replace(profile.options, lease_clock_bound_ms=None),
+        pre_vote=0,
+        transfer=0,
+        joint=True,
+        package_peers=random.choice((0, 0.5, 1)),
+        repeat_ms=random.choice((10, 50, 140)),
+    )
 
 
 def _make_paused(general: Profile, _random: Random) -> Profile:

@@ -9,18 +9,18 @@ lived through or restored, is that of the committed log, without carrying the lo
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any
 from zlib import crc32
 
 from consensus.core.effects import Apply, ReadSnapshot, Restore, TakeSnapshot
 from consensus.core.events import SnapshotRead, SnapshotTaken
-from consensus.core.model import Entry, Index, LogId, SnapshotDescription
+from consensus.core.model import Entry, EntryKind, Index, LogId, SnapshotDescription
 from consensus.sessions.dedup_state_machine import DedupStateMachine
 from consensus.sessions.table import SessionLimits
 from consensus.storage.jobs import SnapshotWrite
-from consensus.storage.snapshot_image import ImageReader
+from consensus.storage.snapshot_form import SnapshotForm
 from consensus.storage.snapshots import SnapshotWriter
 
 OWN_READ = -1
@@ -74,7 +74,12 @@ class StateMachine:
         on_applied: Callable[[Apply], None],
         on_executed: Callable[[Index, int], None],
         on_restored: Callable[[SnapshotDescription, int], None],
+        form: SnapshotForm,
+        head_bytes: int,
     ) -> None:
+        """Commands begin with `head_bytes` that are the protocol's."""
+        self._form = form
+        self._head_bytes = head_bytes
         self._on_applied = on_applied
         self._on_restored = on_restored
         self._store = Store(on_executed)
@@ -98,11 +103,15 @@ class StateMachine:
             self._waiting.append(effect)
             return
         self._on_applied(effect)
-        _finish(self.machine.apply(effect.first, effect.entries))
+        _finish(self.machine.apply(effect.first, tuple(map(self._without_head, effect.entries))))
         for entry in effect.entries:
             self.chain = chained(self.chain, entry)
         self.applied += len(effect.entries)
         self._answer()
+
+    def _without_head(self, entry: Entry) -> Entry:
+        is_headed = self._head_bytes and entry.kind == EntryKind.COMMAND
+        return replace(entry, data=entry.data[self._head_bytes :]) if is_headed else entry
 
     def when_applied(self, index: Index, action: Callable[[], None]) -> None:
         """Do something as soon as the entry at `index` is taken."""
@@ -126,7 +135,7 @@ class StateMachine:
         if snapshot is None or answer.last != snapshot.last:
             return
         assert answer.data is not None, f"the snapshot of {snapshot.last} is gone"
-        image = ImageReader()
+        image = self._form.reading(snapshot.last, snapshot.configuration)
         data = b"".join(image.feed(answer.data))
         assert image.finish() == snapshot
         _finish(self.machine.restore(snapshot.last, _stream(data)))
@@ -143,7 +152,7 @@ class StateMachine:
 
     def begin_snapshot(self, effect: TakeSnapshot) -> None:
         """Plan all writes of what was captured."""
-        writer = self.writer = SnapshotWriter(effect.last, effect.configuration)
+        writer = self.writer = SnapshotWriter(effect.last, effect.configuration, self._form)
         data = self._captured
         plans = [writer.plan_begin()]
         plans += [writer.plan(data[start : start + _CHUNK_BYTES]) for start in range(0, len(data), _CHUNK_BYTES)]

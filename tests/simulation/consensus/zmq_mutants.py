@@ -1,0 +1,140 @@
+"""Bugs planted in what is ØMQ Raft's own: one request at a time, probes, answers, debouncing, CHECKPOINT."""
+
+from dataclasses import replace
+from typing import Any
+
+from consensus.core import membership
+from consensus.core.effects import ChangeRefusal
+from consensus.core.features import JointConsensus
+from consensus.core.leader import Leader
+from consensus.core.messages import AppendReply
+from consensus.core.model import Configuration, Index
+from consensus.core.replication.append_leader import AppendLeader
+from consensus.core.replication.progress import Progress, ProgressTracker
+from consensus.protocols.zmq_raft.wire import mapping
+from consensus.protocols.zmq_raft.wire.messages import AppendEntriesResponse, AppendEntriesRpc
+from tests.simulation.consensus import zmq_sockets
+from tests.simulation.consensus.mutants import Mutant
+from tests.simulation.consensus.profile import Kind
+
+_first_step = membership.first_step
+
+
+def _always(*_anything: Any) -> bool:
+    return True
+
+
+def _never(*_anything: Any) -> bool:
+    return False
+
+
+def _nothing(*_anything: Any) -> None:
+    return None
+
+
+def _behind_the_match(_self: AppendLeader, progress: Progress) -> Index:
+    return progress.match + 1
+
+
+def _back_to_the_match(self: Progress, request: Any, hint: Index) -> bool:
+    return _refused(self, request, self.match + 1 if hint >= request.previous else hint)
+
+
+_refused = Progress.refused
+
+
+def _any_index_commits(_self: ProgressTracker, index: Index) -> bool:
+    return index > 0
+
+
+def _say_success_of_less(reply: AppendReply, asked: AppendEntriesRpc) -> AppendEntriesResponse | None:
+    whole = asked.previous_index + len(asked.entries) + 1
+    return _append_reply_to_wire(replace(reply, next_index=whole) if reply.success else reply, asked)
+
+
+_append_reply_to_wire = mapping._append_reply_to_wire
+
+
+def _same_connection(before: Any, _taken: Any, now: Any, _request: Any) -> bool:
+    return before is now
+
+
+def _joint_for_several(
+    current: Configuration, target: Configuration, *, joint: JointConsensus, learners: bool
+) -> Configuration | ChangeRefusal:
+    assert joint is JointConsensus.ALWAYS
+    return _first_step(current, target, joint=JointConsensus.FOR_SEVERAL, learners=learners)
+
+
+ZMQ_MUTANTS = (
+    Mutant(
+        "zmq-heartbeat-beside-a-request",
+        "heartbeats, entries and chunks do not wait for the answer that a follower owes",
+        ((AppendLeader, "_may_ask", _always),),
+        "zmq",
+    ),
+    Mutant(
+        "zmq-late-answer-says-where-to-go-on",
+        "a leader goes on from where an answer says, although it has asked something newer since",
+        ((AppendLeader, "_is_late", _never),),
+        "zmq",
+    ),
+    Mutant(
+        "zmq-probe-behind-the-match",
+        "a follower that did not answer is asked from where its log last matched",
+        ((AppendLeader, "_place_to_probe", _behind_the_match),),
+        "zmq",
+    ),
+    Mutant(
+        "zmq-refusal-without-hint-begins-anew",
+        "a refusal without a hint sends the leader back to where the log last matched, not by one entry",
+        ((Progress, "refused", _back_to_the_match),),
+        "zmq",
+    ),
+    Mutant(
+        "zmq-append-sent-twice",
+        "the transport repeats an append that may have been taken, although the follower takes it for a new one",
+        ((zmq_sockets, "may_be_repeated", _always),),
+        "zmq",
+        kind=Kind.GENERAL,
+    ),
+    Mutant(
+        "zmq-success-of-less",
+        "a follower says success, which means everything, for what it holds of an append so far",
+        ((mapping, "_append_reply_to_wire", _say_success_of_less),),
+        "zmq",
+        kind=Kind.GENERAL,
+    ),
+    Mutant(
+        "zmq-reply-of-another-request",
+        "the debouncing takes every request on a connection for the one before, sent again",
+        ((zmq_sockets, "is_repetition", _same_connection),),
+        "zmq",
+    ),
+    Mutant(
+        "zmq-no-checkpoint",
+        "a new leader commits the entries of older terms by counting, without a CHECKPOINT of its own",
+        ((Leader, "needs_no_entry_yet", _always), (ProgressTracker, "_may_commit", _any_index_commits)),
+        "zmq",
+        kind=Kind.FIGURE_8,
+    ),
+    Mutant(
+        "zmq-needless-checkpoint",
+        "every new leader appends a CHECKPOINT",
+        ((Leader, "needs_no_entry_yet", _never),),
+        "zmq",
+    ),
+    Mutant(
+        "zmq-read-without-checkpoint",
+        "a read is answered by a leader that has no entry of its own term",
+        ((Leader, "_knows_commit_index", _always), (Leader, "_append_no_op_if_needed", _nothing)),
+        "zmq",
+    ),
+    Mutant(
+        "zmq-one-voter-without-joint-consensus",
+        "one voter more or less is a change in one step",
+        ((membership, "first_step", _joint_for_several),),
+        "zmq",
+        kind=Kind.MEMBERSHIP,
+    ),
+)

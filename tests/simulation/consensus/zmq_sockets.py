@@ -1,0 +1,465 @@
+"""ØMQ Raft's peers on their sockets, with the real frames between them.
+
+    core ─▶ mapping ─▶ codec ─▶ frames ──DEALER to ROUTER──▶ codec ─▶ debouncing ─▶ mapping ─▶ core
+    core ◀─ mapping ◀─ codec ◀─ frames ◀─────────────────── codec ◀─────────────── mapping ◀─ core
+
+What the wire cannot say is lost here as it is there: an answer that covers less than was asked is not sent, terms below
+the asked one are not told, a failure may come without a hint, a snapshot comes without its configuration.
+
+*The asker* has one DEALER for each other server. Only the newest request is sent again until it is answered; the last
+few are remembered, each for one answer, because a follower whose disk is slow answers late and truthfully. Requests are
+sent on a connection only; what is under way when it breaks is lost. A connection breaks when the way is cut or an end
+stops; order is kept on it, and the next one is another identity for the ROUTER.
+
+*The answerer* takes appends and chunks once: one with the id and the identity of the newest is answered by the same
+reply again. While that is not known the core is only told that the leader lives. An answer that cannot be given makes
+it forget the request, so that the same one may be taken anew.
+
+*A server of the package* reads nothing while it works on an append or a chunk, so it answers in the order in which it
+is asked. Ours answers a heartbeat before an append that waits for the disk.
+
+*A snapshot's members.* Who gets the first chunk of a snapshot asks its sender which members there are, as a client
+would: while they change the answer is old and new ones in one list. If the sender does not answer, its own newest
+configuration stands in; a server that knows none forgets the chunk.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Protocol
+
+from consensus.core.messages import AppendEntries, Reply, Request
+from consensus.core.model import ORIGIN, Configuration, Index, LogId, ServerId, Term
+from consensus.protocols.zmq_raft.wire.codec import decode_reply, decode_request, encode_reply, encode_request
+from consensus.protocols.zmq_raft.wire.frames import MAX_MESSAGE_ID, MESSAGE_ID_BYTES, ZmqRaftError, read_uint
+from consensus.protocols.zmq_raft.wire.mapping import (
+    reply_from_wire,
+    reply_to_wire,
+    request_from_wire,
+    request_to_wire,
+)
+from consensus.protocols.zmq_raft.wire.messages import (
+    AppendEntriesResponse,
+    AppendEntriesRpc,
+    InstallSnapshotRpc,
+    PeerReply,
+    PeerRequest,
+    RequestVoteRpc,
+)
+from tests.simulation.consensus.checker import ViolationError
+from tests.simulation.consensus.connections import Way
+from tests.simulation.consensus.marks import Marks
+from tests.simulation.consensus.profile import Profile
+
+IDENT = b"simulated"
+_NO_MEMBERS = Configuration(())
+_REMEMBERED = 4
+_RECONNECT_MS = 30
+_UNSENT_MS = 20
+_RETRANSMISSION_MS = 150
+_RESETS = 0.3
+"""Of the packets that get lost so many end the connection; the others come late."""
+_NEAR_THE_LAST_ID = MAX_MESSAGE_ID - 40
+
+
+class Host(Protocol):
+    """A server, as its sockets know it."""
+
+    @property
+    def clock_ms(self) -> int:
+        """Its own monotonic clock."""
+
+    @property
+    def configuration(self) -> Configuration | None:
+        """The newest in its log; None while it is down."""
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """The size of its stored snapshot."""
+
+    def when_awake(self, action: Callable[[], None]) -> None:
+        """Do `action` now or at the end of a pause, if this life lasts so long."""
+
+
+class Judge(Protocol):
+    """What is demanded of the messages between peers."""
+
+    def asked(self, asker: ServerId, answerer: ServerId, request: Request, unanswered: "Asked | None") -> None:
+        """A request leaves, and takes the place of another."""
+
+    def arrived(self, answerer: ServerId, request: PeerRequest) -> None:
+        """A request is taken up; a repetition that is debounced is none."""
+
+    def follows_package(self, server: ServerId) -> bool:
+        """Whether this server answers as those of the npm package do."""
+
+    def end_of(self, server: ServerId) -> Index:
+        """Where its log ends."""
+
+    def acknowledged(self, answerer: ServerId, request: AppendEntriesRpc) -> None:
+        """It answers that it holds all that it was sent."""
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A request that may still be answered."""
+
+    request: Request
+    rpc: PeerRequest
+    frames: list[bytes]
+    sent_ms: int
+    """By the asker's clock."""
+    times_sent: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    asker: ServerId
+    answerer: ServerId
+    requests_until_ms: int = 0
+    replies_until_ms: int = 0
+    is_broken: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Dealer:
+    last_id: int
+    connection: _Connection | None = None
+    opens_at_ms: int = 0
+    unanswered: Asked | None = None
+    """The newest request."""
+    remembered: dict[int, Asked] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Taken:
+    """The newest append or chunk of a peer."""
+
+    connection: _Connection
+    rpc: PeerRequest
+    reply: PeerReply | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Transfer:
+    """A snapshot that a leader sends to a server, and the members that it came with, once they are told."""
+
+    term: Term
+    last: LogId
+    configuration: Configuration | None = None
+    waiting: _Taken | None = None
+
+
+class ZmqSockets:
+    """The sockets of all servers of one history."""
+
+    def __init__(
+        self,
+        random: Random,
+        profile: Profile,
+        hosts: Mapping[ServerId, Host],
+        judge: Judge,
+        marks: Marks,
+        way: Way,
+    ) -> None:
+        self._random = random
+        self._profile = profile
+        self._hosts = hosts
+        self._judge = judge
+        self._marks = marks
+        self._way = way
+        self._dealers: dict[tuple[ServerId, ServerId], _Dealer] = {}
+        self._taken: dict[tuple[ServerId, ServerId], _Taken] = {}
+        self._transfers: dict[tuple[ServerId, ServerId], _Transfer] = {}
+        self._pending: dict[tuple[ServerId, int], _Taken] = {}
+        self._working: dict[ServerId, _Taken] = {}
+        """What servers of the package work on."""
+        self._unread: dict[ServerId, deque[tuple[_Connection, list[bytes]]]] = {}
+        # A forger's messages have the correlation 1.
+        self._correlation = 1
+        self.lost = 0
+        self.broken = 0
+        self.repeated = 0
+
+    def ask(self, asker: ServerId, answerer: ServerId, request: Request) -> None:
+        """A core has a request sent; it takes the place of the one that waits for its answer."""
+        dealer = self._dealer(asker, answerer)
+        self._judge.asked(asker, answerer, request, dealer.unanswered)
+        if dealer.unanswered is not None:
+            self._marks.see("request gave way to a newer one")
+        if dealer.last_id == MAX_MESSAGE_ID:
+            self._marks.see("message ids began anew")
+        dealer.last_id = (dealer.last_id + 1) & MAX_MESSAGE_ID
+        rpc = request_to_wire(request, dealer.last_id, IDENT, self._hosts[asker].snapshot_bytes)
+        asked = Asked(request, rpc, encode_request(rpc), self._hosts[asker].clock_ms)
+        dealer.unanswered = dealer.remembered[rpc.message_id] = asked
+        if len(dealer.remembered) > _REMEMBERED:
+            del dealer.remembered[next(iter(dealer.remembered))]
+        self._transmit(asker, answerer, asked)
+
+    def answer(self, answerer: ServerId, asker: ServerId, reply: Reply) -> None:
+        """A core answers what its sockets have handed to it."""
+        taken = self._pending.pop((answerer, reply.correlation), None)
+        if taken is None or taken.connection.asker != asker:
+            self.lost += 1
+            return
+        self._way.after(0, lambda: self._read_on(answerer, taken))
+        said = self._as_package(answerer, reply_to_wire(reply, taken.rpc), taken.rpc)
+        if said is None:
+            self._marks.see("answer that the wire cannot say")
+            self._forget(taken)
+            return
+        if isinstance(said, AppendEntriesResponse) and isinstance(taken.rpc, AppendEntriesRpc) and said.success:
+            self._judge.acknowledged(answerer, taken.rpc)
+        taken.reply = said
+        self._send_reply(taken.connection, said)
+
+    def stopped(self, server: ServerId) -> None:
+        """It is down: its sockets are gone, and what they knew."""
+        for connection in [dealer.connection for dealer in self._dealers.values() if dealer.connection is not None]:
+            if server in (connection.asker, connection.answerer):
+                self._break(connection)
+        self._dealers = {pair: dealer for pair, dealer in self._dealers.items() if pair[0] != server}
+        self._taken = {pair: taken for pair, taken in self._taken.items() if pair[0] != server}
+        self._transfers = {pair: transfer for pair, transfer in self._transfers.items() if pair[0] != server}
+        self._working.pop(server, None)
+        self._unread.pop(server, None)
+        self._pending = {key: taken for key, taken in self._pending.items() if key[0] != server}
+
+    def keep_members(self, server: ServerId, members: frozenset[ServerId]) -> None:
+        """The server closes its sockets to all others."""
+        for asker, answerer in list(self._dealers):
+            if asker == server and answerer not in members:
+                dealer = self._dealers[asker, answerer]
+                if dealer.connection is not None:
+                    self._break(dealer.connection)
+                dealer.unanswered = None
+                dealer.remembered.clear()
+
+    def _dealer(self, asker: ServerId, answerer: ServerId) -> _Dealer:
+        dealer = self._dealers.get((asker, answerer))
+        if dealer is None:
+            first = self._random.choice((0, 0, 0, _NEAR_THE_LAST_ID))
+            dealer = self._dealers[asker, answerer] = _Dealer(first)
+        return dealer
+
+    def _transmit(self, asker: ServerId, answerer: ServerId, asked: Asked) -> None:
+        """Send the newest request, now and again until it is answered."""
+        dealer = self._dealers.get((asker, answerer))
+        if dealer is None or dealer.unanswered is not asked:
+            return
+        connection = self._connect(asker, answerer, dealer)
+        wait_ms = _UNSENT_MS
+        if connection is not None:
+            if asked.times_sent and not may_be_repeated(asked.request):
+                return
+            wait_ms = self._profile.repeat_ms
+            self.repeated += asked.times_sent > 0
+            asked.times_sent += 1
+            connection.requests_until_ms = self._arrival_ms(connection, connection.requests_until_ms)
+            self._at(connection.requests_until_ms, lambda: self._arrive(connection, asked.frames))
+        again = self._hosts[asker].when_awake
+        self._way.after(wait_ms, lambda: again(lambda: self._transmit(asker, answerer, asked)))
+
+    def _connect(self, asker: ServerId, answerer: ServerId, dealer: _Dealer) -> _Connection | None:
+        if dealer.connection is None and self._way.now >= dealer.opens_at_ms and self._is_open(asker, answerer):
+            dealer.connection = _Connection(asker, answerer)
+        return dealer.connection
+
+    def _is_open(self, one: ServerId, other: ServerId) -> bool:
+        is_up = self._hosts[other].configuration is not None
+        return is_up and self._way.reaches(one, other) and self._way.reaches(other, one)
+
+    def _arrive(self, connection: _Connection, frames: list[bytes]) -> None:
+        if self._is_whole(connection, connection.asker, connection.answerer):
+            self._hosts[connection.answerer].when_awake(lambda: self._take(connection, frames))
+
+    def _take(self, connection: _Connection, frames: list[bytes]) -> None:
+        answerer = connection.answerer
+        if answerer in self._working:
+            self._unread.setdefault(answerer, deque()).append((connection, frames))
+            return
+        try:
+            rpc = decode_request(frames)
+        except ZmqRaftError as error:
+            raise ViolationError(f"wire: {connection.asker} sends what cannot be read: {error}") from error
+        if not isinstance(rpc, RequestVoteRpc | AppendEntriesRpc | InstallSnapshotRpc):
+            raise ViolationError(f"wire: {connection.asker} sends {rpc}, which is no message of a peer")
+        taken = _Taken(connection, rpc)
+        if not isinstance(rpc, RequestVoteRpc):
+            before = self._taken.get((answerer, rpc.leader))
+            if before is not None and is_repetition(before.connection, before.rpc, connection, rpc):
+                self._debounce(before, rpc)
+                return
+            self._taken[answerer, rpc.leader] = taken
+            if self._judge.follows_package(answerer):
+                self._working[answerer] = taken
+        self._judge.arrived(answerer, rpc)
+        if isinstance(rpc, InstallSnapshotRpc):
+            self._take_chunk(taken, rpc)
+        else:
+            self._hand_over(taken, _NO_MEMBERS)
+
+    def _read_on(self, answerer: ServerId, taken: _Taken) -> None:
+        """It has answered, or never will, and reads what came meanwhile."""
+        if self._working.get(answerer) is taken:
+            del self._working[answerer]
+        unread = self._unread.get(answerer, ())
+        while unread and answerer not in self._working:
+            self._take(*unread.popleft())
+
+    def _debounce(self, before: _Taken, rpc: PeerRequest) -> None:
+        """A request has come again."""
+        if before.reply is not None:
+            self._marks.see("repetition answered by the same reply")
+            self._send_reply(before.connection, replace(before.reply, message_id=rpc.message_id))
+            return
+        self._marks.see("repetition taken for a sign of life")
+        asker, answerer = before.connection.asker, before.connection.answerer
+        sign_of_life = AppendEntries(before.rpc.term, asker, ORIGIN, (), 0, self._next_correlation())
+        self._way.deliver(asker, answerer, sign_of_life)
+
+    def _take_chunk(self, taken: _Taken, rpc: InstallSnapshotRpc) -> None:
+        """Hand in a chunk once the members are known."""
+        asker, answerer = taken.connection.asker, taken.connection.answerer
+        transfer, last = self._transfers.get((answerer, asker)), LogId(rpc.last_index, rpc.last_term)
+        if transfer is None or (transfer.term, transfer.last) != (rpc.term, last):
+            transfer = self._transfers[answerer, asker] = _Transfer(rpc.term, last)
+            way, told = taken.connection, transfer
+            delay_ms = self._way.draw_delay_ms() + self._way.draw_delay_ms()
+            hear = self._hosts[answerer].when_awake
+            self._way.after(delay_ms, lambda: hear(lambda: self._members_told(way, told)))
+        if transfer.configuration is None:
+            transfer.waiting = taken
+        else:
+            self._hand_over(taken, transfer.configuration)
+
+    def _members_told(self, connection: _Connection, transfer: _Transfer) -> None:
+        asker, answerer = connection.asker, connection.answerer
+        if self._transfers.get((answerer, asker)) is not transfer:
+            return
+        sender = self._hosts[asker].configuration
+        if sender is not None and not connection.is_broken:
+            configuration = told_members(sender)
+        else:
+            self._marks.see("members of a snapshot not told by its sender")
+            configuration = self._hosts[answerer].configuration or _NO_MEMBERS
+        waiting, transfer.waiting = transfer.waiting, None
+        if not configuration.voters:
+            del self._transfers[answerer, asker]
+            if waiting is not None:
+                self._forget(waiting)
+            return
+        transfer.configuration = configuration
+        if waiting is not None:
+            self._hand_over(waiting, configuration)
+
+    def _forget(self, taken: _Taken) -> None:
+        """It is answered by nothing, and may be taken again."""
+        key = taken.connection.answerer, taken.connection.asker
+        if self._taken.get(key) is taken:
+            del self._taken[key]
+        self._way.after(0, lambda: self._read_on(taken.connection.answerer, taken))
+
+    def _hand_over(self, taken: _Taken, configuration: Configuration) -> None:
+        correlation, connection = self._next_correlation(), taken.connection
+        self._pending[connection.answerer, correlation] = taken
+        request = request_from_wire(taken.rpc, correlation, configuration)
+        self._way.deliver(connection.asker, connection.answerer, request)
+
+    def _next_correlation(self) -> int:
+        self._correlation += 1
+        return self._correlation
+
+    def _send_reply(self, connection: _Connection, reply: PeerReply) -> None:
+        frames = encode_reply(reply)
+        connection.replies_until_ms = self._arrival_ms(connection, connection.replies_until_ms)
+        self._at(connection.replies_until_ms, lambda: self._arrive_back(connection, frames))
+
+    def _arrive_back(self, connection: _Connection, frames: list[bytes]) -> None:
+        if self._is_whole(connection, connection.answerer, connection.asker):
+            self._hosts[connection.asker].when_awake(lambda: self._take_reply(connection, frames))
+
+    def _take_reply(self, connection: _Connection, frames: list[bytes]) -> None:
+        asker, answerer = connection.asker, connection.answerer
+        dealer = self._dealers.get((asker, answerer))
+        message_id = read_uint(frames[0], "message id", max_bytes=MESSAGE_ID_BYTES)
+        asked = None if dealer is None else dealer.remembered.pop(message_id, None)
+        if dealer is None or asked is None:
+            self._marks.see("answer to nothing that is remembered")
+            return
+        reply = reply_from_wire(decode_reply(type(asked.rpc), frames), asked.request)
+        if dealer.unanswered is asked:
+            dealer.unanswered = None
+        else:
+            self._marks.see("late answer to a request that had given way")
+        self._way.deliver(answerer, asker, reply)
+
+    def _as_package(self, server: ServerId, reply: PeerReply | None, asked: PeerRequest) -> PeerReply | None:
+        """The package names a place only if its log is too short; where terms differ the leader steps back by one."""
+        is_refusal = isinstance(reply, AppendEntriesResponse) and not reply.success and reply.term == asked.term
+        if not is_refusal or not isinstance(asked, AppendEntriesRpc) or not self._judge.follows_package(server):
+            return reply
+        end = self._judge.end_of(server)
+        is_short = end < asked.previous_index
+        if not is_short:
+            self._marks.see("append refused without a hint")
+        hint = end + 1 if is_short else None
+        return AppendEntriesResponse(asked.message_id, asked.term, success=False, conflict_index=hint)
+
+    def _is_whole(self, connection: _Connection, sender: ServerId, recipient: ServerId) -> bool:
+        """Whether something arrives; a connection ends that cannot bring it."""
+        if connection.is_broken:
+            self.lost += 1
+            return False
+        if not self._way.reaches(sender, recipient) or self._hosts[recipient].configuration is None:
+            self.lost += 1
+            self._break(connection)
+            return False
+        return True
+
+    def _arrival_ms(self, connection: _Connection, not_before_ms: int) -> int:
+        """When what leaves now arrives: a lost packet is sent again, and all behind it wait; or the connection ends."""
+        delay_ms = self._way.draw_delay_ms()
+        if self._way.draw_loss():
+            delay_ms += self._random.randrange(_RETRANSMISSION_MS)
+            if self._random.random() < _RESETS:
+                self._way.after(delay_ms // 2, lambda: self._break(connection))
+        return max(not_before_ms, self._way.now + delay_ms)
+
+    def _at(self, moment_ms: int, action: Callable[[], None]) -> None:
+        self._way.after(moment_ms - self._way.now, action)
+
+    def _break(self, connection: _Connection) -> None:
+        if connection.is_broken:
+            return
+        connection.is_broken = True
+        self.broken += 1
+        dealer = self._dealers.get((connection.asker, connection.answerer))
+        if dealer is None or dealer.connection is not connection:
+            return
+        dealer.connection = None
+        dealer.opens_at_ms = self._way.now + self._random.randrange(_RECONNECT_MS)
+
+
+def may_be_repeated(request: Request) -> bool:
+    """Whether the same message may be sent once more although it may have arrived.
+
+    Over a new connection the follower takes it for a new one, and by the first it may have committed entries behind
+    `previous` already: a server of the package ends then. The core asks anew, from its end on.
+    """
+    return not isinstance(request, AppendEntries) or request.commit <= request.previous.index
+
+
+def is_repetition(before: _Connection, taken: PeerRequest, now: _Connection, request: PeerRequest) -> bool:
+    """Whether a request is the one that was taken before, sent again."""
+    return before is now and request.message_id == taken.message_id
+
+
+def told_members(configuration: Configuration) -> Configuration:
+    """What RequestConfig says: while members change, old and new ones in one list."""
+    new = {server.server_id for server in configuration.voters}
+    return Configuration(
+        (*configuration.voters, *(old for old in configuration.old_voters if old.server_id not in new))
+    )
