@@ -37,6 +37,11 @@ RETRY_S = 0.05
 ELECTIONS = 20
 
 
+def new_request_id(seconds_ago: int = 0) -> bytes:
+    """A request id of its own."""
+    return (int(time.time()) - seconds_ago).to_bytes(4, "big") + os.urandom(8)
+
+
 @dataclass(slots=True)
 class Updates:
     """Updates of one client. `submit` has (request id, data) committed and gives the index, or raises `Exception`.
@@ -54,13 +59,9 @@ class Updates:
     repeats: int = 0
     failures: Counter[str] = field(default_factory=Counter)
 
-    def new_id(self) -> bytes:
-        """A request id of its own."""
-        return (int(time.time()) - self.seconds_ago).to_bytes(4, "big") + os.urandom(8)
-
     async def one(self) -> int:
         """One more update, until it is committed."""
-        request_id = self.new_id()
+        request_id = new_request_id(self.seconds_ago)
         self.payloads[request_id] = f"update {len(self.payloads) + 1} ".encode().ljust(self.payload_bytes, b".")
         while True:
             try:

@@ -12,14 +12,18 @@ from pathlib import Path
 
 import pytest
 import trio
+import zmq
 
 from benchmarks import zmq_raft_group
 from benchmarks.zmq_raft_group import IDENT, Make, PackageClient, ZmqRaftGroup, running_zmq_raft_group
+from consensus.core.model import Entry, EntryKind
 from consensus.protocols import zmq_raft
 from consensus.protocols.zmq_raft import ZmqRaftClient
+from consensus.protocols.zmq_raft.wire.codec import encode_reply, encode_request
+from consensus.protocols.zmq_raft.wire.messages import AppendEntriesResponse, AppendEntriesRpc
 from tests.interop.zmq import story
 from tests.interop.zmq.relay import Recorder
-from tests.interop.zmq.story import Updates
+from tests.interop.zmq.story import Updates, new_request_id
 
 pytestmark = [
     pytest.mark.interop,
@@ -27,6 +31,7 @@ pytestmark = [
 ]
 
 STORY_S = 300.0
+ANSWER_MS = 2_000
 UPDATES = 1_000
 KILLS = 20
 LONG_TTL = {"requestIdTtl": 36_000_000, "requestIdTtlAcceptMargin": 1_000}
@@ -217,3 +222,46 @@ async def test_members_are_added_and_removed_by_zr_config(tmp_path: Path, makes:
             await story.settled(group, updates)
         await story.same_logs(group, updates)
         tell(group, updates)
+
+
+@pytest.mark.parametrize("make", Make, ids=lambda make: make.value)
+async def test_an_append_that_comes_again_by_another_connection_ends_a_server_of_the_package_only(
+    tmp_path: Path, make: Make
+) -> None:
+    with trio.fail_after(STORY_S), zmq.Context() as context:
+        async with trio.open_nursery() as nursery:
+            group = ZmqRaftGroup(tmp_path, nursery, options={"electionTimeoutMin": 9_000, "electionTimeoutMax": 9_999})
+            group.arguments = ("--election-timeout", "9000-9999")
+            # Given: a follower, and its leader that has an update committed there
+            follower, leader = group.add("1", make), group.add("2", Make.PACKAGE)
+            await group.start(follower)
+            update = Entry(1, EntryKind.COMMAND, new_request_id() + b"update")
+            append = encode_request(AppendEntriesRpc(1, IDENT.encode(), leader.peer_id, 1, 0, 0, 1, (update,)))
+            taken = encode_reply(AppendEntriesResponse(1, 1, success=True))
+            assert await exchange(context, follower.url, append) == taken
+            await story.told(group, follower, lambda found: found["lastApplied"] == 1, "the update applied")
+            # When: the append comes again by another connection, since the answer was lost with the first
+            answer = await exchange(context, follower.url, append)
+            # Then: ours gives the same answer, and the package ends
+            if make is Make.OURS:
+                assert answer == taken
+                assert follower.lives
+            else:
+                await story.until(lambda: not follower.lives, "the package has ended")
+                assert "cowardly refusing to truncate log to 0 before commit index: 1" in follower.last_words()
+                print("\nthe package ends when this comes twice:", " ".join(frame.hex() for frame in append))
+            await group.close()
+            nursery.cancel_scope.cancel()
+
+
+async def exchange(context: zmq.Context[zmq.Socket[bytes]], url: str, frames: list[bytes]) -> list[bytes] | None:
+    """Send a message by a connection of its own; its answer, or None if there is none within 2 s."""
+
+    def ask() -> list[bytes] | None:
+        with context.socket(zmq.DEALER) as dealer:
+            dealer.linger = 0
+            dealer.connect(url)
+            dealer.send_multipart(frames)
+            return dealer.recv_multipart() if dealer.poll(ANSWER_MS) else None
+
+    return await trio.to_thread.run_sync(ask)
