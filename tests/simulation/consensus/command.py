@@ -50,7 +50,7 @@ class Failure:
 def main(arguments: Sequence[str]) -> int:
     """Run histories; 0 if every invariant held, 1 with the line that shows the violation again."""
     options = _parse(arguments)
-    # One after the other, and the second although the first has failed.
+    # One after the other, also after one that has failed.
     return max([_play(options, strategy) for strategy in options.strategies])
 
 
@@ -201,7 +201,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         dest="strategies",
         action="append",
         choices=list(STRATEGIES),
-        help="who moves the entries: the leader, or the followers that fetch (default: first the one, then the other)",
+        help="who moves the entries: a leader, followers that fetch, or a leader of ØMQ Raft (default: each in turn)",
     )
     parser.add_argument("--kind", type=Kind, choices=list(Kind), help="only worlds of this kind (default: all kinds)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
