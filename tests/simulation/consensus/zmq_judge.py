@@ -64,10 +64,20 @@ class ZmqJudge:
             return
         before, waited_ms = unanswered.request, self._machines[asker].clock_ms - unanswered.sent_ms
         is_of_term = isinstance(before, AppendEntries | InstallSnapshot) and before.term == request.term
-        if is_of_term and waited_ms < self._retry_ms:
+        if is_of_term and waited_ms < self._retry_ms and self._remembers(asker, answerer, before.correlation):
             raise ViolationError(
                 f"one at a time: {asker} asks {answerer} {request} while {before} waits since {waited_ms} ms"
             )
+
+    def _remembers(self, asker: ServerId, answerer: ServerId, correlation: int) -> bool:
+        """Whether the leader still knows of the request: not if the follower has left the members and come again."""
+        life = self._machines[asker].life
+        leader = None if life is None else life.core._role.as_leader
+        progress = None if leader is None else leader.followers.get(answerer)
+        if progress is None:
+            return False
+        sent_chunk = progress.transfer is not None and progress.transfer.correlation == correlation
+        return sent_chunk or correlation in progress.in_flight or correlation in progress.expired
 
     def arrived(self, answerer: ServerId, request: PeerRequest) -> None:
         """A request is taken up by a server; one of an older term is refused before anything is looked at."""
