@@ -117,13 +117,22 @@ class _Unanswered(Generic[A]):
         """Tell clients that their updates are accepted, when these are not committed soon."""
         while True:
             await self._any_held.wait()
-            due_s, request_id, asked, reply = self._held.popleft()
-            await trio.sleep_until(due_s)
-            if self._asked.get(request_id) is asked and asked.held:
-                asked.held = False
-                self._send(asked.identity, reply)
+            await trio.sleep_until(self._held[0][0])
+            self._tell_held(trio.current_time())
             if not self._held:
                 self._any_held = trio.Event()
+
+    def _tell_held(self, now_s: float) -> None:
+        """Tell those whose time has come. What has its final answer leaves before its time: most cost no wake-up."""
+        while self._held:
+            due_s, request_id, asked, reply = self._held[0]
+            waits = self._asked.get(request_id) is asked and asked.held
+            if waits and due_s > now_s:
+                return
+            self._held.popleft()
+            if waits:
+                asked.held = False
+                self._send(asked.identity, reply)
 
     def _answer(self, request_id: RequestId, reply: A) -> None:
         asked = self._asked.get(request_id)
