@@ -6,7 +6,9 @@ same_logs  every member's own log, from its disk: entry by entry the same, each 
 """
 
 import os
+import random
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +19,7 @@ from typing import Any
 
 import trio
 
-from benchmarks.zmq_raft_group import Make, Member, PackageClient, ZmqRaftGroup, stored_package_log
+from benchmarks.zmq_raft_group import Make, Member, PackageClient, PackageError, ZmqRaftGroup, stored_package_log
 from consensus.core.model import Entry, EntryKind
 from consensus.protocols.zmq_raft import LogEntry, LogEntryKind, SnapshotPart, ZmqRaftClient
 from consensus.protocols.zmq_raft.wire.entries import entry_frame, read_entry
@@ -35,6 +37,7 @@ POLL_S = 0.02
 REVIVE_S = 0.05
 RETRY_S = 0.05
 ELECTIONS = 20
+STALLED_S = 20.0
 
 
 def new_request_id(seconds_ago: int = 0) -> bytes:
@@ -233,6 +236,45 @@ async def kill_in_turn(group: ZmqRaftGroup, updates: Updates, times: int) -> Cou
     return led
 
 
+async def kill(group: ZmqRaftGroup, _recorder: Recorder, member: Member, chance: random.Random) -> None:
+    """Kill a member, and start it again after a while."""
+    await until(lambda: member.child is not None, f"{member.peer_id} runs")
+    await group.kill(member)
+    await trio.sleep(chance.random() * 0.5)
+    await group.start_again(member)
+
+
+async def stop_for_a_while(_group: ZmqRaftGroup, _recorder: Recorder, member: Member, chance: random.Random) -> None:
+    """Stop a member's process, and let it go on."""
+    await until(lambda: member.lives, f"{member.peer_id} runs")
+    assert member.child is not None
+    os.kill(member.child.pid, signal.SIGSTOP)
+    await trio.sleep(chance.choice([0.1, 0.3, 0.7, 2.5]))
+    os.kill(member.child.pid, signal.SIGCONT)
+
+
+async def cut_off(_group: ZmqRaftGroup, recorder: Recorder, member: Member, chance: random.Random) -> None:
+    """End the connections to a member several times, while others go on sending to it."""
+    for _ in range(10):
+        recorder.cut(member)
+        await trio.sleep(chance.random() * 0.1)
+
+
+async def change(client: PackageClient, peers: Sequence[tuple[str, str]]) -> None:
+    """Change the members by the package's client, however often its request must be repeated."""
+    request_id = new_request_id().hex()
+    with trio.move_on_after(CATCH_UP_S):
+        while True:
+            try:
+                await client.do("change", id=request_id, peers=peers, timeout=4_000)
+            except PackageError as error:
+                refusal = error
+                await trio.sleep(RETRY_S)
+            else:
+                return
+    raise AssertionError(f"the members were not changed within {CATCH_UP_S:g} s: {refusal}")
+
+
 async def led_by(group: ZmqRaftGroup, make: Make, *, anew: bool = False) -> Member:
     """Kill leaders, and start them again, until a server of this make leads; with `anew` it is elected now."""
     leader = await group.leader()
@@ -281,6 +323,13 @@ async def give_snapshot(group: ZmqRaftGroup, giver: Make, member: Member, index:
     await group.start_again(member)
     await begins_behind(group, member, index)
     return index
+
+
+async def goes_on(updates: Updates) -> bool:
+    """Whether updates are committed within a while."""
+    with trio.move_on_after(STALLED_S) as time:
+        await more(updates, 5)
+    return not time.cancelled_caught
 
 
 async def more(updates: Updates, count: int) -> None:
