@@ -11,10 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bridge.cli.main import cli
+from bridge.cli.zmq_raft import serve as zmq_raft_serve
 from bridge.cli.zmq_raft.serve import Reporter
 from consensus import ConfigurationChanged, ContentRejected, DiskFull, Role, RoleChanged, Server
 from consensus.core.model import Configuration
-from consensus.protocols.zmq_raft import Compacted, CompactionFailed, PeerNotice
+from consensus.protocols.zmq_raft import Compacted, CompactionFailed, PeerNotice, PeerOptions, Window
 from tests.node.test_zmq_raft_open_peer import free_peers
 
 WAIT_S = 20
@@ -72,6 +73,20 @@ def test_what_cannot_be_is_refused_with_what_to_do(
     result = serve(*arguments)
     assert result.exit_code == 1
     assert reason in result.stderr
+
+
+def test_request_ids_are_remembered_for_as_many_hours_as_the_operator_says(
+    serve: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[PeerOptions] = []
+    monkeypatch.setattr(zmq_raft_serve, "_serve", lambda options, _: _noted(asked, options))
+    for arguments in ((), ("--request-id-ttl", "24")):
+        assert serve("--peer", "1=tcp://127.0.0.1:4000", *arguments).exit_code == 0
+    assert [options.log.window for options in asked] == [Window(), Window.of_ttl(24 * 60 * 60 * 1000)]
+
+
+async def _noted(asked: list[PeerOptions], options: PeerOptions) -> None:
+    asked.append(options)
 
 
 def test_beyond_loopback_the_operator_is_warned(serve: Callable[..., Result]) -> None:

@@ -17,6 +17,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
     UpdateRedirect,
     UpdateReply,
 )
+from consensus.protocols.zmq_raft.wire.request_ids import Window
 from tests.node.zmq_raft_group import Group, Node, request_id, until
 
 HOUR_S = 3600
@@ -229,3 +230,17 @@ async def test_what_has_expired_may_be_pruned(tmp_path: Path, autojump_clock: tr
         assert leader.log.describe().prune_index == leader.log.describe().last_applied
         index = await committed(leader.update(9, age_s=-8 * HOUR_S))
         assert leader.log.describe().prune_index == index - 1
+
+
+async def test_a_cluster_may_remember_ids_for_another_time(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Given a day, then an id of ten hours ago is taken, found again, and keeps its entry out of a snapshot."""
+    del autojump_clock
+    async with group_of(tmp_path, 1, options=LogOptions(window=Window.of_ttl(24 * HOUR_S * 1000))) as group:
+        leader = await group.leader()
+        index = await committed(leader.update(1, age_s=10 * HOUR_S))
+        assert leader.update(1, age_s=10 * HOUR_S) == [UpdateCommitted(request_id(1, 10 * HOUR_S), index)]
+        assert leader.log.describe().prune_index == index - 1
+        group.clock_ahead_s = 14 * HOUR_S + 1
+        assert leader.log.describe().prune_index == index

@@ -122,7 +122,7 @@ class Group:
         return max((node for node in self.nodes.values() if node.leads), key=lambda node: node.server.role.term)
 
     async def _serve(self, peer_id: str, founders: int, *, task_status: trio.TaskStatus[Node]) -> None:
-        machine = ExecutedRequests(RequestTable(self.table_limit), self.now_ms)
+        machine = ExecutedRequests(RequestTable(self.table_limit), self.now_ms, self.options.window)
         logs: list[ReplicatedLog] = []
         broadcasts: list[BroadcastStateMachine] = []
         sent: list[StateBroadcast] = []

@@ -17,6 +17,7 @@ from consensus.protocols.zmq_raft.wire.request_ids import (
 
 MACHINE = b"\xf2\x7e\x10"
 MADE_S = 0x5956DC88
+HOUR_MS = 60 * 60 * 1000
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "zmq-raft.json").read_text(encoding="utf-8"))
 
 
@@ -65,6 +66,13 @@ def test_the_window_can_be_another() -> None:
     assert [judge(request_id, MADE_S * 1000 + age_ms, window) for age_ms in ages] == [
         *(Freshness.FUTURE, Freshness.FRESH, Freshness.FRESH, Freshness.EXPIRED)
     ]
+
+
+def test_ids_are_remembered_longer_than_they_are_accepted_by_the_margin_at_the_other_end() -> None:
+    assert Window().kept_ms == 8 * HOUR_MS
+    assert Window.of_ttl(8 * HOUR_MS) == Window()
+    day = Window.of_ttl(24 * HOUR_MS)
+    assert (day.past_ms, day.future_ms, day.kept_ms) == (24 * HOUR_MS - 15 * 60_000, 15 * 60_000, 24 * HOUR_MS)
 
 
 def test_the_ids_that_the_package_refused_are_not_fresh_for_us() -> None:

@@ -37,6 +37,7 @@ from consensus.storage import StorageError
 
 INTERRUPTED = 130
 MIB = 1024 * 1024
+HOUR_MS = 60 * 60 * 1000
 _HOST = re.compile(r"tcp://\[?([^\]]*)\]?:[^:]*")
 _NETWORK = (
     "{} is not on loopback, and this protocol has no authentication: who reaches it and knows the ident can read the "
@@ -58,6 +59,7 @@ class Asked:
     compact_command: str | None
     compact_at: int
     election_timeout: str
+    request_id_ttl: int
     allow_network: bool
 
     def options(self) -> "protocol.PeerOptions":
@@ -79,6 +81,7 @@ class Asked:
             compactor=protocol.CommandCompactor(command) if command else None,
             compaction=protocol.CompactionOptions(log_bytes=self.compact_at * MIB),
             election_timeout_ms=(int(found[1]), int(found[2])),
+            log=protocol.LogOptions(window=protocol.Window.of_ttl(self.request_id_ttl * HOUR_MS)),
         )
 
     def _check_network(self, peers: Iterable[protocol.Peer]) -> None:
@@ -195,6 +198,14 @@ class Reporter:
     default="200-300",
     show_default=True,
     help="In milliseconds; the same for all peers.",
+)
+@click.option(
+    "--request-id-ttl",
+    metavar="HOURS",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="How long the ids of requests are remembered; the same for all peers (the package: requestIdTtl).",
 )
 @click.option("--allow-network", is_flag=True, help="Permit URLs that are not on loopback.")
 @json_option

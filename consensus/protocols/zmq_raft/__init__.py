@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         ZmqRaftPeer,
         open_peer,
     )
+    from consensus.protocols.zmq_raft.node.replicated_log import LogOptions
     from consensus.protocols.zmq_raft.node.served_log import (
         LogDescription,
         ServedLog,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         UpdateReply,
         UpdateRequest,
     )
+    from consensus.protocols.zmq_raft.wire.request_ids import Window
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -98,6 +100,7 @@ __all__ = [
     "LogEntryKind",
     "LogInfoReply",
     "LogItem",
+    "LogOptions",
     "NoAnswerError",
     "Peer",
     "PeerError",
@@ -113,6 +116,7 @@ __all__ = [
     "UpdateRedirect",
     "UpdateReply",
     "UpdateRequest",
+    "Window",
     "ZmqRaftClient",
     "ZmqRaftError",
     "ZmqRaftPeer",
@@ -159,6 +163,7 @@ _HOMES: Final = {
         "ZmqRaftPeer",
         "open_peer",
     ),
+    "consensus.protocols.zmq_raft.node.replicated_log": ("LogOptions",),
     "consensus.protocols.zmq_raft.node.served_log": (
         "LogDescription",
         "ServedLog",
@@ -188,6 +193,7 @@ _HOMES: Final = {
         "UpdateReply",
         "UpdateRequest",
     ),
+    "consensus.protocols.zmq_raft.wire.request_ids": ("Window",),
 }
 
 if not TYPE_CHECKING:  # mypy would take any name for one of the face

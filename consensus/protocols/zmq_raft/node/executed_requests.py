@@ -18,8 +18,8 @@ import trio
 from consensus.core.entry_data import configuration_head
 from consensus.core.model import COMMAND, Entry, EntryKind, Index, LogId, Milliseconds
 from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES
-from consensus.protocols.zmq_raft.wire.request_ids import NO_REQUEST_ID
-from consensus.protocols.zmq_raft.wire.request_table import KEPT_MS, RequestTable
+from consensus.protocols.zmq_raft.wire.request_ids import DEFAULT_WINDOW, NO_REQUEST_ID, Window
+from consensus.protocols.zmq_raft.wire.request_table import RequestTable
 
 _SLICE = 1024
 """Entries that are taken without a pause: 4 ms."""
@@ -47,11 +47,14 @@ def request_id_of(entry: Entry) -> bytes:
 class ExecutedRequests:
     """A `StateMachine` that keeps the ids of requests and nothing else. `now_ms` is Unix time."""
 
-    def __init__(self, table: RequestTable, now_ms: Callable[[], Milliseconds]) -> None:
+    def __init__(
+        self, table: RequestTable, now_ms: Callable[[], Milliseconds], window: Window = DEFAULT_WINDOW
+    ) -> None:
         self.table = table
         self.applied: Index = 0
         self.watchers: list[Watcher] = []
         self._now_ms = now_ms
+        self._window = window
         self._expired_ms: Milliseconds | None = None
         self._prepared: PreparedSnapshot | None = None
 
@@ -101,4 +104,4 @@ class ExecutedRequests:
         # Also after the clock was put back: by another clock other ids are fresh.
         if self._expired_ms is None or abs(now_ms - self._expired_ms) >= _EXPIRY_MS:
             self._expired_ms = now_ms
-            self.table.forget_before((now_ms - KEPT_MS) // 1000)
+            self.table.forget_before((now_ms - self._window.kept_ms) // 1000)

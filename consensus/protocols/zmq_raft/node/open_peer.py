@@ -224,7 +224,7 @@ async def _serve(
 ) -> AsyncIterator[ZmqRaftPeer]:
     """Open the server, and everything that needs it, which `started` tells the transport of."""
     members = PeerMembers(transport, options.peer_id, founders)
-    machine = ExecutedRequests(RequestTable(options.max_request_ids), unix_ms)
+    machine = ExecutedRequests(RequestTable(options.max_request_ids), unix_ms, options.log.window)
 
     def heard(notice: Notice) -> None:
         if isinstance(notice, ConfigurationChanged):

@@ -37,10 +37,21 @@ class Freshness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Request ids are fresh from `past_ms` before now to `future_ms` after it."""
+    """Request ids are fresh from `past_ms` before now to `future_ms` after it, and are remembered for `kept_ms`."""
 
     past_ms: int = (8 * 60 - 15) * 60 * 1000
     future_ms: int = 15 * 60 * 1000
+
+    @property
+    def kept_ms(self) -> int:
+        """The package's `requestIdTtl`: longer than ids are accepted, since the clocks of leaders differ."""
+        return self.past_ms + self.future_ms
+
+    @classmethod
+    def of_ttl(cls, ttl_ms: int) -> "Window":
+        """The window of a cluster whose servers remember ids for `ttl_ms`."""
+        future_ms = cls().future_ms
+        return cls(ttl_ms - future_ms, future_ms)
 
 
 DEFAULT_WINDOW: Final = Window()

@@ -34,8 +34,6 @@ from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES
 from consensus.protocols.zmq_raft.wire.request_ids import NO_REQUEST_ID, request_seconds
 
 DEFAULT_LIMIT: Final = 262_144
-KEPT_MS: Final = 8 * 60 * 60 * 1000
-"""How long an id is remembered; longer than it is accepted (`request_ids.Window`)."""
 _RECORD: Final = struct.Struct(f">{REQUEST_ID_BYTES}sQ")
 _RUN_RECORDS: Final = 4096
 _MINUTE: Final = 60
