@@ -8,7 +8,7 @@ import pytest
 
 from bridge.core.log.feature_level import REQIDS_LEVEL
 from bridge.core.log.records import Clock
-from bridge.core.state.reqids import request_text
+from bridge.core.state.reqids import Reqids, request_text
 from bridge.node.events.alarms import Alarms
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.raft.replica import Replica
@@ -64,6 +64,17 @@ async def test_an_update_is_read_under_its_own_reqid_and_its_copies_are_checkpoi
     assert first.data == REQID + entry
     assert copy.kind is EntryKind.NO_OP
     assert last.data[:12] == made_reqid(3, NOW_MS)
+
+
+async def test_a_copy_is_a_checkpoint_also_when_so_many_came_after_it_that_its_index_is_forgotten() -> None:
+    stage = with_updates()
+    stage.applied_state.farm.reqids = Reqids(skipped_max=4)
+    entry = sealed(b'{"note": 1}', request_text(REQID))
+    for _ in range(9):
+        await stage.append(entry)
+    first, *copies = await log_of(stage).read(1, 10, 10_000)
+    assert first.data == REQID + entry
+    assert [each.kind for each in copies] == [EntryKind.NO_OP] * 8
 
 
 async def test_what_is_not_an_applications_is_a_checkpoint_of_its_term() -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import trio
@@ -17,7 +17,7 @@ from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.log.feature_level import REQIDS_LEVEL
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Clock, Exclusion
-from bridge.core.state.reqids import AHEAD_S, OLDEST_S, request_text
+from bridge.core.state.reqids import AHEAD_S, OLDEST_S, Reqids, request_text
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.raft.replica import Replica
 from bridge.node.raft.submitting import Submitting, sealed
@@ -135,6 +135,26 @@ async def test_a_copy_that_another_node_submitted_meanwhile_is_told_by_its_first
         await node.stage.append(entry)
         await wait_all_tasks_blocked()
         assert node.told[-1] == UpdateCommitted(reqid(), 1)
+
+
+async def test_what_a_full_table_forgets_before_the_answer_is_committed_at_its_own_index() -> None:
+    async with endpoint() as node:
+        node.stage.applied_state.farm.reqids = Reqids(limit=1)
+
+        async def wait_while_more_is_applied(_: int) -> None:
+            await node.stage.append(sealed(b"{}", request_text(reqid(2))))
+
+        cast("Any", node.stage.replica.server).wait_applied = wait_while_more_is_applied
+        assert await node.ends(b'{"note": 1}', reqid(1)) == UpdateCommitted(reqid(1), 1)
+
+
+async def test_what_a_full_table_would_forget_at_once_is_expired_and_not_in_the_log() -> None:
+    async with endpoint() as node:
+        node.stage.applied_state.farm.reqids = Reqids(limit=2)
+        for counter in (2, 3):
+            await node.ends(b"{}", reqid(counter))
+        assert await node.ends(b"{}", reqid(1)) == UpdateExpired(reqid(1))
+        assert len(node.stage.log) == 2
 
 
 async def test_a_thousand_updates_and_their_repetitions_stand_in_the_log_once_each() -> None:

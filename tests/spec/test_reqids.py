@@ -90,6 +90,17 @@ def test_a_full_table_forgets_the_oldest_and_takes_none_below_it() -> None:
     assert table.admit(reqid(counter=2), 9, NOW_MS) is ReqidStatus.EXPIRED
 
 
+def test_a_full_table_takes_none_below_its_lowest_so_that_what_is_applied_is_known_afterwards() -> None:
+    table = ReqidTable(limit=4)
+    for counter in (4, 5, 6, 7):
+        table.admit(reqid(counter=counter), counter, NOW_MS)
+    assert table.floor == bytes(12), "nothing is forgotten yet"
+    assert table.judge(reqid(counter=3), NOW_MS) is ReqidStatus.EXPIRED
+    assert table.admit(reqid(counter=3), 8, NOW_MS) is ReqidStatus.EXPIRED
+    assert [table.index_of(reqid(counter=each)) for each in (4, 5, 6, 7)] == [4, 5, 6, 7]
+    assert table.admit(reqid(counter=8), 9, NOW_MS) is ReqidStatus.NEW
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_reqid_is_taken_twice_whatever_comes_and_a_loaded_table_goes_on_alike(seed: int) -> None:
     random, taken = Random(seed), set()
@@ -101,12 +112,29 @@ def test_no_reqid_is_taken_twice_whatever_comes_and_a_loaded_table_goes_on_alike
         verdict = reqids.admit(update, index, now_ms)
         assert (verdict is ReqidStatus.NEW) <= (update not in taken), f"seed {seed}, entry {index}"
         assert reqids.is_skipped(index) == (verdict is not ReqidStatus.NEW)
-        taken.add(update) if verdict is ReqidStatus.NEW else None
+        if verdict is ReqidStatus.NEW:
+            assert reqids.index_of(update) == index, f"seed {seed}, entry {index}: applied and forgotten at once"
+            taken.add(update)
         if random.random() < 0.1:
             dumped = reqids.dump()
             reqids = Reqids.load(dumped, limit=8, skipped_max=16)
             assert reqids.dump() == dumped, f"seed {seed}, entry {index}"
     assert len(taken) > 20
+
+
+def test_of_too_many_copies_the_newest_are_known_and_the_list_says_how_far_back_it_goes() -> None:
+    reqids, update = Reqids(skipped_max=8), Update(reqid(), proven=False)
+    for index in range(1, 6):
+        reqids.admit(update, index, NOW_MS)
+    assert not any(reqids.may_have_forgotten(index) for index in range(1, 6))
+    for index in range(6, 11):
+        reqids.admit(update, index, NOW_MS)
+    assert [index for index in range(1, 11) if reqids.may_have_forgotten(index)] == [1, 2, 3, 4, 5]
+    assert [index for index in range(1, 11) if reqids.is_skipped(index)] == [6, 7, 8, 9, 10]
+    for index in range(11, 14):
+        reqids.admit(update, index, NOW_MS)
+    reqids = Reqids.load(reqids.dump(), skipped_max=8)
+    assert reqids.may_have_forgotten(5)
 
 
 def test_a_table_without_updates_takes_no_byte_and_damaged_bytes_are_refused() -> None:

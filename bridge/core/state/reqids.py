@@ -4,6 +4,7 @@
 
     reqid ──▶ in the table?              duplicate: the entry is a copy, the table tells the index of the first
           ──▶ at or below the floor?     expired: forgotten, so it may have been applied
+          ──▶ below all of a full table? expired: it would be forgotten at once
           ──▶ more than 7 h 45 min old   expired │ both by log time, which is equal on all servers
           ──▶ more than 15 min ahead     ahead   │
           ──▶ new: remembered with its index
@@ -14,16 +15,24 @@ a log index that the client has seen, and by numbers that rise by one; a session
 process and 3 of a counter; it is valid for eight hours, and a client may send any number of them in any order.
 
 So this is a table of its own, ordered by the reqid itself, that is by its second. When the table is full, the smallest
-reqid goes and becomes the floor; ids below the floor are refused, and no id is taken twice. Reqids that are too old go
-likewise, so the floor also holds if log time is brought back. Forgetting costs a client that repeats an old update an
-honest "expired", and never a second execution.
+reqid goes and becomes the floor; ids below the floor are refused, and no id is taken twice. A full table takes none
+below its smallest either. That one would go again as it came, and its client, told that an update has expired that was
+applied, would send it under a new id. Reqids that are too old go likewise, so the floor also holds if log time is
+brought back. Forgetting costs a client that repeats an old update an honest "expired", and never a second execution.
 
 Entries with a proof of a member or of a client key have a table of their own: a client that holds no such key could
 otherwise use up the reqid of an update that acts on the farm, or fill the table. All nodes share it: a client may
 repeat an update at another node, which signs it anew.
 
 A leader that fails may leave copies of one update in the log. `skipped` are the indexes of entries that were not
-applied under their reqid: a reader that speaks ØMQ Raft gets a checkpoint in their place.
+applied under their reqid: a reader that speaks ØMQ Raft gets a checkpoint in their place. The newest are kept, at least
+half of `SKIPPED_MAX`, because the list is in each snapshot and what may be in the log has no such bound. Of an older
+entry the tables tell whether it is a copy while they know its reqid. Only when that is forgotten too is an old entry
+that was skipped shown to readers like any other, and then its reqid may be there twice. No leader that fails leaves so
+many copies. A client of the farm that submits the same update thousands of times can.
+
+The constants and `second_of` repeat a few lines of `consensus.protocols.zmq_raft`: its frames need msgspec, which no
+core imports.
 """
 
 from array import array
@@ -104,7 +113,10 @@ class ReqidTable:
         ahead_s = second_of(reqid) - log_time_ms // 1000
         if ahead_s > AHEAD_S:
             return ReqidStatus.AHEAD
-        return ReqidStatus.EXPIRED if reqid <= self.floor or ahead_s < -OLDEST_S else ReqidStatus.NEW
+        is_full = len(self._lowest_first) >= self._limit
+        if reqid <= self.floor or ahead_s < -OLDEST_S or (is_full and reqid < self._lowest_first[0]):
+            return ReqidStatus.EXPIRED
+        return ReqidStatus.NEW
 
     def admit(self, reqid: bytes, index: int, log_time_ms: int) -> ReqidStatus:
         """Judge the reqid of the entry at `index`, and remember it if it is new."""
@@ -185,6 +197,11 @@ class Reqids:
         """Whether the entry at `index` names a reqid and was not applied under it."""
         place = bisect_left(self._skipped, index)
         return place < len(self._skipped) and self._skipped[place] == index
+
+    def may_have_forgotten(self, index: int) -> bool:
+        """Whether `is_skipped` may say no of the entry at `index` only because there were too many since."""
+        has_forgotten = len(self._skipped) > self._skipped_max // 2
+        return has_forgotten and index < self._skipped[0]
 
     def expire_until(self, second: int) -> None:
         """Refuse every reqid up to this second that is not in the tables."""

@@ -106,10 +106,13 @@ class Submitting:
             return answer
         with trio.move_on_after(self._replica.patience.apply_s):
             await self._replica.server.wait_applied(answer.index)
-            first = self._applied_state.farm.reqids.index_of(update.update)
-            if first is None:
+            reqids = self._applied_state.farm.reqids
+            first = reqids.index_of(update.update)
+            if first is not None:
+                return replace(answer, index=first)
+            if reqids.is_skipped(answer.index):
                 return SubmitAnswer(outcome=SubmitOutcome.EXPIRED, reason=EXPIRED)
-            return replace(answer, index=first)
+            return answer  # it was applied, and a full table has forgotten it since
         return SubmitAnswer(outcome=SubmitOutcome.UNKNOWN)
 
     async def _submit_numbered(self, entry: bytes) -> SubmitAnswer:
