@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -13,6 +14,8 @@ from consensus.core.features import ZMQ_RAFT
 from consensus.core.options import Options
 from consensus.protocols.zmq_raft.node.peer_transport import PeerTransport
 from consensus.protocols.zmq_raft.node.sockets import ZmqContext, zmq_context
+from consensus.protocols.zmq_raft.wire.codec import encode_reply
+from consensus.protocols.zmq_raft.wire.messages import ConfigReply, Peer
 from consensus.storage.snapshot_form import PLAIN
 from tests.node.kept_entries import KeptEntries
 
@@ -93,14 +96,18 @@ class Group:
     def _configuration(self) -> consensus.Configuration:
         return consensus.Configuration(tuple(consensus.Server(name, url) for name, url in self._urls.items()))
 
+    def _tell_members(self, name: str, identity: bytes, frames: list[bytes]) -> None:
+        """Answer RequestConfig, which the receiver of a snapshot asks."""
+        members = tuple(Peer(peer_id, url) for peer_id, url in self._urls.items())
+        self.lives[name].transport.reply(identity, encode_reply(ConfigReply(frames[0], False, None, members)))  # noqa: FBT003
+
     def _transport(self, name: str) -> PeerTransport:
         transport = PeerTransport(
             self._context,
             name,
             IDENT,
             self._urls.get(name, "tcp://127.0.0.1:*"),
-            lambda _identity, _frames: None,
-            configuration=self._configuration,
+            partial(self._tell_members, name),
             snapshot=lambda: self.lives[name].server.describe().raft.snapshot,
         )
         self._urls[name] = transport.bound_url

@@ -198,7 +198,6 @@ async def open_peer(
                 options.ident,
                 bind_url,
                 early.take,
-                configuration=lambda: started[0].server.describe().raft.configuration if started else founders,
                 snapshot=lambda: started[0].server.describe().raft.snapshot if started else None,
                 limits=options.limits,
             )

@@ -19,8 +19,11 @@ worked on like the first.
 
 *A snapshot's configuration.* InstallSnapshot does not say which members were in force at its last entry, and the core
 wants to know. So the first chunk of each transfer waits until the sender has said who the members are (RequestConfig,
-the way of every joining server); without an answer the present members of this server stand in. Both may be later than
-the snapshot: the entries behind it say again who the members became.
+the way of every joining server). Without an answer the chunk is forgotten; the leader repeats it, and is asked again.
+The members that this server knows itself cannot stand in: they may be older than the snapshot, for good, and then two
+majorities that do not meet could elect two leaders. What the sender tells may be newer than the snapshot. Then the
+entries behind it say so again. While the members change, the sender tells those of both lists, which the wire does not
+tell from a configuration without a change; the reference of the protocol says what follows from that.
 """
 
 import math
@@ -99,8 +102,8 @@ class PeerTransport:
     """The `Transport` of the server `own_id` in the cluster `ident`, which listens at `url` from now on.
 
     `clients` gets the identity and the frames of each message that is no peer's; `reply` sends the answers. It must not
-    wait or raise. `configuration` and `snapshot` tell this server's present members and its stored snapshot. `url` is
-    `tcp://IP:port`; `bound_url` has the port that 0 became.
+    wait or raise. `snapshot` tells this server's stored snapshot. `url` is `tcp://IP:port`; `bound_url` has the port
+    that 0 became.
 
     Requests of members only are answered, and `members` says which they are: a joining server needs to be told of the
     leader that is to find it. Raises `OSError` if it cannot listen.
@@ -114,7 +117,6 @@ class PeerTransport:
         url: str,
         clients: Callable[[bytes, list[bytes]], None],
         *,
-        configuration: Callable[[], Configuration],
         snapshot: Callable[[], SnapshotDescription | None],
         times: PeerTimes = DEFAULT_TIMES,
         limits: Limits = DEFAULT_LIMITS,
@@ -124,7 +126,6 @@ class PeerTransport:
         self._own_id = own_id
         self._ident = ident
         self._clients = clients
-        self._configuration = configuration
         self._snapshot = snapshot
         self._times = times
         self._limits = limits
@@ -319,15 +320,15 @@ class PeerTransport:
     def _members_told(self, member: _Member, transfer: _Transfer, peers: tuple[Peer, ...] | None) -> None:
         if member.transfer is not transfer:
             return
-        configuration = self._configuration() if peers is None else configuration_of(peers)
-        waiting, transfer.waiting = transfer.waiting, None
-        if not configuration.voters:
-            # A joining server knows no members. The chunk comes again, and then the sender is asked again.
+        if peers is None:
+            # The chunk comes again, and then the sender is asked again.
+            self._counters["chunks held back, since the sender did not tell the members"] += 1
             member.transfer = member.seen = None
             return
-        transfer.configuration = configuration
+        waiting, transfer.waiting = transfer.waiting, None
+        transfer.configuration = configuration_of(peers)
         if waiting is not None:
-            waiting(configuration)
+            waiting(transfer.configuration)
 
     def _ask(
         self,
