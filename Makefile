@@ -117,7 +117,7 @@ $(ZMQ_PACKAGE).stamp: benchmarks/zmq_raft_js/package.json
 	@touch $@
 
 interop-zmq: $(VENV)/all.stamp $(ZMQ_PACKAGE).stamp
-	$(BIN)/python -m pytest -m interop tests/interop/zmq tests/end_to_end/test_zmq_how_to.py
+	$(BIN)/python -m pytest -s -m interop tests/interop/zmq tests/end_to_end/test_zmq_how_to.py
 
 # The documents as a site with search, in build/site; a link that leads nowhere fails.
 $(VENV)/docs.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp
