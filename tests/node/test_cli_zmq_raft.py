@@ -64,7 +64,7 @@ class Cluster:
     async def run(self, started: Callable[[Callable[[], None]], None]) -> None:
         """Serve until the function that `started` gets is called."""
         with zmq_context() as context:
-            keys = ZapAuthenticator(context, lambda key: "ours" if key == self.listed else None)
+            keys = ZapAuthenticator(context, lambda key: key == self.listed)
             peer, pub = LoopbackPeer(context, self.options), ZmqSocket(context, SocketKind.PUB)
             self.urls = [peer.url, pub.bind("tcp://127.0.0.1:*")]
             self.members = peer.scripted.members = (Peer("1", peer.url), DEAD)

@@ -11,12 +11,17 @@ from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.security.key_files import KeyFileError, load_curve_key
 from bridge.node.zmq.listed_keys import ALARM, ListedKeys, Scope, needed_scope, own_key, read_listed_keys
-from bridge.wire.keys.curve_key import new_curve_key, to_z85
+from bridge.wire.keys.curve_key import CurveKey, new_curve_key, to_z85
 from bridge.wire.log.entries import encode
 from tests.authored import signed
 
-READER, WRITER = new_curve_key("reader"), new_curve_key("writer")
+READER, WRITER, RENEWED = new_curve_key("reader"), new_curve_key("writer"), new_curve_key("writer")
 LINES = f"# the keys\n\nreader {to_z85(READER.public)}\nwriter\t{to_z85(WRITER.public)} submit weights\n"
+
+
+def user_of(key: CurveKey) -> str:
+    """How the endpoint knows a connection."""
+    return key.public.hex()
 
 
 def listed(path: Path, text: str = LINES) -> Path:
@@ -29,10 +34,10 @@ def listed(path: Path, text: str = LINES) -> Path:
 def test_each_line_is_a_name_a_key_and_scopes(tmp_path: Path) -> None:
     file = listed(tmp_path)
     keys = ListedKeys(file, read_listed_keys(file))
-    assert keys.name_of(READER.public) == "reader"
-    assert keys.name_of(bytes(32)) is None
-    assert [keys.may("writer", each) for each in Scope] == [True, True, False]
-    assert not any(keys.may(user, each) for user in ("reader", "stranger", None) for each in Scope)
+    assert keys.is_listed(READER.public)
+    assert not keys.is_listed(bytes(32))
+    assert [keys.may(user_of(WRITER), each) for each in Scope] == [True, True, False]
+    assert not any(keys.may(user, each) for user in (user_of(READER), "00" * 32, "writer", None) for each in Scope)
 
 
 @pytest.mark.parametrize(
@@ -64,13 +69,27 @@ async def test_a_changed_list_counts_at_once_and_a_broken_one_leaves_the_last_in
     file.write_text("reader")
     await keys.look(alarms)
     assert [alarm.kind for alarm in alarms.standing()] == [ALARM]
-    assert keys.may("writer", Scope.SUBMIT)
+    assert keys.may(user_of(WRITER), Scope.SUBMIT)
     file.write_text(f"reader {to_z85(READER.public)} submit\n")
     await keys.look(alarms)
     assert alarms.standing() == ()
-    assert keys.may("reader", Scope.SUBMIT)
-    assert not keys.may("writer", Scope.SUBMIT)
-    assert keys.name_of(WRITER.public) is None
+    assert keys.may(user_of(READER), Scope.SUBMIT)
+    assert not keys.may(user_of(WRITER), Scope.SUBMIT)
+    assert not keys.is_listed(WRITER.public)
+
+
+async def test_a_key_that_is_replaced_under_its_name_may_not_write_by_a_connection_that_it_has(tmp_path: Path) -> None:
+    # Given: a connection that was made with a listed key
+    file = listed(tmp_path)
+    keys = ListedKeys(file, read_listed_keys(file))
+    connection = user_of(WRITER)
+    assert keys.may(connection, Scope.SUBMIT)
+    # When: the operator gives the name a new key
+    file.write_text(f"writer {to_z85(RENEWED.public)} submit\n")
+    await keys.look(Alarms(EventLog("node", lambda: 0)))
+    # Then: only the new key may write
+    assert not keys.may(connection, Scope.SUBMIT)
+    assert keys.may(user_of(RENEWED), Scope.SUBMIT)
 
 
 def test_an_entry_needs_the_scope_of_what_it_does() -> None:

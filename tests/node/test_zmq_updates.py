@@ -37,6 +37,8 @@ from tests.authored import signed
 from tests.node.farm_stage import LEAF, NOW_MS, NOW_S, OWN, Stage, clock_now_ms, machine_clock, rival_report
 from tests.node.partial_farm import partial_farm
 
+READER, WRITER, OPERATOR, STRANGER = ((each * 32).hex() for each in (b"r", b"w", b"o", b"s"))
+"""Public keys, as a connection is known by them."""
 KEYS = ListedKeys(
     Path("keys"),
     (
@@ -66,11 +68,11 @@ class Endpoint:
     updates: FarmUpdates
     told: list[UpdateReply] = field(default_factory=list)
 
-    def send(self, data: bytes, request_id: bytes | None = None, user: str | None = "writer") -> None:
+    def send(self, data: bytes, request_id: bytes | None = None, user: str | None = WRITER) -> None:
         """One request."""
         self.updates.update(UpdateRequest(request_id or reqid(), b"farm", data), user, self.told.append)
 
-    async def ends(self, data: bytes, request_id: bytes | None = None, user: str | None = "writer") -> UpdateReply:
+    async def ends(self, data: bytes, request_id: bytes | None = None, user: str | None = WRITER) -> UpdateReply:
         """The final answer."""
         self.send(data, request_id, user)
         await wait_all_tasks_blocked()
@@ -116,7 +118,7 @@ async def test_a_repetition_meanwhile_is_accepted_and_gets_the_final_answer_once
     async with endpoint() as node:
         again: list[UpdateReply] = []
         node.send(b"{}")
-        node.updates.update(UpdateRequest(reqid(), b"farm", b"{}"), "writer", again.append)
+        node.updates.update(UpdateRequest(reqid(), b"farm", b"{}"), WRITER, again.append)
         await wait_all_tasks_blocked()
         assert (node.told, again) == ([UpdateAccepted(reqid())], [UpdateAccepted(reqid()), UpdateCommitted(reqid(), 1)])
         assert len(node.stage.log) == 1
@@ -221,15 +223,15 @@ async def test_at_an_endpoint_that_takes_no_updates_each_ends_at_once() -> None:
 @pytest.mark.parametrize(
     ("user", "entry", "reason"),
     [
-        ("reader", b"{}", "out_of_scope"),
-        ("stranger", b"{}", "out_of_scope"),
+        (READER, b"{}", "out_of_scope"),
+        (STRANGER, b"{}", "out_of_scope"),
         (None, b"{}", "out_of_scope"),
-        ("writer", EXCLUSION, "out_of_scope"),
-        ("operator", b"[]", "invalid"),
-        ("operator", b"\xff", "invalid"),
-        ("operator", encode(Clock(NOW_MS, OWN)), "invalid"),
-        ("operator", b'{"request":"client-0-1"}', "invalid"),
-        ("writer", signed(EXCLUSION), "invalid"),
+        (WRITER, EXCLUSION, "out_of_scope"),
+        (OPERATOR, b"[]", "invalid"),
+        (OPERATOR, b"\xff", "invalid"),
+        (OPERATOR, encode(Clock(NOW_MS, OWN)), "invalid"),
+        (OPERATOR, b'{"request":"client-0-1"}', "invalid"),
+        (WRITER, signed(EXCLUSION), "invalid"),
     ],
 )
 async def test_what_a_key_may_never_have_committed_ends_at_once(user: str | None, entry: bytes, reason: str) -> None:
@@ -241,7 +243,7 @@ async def test_what_a_key_may_never_have_committed_ends_at_once(user: str | None
 
 async def test_what_acts_on_the_farm_is_signed_by_the_node_for_a_key_with_that_scope() -> None:
     async with endpoint() as node:
-        assert await node.ends(EXCLUSION, user="operator") == UpdateCommitted(reqid(), 1)
+        assert await node.ends(EXCLUSION, user=OPERATOR) == UpdateCommitted(reqid(), 1)
         assert node.stage.applied_state.state.weights.excluded == (hash_of(LEAF.base64),)
         assert json.loads(node.stage.log[0])["request"] == request_text(reqid())
 

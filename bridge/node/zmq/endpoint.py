@@ -66,7 +66,7 @@ def open_endpoint(local: LocalNode, settings: ZmqSettings, current: CurrentFarm)
     if settings.keys is not None:
         keys = ListedKeys(settings.keys, read_listed_keys(settings.keys))
         own = own_key(local.configuration.state_dir)
-        clients = ListedClients(own.secret, keys.name_of)
+        clients = ListedClients(own.secret, keys.is_listed)
         LOG.info("ØMQ clients need this node's public key: %s", to_z85(own.public))
     address = EndpointAddress(
         url=settings.url,

@@ -11,7 +11,9 @@
 A scope permits its own kind of entry and no other, like the scopes of client keys (`bridge.core.membership.authors`).
 The file is read again when it has changed, so a key is listed or taken away without a restart; a file that cannot be
 read any more leaves in force what was read before, with an alarm. What has connected with a key that is taken away
-stays connected and may read on until it disconnects; it may not write any more.
+stays connected and may read on until it disconnects; it may not write any more. A connection is known by its key, and
+the scopes are looked up by the key at each update. If it were known by the name, a leaked key that is replaced by a new
+one under the same name would keep its right to write.
 """
 
 import os
@@ -75,12 +77,12 @@ class ListedKeys:
         self._path = path
         self._take(keys)
 
-    def name_of(self, key: bytes) -> str | None:
-        """The name under which a public key of 32 bytes is listed."""
-        return self._names.get(key)
+    def is_listed(self, key: bytes) -> bool:
+        """Whether a public key of 32 bytes may connect."""
+        return key.hex() in self._scopes
 
     def may(self, user: str | None, scope: Scope) -> bool:
-        """Whether the key of this name has the scope."""
+        """Whether the public key `user`, in hexadecimal digits, has the scope."""
         return user is not None and scope in self._scopes.get(user, ())
 
     async def watch(self, alarms: Alarms) -> None:
@@ -99,8 +101,7 @@ class ListedKeys:
             alarms.clear(ALARM)
 
     def _take(self, keys: tuple[ListedKey, ...]) -> None:
-        self._names: Mapping[bytes, str] = {each.key: each.name for each in keys}
-        self._scopes: Mapping[str, frozenset[Scope]] = {each.name: each.scopes for each in keys}
+        self._scopes: Mapping[str, frozenset[Scope]] = {each.key.hex(): each.scopes for each in keys}
 
 
 def read_listed_keys(path: Path) -> tuple[ListedKey, ...]:

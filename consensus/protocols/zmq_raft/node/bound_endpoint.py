@@ -51,10 +51,10 @@ class FollowedLog(ServedLog, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ListedClients:
-    """The server's secret key of 32 bytes, and the name under which a client's public key is listed, if it is."""
+    """The server's secret key of 32 bytes, and whether a client's public key may connect."""
 
     secret_key: bytes
-    name_of: Callable[[bytes], str | None]
+    is_listed: Callable[[bytes], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class BoundEndpoint:
         self._authenticator = None
         options = SocketOptions()
         if address.clients is not None:
-            self._authenticator = ZapAuthenticator(context, address.clients.name_of)
+            self._authenticator = ZapAuthenticator(context, address.clients.is_listed)
             options = SocketOptions(curve=CurveServer(address.clients.secret_key))
         self._router = ZmqSocket(context, SocketKind.ROUTER, self._receive, options)
         self.url = self._router.bind(address.url)

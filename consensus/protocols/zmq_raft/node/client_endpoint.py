@@ -201,7 +201,7 @@ class ClientEndpoint:
     def receive(self, identity: bytes, frames: list[bytes], user: str | None = None) -> None:
         """Take one message of a client, without its identity frame.
 
-        `user` is the name under which the sender's key is listed, where the socket asks for keys.
+        `user` is the sender's public key in hexadecimal digits, where the socket asks for keys.
         """
         try:
             request = decode_request(frames, self._options.wire)

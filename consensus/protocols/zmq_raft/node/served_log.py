@@ -70,7 +70,7 @@ class ServedLog(Protocol):
         for a client that has connected anew has another identity. What was accepted must get one, or the endpoint
         waits for it for good.
 
-        `user` is the name under which the sender's key is listed, where the endpoint asks for keys.
+        `user` is the sender's public key in hexadecimal digits, where the endpoint asks for keys.
         """
 
     def change(self, request: ChangeRequest, answer: Callable[[ChangeReply], None]) -> None:

@@ -17,8 +17,8 @@ frames of a message that it collects before the first of them can be read, and t
 
 *Keys.* A CURVE server asks a handler in the same context which keys are permitted (ZAP, RFC 27). `ZapAuthenticator` is
 one: a REP socket like any other, in the same run, so that no thread looks at the list of keys while it changes. With
-each message `receive` gets the name under which the sender's key is listed. Without a handler the server refuses every
-client.
+each message `receive` gets the sender's public key. It does not get a name: a connection keeps what it was given at the
+handshake, and a name may be listed with another key since. Without a handler the server refuses every client.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
 
 ZmqContext = zmq.Context[zmq.Socket[bytes]]
 Receive = Callable[[list[bytes], str | None], None]
-"""Gets the frames of a message and, at a CURVE server, the name of the sender's key. It must not wait or raise."""
+"""Gets the frames of a message and, at a CURVE server, the sender's public key (hex). It must not wait or raise."""
 
 SLICE_FRAMES: Final = 512
 KEY_BYTES: Final = 32
@@ -305,12 +305,12 @@ class ZmqSocket:
 class ZapAuthenticator:
     """Judges the keys of all clients that connect to a CURVE server of this context, by ZAP (RFC 27).
 
-    `name_of` gets a public key of 32 bytes, and gives the name under which it is listed, or None to refuse it. Make it
-    before the servers bind. Raises `OSError` if the context has one already.
+    `is_listed` gets a public key of 32 bytes, and says whether to accept it. Make it before the servers bind. Raises
+    `OSError` if the context has one already.
     """
 
-    def __init__(self, context: ZmqContext, name_of: Callable[[bytes], str | None]) -> None:
-        self._name_of = name_of
+    def __init__(self, context: ZmqContext, is_listed: Callable[[bytes], bool]) -> None:
+        self._is_listed = is_listed
         self._socket = ZmqSocket(context, SocketKind.REP, self._judge)
         self._socket.bind(_ZAP_URL)
 
@@ -326,9 +326,10 @@ class ZapAuthenticator:
     def _judge(self, frames: list[bytes], _user: str | None) -> None:
         """The frames are version, request id, domain, address, identity, mechanism, credentials."""
         is_key = len(frames) == _ZAP_FRAMES and frames[5] == b"CURVE" and len(frames[6]) == KEY_BYTES
-        name = self._name_of(frames[6]) if is_key else None
-        self.counters["keys refused" if name is None else "keys accepted"] += 1
-        verdict = (b"400", b"the key is not listed", b"") if name is None else (b"200", b"OK", name.encode())
+        is_listed = is_key and self._is_listed(frames[6])
+        self.counters["keys accepted" if is_listed else "keys refused"] += 1
+        user = frames[6].hex().encode() if is_listed else b""
+        verdict = (b"200", b"OK", user) if is_listed else (b"400", b"the key is not listed", user)
         self._socket.send([_ZAP_VERSION, frames[1] if len(frames) > 1 else b"", *verdict, b""])
 
 
@@ -338,9 +339,9 @@ def _os_error(what: str, error: zmq.ZMQError) -> OSError:
 
 
 def _user_of(frame: zmq.Frame) -> str | None:
-    """The name that the authenticator gave to the key of the frame's connection."""
+    """The public key of the frame's connection, as the authenticator wrote it."""
     try:
-        name = frame.get("User-Id")
+        user = frame.get("User-Id")
     except zmq.ZMQError:
         return None
-    return name if isinstance(name, str) else None
+    return user if isinstance(user, str) else None
