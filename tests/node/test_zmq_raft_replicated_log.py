@@ -9,6 +9,9 @@ import trio.testing
 
 from consensus.core.effects import Role, RoleChanged
 from consensus.core.model import Index
+from consensus.net.memory import MemoryNetwork
+from consensus.protocols.zmq_raft.node.open_peer import core_options
+from consensus.protocols.zmq_raft.node.peer_link import PeerTimes
 from consensus.protocols.zmq_raft.node.replicated_log import LogOptions
 from consensus.protocols.zmq_raft.wire.messages import (
     UpdateAccepted,
@@ -125,6 +128,28 @@ async def test_beyond_the_bound_updates_are_ignored_until_others_are_answered(
         for each in answers[:2]:
             await committed(each)
         await done(leader, 3)
+
+
+async def test_updates_are_committed_over_a_way_as_long_as_the_election_timeout_permits(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Given an election timeout from 2 s on and a round trip of 800 ms, then an append is not taken for lost."""
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        group = Group(tmp_path, nursery, MemoryNetwork(delay_s=0.4), times=core_options((2000, 3000)))
+        await group.start(1, 2, 3)
+        leader = await group.leader()
+        for counter in range(3):
+            await done(leader, counter)
+        assert leader.leads
+        nursery.cancel_scope.cancel()
+
+
+def test_a_longer_election_timeout_gives_answers_more_time_and_the_default_keeps_the_packages_times() -> None:
+    """Of appends, heartbeats, chunks, and of the question who the members are."""
+    assert (core_options((200, 300)).retry_ms, PeerTimes.for_retry(140)) == (140, PeerTimes())
+    slow = PeerTimes.for_retry(core_options((2000, 3000)).retry_ms)
+    assert (slow.heartbeat_ms, slow.chunk_ms, slow.configuration_ms) == (500, 1000, 1000)
 
 
 async def test_a_restart_remembers_what_was_executed(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:

@@ -97,6 +97,7 @@ class Group:
     nodes: dict[str, Node] = field(default_factory=dict)
     table_limit: int = 262_144
     options: LogOptions = field(default_factory=LogOptions)
+    times: Options = OPTIONS
     clock_ahead_s: int = 0
     """The clocks of all servers show so much more than the time of the run."""
 
@@ -149,7 +150,7 @@ class Group:
                     self.network.transport(peer_id),
                     machine,
                     features=ZMQ_RAFT,
-                    options=OPTIONS,
+                    options=self.times,
                     server_options=ServerOptions(snapshot_log_bytes=1 << 60, snapshot_age_ms=1 << 60, retain_bytes=0),
                     storage_options=StorageOptions(segment_bytes=64 * 1024, snapshot_form=PLAIN),
                     observe=observe,

@@ -9,7 +9,9 @@
 it.
 
 *Times* are the package's: a member that waits longer than the others for a lost leader never leads, and one that waits
-less replaces a leader that is only slow.
+less replaces a leader that is only slow. An append without an answer is taken for lost after 140 ms or half of the
+shortest election timeout, which is the most that the text permits. If the answer takes longer than that to come back,
+nothing is ever committed. So what the timeout bounds is the round trip between members as well.
 
 *The directory* belongs to one peer of one cluster; a note in it says which. `log` in it is the storage.
 """
@@ -40,6 +42,7 @@ from consensus.protocols.zmq_raft.node.compaction import (
     Compactor,
 )
 from consensus.protocols.zmq_raft.node.executed_requests import ExecutedRequests
+from consensus.protocols.zmq_raft.node.peer_link import PeerTimes
 from consensus.protocols.zmq_raft.node.peer_members import PeerMembers
 from consensus.protocols.zmq_raft.node.peer_transport import PeerTransport
 from consensus.protocols.zmq_raft.node.replicated_log import LogOptions, ReplicatedLog
@@ -59,6 +62,7 @@ from consensus.storage.snapshot_form import PLAIN
 
 HEARTBEAT_MS: Final = 70
 RETRY_MS: Final = 140
+"""After how long an append without an answer is taken for lost, at least (`core_options`)."""
 MESSAGE_BYTES: Final = 64 * 1024
 NOTE_FILE: Final = "peer.json"
 _NEVER: Final = 2**62
@@ -199,6 +203,7 @@ async def open_peer(
                 bind_url,
                 early.take,
                 snapshot=lambda: started[0].server.describe().raft.snapshot if started else None,
+                times=PeerTimes.for_retry(core_options(options.election_timeout_ms).retry_ms),
                 limits=options.limits,
             )
             broadcast = _Broadcast.bound(context, options)
@@ -279,6 +284,20 @@ class _Broadcast:
         return cls(socket, bound_url if options.broadcast_bind_url is None else options.broadcast_url)
 
 
+def core_options(election_timeout_ms: tuple[Milliseconds, Milliseconds]) -> Options:
+    """The times and sizes of a server whose election timeout is between these two."""
+    shortest_ms, longest_ms = election_timeout_ms
+    return Options(
+        election_timeout_min_ms=shortest_ms,
+        election_timeout_max_ms=longest_ms,
+        heartbeat_ms=min(HEARTBEAT_MS, shortest_ms // 3),
+        retry_ms=max(RETRY_MS, shortest_ms // 2),
+        max_bytes_per_append=MESSAGE_BYTES,
+        snapshot_chunk_bytes=MESSAGE_BYTES,
+        in_flight=1,
+    )
+
+
 def _open_server(
     options: PeerOptions,
     founders: Configuration,
@@ -286,16 +305,6 @@ def _open_server(
     machine: ExecutedRequests,
     heard: Callable[[Notice], None],
 ) -> AbstractAsyncContextManager[ConsensusServer]:
-    shortest_ms, longest_ms = options.election_timeout_ms
-    times = Options(
-        election_timeout_min_ms=shortest_ms,
-        election_timeout_max_ms=longest_ms,
-        heartbeat_ms=min(HEARTBEAT_MS, shortest_ms // 3),
-        retry_ms=RETRY_MS,
-        max_bytes_per_append=MESSAGE_BYTES,
-        snapshot_chunk_bytes=MESSAGE_BYTES,
-        in_flight=1,
-    )
     # The server takes no snapshot by itself: what it would write down is the operator's program's matter.
     limits = ServerOptions(
         snapshot_log_bytes=_NEVER,
@@ -310,7 +319,7 @@ def _open_server(
         transport,
         machine,
         features=ZMQ_RAFT,
-        options=times,
+        options=core_options(options.election_timeout_ms),
         server_options=limits,
         storage_options=StorageOptions(snapshot_form=PLAIN),
         observe=heard,

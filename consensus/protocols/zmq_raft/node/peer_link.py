@@ -57,7 +57,10 @@ _MOST_FRAMES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class PeerTimes:
-    """When messages between peers are repeated, in milliseconds; the first three are the package's own."""
+    """When messages between peers are repeated, in milliseconds; the first three are the package's own.
+
+    `for_retry` makes those that fit a longer way between the peers.
+    """
 
     vote_ms: int = 50
     heartbeat_ms: int = 70
@@ -72,6 +75,11 @@ class PeerTimes:
     reconnect_ms: int = 50
     lost_ms: int = 2_000
     """A connection that is not made, or acknowledges nothing, for so long is given up and made anew."""
+
+    @classmethod
+    def for_retry(cls, retry_ms: int) -> "PeerTimes":
+        """The times of a server that takes an append for lost after `retry_ms`, at least 140: there, the defaults."""
+        return cls(heartbeat_ms=retry_ms // 2, chunk_ms=retry_ms, configuration_ms=max(200, retry_ms))
 
 
 DEFAULT_TIMES: Final = PeerTimes()
