@@ -27,8 +27,12 @@ what is then assumed.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from consensus.core.model import COMMAND, EntryKind
+
+COMMAND_LIMIT_BYTES: Final = 10 * 2**20
+"""What a client's command may have, without the head that a protocol puts before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,11 @@ class Features:
     probes_from_the_end: bool
     """Whether a follower that did not answer is asked from the leader's end on, not from where its log last matched. It
     may have committed more than it could tell, and must never be sent an append that begins below that."""
+
+    @property
+    def max_command_bytes(self) -> int:
+        """A command with its head: what any server of the protocol stores, and its wire carries."""
+        return self.command_head_bytes + COMMAND_LIMIT_BYTES
 
     def kind_of(self, commands: Sequence[bytes], *, control: bool) -> EntryKind:
         """The kind of entry that a proposal becomes; raises `ValueError` if the protocol's log cannot have it."""

@@ -95,7 +95,6 @@ from consensus.storage.jobs import (
     WriteJob,
 )
 from consensus.storage.planner import Storage
-from consensus.storage.records import ENTRY_LIMIT_BYTES
 from consensus.storage.snapshot_form import PLAIN
 
 _REQUESTS = frozenset(get_args(Request))
@@ -230,10 +229,11 @@ class ConsensusServer:
         if not commands:
             raise ValueError("a proposal needs at least one command")
         largest = max(map(len, commands))
-        if largest > ENTRY_LIMIT_BYTES:
-            raise ValueError(f"a command has {largest} bytes; at most {ENTRY_LIMIT_BYTES} can be stored")
+        features = self._core.features
+        if largest > features.max_command_bytes:
+            raise ValueError(f"a command has {largest} bytes; at most {features.max_command_bytes} can be stored")
         # Here, for within a turn the error would end this server.
-        self._core.features.kind_of(commands, control=control)
+        features.kind_of(commands, control=control)
         proposal = Proposal(commands, self._proposal_limit, answered, accepted, control=control)
         refusal = self._refusal(proposal.size_bytes)
         if refusal is not None:

@@ -40,10 +40,11 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from consensus.core.entry_data import ENTRY_HEAD, EntryDataError, decode_group
+from consensus.core.features import COMMAND_LIMIT_BYTES
 from consensus.core.model import Entry, Index, LogId, Term
 
-ENTRY_LIMIT_BYTES = 10 * 1024 * 1024 + 64
-"""10 MiB, as much as ØMQ Raft permits, and room for the head that stands before them there."""
+ENTRY_LIMIT_BYTES = COMMAND_LIMIT_BYTES + 64
+"""A command of any protocol with the head that stands before it there (`Features.max_command_bytes`)."""
 GROUP_BYTES = 256 * 1024
 """What a group's payload has at most, unless it is a single entry: to read one entry, its whole group is read."""
 SEGMENT_HEADER_BYTES = 4096

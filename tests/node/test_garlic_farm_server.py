@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock, memory_stream_pair
 
 from consensus.core import messages as core
+from consensus.core.features import GARLIC_FARM
 from consensus.core.model import Entry, LogId
 from consensus.net.receive_budget import Account, BudgetOptions, ReceiveBudget
 from consensus.protocols.garlic_farm.node.client_quota import SAVED_US, SHARE, ClientQuota
@@ -26,6 +27,7 @@ from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import REPLY, decode_reply, decode_request, encode_request
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS
 from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
@@ -37,7 +39,6 @@ from consensus.protocols.garlic_farm.wire.values import (
     LogPack,
     SnapshotSyncRequest,
 )
-from consensus.storage.records import ENTRY_LIMIT_BYTES
 from tests.node.garlic_farm_stage import (
     ALICE,
     BOB,
@@ -393,8 +394,10 @@ async def test_mutated_requests_end_in_replies_or_in_one_explained_close(
     assert 50 < closed == faults, f"seed {seed}: {closed} connections were closed, {faults} faults counted"
 
 
-def test_whatever_the_journal_can_store_fits_the_wire() -> None:
-    largest = Entry.command(1, bytes(ENTRY_LIMIT_BYTES))
+def test_whatever_a_server_accepts_fits_the_wire_and_that_takes_no_more() -> None:
+    assert (GARLIC_FARM.max_command_bytes, DEFAULT_LIMITS.entry_bytes) == (10 * 2**20, 10 * 2**20)
+    assert DEFAULT_LIMITS.log_bytes == 12 * 2**20
+    largest = Entry.command(1, bytes(GARLIC_FARM.max_command_bytes))
     small = Entry.command(1, bytes(1000))
     request = wire.AppendEntriesRequest(ALICE, BOB, 1, 0, 0, 0, (*[small] * 250, largest))
     assert decode_request(encode_request(request)) == request

@@ -7,7 +7,7 @@ directions, so that no server ever holds a term that another cannot.
 
 from dataclasses import dataclass
 
-from consensus.storage.records import ENTRY_LIMIT_BYTES
+from consensus.core.features import GARLIC_FARM
 
 UNKNOWN_SERVER = -1
 """The destination of a reply whose sender does not know the leader."""
@@ -20,12 +20,13 @@ LONG_MAX = 2**63 - 1
 class Limits:
     """Bounds that decoding and encoding both keep.
 
-    Whatever the journal can store must fit the wire, or a leader could accept an entry that it can never replicate.
+    Whatever a server of this protocol accepts must fit the wire, or a leader could accept an entry that it can never
+    replicate. The journal has room for more: the heads of other protocols' commands.
     """
 
-    log_bytes: int = ENTRY_LIMIT_BYTES + 2 * 2**20
+    log_bytes: int = GARLIC_FARM.max_command_bytes + 2 * 2**20
     """All log entries of one request: the largest one, and a batch of small ones."""
-    entry_bytes: int = ENTRY_LIMIT_BYTES
+    entry_bytes: int = GARLIC_FARM.max_command_bytes
     """The value of one log entry."""
     entries: int = 8192
     """Log entries in one request, and records in one log pack."""
