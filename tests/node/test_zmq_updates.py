@@ -233,6 +233,18 @@ async def test_at_an_endpoint_that_takes_no_updates_each_ends_at_once() -> None:
         (OPERATOR, b'{"request":"client-0-1"}', "invalid"),
         (WRITER, signed(EXCLUSION), "invalid"),
     ],
+    # The leaf is made at random in each process, and a test is known by its name.
+    ids=[
+        "reader",
+        "stranger",
+        "without a key",
+        "writer, an exclusion",
+        "no object",
+        "no text",
+        "clock entry",
+        "request of another form",
+        "exclusion signed before",
+    ],
 )
 async def test_what_a_key_may_never_have_committed_ends_at_once(user: str | None, entry: bytes, reason: str) -> None:
     async with endpoint() as node:
