@@ -50,6 +50,7 @@ def test_each_line_is_a_name_a_key_and_scopes(tmp_path: Path) -> None:
         (LINES + f"reader {to_z85(bytes(32))}", "lists a name twice"),
         (LINES + f"other {to_z85(READER.public)}", "lists a key twice"),
     ],
+    ids=["no key", "key too short", "name with a slash", "unknown scope", "name twice", "key twice"],
 )
 def test_a_list_that_cannot_be_used_is_refused_with_its_place(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(KeyFileError, match=told):
