@@ -76,6 +76,7 @@ async def test_a_snapshot_stands_for_the_entries_whose_ids_have_expired(
         with pytest.raises(CompactionError, match="fresh id"):
             await compaction(leader, tmp_path).compact()
         group.clock_ahead_s *= 2
+        await committed(leader.update(10, b"newest", age_s=-group.clock_ahead_s))
         await compaction(leader, tmp_path).compact()
         assert (await snapshot_of(leader)).count(b"\n") == 10
         assert not (tmp_path / "making").exists()
@@ -99,6 +100,28 @@ async def test_after_a_restart_on_a_snapshot_fresh_ids_are_known_and_old_ones_ex
         await until(lambda: leader.log.describe().last_applied >= index)
         assert leader.update(2, age_s=fresh) == [UpdateCommitted(request_id(2, fresh), index)]
         assert leader.update(1) == [UpdateExpired(request_id(1))]
+
+
+async def test_a_clock_that_jumps_ahead_has_no_fresh_id_compacted_away(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Else a request that is repeated after a restart, with the right clock, would be executed twice."""
+    del autojump_clock
+    async with group_of(tmp_path, 1) as group:
+        leader = await group.leader()
+        index = await done(leader, 1)
+        # Given: a clock that jumps ahead, and clients whose clocks are right
+        group.clock_ahead_s = 9 * HOUR_S
+        # When: the log is to be compacted, and the peer is started again with the right clock
+        with pytest.raises(CompactionError, match="fresh id"):
+            await compaction(leader, tmp_path).compact()
+        await group.stop(leader)
+        group.clock_ahead_s = 0
+        await group.start(1, founders=1)
+        leader = await group.leader()
+        # Then: the request is known
+        await until(lambda: leader.log.describe().last_applied >= index)
+        assert await done(leader, 1) == index
 
 
 async def test_a_peer_that_was_away_gets_the_snapshot_and_the_entries_behind_it(
@@ -139,6 +162,7 @@ async def test_the_log_is_compacted_when_it_is_large_and_enough_of_it_is_old(
         await trio.sleep(30)
         assert reports == []
         group.clock_ahead_s = 9 * HOUR_S
+        await committed(leader.update(10, age_s=-9 * HOUR_S))
         await until(lambda: bool(reports))
         await trio.sleep(30)
         assert reports == [Compacted(10, 2010)]
@@ -221,6 +245,7 @@ async def test_a_failed_compaction_leaves_the_log_as_it_was_and_is_reported(
         leader = await group.leader()
         await done(leader, 1)
         group.clock_ahead_s = 9 * HOUR_S
+        await committed(leader.update(2, age_s=-9 * HOUR_S))
         options = CompactionOptions(log_bytes=1, min_entries=1)
         failing = Compaction(leader.server, leader.machine, Failing(), tmp_path / "making", reports.append, options)
         nursery.start_soon(failing.run)

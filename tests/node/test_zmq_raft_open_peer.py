@@ -196,8 +196,8 @@ async def test_a_joining_peer_gets_the_snapshot_that_a_program_made(
             for number in range(50):
                 await client.update(b"%d" % number * 1000, make_request_id(made_s, b"mac", 1, number))
             ahead_ms[0] = 0
-            await until(lambda: any(isinstance(notice, Compacted) for notice in cluster.notices))
             await client.update(b"behind")
+            await until(lambda: any(isinstance(notice, Compacted) for notice in cluster.notices))
             await cluster.start(joining)
             index = await client.change_config([first, joining])
             logs = [peer.log for peer in cluster.running.values()]

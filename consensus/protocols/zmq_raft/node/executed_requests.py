@@ -8,6 +8,11 @@ of it: the content comes from the operator's program (`compaction`), is put asid
 it is. That is an older one than the newest: a snapshot replaces entries up to the prune index only, so every id that is
 still fresh is in the log behind it, and a restart makes the same table again. The package does likewise; its table,
 too, is read from the log.
+
+*What the time is.* An id is forgotten when it is too old by this machine's clock and by the newest id in the log, both.
+By the clock alone, one that jumps ahead by 9 hours would have the log compacted up to its end, and a request of the
+last hours that is repeated after a restart, with the right clock, would be executed twice. So the ids of the last 8
+hours of a log that gets no more updates stay.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,7 +23,7 @@ import trio
 from consensus.core.entry_data import configuration_head
 from consensus.core.model import COMMAND, Entry, EntryKind, Index, LogId, Milliseconds
 from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES
-from consensus.protocols.zmq_raft.wire.request_ids import DEFAULT_WINDOW, NO_REQUEST_ID, Window
+from consensus.protocols.zmq_raft.wire.request_ids import DEFAULT_WINDOW, NO_REQUEST_ID, Window, request_seconds
 from consensus.protocols.zmq_raft.wire.request_table import RequestTable
 
 _SLICE = 1024
@@ -55,6 +60,8 @@ class ExecutedRequests:
         self.watchers: list[Watcher] = []
         self._now_ms = now_ms
         self._window = window
+        self._newest = NO_REQUEST_ID
+        """The newest id in the log, by its time."""
         self._expired_ms: Milliseconds | None = None
         self._prepared: PreparedSnapshot | None = None
 
@@ -92,15 +99,18 @@ class ExecutedRequests:
         self.applied = last.index
 
     def _take(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        add = self.table.add
+        add, newest = self.table.add, self._newest
         for index, entry in enumerate(entries, first):
-            add(request_id_of(entry), index)
+            request_id = request_id_of(entry)
+            add(request_id, index)
+            newest = max(newest, request_id)
+        self._newest = newest
         self.applied = first + len(entries) - 1
         for watcher in self.watchers:
             watcher(first, entries)
 
     def _expire(self) -> None:
-        now_ms = self._now_ms()
+        now_ms = min(self._now_ms(), request_seconds(self._newest) * 1000)
         # Also after the clock was put back: by another clock other ids are fresh.
         if self._expired_ms is None or abs(now_ms - self._expired_ms) >= _EXPIRY_MS:
             self._expired_ms = now_ms
