@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trio
@@ -232,6 +233,23 @@ async def test_what_a_client_asks_while_a_peer_starts_is_answered_when_it_has(
             async with zmq_raft.connect([peer.url], IDENT) as client:
                 assert (await client.log_info(peer.url)).first_index == 1
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("messages", "bound"), [(1004, "_EARLY_MESSAGES"), (6, "_EARLY_BYTES")])
+def test_while_a_log_is_read_the_newest_messages_are_kept_up_to_a_bound_and_the_others_are_counted(
+    messages: int, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In count and in bytes, for a message may have 64 MiB."""
+    monkeypatch.setattr(open_peer_module, "_EARLY_BYTES", 300 if bound == "_EARLY_BYTES" else 1 << 20)
+    early, heard = open_peer_module._Early(), list[tuple[bytes, list[bytes]]]()
+    sent = [(b"%d" % number, [b"12345", b"67890"]) for number in range(messages)]
+    for identity, frames in sent:
+        early.take(identity, frames)
+    endpoint = SimpleNamespace(receive=lambda identity, frames: heard.append((identity, frames)))
+    early.started.append(cast("Any", SimpleNamespace(endpoint=endpoint)))
+    early.release()
+    assert heard == (sent[-2:] if bound == "_EARLY_BYTES" else sent[-1000:])
+    assert early.dropped == {"message that came before the log was read": 4}
 
 
 async def test_a_peer_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:

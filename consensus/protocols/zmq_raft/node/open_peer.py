@@ -17,8 +17,8 @@ nothing is ever committed. So what the timeout bounds is the round trip between 
 """
 
 import errno
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,6 +69,9 @@ _NEVER: Final = 2**62
 _READS: Final = 64
 _ACCEPTED_AFTER_MS: Final = 100
 _EARLY_MESSAGES: Final = 1000
+_EARLY_BYTES: Final = 16 * 1024 * 1024
+_FRAME_BYTES: Final = 64
+"""What a frame takes in memory beside its content, about; there may be thousands of empty ones in a message."""
 _BROADCAST_QUEUE: Final = 256
 """Messages of at most 64 KiB, or one entry, for each subscriber."""
 _SHORTEST_ELECTION_MS: Final = 50
@@ -129,11 +132,12 @@ class ZmqRaftPeer:
     broadcast_url: str | None
     _transport: PeerTransport
     _endpoint: ClientEndpoint
+    _early: "_Early"
 
     @property
     def counters(self) -> dict[str, int]:
         """What was dropped, repeated or refused since the start, by reason."""
-        return {**self._transport.counters, **self._endpoint.counts, **self.log.dropped}
+        return {**self._transport.counters, **self._endpoint.counts, **self.log.dropped, **self._early.dropped}
 
 
 class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -153,23 +157,35 @@ class _Started:
 
 
 class _Early:
-    """Messages of clients that come before the server is open: they wait for it, up to a bound."""
+    """Messages of clients that come before the server is open: they wait for it, the newest up to a bound."""
 
-    def __init__(self, started: Sequence[_Started]) -> None:
-        self._started = started
-        self._waiting: deque[tuple[bytes, list[bytes]]] = deque(maxlen=_EARLY_MESSAGES)
+    def __init__(self) -> None:
+        self.dropped: Counter[str] = Counter()
+        self.started: list[_Started] = []
+        """The parts of the server, once it is open."""
+        self._waiting: deque[tuple[bytes, list[bytes]]] = deque()
+        self._waiting_bytes = 0
 
     def take(self, identity: bytes, frames: list[bytes]) -> None:
         """One message; it goes on at once, if the server is open."""
-        if self._started:
-            self._started[0].endpoint.receive(identity, frames)
-        else:
-            self._waiting.append((identity, frames))
+        if self.started:
+            self.started[0].endpoint.receive(identity, frames)
+            return
+        self._waiting.append((identity, frames))
+        self._waiting_bytes += _size(frames)
+        while len(self._waiting) > _EARLY_MESSAGES or self._waiting_bytes > _EARLY_BYTES:
+            _, oldest = self._waiting.popleft()
+            self._waiting_bytes -= _size(oldest)
+            self.dropped["message that came before the log was read"] += 1
 
     def release(self) -> None:
         """The server is open."""
         while self._waiting:
             self.take(*self._waiting.popleft())
+
+
+def _size(frames: list[bytes]) -> int:
+    return sum(map(len, frames)) + len(frames) * _FRAME_BYTES
 
 
 def _ignore(_notice: PeerNotice) -> None:
@@ -192,8 +208,7 @@ async def open_peer(
     """
     bind_url = _checked(options)
     _claim_directory(options)
-    founders, started = configuration_of(options.peers), list[_Started]()
-    early = _Early(started)
+    founders, early = configuration_of(options.peers), _Early()
     with zmq_context() as context:
         try:
             transport = PeerTransport(
@@ -202,7 +217,7 @@ async def open_peer(
                 options.ident,
                 bind_url,
                 early.take,
-                snapshot=lambda: started[0].server.describe().raft.snapshot if started else None,
+                snapshot=lambda: early.started[0].server.describe().raft.snapshot if early.started else None,
                 times=PeerTimes.for_retry(core_options(options.election_timeout_ms).retry_ms),
                 limits=options.limits,
             )
@@ -212,7 +227,7 @@ async def open_peer(
             if error.errno == errno.EADDRNOTAVAIL:
                 advice = "That address is none of this machine's: tell the peer where to bind instead"
             raise PeerError(f"{error.strerror}. {advice}") from error
-        async with _serve(options, transport, broadcast, founders, started, observe) as peer:
+        async with _serve(options, transport, broadcast, founders, early, observe) as peer:
             early.release()
             yield peer
 
@@ -223,10 +238,10 @@ async def _serve(
     transport: PeerTransport,
     broadcast: "_Broadcast | None",
     founders: Configuration,
-    started: list[_Started],
+    early: _Early,
     observe: Callable[[PeerNotice], None],
 ) -> AsyncIterator[ZmqRaftPeer]:
-    """Open the server, and everything that needs it, which `started` tells the transport of."""
+    """Open the server, and everything that needs it, which `early` hands the clients' messages to."""
     members = PeerMembers(transport, options.peer_id, founders)
     machine = ExecutedRequests(RequestTable(options.max_request_ids), unix_ms, options.log.window)
 
@@ -234,7 +249,7 @@ async def _serve(
         if isinstance(notice, ConfigurationChanged):
             members.change(notice.configuration, notice.newcomers)
         elif isinstance(notice, RoleChanged):
-            for listener in (listener for each in started for listener in each.role_listeners):
+            for listener in (listener for each in early.started for listener in each.role_listeners):
                 listener.role_changed(notice)
         observe(notice)
 
@@ -253,7 +268,7 @@ async def _serve(
         if broadcast is not None:
             telling = BroadcastStateMachine(broadcast.socket.send, options.ident, machine, server.role)
         # Before anything waits: no change of the role may pass unheard.
-        started.append(_Started(server, endpoint, (log,) if telling is None else (log, telling)))
+        early.started.append(_Started(server, endpoint, (log,) if telling is None else (log, telling)))
         if broadcast is not None and telling is not None:
             await nursery.start(broadcast.socket.run)
             await nursery.start(telling.run)
@@ -263,7 +278,7 @@ async def _serve(
             making = options.directory / "snapshot.making"
             compaction = Compaction(server, machine, options.compactor, making, observe, options.compaction)
             await nursery.start(compaction.run)
-        yield ZmqRaftPeer(server, log, transport.bound_url, url, transport, endpoint)
+        yield ZmqRaftPeer(server, log, transport.bound_url, url, transport, endpoint, early)
         nursery.cancel_scope.cancel()
 
 
