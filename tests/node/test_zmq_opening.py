@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 import trio
+import zmq
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bridge.node.events.alarms import NodeStopped
@@ -18,9 +19,11 @@ from bridge.node.founded_farm import CurrentFarm
 from bridge.node.local_node import LocalNode
 from bridge.node.settings.zmq import ZmqSettings
 from bridge.node.zmq import opening
+from bridge.node.zmq.endpoint import READ_BYTES, WRITE_BYTES, open_endpoint
 from consensus.core.model import Entry, Index
 from consensus.protocols.zmq_raft import EndpointAddress, FollowedLog, LogDescription, bound_endpoint, connect
 from consensus.protocols.zmq_raft.node.bound_endpoint import HEARTBEAT_S, broadcast_log
+from consensus.protocols.zmq_raft.node.sockets import SocketKind, ZmqSocket, zmq_context
 from consensus.protocols.zmq_raft.wire.codec import decode_broadcast
 from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
 from consensus.server.errors import ServerBusyError
@@ -134,6 +137,32 @@ async def test_what_was_compacted_before_it_was_told_is_a_gap(autojump_clock: Mo
         log.grow(b"1", b"2")
 
     assert await told_while(install, GrowingLog(), 0.1) == [(2, [])]
+
+
+@pytest.mark.parametrize(("write", "limit_bytes"), [(False, READ_BYTES), (True, WRITE_BYTES)])
+async def test_a_farms_endpoint_closes_the_connection_of_a_frame_that_no_request_of_it_needs(
+    *, write: bool, limit_bytes: int
+) -> None:
+    # Given: the endpoint of a farm, and a client that is told of the end of its connection
+    settings = ZmqSettings(listen=Address(LOOPBACK, 0), write=write)
+    local = cast("LocalNode", SimpleNamespace(farm_key=SimpleNamespace(cluster="x"), alarms=None))
+    with trio.fail_after(10), open_endpoint(local, settings, CurrentFarm()) as endpoint, zmq_context() as context:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(endpoint.serve)
+            dealer = ZmqSocket(context, SocketKind.DEALER)
+            dealer.connect(endpoint.url)
+            with dealer._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
+                # When: it sends a frame of nearly the limit
+                dealer.send([bytes(limit_bytes - 255)])
+                # Then: the endpoint reads it
+                while not endpoint.counters.get("messages_received"):
+                    await trio.lowlevel.checkpoint()
+                assert not monitor.poll(0)
+                # When: it sends one of a byte more than the limit; then: the connection is closed
+                dealer.send([bytes(limit_bytes + 1)])
+                assert monitor.poll(5_000)
+            assert endpoint.counters["messages_received"] == 1
+            nursery.cancel_scope.cancel()
 
 
 async def test_clients_connect_to_a_bound_endpoint_once_it_serves() -> None:

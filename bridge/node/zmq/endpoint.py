@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Final
 
 import trio
 
@@ -21,9 +22,14 @@ from bridge.node.zmq.farm_log import FarmLog
 from bridge.node.zmq.listed_keys import ListedKeys, own_key, read_listed_keys
 from bridge.node.zmq.updates import FarmUpdates
 from bridge.wire.keys.curve_key import to_z85
+from bridge.wire.log.entries import ENTRY_LIMIT_BYTES
 from consensus.protocols.zmq_raft import BoundEndpoint, EndpointAddress, ListedClients, bound_endpoint
 
 LOG = logging.getLogger(__name__)
+READ_BYTES: Final = 64 * 1024
+"""Requests that only read have a few hundred bytes, and an ident."""
+WRITE_BYTES: Final = ENTRY_LIMIT_BYTES + 4 * 1024
+"""An entry, with the frames before it."""
 _WORD = re.compile("[a-z0-9]+")
 
 
@@ -73,6 +79,7 @@ def open_endpoint(local: LocalNode, settings: ZmqSettings, current: CurrentFarm)
         ident=(settings.ident or local.farm_key.cluster).encode(),
         broadcast_url=None if settings.broadcast is None else url_of(settings.broadcast),
         clients=clients,
+        max_message_bytes=WRITE_BYTES if settings.write else READ_BYTES,
     )
     with ExitStack() as stack:
         try:

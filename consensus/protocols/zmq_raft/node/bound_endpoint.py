@@ -15,7 +15,7 @@ sees the gap, like any that missed a message, and reads what it lacks by Request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import trio
@@ -33,6 +33,7 @@ from consensus.protocols.zmq_raft.node.sockets import (
     zmq_context,
 )
 from consensus.protocols.zmq_raft.wire.codec import encode_broadcast
+from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
 from consensus.protocols.zmq_raft.wire.messages import StateBroadcast
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 
@@ -66,6 +67,8 @@ class EndpointAddress:
     broadcast_url: str | None = None
     clients: ListedClients | None = None
     """None: any client is answered."""
+    max_message_bytes: int = DEFAULT_LIMITS.max_message_bytes
+    """Of a client. libzmq closes the connection of a larger frame before it is read; a larger message is dropped."""
 
 
 class BoundEndpoint:
@@ -76,10 +79,10 @@ class BoundEndpoint:
         self._counts: Counter[str] = Counter()
         self._endpoint: ClientEndpoint | None = None
         self._authenticator = None
-        options = SocketOptions()
+        options = SocketOptions(max_message_bytes=address.max_message_bytes)
         if address.clients is not None:
             self._authenticator = ZapAuthenticator(context, address.clients.is_listed)
-            options = SocketOptions(curve=CurveServer(address.clients.secret_key))
+            options = replace(options, curve=CurveServer(address.clients.secret_key))
         self._router = ZmqSocket(context, SocketKind.ROUTER, self._receive, options)
         self.url = self._router.bind(address.url)
         self._broadcast = None
