@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
 
@@ -188,6 +189,26 @@ async def test_a_new_leader_waits_for_the_entries_that_it_inherited(
         assert answers == [UpdateAccepted(request_id(2))]
         assert await committed(answers) < await committed(new)
         assert [data for _, data in await successor.updates()] == [b"x", b"inherited", b"new"]
+
+
+async def test_an_accepted_update_that_the_new_leader_cannot_take_gets_a_final_answer(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a leader whose disk is full when it has applied what it inherited, then what waited is sent elsewhere."""
+    del autojump_clock
+    async with group_of(tmp_path) as group:
+        old = await group.leader()
+        old.update(1, b"inherited")
+        await until(lambda: all(node.log.describe().last_index == 1 for node in group.nodes.values()))
+        await group.stop(old)
+        successor = await group.leader()
+        answers = successor.update(2)
+        assert answers == [UpdateAccepted(request_id(2))]
+        monkeypatch.setattr(successor.server, "_is_overloaded", lambda: True)
+        await until(lambda: len(answers) > 1)
+        assert answers[1:] == [UpdateRedirect(request_id(2), None)]
+        monkeypatch.undo()
+        assert await done(successor, 2) == successor.log.describe().last_applied
 
 
 async def test_a_leader_without_a_majority_hands_its_clients_on(

@@ -100,6 +100,8 @@ class _Update:
     data: bytes
     answer: Callable[[UpdateReply], None]
     proposal: Proposal | None = None
+    is_accepted: bool = False
+    """Whether its client was told so: it waits for a final answer then, and repeats nothing."""
 
 
 @dataclass(slots=True, eq=False)
@@ -205,10 +207,10 @@ class ReplicatedLog:
         elif len(self._updates) >= self._options.max_updates:
             self.dropped["update ignored, since too many are under way"] += 1
         elif not self._is_complete:
-            self._updates[request_id] = _Update(request.data, answer)
+            self._updates[request_id] = _Update(request.data, answer, is_accepted=True)
             answer(UpdateAccepted(request_id))
         else:
-            self._submit(request_id, request.data, answer)
+            self._submit(request_id, _Update(request.data, answer))
 
     def change(self, request: ChangeRequest, answer: Callable[[ChangeReply], None]) -> None:
         """Change the members. See `ServedLog`."""
@@ -251,14 +253,15 @@ class ReplicatedLog:
             request_id, self._now_ms(), self._options.window
         ) is not Freshness.FRESH or self._machine.table.may_be_forgotten(request_id)
 
-    def _submit(self, request_id: bytes, data: bytes, answer: Callable[[UpdateReply], None]) -> None:
+    def _submit(self, request_id: bytes, update: _Update) -> None:
         if self._is_expired(request_id):
-            answer(UpdateExpired(request_id))
+            update.answer(UpdateExpired(request_id))
             return
-        update = self._updates[request_id] = _Update(data, answer)
-        update.proposal = self._server.submit((request_id + data,), partial(self._resolved, request_id, update))
-        if self._updates.get(request_id) is update:
-            answer(UpdateAccepted(request_id))
+        self._updates[request_id] = update
+        update.proposal = self._server.submit((request_id + update.data,), partial(self._resolved, request_id, update))
+        if self._updates.get(request_id) is update and not update.is_accepted:
+            update.is_accepted = True
+            update.answer(UpdateAccepted(request_id))
 
     def _resolved(self, request_id: bytes, update: _Update, resolved: ProposalResolved) -> None:
         if self._updates.get(request_id) is not update:
@@ -266,7 +269,7 @@ class ReplicatedLog:
         match resolved.outcome:
             case Outcome.COMMITTED:
                 pass  # answered when it is applied
-            case Outcome.BUSY if update.proposal is None:
+            case Outcome.BUSY if not update.is_accepted:
                 # Not accepted yet: a client that hears nothing repeats it later, which is what helps.
                 self.dropped["update ignored, since the server is busy"] += 1
                 del self._updates[request_id]
@@ -299,7 +302,7 @@ class ReplicatedLog:
         waiting = [(request_id, update) for request_id, update in self._updates.items() if update.proposal is None]
         for request_id, update in waiting:
             del self._updates[request_id]
-            self._submit(request_id, update.data, update.answer)
+            self._submit(request_id, update)
         change = self._change
         if change is not None and not change.begun:
             refusal = self._refusal(change.request)
