@@ -576,6 +576,22 @@ async def test_the_log_info_of_any_peer_leaves_the_leader_as_it_is(autojump_cloc
     del autojump_clock
 
 
+async def test_a_peer_that_is_silent_is_asked_for_its_log_again(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    _, two, _ = network.cluster(leader=1)
+
+    def script(request: Request, respond: Respond) -> bool:
+        if isinstance(request, LogInfoRequest) and len(two.of(LogInfoRequest)) == 3:
+            respond(LogInfoReply(request.request_id, False, "1", 7, 1, 2, 3, 4, 5, 0))  # noqa: FBT003 - it does not lead
+        return True
+
+    two.script = script
+    async with client_of(network) as client:
+        assert (await client.log_info(two.url, patience_s=30.0)).term == 7
+    assert trio.current_time() == pytest.approx(2 * 0.5)
+    del autojump_clock
+
+
 # -- changes of the members --------------------------------------------------------------------------------------------
 
 

@@ -192,13 +192,7 @@ class ZmqRaftClient:
         if url is None:
             reply = await self._ask_within(patience_s, request)
         else:
-            try:
-                answer = await self._links.ask(url, request, patience_s)
-            except OSError as error:
-                raise NoAnswerError(f"{url} cannot be asked: {error.strerror or error}") from error
-            if isinstance(answer, NoReply):
-                raise NoAnswerError(f"{url} gave no answer within {patience_s:g} s")
-            reply = answer
+            reply = await self._ask_peer(url, request, patience_s)
         if not isinstance(reply, LogInfoReply):
             raise TypeError(f"a question about the log was answered by {type(reply).__name__}")
         return reply
@@ -257,6 +251,19 @@ class ZmqRaftClient:
                     yield item
             except NoProgressError:
                 raise self._no_answer(f"no entries came for {patience_s:g} s") from None
+
+    async def _ask_peer(self, url: str, request: ClientRequest, patience_s: float) -> ClientReply:
+        """The reply of this peer, which is asked again while it is silent; raises `NoAnswerError`."""
+        deadline_s = trio.current_time() + patience_s
+        try:
+            with self._links.use(url):  # one connection for all repeats
+                while (left_s := deadline_s - trio.current_time()) > 0:
+                    reply = await self._links.ask(url, request, min(left_s, self._options.response_ttl_s))
+                    if not isinstance(reply, NoReply):
+                        return reply
+        except OSError as error:
+            raise NoAnswerError(f"{url} cannot be asked: {error.strerror or error}") from error
+        raise NoAnswerError(f"{url} gave no answer within {patience_s:g} s")
 
     async def _ask_within(self, patience_s: float, request: ClientRequest) -> ClientReply:
         """The leader's final reply, or `NoAnswerError`. One request id has one call at a time."""
