@@ -200,6 +200,9 @@ def test_a_line_that_is_no_update_ends_the_command(cluster: Cluster, zmq_raft: C
     [
         (["update", "--request-id", "abc", "x"], "'abc' is no request id: it has 24 hexadecimal digits"),
         (["update", "--request-id", "00" * 12, "x", "y"], "repeats one update"),
+        (["update", "hello", "", "world"], "DATA 2 has 0 bytes; an update has 1 to 10485760. Nothing was sent"),
+        (["update", "x", "x" * (10 * 1024 * 1024 + 1)], "DATA 2 has 10485761 bytes"),
+        (["status", "--seed", "tcp://127.0.0.1:1"], "no peer told the configuration within 2 s"),
         (["config", "add", "3"], "'3' names no peer: say ID=tcp://IP:PORT"),
         (["config", "remove"], "say which peers to remove: ID"),
         (["config", "remove", "7", "--yes"], "7 is no member; the members are 1, 2"),
@@ -208,11 +211,12 @@ def test_a_line_that_is_no_update_ends_the_command(cluster: Cluster, zmq_raft: C
     ],
 )
 def test_what_cannot_be_is_refused_with_a_reason(
-    zmq_raft: Callable[..., Result], arguments: list[str], reason: str
+    cluster: Cluster, zmq_raft: Callable[..., Result], arguments: list[str], reason: str
 ) -> None:
     result = zmq_raft(*arguments)
     assert result.exit_code == 1
     assert reason in result.stderr
+    assert cluster.updates == []
 
 
 def test_the_log_is_printed_harmlessly_and_as_json_exactly(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:

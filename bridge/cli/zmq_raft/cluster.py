@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,8 +39,9 @@ from consensus.protocols import zmq_raft as protocol
 SEEDS_VARIABLE = "GARLICFARM_ZMQ_SEEDS"
 NO_LEADER = "No leader is known: an election is under way, or a majority cannot be reached."
 NO_SEED = f"say where a peer of the cluster is: --seed tcp://HOST:PORT, or {SEEDS_VARIABLE}"
-PEER_PATIENCE_S = 2.0
-"""How long `status` waits for one peer."""
+PATIENCE_S = 10.0
+STATUS_PATIENCE_S = 2.0
+"""How long `status` waits for the members, and then for each of them, unless it is told otherwise."""
 REQUEST_ID_BYTES = 12
 INTERRUPTED = 130
 
@@ -92,9 +93,6 @@ _OPTIONS = (
         "--server-key", metavar="Z85", help="The public key of the peers, if they want one (`keys show-curve` there)."
     ),
     click.option("--key", type=file_path, help="Our own key for peers that list it, made by `keys new-curve`."),
-    click.option(
-        "--timeout", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds to wait for an answer."
-    ),
     ident_option,
     click.option(
         "--seed",
@@ -108,7 +106,7 @@ _OPTIONS = (
 )
 
 
-def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
+def cluster_options(command: Callable[..., None], *, patience_s: float = PATIENCE_S) -> Callable[..., None]:
     """The options by which a command finds its cluster; the command gets a `Cluster` for them."""
 
     @wraps(command)
@@ -123,7 +121,14 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         command(Cluster(seeds, ident, timeout, _curve_keys(key, server_key)), **arguments)
 
-    for option in _OPTIONS:
+    timeout_option = click.option(
+        "--timeout",
+        type=click.FloatRange(0.1),
+        default=patience_s,
+        show_default=True,
+        help="Seconds to wait for an answer.",
+    )
+    for option in (*_OPTIONS[:2], timeout_option, *_OPTIONS[2:]):
         option(with_cluster)
     return with_cluster
 
@@ -153,7 +158,7 @@ zmq_raft.add_command(serve)
 
 
 @zmq_raft.command()
-@cluster_options
+@partial(cluster_options, patience_s=STATUS_PATIENCE_S)
 @json_option
 def status(cluster: Cluster, *, as_json: bool) -> None:
     """Show the members, which of them leads, and how the log of each is."""
@@ -172,7 +177,7 @@ async def _status(client: "protocol.ZmqRaftClient", patience_s: float) -> ZmqRaf
     views: list[ZmqRaftPeerView | None] = [None] * len(config.peers)
 
     async def look(number: int, peer: protocol.Peer) -> None:
-        views[number] = await _view(client, peer, min(patience_s, PEER_PATIENCE_S))
+        views[number] = await _view(client, peer, patience_s)
 
     async with trio.open_nursery() as nursery:
         for number, peer in enumerate(config.peers):
@@ -238,6 +243,11 @@ def update(cluster: Cluster, *, data: tuple[str, ...], request_id: str | None, p
     given = None if request_id is None else _request_id(request_id)
     if given is not None and len(data) != 1:
         fail("--request-id repeats one update: give its DATA, and no other")
+    updates = tuple(each.encode(errors="surrogateescape") for each in data)
+    most = protocol.DEFAULT_LIMITS.max_entry_data_bytes
+    for number, each in enumerate(updates, 1):
+        if not 1 <= len(each) <= most:
+            fail(f"DATA {number} has {len(each)} bytes; an update has 1 to {most}. Nothing was sent")
 
     def tell(index: int, used: bytes) -> None:
         if as_json:
@@ -247,7 +257,7 @@ def update(cluster: Cluster, *, data: tuple[str, ...], request_id: str | None, p
         sys.stdout.flush()
 
     async def send(client: "protocol.ZmqRaftClient", patience_s: float) -> list[str]:
-        return await _update_all(client, patience_s, data, given, parallel, tell)
+        return await _update_all(client, patience_s, updates, given, parallel, tell)
 
     reasons = cluster.ask(send)
     if reasons:
@@ -257,7 +267,7 @@ def update(cluster: Cluster, *, data: tuple[str, ...], request_id: str | None, p
 async def _update_all(
     client: "protocol.ZmqRaftClient",
     patience_s: float,
-    given: tuple[str, ...],
+    given: tuple[bytes, ...],
     request_id: bytes | None,
     parallel: int,
     tell: Callable[[int, bytes], None],
@@ -293,10 +303,10 @@ async def _update_all(
     return reasons
 
 
-async def _updates(given: tuple[str, ...]) -> AsyncGenerator[bytes, None]:
+async def _updates(given: tuple[bytes, ...]) -> AsyncGenerator[bytes, None]:
     """What was given, or the lines of stdin; a thread waits for them, so that answers are read meanwhile."""
     for each in given:
-        yield each.encode(errors="surrogateescape")
+        yield each
     # A longer line is refused by its first part.
     most = protocol.DEFAULT_LIMITS.max_entry_data_bytes + len(b"\r\n") + 1
     while not given and (
