@@ -12,6 +12,7 @@ from bridge.core.membership.authors import EntryWithoutEffect, NoEffect
 from bridge.core.state.reqids import (
     AHEAD_S,
     OLDEST_S,
+    REQID_BYTES,
     Reqids,
     ReqidStatus,
     ReqidTable,
@@ -19,7 +20,10 @@ from bridge.core.state.reqids import (
     Update,
     reqid_in,
     request_text,
+    second_of,
 )
+from consensus.protocols.zmq_raft import REQUEST_ID_BYTES
+from consensus.protocols.zmq_raft.wire.request_ids import DEFAULT_WINDOW, request_seconds
 from tests.authored import FOUNDERS
 from tests.spec.farm_stories import BASE_MS
 
@@ -31,6 +35,12 @@ FOREIGN = "a JSON object of no kind that a farm knows"
 
 def reqid(second: int = NOW_S, counter: int = 1) -> bytes:
     return second.to_bytes(4, "big") + bytes(5) + counter.to_bytes(3, "big")
+
+
+def test_a_farm_and_the_protocol_mean_the_same_by_a_fresh_reqid() -> None:
+    window = DEFAULT_WINDOW
+    assert (REQUEST_ID_BYTES, window.past_ms, window.future_ms) == (REQID_BYTES, OLDEST_S * 1000, AHEAD_S * 1000)
+    assert second_of(reqid()) == request_seconds(reqid()) == NOW_S
 
 
 def test_the_text_of_a_request_has_one_spelling() -> None:

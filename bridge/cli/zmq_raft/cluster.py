@@ -42,7 +42,6 @@ NO_SEED = f"say where a peer of the cluster is: --seed tcp://HOST:PORT, or {SEED
 PATIENCE_S = 10.0
 STATUS_PATIENCE_S = 2.0
 """How long `status` waits for the members, and then for each of them, unless it is told otherwise."""
-REQUEST_ID_BYTES = 12
 INTERRUPTED = 130
 
 T = TypeVar("T")
@@ -321,8 +320,8 @@ def _request_id(text: str) -> bytes:
         request_id = bytes.fromhex(text)
     except ValueError:
         request_id = b""
-    if len(request_id) != REQUEST_ID_BYTES:
-        fail(f"{text!r} is no request id: it has {2 * REQUEST_ID_BYTES} hexadecimal digits")
+    if len(request_id) != protocol.REQUEST_ID_BYTES:
+        fail(f"{text!r} is no request id: it has {2 * protocol.REQUEST_ID_BYTES} hexadecimal digits")
     return request_id
 
 

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     )
     from consensus.protocols.zmq_raft.wire.frames import (
         DEFAULT_LIMITS,
+        REQUEST_ID_BYTES,
         Limits,
         ZmqRaftError,
     )
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_LIMITS",
+    "REQUEST_ID_BYTES",
     "BoundEndpoint",
     "ChangeRefused",
     "ChangeReply",
@@ -176,6 +178,7 @@ _HOMES: Final = {
     ),
     "consensus.protocols.zmq_raft.wire.frames": (
         "DEFAULT_LIMITS",
+        "REQUEST_ID_BYTES",
         "Limits",
         "ZmqRaftError",
     ),
