@@ -37,7 +37,7 @@ def test_the_keys_of_the_view_are_the_documented_ones() -> None:
 DOCUMENTED = """
 schema takenAtMs node farm gossip raft members publishing reports weights removed alarms events counters
 node.name node.nodeId node.raftId node.generation node.pid node.version node.uptimeMs node.phase node.controlAddress
-node.stateDirectory
+node.stateDirectory node.zmqAddress
 farm.label farm.level farm.cluster farm.clusterId farm.expect farm.demo
 gossip.peerCount gossip.capacity gossip.knownCount gossip.counters gossip.counters.pings_sent
 gossip.counters.datagrams_dropped

@@ -67,7 +67,6 @@ COMMON = (
     "torn tail cut",
     "slot of the hard state repaired",
     "truncation finished by recovery",
-    "installation finished by recovery",
     "crash in the midst of recovery",
     "rot refused by recovery",
     "rot healed or harmless",
@@ -78,6 +77,7 @@ COMMON = (
     "snapshot given up for want of disk space",
 )
 APPEND = (
+    "installation finished by recovery",
     "pre-vote refused",
     "voter added",
     "append refused, leader backs off",
@@ -90,6 +90,7 @@ APPEND = (
     "vote given to whom the leader named",
 )
 FETCH = (
+    "installation finished by recovery",
     "pre-vote refused",
     "voter added",
     "diverging fetch",
