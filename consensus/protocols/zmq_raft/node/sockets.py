@@ -247,14 +247,18 @@ class ZmqSocket:
                 pass
 
     def _read_slice(self) -> bool:
-        """Hand over messages; False if there is none left to read."""
+        """Hand over messages; False if there was none, and none has come since.
+
+        After some, the next look comes before the next wait: under load more have arrived by then, and a wait for each
+        would cost more than the messages.
+        """
         budget = SLICE_FRAMES if self._reads else 0
         try:
             while budget > 0:
                 budget -= self._discard() if self._discarding else self._read_message()
         except zmq.Again:
             pass
-        return self._has_messages()
+        return (budget < SLICE_FRAMES and self._reads) or self._has_messages()
 
     def _read_message(self) -> int:
         """Hand over one message; returns how many frames were read. Raises `zmq.Again` if there is none."""
