@@ -20,7 +20,7 @@ $(VENV)/base.stamp: $(BIN)/python pyproject.toml $(HASHED)
 
 # The extras have versions without hashes: they are hundreds of megabytes for each platform, and no node runs them.
 $(VENV)/all.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp
-	$(PIP) install -e '.[pipeline,zmq,test]' -c constraints.txt
+	$(PIP) install -e '.[pipeline,zmq,kafka,test]' -c constraints.txt
 	@touch $@ $(VENV)/pipeline.stamp
 
 $(VENV)/pipeline.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp
@@ -135,7 +135,7 @@ reference: $(VENV)/all.stamp
 
 # What the benchmarks compare with: a client for etcd, and PySyncObj; and ØMQ, whose sockets are measured.
 $(VENV)/bench.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp
-	$(PIP) install -e '.[bench,zmq]' -c constraints.txt
+	$(PIP) install -e '.[bench,zmq,kafka]' -c constraints.txt
 	@touch $@
 
 bench: $(VENV)/bench.stamp

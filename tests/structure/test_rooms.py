@@ -35,7 +35,7 @@ FLOORS = {
         "local_node",
         "joined_node",
         "founded_farm",
-        "zmq",
+        "kafka zmq",
         "control",
         "doctor offline local",
         "app",

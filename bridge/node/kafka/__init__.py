@@ -1,0 +1,1 @@
+"""The farm's log as a Kafka topic."""

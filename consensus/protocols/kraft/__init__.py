@@ -1,0 +1,78 @@
+"""KRaft, Kafka's Raft (KIP-595), over kio's messages (the extra `kafka`): voters, observers, and a topic for clients.
+
+What is named here is fetched when it is first used, so nothing of kio is loaded before it is needed.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from consensus.protocols.kraft.node.served_topic import (
+        Broker,
+        CommittedOffset,
+        GroupOffsets,
+        OffsetOutOfRangeError,
+        Produced,
+        ProduceRefusedError,
+        ProducerId,
+        ServedTopic,
+        TopicState,
+    )
+    from consensus.protocols.kraft.node.service import Caller, ServedApi, Service
+    from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits, uuid_of_text, uuid_text
+    from consensus.protocols.kraft.wire.records import Compression, Record, RecordBatch
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "Broker",
+    "Caller",
+    "CommittedOffset",
+    "Compression",
+    "GroupOffsets",
+    "KafkaWireError",
+    "Limits",
+    "OffsetOutOfRangeError",
+    "ProduceRefusedError",
+    "Produced",
+    "ProducerId",
+    "Record",
+    "RecordBatch",
+    "ServedApi",
+    "ServedTopic",
+    "Service",
+    "TopicState",
+    "uuid_of_text",
+    "uuid_text",
+]
+
+_HOMES: Final = {
+    "consensus.protocols.kraft.node.served_topic": (
+        "Broker",
+        "CommittedOffset",
+        "GroupOffsets",
+        "OffsetOutOfRangeError",
+        "ProduceRefusedError",
+        "Produced",
+        "ProducerId",
+        "ServedTopic",
+        "TopicState",
+    ),
+    "consensus.protocols.kraft.node.service": ("Caller", "ServedApi", "Service"),
+    "consensus.protocols.kraft.wire.limits": (
+        "DEFAULT_LIMITS",
+        "KafkaWireError",
+        "Limits",
+        "uuid_of_text",
+        "uuid_text",
+    ),
+    "consensus.protocols.kraft.wire.records": ("Compression", "Record", "RecordBatch"),
+}
+
+if not TYPE_CHECKING:  # mypy would take any name for one of the face
+
+    def __getattr__(name: str) -> Any:
+        """Fetch a public name from its home."""
+        for home, names in _HOMES.items():
+            if name in names:
+                return getattr(import_module(home), name)
+        raise AttributeError(f"module 'consensus.protocols.kraft' has no attribute {name!r}")
