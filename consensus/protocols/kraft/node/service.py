@@ -7,7 +7,7 @@ A listener merges the services that it is given: the quorum's (Vote, Fetch of re
 and the framing are the listener's own. Requests of one connection are answered one after the other, in order, as Kafka
 does; so a fetch that waits holds up what comes behind it on its connection, and nothing else.
 
-Messages are the dataclasses of `wire.messages`, which are the same for all versions of an API.
+Messages are the dataclasses of `wire.messages_*`, which are the same for all versions of an API.
 
 A module of its own, because listener and services need it, and neither needs the other.
 """
@@ -32,7 +32,7 @@ class Caller:
 
 
 Answer = Callable[[Any, Caller], Awaitable[Any]]
-"""Takes a request of `wire.messages`; gives its response, or None for a request that gets no response (acks=0)."""
+"""Takes a request of `wire.messages_*`; gives its response, or None for a request that gets no response (acks=0)."""
 
 
 @dataclass(frozen=True, slots=True)

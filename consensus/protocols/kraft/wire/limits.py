@@ -22,6 +22,8 @@ from uuid import UUID
 TOPIC_NAME: Final = "__cluster_metadata"
 TOPIC_ID: Final = UUID(int=1)
 PARTITION: Final = 0
+ZERO_UUID: Final = UUID(int=0)
+"""Stands for none."""
 NO_REPLICA: Final = -1
 """In the place of a replica's id: a consumer; in that of a leader's: it is not known."""
 NO_EPOCH: Final = -1
