@@ -41,6 +41,8 @@ class Limits:
 
     max_request_bytes: int = 16 * 1024 * 1024
     max_response_bytes: int = 64 * 1024 * 1024
+    max_elements: int = 100_000
+    """Of all arrays of one message together: an element of two bytes would take a hundred in memory."""
     max_batch_bytes: int = 16 * 1024 * 1024
     """Of one record batch, compressed and uncompressed."""
     max_batch_records: int = 100_000

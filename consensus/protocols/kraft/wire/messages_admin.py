@@ -217,8 +217,8 @@ class UpdateRaftVoterResponseCurrentLeader:
 
     leader_id: int = -1
     leader_epoch: int = -1
-    host: str
-    port: int
+    host: str = ""
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +227,7 @@ class UpdateRaftVoterResponse:
 
     throttle_time_ms: int = 0
     error_code: int = 0
-    current_leader: UpdateRaftVoterResponseCurrentLeader
+    current_leader: UpdateRaftVoterResponseCurrentLeader = UpdateRaftVoterResponseCurrentLeader()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -290,8 +290,8 @@ class FetchSnapshotResponseSnapshotId:
 class FetchSnapshotResponseLeaderIdAndEpoch:
     """The leader that the answering server knows; -1: none. Left out, both numbers are 0."""
 
-    leader_id: int
-    leader_epoch: int
+    leader_id: int = 0
+    leader_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +301,7 @@ class FetchSnapshotResponsePartition:
     index: int
     error_code: int = 0
     snapshot_id: FetchSnapshotResponseSnapshotId
-    current_leader: FetchSnapshotResponseLeaderIdAndEpoch
+    current_leader: FetchSnapshotResponseLeaderIdAndEpoch = FetchSnapshotResponseLeaderIdAndEpoch()
     size: int
     position: int
     unaligned_records: bytes

@@ -1,0 +1,219 @@
+"""Requests and responses of Kafka's protocol: every API and version, both ways, and what is refused.
+
+The bytes are compared with those of kio's own reader and writer, which follow the same schemas in other code.
+"""
+
+import io
+import random
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from functools import partial
+from importlib import import_module
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.serial import entity_reader, entity_writer
+
+from consensus.protocols.kraft.wire import messages_clients as clients
+from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode, error_name, version_for
+from consensus.protocols.kraft.wire.codec import (
+    UnsupportedVersionError,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from consensus.protocols.kraft.wire.limits import ZERO_UUID, KafkaWireError, Limits
+from consensus.protocols.kraft.wire.schemas import Direction, message_schema
+from tests.wire.kraft_messages import ALL, any_message, name_of
+
+ROUNDS = 12
+EPOCH = datetime.fromtimestamp(0, tz=UTC)
+
+
+def kio_class(api_key: ApiKey, version: int, direction: Direction) -> Any:
+    module = import_module(f"kio.schema.{api_key.name.lower()}.v{version}.{direction.value}")
+    return getattr(module, message_schema(api_key, version, direction).structure.message.__name__)
+
+
+def as_ours(value: Any) -> Any:
+    """A value of kio's in the form of ours; structures as dicts of the fields that the version has."""
+    if is_dataclass(value):
+        return {
+            field.name
+            + ("_ms" if str(field.metadata.get("kafka_type")).startswith(("timedelta", "datetime")) else ""): (
+                ZERO_UUID
+                if field.metadata.get("kafka_type") == "uuid" and getattr(value, field.name) is None
+                else as_ours(getattr(value, field.name))
+            )
+            for field in fields(value)
+        }
+    if isinstance(value, tuple):
+        return tuple(as_ours(element) if element is not None else ZERO_UUID for element in value)
+    if isinstance(value, timedelta):
+        return value // timedelta(milliseconds=1)
+    if isinstance(value, datetime):
+        return (value - EPOCH) // timedelta(milliseconds=1)
+    return value.value if isinstance(value, Enum) else value
+
+
+def as_dict(value: Any, like: Any) -> Any:
+    """Ours as `as_ours` gives kio's: without the fields that the version lacks."""
+    if is_dataclass(value):
+        return {name: as_dict(getattr(value, name), part) for name, part in like.items()}
+    if isinstance(value, tuple):
+        return tuple(as_dict(element, part) for element, part in zip(value, like, strict=True))
+    return value
+
+
+@pytest.mark.parametrize("case", ALL, ids=name_of)
+def test_what_is_written_is_read_again_in_every_version(case: tuple[ApiKey, int, Direction]) -> None:
+    api_key, version, direction = case
+    for seed in range(ROUNDS):
+        message = any_message(api_key, version, direction, random.Random(f"{case}{seed}"))
+        if direction is Direction.REQUEST:
+            frame = encode_request(api_key, version, 7, "client", message)
+            incoming = decode_request(frame)
+            assert (incoming.api_key, incoming.api_version, incoming.correlation_id) == (api_key, version, 7), seed
+            assert incoming.client_id == "client"
+            assert incoming.message == message, seed
+        else:
+            frame = encode_response(api_key, version, 7, message)
+            assert decode_response(api_key, version, frame) == (7, message), seed
+
+
+@pytest.mark.parametrize("case", ALL, ids=name_of)
+def test_kio_reads_the_same_values_from_our_bytes_and_writes_the_same_bytes(
+    case: tuple[ApiKey, int, Direction],
+) -> None:
+    api_key, version, direction = case
+    theirs = kio_class(api_key, version, direction)
+    header = theirs.__header_schema__
+    for seed in range(ROUNDS):
+        message = any_message(api_key, version, direction, random.Random(f"{case}{seed}"))
+        if direction is Direction.REQUEST:
+            frame = encode_request(api_key, version, 7, "client", message)
+        else:
+            frame = encode_response(api_key, version, 7, message)
+
+        head, head_size = entity_reader(header)(frame, 0)
+        value, size = entity_reader(theirs)(frame, head_size)
+        again = io.BytesIO()
+        entity_writer(header)(again, head)
+        entity_writer(theirs)(again, value)
+
+        assert head.correlation_id == 7, seed
+        assert head_size + size == len(frame), seed
+        expected = as_ours(value)
+        assert as_dict(message, expected) == expected, seed
+        assert again.getvalue() == frame, seed
+
+
+@pytest.mark.parametrize("case", ALL, ids=name_of)
+def test_a_message_that_is_cut_short_or_goes_on_is_refused(case: tuple[ApiKey, int, Direction]) -> None:
+    api_key, version, direction = case
+    message = any_message(api_key, version, direction, random.Random(f"cut {case}"))
+    if direction is Direction.REQUEST:
+        frame = encode_request(api_key, version, 7, "client", message)
+    else:
+        frame = encode_response(api_key, version, 7, message)
+    read = decode_request if direction is Direction.REQUEST else partial(decode_response, api_key, version)
+    for changed in [frame + b"\0", *(frame[:size] for size in range(min(len(frame), 200)))]:
+        with pytest.raises(KafkaWireError):
+            read(changed)
+
+
+@pytest.mark.parametrize("version", [1, 12])
+def test_an_array_of_two_thousand_million_elements_is_refused_before_room_is_taken(version: int) -> None:
+    head = encode_request(ApiKey.METADATA, version, 1, "", clients.MetadataRequest(topics=None))
+    start = 11 if version == 12 else 10
+    count = b"\xff\xff\xff\xff\x07" if version == 12 else b"\x7f\xff\xff\xff"
+    with pytest.raises(KafkaWireError, match="more elements"):
+        decode_request(head[:start] + count)
+
+
+def test_a_message_of_many_small_elements_is_refused() -> None:
+    topics = tuple(clients.MetadataRequestTopic(name="") for _ in range(100))
+    frame = encode_request(ApiKey.METADATA, 9, 1, "", clients.MetadataRequest(topics=topics))
+    assert len(decode_request(frame).message.topics) == 100
+    with pytest.raises(KafkaWireError, match="more elements"):
+        decode_request(frame, limits=Limits(max_elements=99))
+
+
+def test_a_request_that_is_too_large_is_refused() -> None:
+    with pytest.raises(KafkaWireError, match="101 bytes"):
+        decode_request(bytes(101), limits=Limits(max_request_bytes=100))
+
+
+def test_an_unknown_tagged_field_is_skipped() -> None:
+    frame = encode_request(ApiKey.SASL_AUTHENTICATE, 2, 1, "", clients.SaslAuthenticateRequest(auth_bytes=b"x"))
+    assert frame[-1:] == b"\0"
+    incoming = decode_request(frame[:-1] + b"\x01\x63\x03abc")
+    assert incoming.message == clients.SaslAuthenticateRequest(auth_bytes=b"x")
+
+
+def test_a_tagged_field_that_is_longer_than_its_value_is_refused() -> None:
+    request = clients.FetchRequest(max_wait_ms=0, min_bytes=0, topics=(), cluster_id="abc")
+    frame = encode_request(ApiKey.FETCH, 17, 1, "", request)
+    assert frame.endswith(b"\x01\x00\x04\x04abc")
+    with pytest.raises(KafkaWireError, match="cluster_id takes 3 of the 4"):
+        decode_request(frame[:-4] + b"\x03abc")
+
+
+def test_an_api_that_is_not_served_is_refused() -> None:
+    frame = encode_request(ApiKey.METADATA, 9, 1, "", clients.MetadataRequest(topics=None))
+    with pytest.raises(KafkaWireError, match="API 3 is not served"):
+        decode_request(frame, {ApiKey.FETCH: (4, 18)})
+
+
+@pytest.mark.parametrize("version", [-1, 5, 32767])
+def test_a_version_of_api_versions_that_is_not_served_is_told_with_what_its_answer_needs(version: int) -> None:
+    frame = ApiKey.API_VERSIONS.to_bytes(2) + version.to_bytes(2, signed=True) + b"\0\0\1\0" + b"junk"
+    with pytest.raises(UnsupportedVersionError) as caught:
+        decode_request(frame)
+    assert (caught.value.api_key, caught.value.api_version, caught.value.correlation_id) == (18, version, 256)
+    answer = clients.ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=())
+    assert encode_response(ApiKey.API_VERSIONS, 0, 256, answer) == bytes.fromhex("00000100 0023 00000000")
+
+
+def test_the_answer_to_api_versions_has_the_old_header_in_every_version() -> None:
+    answer = clients.ApiVersionsResponse(api_keys=())
+    assert encode_response(ApiKey.API_VERSIONS, 3, 1, answer) == bytes.fromhex("00000001 0000 01 00000000 00")
+
+
+def test_a_value_that_the_field_cannot_have_is_refused_when_written() -> None:
+    answer = clients.ApiVersionsResponse(error_code=2**15, api_keys=())
+    with pytest.raises(KafkaWireError, match="number"):
+        encode_response(ApiKey.API_VERSIONS, 3, 1, answer)
+    with pytest.raises(KafkaWireError, match="mechanism has 32768 bytes"):
+        encode_request(ApiKey.SASL_HANDSHAKE, 1, 1, "", clients.SaslHandshakeRequest(mechanism="x" * 2**15))
+    with pytest.raises(KafkaWireError, match="topics is null"):
+        encode_request(ApiKey.METADATA, 0, 1, "", clients.MetadataRequest(topics=None))
+    with pytest.raises(KafkaWireError, match="SaslHandshakeRequest where"):
+        encode_request(ApiKey.METADATA, 0, 1, "", clients.SaslHandshakeRequest(mechanism=""))
+    with pytest.raises(KafkaWireError, match="not known"):
+        encode_request(ApiKey.METADATA, 14, 1, "", clients.MetadataRequest(topics=None))
+
+
+def test_records_of_no_bytes_are_not_null() -> None:
+    partition = clients.FetchResponsePartition(partition_index=0, high_watermark=5)
+    topic = clients.FetchResponseTopic(topic_id=UUID(int=1), partitions=(partition,))
+    frame = encode_response(ApiKey.FETCH, 17, 1, clients.FetchResponse(responses=(topic,)))
+    _, message = decode_response(ApiKey.FETCH, 17, frame)
+    assert message.responses[0].partitions[0].records == b""
+
+
+def test_the_newest_version_that_both_sides_have_is_taken() -> None:
+    lowest, highest = VERSIONS[ApiKey.FETCH]
+    assert version_for(ApiKey.FETCH, {1: (0, 99)}) == highest
+    assert version_for(ApiKey.FETCH, {1: (0, 12)}) == 12
+    assert version_for(ApiKey.FETCH, {1: (0, lowest - 1)}) is None
+    assert version_for(ApiKey.FETCH, {1: (highest + 1, 99)}) is None
+    assert version_for(ApiKey.FETCH, {}) is None
+
+
+def test_an_error_code_has_its_name_for_people() -> None:
+    assert error_name(6) == "NOT_LEADER_OR_FOLLOWER"
+    assert error_name(9_999) == "error 9999"
