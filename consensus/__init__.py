@@ -40,8 +40,17 @@ if TYPE_CHECKING:
         decode_no_op,
         encode_configuration,
         no_op_entry,
+        no_op_head,
     )
-    from consensus.core.features import GARLIC_FARM, KRAFT, ZMQ_RAFT, Extensions, Features
+    from consensus.core.features import (
+        GARLIC_FARM,
+        KRAFT,
+        KRAFT_STATIC,
+        ZMQ_RAFT,
+        Extensions,
+        Features,
+        LeaderRecords,
+    )
     from consensus.core.messages import Reply, Request
     from consensus.core.model import (
         COMMAND,
@@ -81,6 +90,7 @@ __all__ = [
     "COMMAND",
     "GARLIC_FARM",
     "KRAFT",
+    "KRAFT_STATIC",
     "MAX_MEMBERS",
     "MAX_NUMBER",
     "ORIGIN",
@@ -104,6 +114,7 @@ __all__ = [
     "HardState",
     "Index",
     "Install",
+    "LeaderRecords",
     "LogId",
     "NoOp",
     "NotLeaderError",
@@ -151,6 +162,7 @@ __all__ = [
     "local",
     "next_call",
     "no_op_entry",
+    "no_op_head",
     "now_ms",
     "open_server",
 ]
@@ -183,8 +195,17 @@ _HOMES: Final = {
         "decode_no_op",
         "encode_configuration",
         "no_op_entry",
+        "no_op_head",
     ),
-    "consensus.core.features": ("Extensions", "Features", "GARLIC_FARM", "KRAFT", "ZMQ_RAFT"),
+    "consensus.core.features": (
+        "Extensions",
+        "Features",
+        "GARLIC_FARM",
+        "KRAFT",
+        "KRAFT_STATIC",
+        "LeaderRecords",
+        "ZMQ_RAFT",
+    ),
     "consensus.core.messages": ("Reply", "Request"),
     "consensus.core.model": (
         "COMMAND",

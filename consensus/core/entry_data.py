@@ -18,10 +18,12 @@ general form, in which each id says what it is:
 
 The bytes of a command belong to the application, except for a head that some protocols have
 (`Features.command_head_bytes`): what a wire carries with each entry, such as the id of a request, comes first in the
-data and is replicated with it. So entries need no field for it. A configuration may have a head as well: 65,534, which
-no count can be either, announces it. The bytes of a control record belong to the protocol.
+data and is replicated with it. So entries need no field for it. A configuration and a no-op may have a head as well,
+such as the time at which a leader made them. 65,534, which no count can be either, announces that of a configuration,
+and -2**31 + 1, which no leader can be, that of a no-op. The bytes of a control record belong to the protocol.
 
     configuration = 65,534 │ length 1 │ head │ configuration without a head
+    no-op         = -2**31 + 1 (4 bytes) │ length 1 │ head │ no-op without a head
 
 All integers are big-endian. A group's bytes are made once, by the leader that gives its entries their term; messages
 and Persists carry them along beside the entries (`encoded`), so that what a follower receives is what it writes, and
@@ -61,6 +63,8 @@ _GENERAL: Final = 2**16 - 1
 _HEADED: Final = struct.Struct(">HB")
 _ANNOUNCES_HEAD: Final = 2**16 - 2
 _GENERAL_NO_OP: Final = -_COMPACT_LIMIT
+_HEADED_NO_OP: Final = struct.Struct(">iB")
+_ANNOUNCES_NO_OP_HEAD: Final = struct.pack(">i", 1 - _COMPACT_LIMIT)
 _INTEGER: Final = 1
 _TEXT: Final = 2
 _KEY: Final = 3
@@ -145,9 +149,34 @@ def _split_head(data: bytes) -> tuple[bytes, bytes]:
     return head, rest
 
 
-def no_op_entry(term: Term, no_op: NoOp) -> Entry:
-    """A no-op; raises `EntryDataError` if it names too many servers."""
-    return Entry(term, EntryKind.NO_OP, encode_no_op(no_op))
+def no_op_entry(term: Term, no_op: NoOp, head: bytes = b"") -> Entry:
+    """A no-op; raises `EntryDataError` if it names too many servers. `head` as for a configuration."""
+    return Entry(term, EntryKind.NO_OP, _encode_no_op_head(head) + encode_no_op(no_op))
+
+
+def no_op_head(data: bytes) -> bytes:
+    """The head of a no-op's bytes; empty if it has none. Raises `EntryDataError`."""
+    head, _ = _split_no_op_head(data)
+    return head
+
+
+def _encode_no_op_head(head: bytes) -> bytes:
+    try:
+        return _HEADED_NO_OP.pack(1 - _COMPACT_LIMIT, len(head)) + head if head else b""
+    except struct.error as error:
+        raise EntryDataError(f"the head of a no-op has {len(head)} bytes; at most 255 are stored") from error
+
+
+def _split_no_op_head(data: bytes) -> tuple[bytes, bytes]:
+    """The head, and the no-op behind it."""
+    if not data.startswith(_ANNOUNCES_NO_OP_HEAD):
+        return b"", data
+    begin = _HEADED_NO_OP.size
+    length = data[begin - 1] if len(data) >= begin else 0
+    head, rest = data[begin : begin + length], data[begin + length :]
+    if not head or len(head) != length or rest.startswith(_ANNOUNCES_NO_OP_HEAD):
+        raise EntryDataError("a no-op ends within its head, or has an empty one or two")
+    return head, rest
 
 
 def configuration_in(entry: Entry) -> Configuration | None:
@@ -195,7 +224,7 @@ def decode_id(data: bytes, offset: int = 0) -> tuple[ServerId, int]:
 
 
 def _is_compact(server_id: ServerId) -> bool:
-    return isinstance(server_id, int) and -_COMPACT_LIMIT < server_id < _COMPACT_LIMIT
+    return isinstance(server_id, int) and 1 - _COMPACT_LIMIT < server_id < _COMPACT_LIMIT
 
 
 def encode_configuration(configuration: Configuration) -> bytes:
@@ -306,7 +335,8 @@ def encode_no_op(no_op: NoOp) -> bytes:
 
 
 def decode_no_op(data: bytes) -> NoOp:
-    """Reverse of `encode_no_op`; raises `EntryDataError`."""
+    """Reverse of `encode_no_op`, whatever head stands before it; raises `EntryDataError`."""
+    _, data = _split_no_op_head(data)
     try:
         first, voters, granted = _NO_OP.unpack_from(data)
         if first == _GENERAL_NO_OP:

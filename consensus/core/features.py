@@ -14,9 +14,10 @@ zmq-raft      one request per follower in flight, heartbeats too, which the tran
               leader's end
 kraft         the follower fetches, one request at a time; Vote carries a pre-vote flag (KIP-996); voters come and go
               one at a time (KIP-853), and a candidate that is no voter gets no vote unless its log goes further than
-              the voter's; any other server that fetches is an observer; a leader that resigns names its successors in
-              EndQuorumEpoch; a LeaderChange control record is the no-op, and there are others; a record's timestamp
-              and headers are in its own bytes
+              the voter's; before KIP-853 each server is told the voters, and they stay (`KRAFT_STATIC`); any other
+              server that fetches is an observer; a leader that resigns names its successors in EndQuorumEpoch; a
+              LeaderChange control record is the no-op, and there are others; a record's timestamp and headers are in
+              its own bytes
 
 A wire protocol has a fixed set of messages; servers of our own make agree on more when they connect (`Extensions`). The
 core learns what each handshake settled. It never sends an extension message to a peer that does not understand it, and
@@ -24,8 +25,8 @@ reaches the same end by slower means. Before the first handshake with a peer not
 what is then assumed.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -67,7 +68,10 @@ class FirstEntries(Enum):
     CONFIGURATION = "configuration"
     """Its configuration again: the protocol has no no-op."""
     NO_OP = "no-op"
-    """The no-op; in an empty log the members before it, because a server that joins learns them from nowhere else."""
+    """The no-op. In a log without members they follow it, because a server that joins learns them from nowhere else;
+    between the two stand the protocol's own records, if it has any (`LeaderRecords`)."""
+    NO_OP_ALONE = "no-op-alone"
+    """The no-op. The log does not have the first members: each server is told them when it is made."""
     NO_OP_IF_NEEDED = "no-op-if-needed"
     """The no-op if something of an older term is not committed. Otherwise as soon as a read or a change waits for it.
     The log does not have the first members: each server is told them when it is made."""
@@ -80,6 +84,20 @@ class JointConsensus(Enum):
     FOR_SEVERAL = "for-several"
     """Where C_old and C_new differ by more than one voter, if all peers understand it."""
     ALWAYS = "always"
+
+
+def _no_head() -> bytes:
+    return b""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRecords:
+    """What a protocol has in the entries that a new leader makes by itself. The core has no clock of the day."""
+
+    head: Callable[[], bytes] = _no_head
+    """The head of its no-op and of the members (`entry_data`), such as the time."""
+    controls: Callable[[], tuple[bytes, ...]] = tuple
+    """Data of the control records between the no-op and the first members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,3 +192,6 @@ KRAFT = Features(
     max_requests_in_flight=1,
     probes_from_the_end=False,
 )
+
+KRAFT_STATIC = replace(KRAFT, name="kraft-static", first_entries=FirstEntries.NO_OP_ALONE)
+"""Voters that do not change, of which the log says nothing (kraft.version 0)."""

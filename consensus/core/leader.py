@@ -37,7 +37,7 @@ from consensus.core.features import FirstEntries
 from consensus.core.log import ENTRY_OVERHEAD_BYTES
 from consensus.core.membership import Reconfiguration
 from consensus.core.messages import Message
-from consensus.core.model import MAX_NUMBER, Entry, Index, LogId, Milliseconds, NoOp, ServerId
+from consensus.core.model import MAX_NUMBER, Entry, EntryKind, Index, LogId, Milliseconds, NoOp, ServerId
 from consensus.core.reads import Lease, Reads
 from consensus.core.replica import Replica
 from consensus.core.replication.port import Replication
@@ -265,13 +265,19 @@ class Leader:
 
 def _first_entries(replica: Replica, granted_by: tuple[ServerId, ...]) -> tuple[Entry, ...]:
     """What the protocol has for the first entries of a term (`FirstEntries`)."""
-    configuration = configuration_entry(replica.term, replica.log.configuration)
-    no_op = no_op_entry(replica.term, NoOp(replica.server_id, tuple(sorted(replica.voters)), granted_by))
+    head = replica.leader_records.head()
+    configuration = configuration_entry(replica.term, replica.log.configuration, head)
+    no_op = no_op_entry(replica.term, NoOp(replica.server_id, tuple(sorted(replica.voters)), granted_by), head)
     match replica.features.first_entries:
         case FirstEntries.CONFIGURATION:
             return (configuration,)
         case FirstEntries.NO_OP:
-            return (no_op,) if replica.log.last_index else (configuration, no_op)
+            if replica.log.names_configuration:
+                return (no_op,)
+            controls = [Entry(replica.term, EntryKind.CONTROL, data) for data in replica.leader_records.controls()]
+            return (no_op, *controls, configuration)
+        case FirstEntries.NO_OP_ALONE:
+            return (no_op,)
         case FirstEntries.NO_OP_IF_NEEDED:
             # It has no content of its own on the wire, so it must have none here: it would not come back the same.
             return (no_op_entry(replica.term, NoOp()),)

@@ -65,7 +65,7 @@ from consensus.core.events import (
     SnapshotWanted,
     TransferLeadership,
 )
-from consensus.core.features import Features, Strategy
+from consensus.core.features import Features, LeaderRecords, Strategy
 from consensus.core.leader import Leader
 from consensus.core.log import RecoveredLog
 from consensus.core.messages import (
@@ -113,8 +113,11 @@ class Raft:
         random: Random,
         now: Milliseconds,
         cluster_id: str | None = None,
+        leader_records: LeaderRecords | None = None,
     ) -> None:
-        replica = Replica(server_id, configuration, hard_state, log, options, features, random, now, cluster_id)
+        replica = Replica(
+            server_id, configuration, hard_state, log, options, features, random, now, cluster_id, leader_records
+        )
         self._replica = replica
         self._role = ServerRole(replica)
         self._snapshots = SnapshotReceiver(replica)

@@ -28,7 +28,7 @@ from consensus.core.effects import (
     Send,
     SnapshotChange,
 )
-from consensus.core.features import NO_EXTENSIONS, Extensions, Features
+from consensus.core.features import NO_EXTENSIONS, Extensions, Features, LeaderRecords
 from consensus.core.log import Log, RecoveredLog, entry_bytes
 from consensus.core.messages import AppendReply, Message, RefusalReason, RequestVote, VoteReply
 from consensus.core.model import (
@@ -214,6 +214,7 @@ class Replica:
         random: Random,
         now: Milliseconds,
         cluster_id: str | None = None,
+        leader_records: LeaderRecords | None = None,
     ) -> None:
         self.server_id = server_id
         self.hard_state = hard_state
@@ -226,6 +227,7 @@ class Replica:
         self.random = random
         self.now = now
         self.cluster_id = cluster_id
+        self.leader_records = leader_records or LeaderRecords()
         self.outbox = Outbox()
         self.applier = Applier(self.log, self.outbox, options)
         self.extensions_of: dict[ServerId, Extensions] = {}

@@ -14,7 +14,7 @@ from random import Random
 
 import trio
 
-from consensus.core.features import Features
+from consensus.core.features import Features, LeaderRecords
 from consensus.core.model import Configuration, Index, ServerId
 from consensus.core.options import Options, lan
 from consensus.core.raft import Raft
@@ -46,6 +46,7 @@ async def open_server(
     server_options: ServerOptions | None = None,
     storage_options: StorageOptions | None = None,
     cluster_id: str | None = None,
+    leader_records: LeaderRecords | None = None,
     node_id: bytes | None = None,
     generation: int | None = None,
     observe: Callable[[Notice], None] = _ignore,
@@ -104,6 +105,7 @@ async def open_server(
     `configuration` counts as long as the log has none; a server that is to be added later starts with an empty one.
     `features` are those of the protocol that `transport` speaks; they choose the strategy of replication. `options` are
     the core's times and limits (`lan` by default); the other two are those of the server and of its storage.
+    `leader_records` are what the protocol has in the entries that a new leader makes by itself.
 
     *Identity.* The directory belongs to one server: it is refused to another `node_id` (8 bytes, by default made of
     `server_id`), to a second process, and as a copy in another place. `generation` is a number that the caller keeps
@@ -138,6 +140,7 @@ async def open_server(
             random or Random(),
             now_ms(),
             cluster_id,
+            leader_records,
         )
         server = ConsensusServer(
             core,

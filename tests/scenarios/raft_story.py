@@ -10,7 +10,7 @@ messages wait until they are delivered, clocks stand until a server's timer is t
         [one entry at a time]             appends carry one entry
     log 2 terms 1 1 4 4 current-term 4 [vote 1]
                                           server 2 starts with entries of these terms, and this hard state
-        [fetching]                        the followers fetch (see `fetch_words`)
+        [fetching [static]]               the followers fetch (see `fetch_words`); static: the log never has the voters
     expire 1                              server 1's clock goes on to its deadline
     campaign 1                            … to the deadline of its election timer, whatever else was due before
     fade 1 2 3                            their clocks go on by a minimum election timeout; no timer is looked at
@@ -80,7 +80,7 @@ from consensus.core.events import (
     SnapshotWanted,
     TransferLeadership,
 )
-from consensus.core.features import GARLIC_FARM, KRAFT, Extensions
+from consensus.core.features import GARLIC_FARM, KRAFT, KRAFT_STATIC, Extensions
 from consensus.core.log import describe_entries
 from consensus.core.messages import (
     AppendAnswer,
@@ -159,7 +159,8 @@ class Story:
 
     def _do_servers(self, words: list[str]) -> None:
         said = [word.rstrip(",") for word in words]
-        self._features = KRAFT if "fetching" in said else GARLIC_FARM
+        fetching = KRAFT_STATIC if "static" in said else KRAFT
+        self._features = fetching if "fetching" in said else GARLIC_FARM
         self._extensions = Extensions("pre-vote" not in said, "transfer" not in said, configurations=True)
         if "leases" in said:
             self._options = replace(self._options, lease_clock_bound_ms=lan().election_timeout_min_ms // 2)

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from consensus.core.effects import Effect, Role, Send
 from consensus.core.events import DeadlineReached
-from consensus.core.features import KRAFT
+from consensus.core.features import KRAFT_STATIC
 from consensus.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -27,7 +27,7 @@ class FetchBench(Bench):
 
     def __init__(self, *terms: int, **options: Any) -> None:
         self.asked: dict[ServerId, Fetch] = {}
-        super().__init__(*terms, features=KRAFT, **options)
+        super().__init__(*terms, **{"features": KRAFT_STATIC, **options})
 
     def step(self, *arguments: Any, **options: Any) -> list[Effect]:
         """As ever, and remember what was fetched last."""

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from consensus.core.effects import Effect, Persist, Role, Send
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received
-from consensus.core.features import GARLIC_FARM, KRAFT, ZMQ_RAFT, Extensions, Features
+from consensus.core.features import GARLIC_FARM, KRAFT, ZMQ_RAFT, Extensions, Features, LeaderRecords
 from consensus.core.log import describe_entries
 from consensus.core.messages import AppendEntries, AppendReply, Message, RequestVote, VoteReply
 from consensus.core.model import ORIGIN, Configuration, Entry, HardState, LogId, Server, ServerId
@@ -63,6 +63,7 @@ class Bench:
         extended: bool = True,
         cluster_id: str | None = None,
         own_id: ServerId = ONE,
+        leader_records: LeaderRecords | None = None,
     ) -> None:
         self.fast = fast
         self.own_id = own_id
@@ -79,6 +80,7 @@ class Bench:
             Random(seed),
             0,
             cluster_id,
+            leader_records,
         )
         self.correlation = 1_000
         if pre_vote is not None:  # None: no peer was reached yet

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consensus.core.effects import ChangeRefusal, Persist
-from consensus.core.entry_data import configuration_entry, no_op_entry
-from consensus.core.features import KRAFT, JointConsensus, Strategy
+from consensus.core.entry_data import configuration_entry, configuration_head, no_op_entry, no_op_head
+from consensus.core.features import KRAFT, JointConsensus, LeaderRecords, Strategy
 from consensus.core.log import Log, RecoveredLog
 from consensus.core.membership import CatchUp, first_step, leave_joint, newcomers, target_refusal
-from consensus.core.model import Configuration, EntryKind, NoOp, Server, ServerId, possible_configuration
+from consensus.core.model import Configuration, Entry, EntryKind, NoOp, Server, ServerId, possible_configuration
 from consensus.core.options import lan
 from consensus.core.replication.progress import Progress
+from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import Bench
 
 TIMEOUT_MS = lan().election_timeout_min_ms
@@ -120,18 +121,43 @@ def test_of_two_servers_that_change_places_without_joint_consensus_majorities_wo
 
 
 def test_the_first_leader_writes_the_configuration_where_the_no_op_is_another_entry() -> None:
-    """Before all else, so that no log with entries lacks it: who joins later knows it from nowhere else."""
+    """At once, so that no committed log lacks it: a server that joins later knows it from nowhere else."""
     log = Log(RecoveredLog(), Configuration((Server(1, "tcp://1"),)))
     assert not log.names_configuration
     log.append(
         (
-            configuration_entry(1, log.configuration),
             no_op_entry(1, NoOp(1, (1,), (1,))),
+            configuration_entry(1, log.configuration),
         )
     )
     assert log.names_configuration
-    assert log.configuration_index == 1
+    assert log.configuration_index == 2
     bench = Bench(voters=1, features=replace(KRAFT, replication=Strategy.APPEND))
     bench.expire()
     (entries,) = (persist.entries for persist in bench.all(Persist) if persist.entries)
-    assert [entry.kind for entry in entries] == [EntryKind.CONFIGURATION, EntryKind.NO_OP]
+    assert [entry.kind for entry in entries] == [EntryKind.NO_OP, EntryKind.CONFIGURATION]
+
+
+def test_the_records_of_the_protocol_stand_between_the_no_op_and_the_first_members() -> None:
+    records = LeaderRecords(head=lambda: b"at noon", controls=lambda: (b"version 1",))
+    bench = FetchBench(features=KRAFT, leader_records=records)
+    bench.lead()
+    no_op, control, members = bench.raft._replica.log.entries(1, 9, 1_000) or ()
+    assert no_op == no_op_entry(1, NoOp(1, (1, 2, 3), (1, 2)), b"at noon")
+    assert control == Entry(1, EntryKind.CONTROL, b"version 1")
+    assert members == configuration_entry(1, bench.about.configuration, b"at noon")
+    assert no_op_head(no_op.data) == configuration_head(members.data) == b"at noon"
+
+
+def test_a_leader_whose_log_has_entries_and_no_members_writes_them() -> None:
+    """It may have fetched the no-op of the first leader, and not what follows it."""
+    bench = FetchBench(features=KRAFT, entries=(no_op_entry(1, NoOp(2)),), term=1)
+    bench.lead()
+    written = bench.raft._replica.log.entries(2, 9, 1_000) or ()
+    assert [entry.kind for entry in written] == [EntryKind.NO_OP, EntryKind.CONFIGURATION]
+
+
+def test_voters_that_are_told_at_the_start_never_stand_in_the_log() -> None:
+    bench = FetchBench()
+    bench.lead()
+    assert bench.raft._replica.log.entries(1, 9, 1_000) == (no_op_entry(1, NoOp(1, (1, 2, 3), (1, 2))),)

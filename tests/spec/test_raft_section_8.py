@@ -23,7 +23,7 @@ from consensus.core.effects import (
 )
 from consensus.core.entry_data import configuration_entry, no_op_entry
 from consensus.core.events import DeadlineReached, PeerExtensions, Proposed, ReadRequested, TransferLeadership
-from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, Extensions
+from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, Extensions, FirstEntries
 from consensus.core.messages import AppendEntries, RequestVote, TimeoutNow, TimeoutNowReply, VoteReply
 from consensus.core.model import ORIGIN, LogId, NoOp, ServerId
 from consensus.core.options import Options, lan
@@ -110,7 +110,10 @@ def test_a_leader_commits_an_entry_without_effect_at_the_start_of_its_term() -> 
     """'Raft handles this by having each leader commit a blank no-op entry into the log at the start of its term'."""
     for features, first in (
         (GARLIC_FARM, configuration_entry(2, group(3))),
-        (MEMORY, no_op_entry(2, NoOp(ONE, (ONE, TWO, THREE), (ONE, TWO)))),
+        (
+            replace(MEMORY, first_entries=FirstEntries.NO_OP_ALONE),
+            no_op_entry(2, NoOp(ONE, (ONE, TWO, THREE), (ONE, TWO))),
+        ),
         (ZMQ_RAFT, no_op_entry(2, NoOp())),
     ):
         bench = Bench(1, features=features)

@@ -15,6 +15,7 @@ from consensus.core.entry_data import (
     encode_group,
     encode_id,
     no_op_entry,
+    no_op_head,
 )
 from consensus.core.model import (
     MAX_ID_CHARACTERS,
@@ -196,3 +197,24 @@ def test_a_segment_header_comes_back_and_every_damaged_byte_is_found() -> None:
             decode_segment_header(bytes(damaged))
     with pytest.raises(RecordError):
         decode_segment_header(block[:-1])
+
+
+def test_a_no_op_keeps_the_head_of_its_protocol() -> None:
+    said = NoOp(ReplicaKey(1, b"d" * 16), (ReplicaKey(1, b"d" * 16),), ())
+    for no_op in (NoOp(), NoOp(3, (1, 2, 3), (1, 3)), said):
+        entry = no_op_entry(4, no_op, b"made at noon")
+        assert (decode_no_op(entry.data), no_op_head(entry.data)) == (no_op, b"made at noon")
+        assert no_op_head(no_op_entry(4, no_op).data) == b""
+
+
+@pytest.mark.parametrize("data", [b"\x80\0\0\x01", b"\x80\0\0\x01\0", b"\x80\0\0\x01\x02a", b"\x80\0\0\x01\x01a" * 2])
+def test_a_no_op_with_a_malformed_head_is_refused(data: bytes) -> None:
+    with pytest.raises(EntryDataError):
+        decode_no_op(data)
+    with pytest.raises(EntryDataError):
+        no_op_head(data)
+
+
+def test_a_head_that_is_too_long_for_a_no_op_is_refused() -> None:
+    with pytest.raises(EntryDataError, match="256 bytes; at most 255"):
+        no_op_entry(1, NoOp(), bytes(256))
