@@ -7,6 +7,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from consensus.protocols.kraft.node.connection import (
+        ConnectionOptions,
+        KafkaConnection,
+        KafkaConnectionError,
+        connect,
+        open_connection,
+    )
+    from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
+    from consensus.protocols.kraft.node.security import (
+        ClientSecurity,
+        ListenerSecurity,
+        Login,
+        client_context,
+        server_context,
+    )
     from consensus.protocols.kraft.node.served_topic import (
         Broker,
         CommittedOffset,
@@ -21,31 +36,71 @@ if TYPE_CHECKING:
     from consensus.protocols.kraft.node.service import Caller, ServedApi, Service
     from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits, uuid_of_text, uuid_text
     from consensus.protocols.kraft.wire.records import Compression, Record, RecordBatch
+    from consensus.protocols.kraft.wire.scram import (
+        Credentials,
+        Mechanism,
+        ScramCredential,
+        ScramUsers,
+        scram_credential,
+    )
 
 __all__ = [
     "DEFAULT_LIMITS",
     "Broker",
     "Caller",
+    "ClientSecurity",
     "CommittedOffset",
     "Compression",
+    "ConnectionOptions",
+    "Credentials",
     "GroupOffsets",
+    "KafkaConnection",
+    "KafkaConnectionError",
+    "KafkaListener",
     "KafkaWireError",
     "Limits",
+    "ListenerOptions",
+    "ListenerSecurity",
+    "Login",
+    "Mechanism",
     "OffsetOutOfRangeError",
     "ProduceRefusedError",
     "Produced",
     "ProducerId",
     "Record",
     "RecordBatch",
+    "ScramCredential",
+    "ScramUsers",
     "ServedApi",
     "ServedTopic",
     "Service",
     "TopicState",
+    "client_context",
+    "connect",
+    "open_connection",
+    "open_listener",
+    "scram_credential",
+    "server_context",
     "uuid_of_text",
     "uuid_text",
 ]
 
 _HOMES: Final = {
+    "consensus.protocols.kraft.node.connection": (
+        "ConnectionOptions",
+        "KafkaConnection",
+        "KafkaConnectionError",
+        "connect",
+        "open_connection",
+    ),
+    "consensus.protocols.kraft.node.listener": ("KafkaListener", "ListenerOptions", "open_listener"),
+    "consensus.protocols.kraft.node.security": (
+        "ClientSecurity",
+        "ListenerSecurity",
+        "Login",
+        "client_context",
+        "server_context",
+    ),
     "consensus.protocols.kraft.node.served_topic": (
         "Broker",
         "CommittedOffset",
@@ -66,6 +121,13 @@ _HOMES: Final = {
         "uuid_text",
     ),
     "consensus.protocols.kraft.wire.records": ("Compression", "Record", "RecordBatch"),
+    "consensus.protocols.kraft.wire.scram": (
+        "Credentials",
+        "Mechanism",
+        "ScramCredential",
+        "ScramUsers",
+        "scram_credential",
+    ),
 }
 
 if not TYPE_CHECKING:  # mypy would take any name for one of the face

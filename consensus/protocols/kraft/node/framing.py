@@ -1,0 +1,175 @@
+"""Kafka's frames on a stream: four bytes of length, then a request or a response.
+
+    receive()   bytes of the stream ─▶ buffer ─▶ one frame, as soon as all of it is there
+    send_now()  one buffer with length and frame ─▶ the kernel takes it at once, or `flush` carries on
+
+A frame is taken out of the buffer without a turn of the event loop if it is there already, and a frame that the kernel
+takes at once is sent without one. A commit in a quorum of three is a chain of five messages, and trio's own streams
+yield for each call: the chain would wait for a dozen turns that bring nothing. So a plain socket is read and written
+here as `TlsStream` does it. Any other stream, such as one in memory, is used by trio's interface.
+
+The length comes from the other side. Nothing is allocated by it: it is compared with the limit, and the buffer grows
+with the bytes that have arrived.
+"""
+
+import os
+import struct
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from consensus.net.tls_stream import TlsStream
+from consensus.protocols.kraft.wire.limits import KafkaWireError
+
+_LENGTH: Final = struct.Struct(">i")
+_READ_BYTES: Final = 256 * 1024
+
+
+class DirectStream(trio.abc.Stream):
+    """A plain socket, with no turn of the event loop where none is needed."""
+
+    def __init__(self, transport: trio.SocketStream) -> None:
+        self._transport = transport
+        self._socket = transport.socket
+        self._unsent = b""
+        self._sending = False
+        transport.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
+
+    def send_now(self, data: bytes) -> bool:
+        """Send without waiting; False if the kernel did not take all: then `send_all(b"")` carries the rest."""
+        self._unsent = self._unsent + data if self._unsent else data
+        if not self._sending:
+            self._push()
+        return not self._unsent
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send everything. Yields only if the kernel does not take it at once."""
+        if self._sending:
+            raise trio.BusyResourceError("another task sends on this stream")
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._unsent += bytes(data)
+        self._sending = True
+        try:
+            self._push()
+            while self._unsent:
+                await trio.lowlevel.wait_writable(self._socket)
+                self._push()
+        finally:
+            self._sending = False
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until the kernel takes more."""
+        self._check_open()
+        await trio.lowlevel.wait_writable(self._socket)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """What has arrived, as soon as there is something; empty at the end."""
+        while True:
+            self._check_open()
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                return os.read(self._socket.fileno(), max_bytes or _READ_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(error.strerror or "the connection broke") from error
+
+    async def aclose(self) -> None:
+        """Close; what the kernel has taken still goes out."""
+        await self._transport.aclose()
+
+    def _push(self) -> None:
+        self._check_open()
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self._socket.fileno(), self._unsent) :]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._unsent = b""
+            raise trio.BrokenResourceError(error.strerror or "the connection broke") from error
+
+    def _check_open(self) -> None:
+        if self._socket.fileno() < 0:
+            raise trio.ClosedResourceError("this stream is closed")
+
+
+def _not_counted(_held_bytes: int) -> None:
+    """What is held is not counted."""
+
+
+class FrameStream:
+    """Frames in both directions of one connection. One task receives; one sends, or none waits for sending."""
+
+    def __init__(
+        self, stream: trio.abc.Stream, max_frame_bytes: int, held: Callable[[int], None] = _not_counted
+    ) -> None:
+        """`held` is told how many bytes of an incomplete frame are in memory, each time that more have come."""
+        self._stream: trio.abc.Stream = DirectStream(stream) if isinstance(stream, trio.SocketStream) else stream
+        self.max_frame_bytes = max_frame_bytes
+        self._held = held
+        self._buffer = bytearray()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether bytes of the next frame have come."""
+        return bool(self._buffer)
+
+    @property
+    def has_frame(self) -> bool:
+        """Whether `receive` would return at once. Raises `KafkaWireError` as it does."""
+        length = self._length()
+        return length is not None and len(self._buffer) >= _LENGTH.size + length
+
+    async def begin(self) -> bool:
+        """Wait until bytes of the next frame have come; False if the stream has ended between two frames."""
+        return self.has_begun or await self._read()
+
+    async def receive(self) -> bytes:
+        """The next frame, without its length.
+
+        Raises `KafkaWireError` for a length that is not allowed, and `trio.BrokenResourceError` if the stream ends.
+        """
+        while not self.has_frame:
+            if not await self._read():
+                raise trio.BrokenResourceError("the peer hung up" + (" within a frame" if self._buffer else ""))
+        end = _LENGTH.size + (self._length() or 0)
+        with memoryview(self._buffer) as view:
+            frame = bytes(view[_LENGTH.size : end])
+        del self._buffer[:end]
+        return frame
+
+    def send_now(self, frame: bytes) -> bool:
+        """Send without waiting; False if `flush` must carry on."""
+        data = _LENGTH.pack(len(frame)) + frame
+        stream = self._stream
+        if isinstance(stream, DirectStream | TlsStream):
+            return stream.send_now(data)
+        raise TypeError(f"{type(stream).__name__} cannot send without waiting")
+
+    async def flush(self) -> None:
+        """Carry on with what `send_now` has left."""
+        await self._stream.send_all(b"")
+
+    async def send(self, frame: bytes) -> None:
+        """Send a frame, and wait until the kernel has it."""
+        await self._stream.send_all(_LENGTH.pack(len(frame)) + frame)
+
+    async def aclose(self) -> None:
+        """Close the stream, as it likes to be closed."""
+        await self._stream.aclose()
+
+    def _length(self) -> int | None:
+        if len(self._buffer) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if not 0 <= length <= self.max_frame_bytes:
+            raise KafkaWireError(f"a frame of {length} bytes: {self.max_frame_bytes} are read at most")
+        return int(length)
+
+    async def _read(self) -> bool:
+        data = await self._stream.receive_some(_READ_BYTES)
+        self._buffer += data
+        self._held(len(self._buffer))
+        return bool(data)

@@ -1,0 +1,368 @@
+"""A listener: accepts Kafka's connections, and answers their requests by the services that it is given.
+
+    accept ─▶ [TLS] ─▶ ┌ frame ─▶ decode ─▶ ApiVersions, SASL: here │ everything else: its service ─▶ encode ─▶ frame ┐
+                       └────────────────────────────────────────────────────────────────────────────────────────────┘
+
+*In order, one at a time.* The next request of a connection is read when the one before is answered. A response says
+nothing of what it answers, so it must come in order anyway; and a client that asks faster than it is answered fills its
+own socket instead of this process. A fetch that waits therefore holds up what comes behind it on its connection.
+
+*Limits.* A connection ends, and is counted by reason, when it is silent between two requests for long, when a frame
+that has begun is not complete soon, when the client does not take its answers, when a frame is longer than allowed, or
+is none. Before the client has authenticated, where it must, frames are short and time is limited. All incomplete frames
+together have a budget of bytes (`net.receive_budget`), since a limit for each connection would allow the product. One
+address has a part of all connections at most.
+
+One deadline for each connection is moved on at each step. A deadline for each request would cost a scope and a task.
+
+*ApiVersions* of a version that is not served is answered in version 0 with error 35, from which the client learns what
+to ask (KIP-511). Any other request that is not served ends the connection, as in Kafka.
+
+*SASL.* Where users must log in, nothing but ApiVersions, SaslHandshake and SaslAuthenticate is answered before. After a
+wrong password the answer waits a moment, then the connection is closed. On any other listener a handshake is answered
+with ILLEGAL_SASL_STATE, so that a client with wrong settings says what is wrong.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from os import urandom
+from typing import Any, Final
+
+import trio
+
+from consensus.net.accepting import AcceptOptions, AcceptQueue, DropReason, source_of
+from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
+from consensus.net.tls_stream import TlsStream
+from consensus.protocols.kraft.node.framing import FrameStream
+from consensus.protocols.kraft.node.security import ListenerSecurity, certificate_principal
+from consensus.protocols.kraft.node.service import Caller, ServedApi, Service
+from consensus.protocols.kraft.wire import messages_clients as clients
+from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
+from consensus.protocols.kraft.wire.codec import Incoming, UnsupportedVersionError, decode_request, encode_response
+from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
+from consensus.protocols.kraft.wire.scram import Mechanism, ScramError, ScramServer
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+
+_OWN_APIS: Final[Mapping[int, tuple[int, int]]] = {
+    ApiKey.SASL_HANDSHAKE: (1, 1),
+    ApiKey.API_VERSIONS: VERSIONS[ApiKey.API_VERSIONS],
+    ApiKey.SASL_AUTHENTICATE: VERSIONS[ApiKey.SASL_AUTHENTICATE],
+}
+"""Version 0 of SaslHandshake is followed by messages without any header, which no client of today sends."""
+_FIRST_VERSION_WITH_LEVEL_0: Final = 4
+"""Of ApiVersions."""
+_SECRET_BYTES: Final = 32
+_MAX_FRAME_BYTES_BEFORE_LOGIN: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerOptions:
+    """One listener. `host` is an address of this machine; port 0 becomes any free one."""
+
+    name: str = "PLAINTEXT"
+    host: str = "127.0.0.1"
+    port: int = 0
+    security: ListenerSecurity = field(default_factory=ListenerSecurity)
+    limits: Limits = DEFAULT_LIMITS
+    max_connections: int = 512
+    max_connections_per_source: int = 256
+    max_incomplete_bytes: int = 64 * 2**20
+    """Of frames that are incomplete or unanswered, of all connections together."""
+    idle_s: float = 600.0
+    """Between two requests; Kafka's `connections.max.idle.ms`."""
+    first_s: float = 30.0
+    """From the connection to the end of TLS and SASL."""
+    frame_s: float = 30.0
+    """From the first byte of a request to its last."""
+    answer_s: float = 900.0
+    """Of a service; a group waits as long for its members as they ask for."""
+    send_s: float = 60.0
+    """For the client to take an answer."""
+    refused_login_s: float = 0.1
+    """Until the answer to a wrong password; Kafka's `connection.failed.authentication.delay.ms`."""
+
+
+class _EndedError(Exception):
+    """The connection must end; the text is the reason under which it is counted."""
+
+
+@dataclass(slots=True)
+class _Session:
+    """One connection: who it is, and what it waits for."""
+
+    frames: FrameStream
+    scope: trio.CancelScope
+    host: str
+    port: int
+    principal: str | None
+    must_login: bool
+    scram: ScramServer | None = None
+    waits_for: str = "a request"
+    answered: int = 0
+
+
+class KafkaListener:
+    """Answers connections; `open_listener` makes one and runs it."""
+
+    def __init__(self, services: Sequence[Service], options: ListenerOptions) -> None:
+        """Raises `ValueError` if two services have the same API: see `fetch_dispatch` for Fetch."""
+        self.options = options
+        self.port = options.port
+        """Where it listens, once it does."""
+        self.counters: Counter[str] = Counter()
+        """Connections that were accepted, and that were closed, by reason; requests that were answered."""
+        self._services = tuple(services)
+        self._apis: dict[int, ServedApi] = {}
+        self._served: dict[int, tuple[int, int]] = {}
+        self._open: Counter[str] = Counter()
+        self._secret = urandom(_SECRET_BYTES)
+        self._budget = ReceiveBudget(BudgetOptions(others_bytes=options.max_incomplete_bytes))
+        self._merge()
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return self._open.total()
+
+    async def run(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listen until cancelled; every connection ends with it. Starts with the port. Raises `OSError`."""
+        options = self.options
+        listeners = await trio.open_tcp_listeners(options.port, host=options.host)
+        self.port = int(listeners[0].socket.getsockname()[1])
+        waiting = AcceptOptions(
+            strangers_max=options.max_connections,
+            strangers_per_source_max=options.max_connections_per_source,
+            waiting_s=options.first_s,
+        )
+        queue = AcceptQueue(waiting, arrived=lambda: self._count("connections accepted"), dropped=self._dropped)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(queue.serve, listeners, self._accept)
+            task_status.started(self.port)
+
+    async def serve(self, stream: trio.abc.Stream, host: str, port: int) -> None:
+        """One connection to its end; closes it."""
+        source = source_of(host)
+        full = self._open.total() >= self.options.max_connections
+        if full or self._open[source] >= self.options.max_connections_per_source:
+            self._count("closed: too many connections" + ("" if full else " of one source"))
+            await trio.aclose_forcefully(stream)
+            return
+        self._open[source] += 1
+        scope = trio.CancelScope(deadline=trio.current_time() + self.options.first_s)
+        account = self._budget.open(source, is_server=False, close=scope.cancel)
+        try:
+            await self._serve(stream, scope, host, port, lambda held: self._budget.hold(account, held))
+        finally:
+            self._budget.end(account)
+            self._open[source] -= 1
+            if not self._open[source]:
+                del self._open[source]
+
+    def _merge(self) -> None:
+        apis: dict[int, ServedApi] = {}
+        for service in self._services:
+            for key, api in service.apis().items():
+                if key in apis or key in _OWN_APIS:
+                    raise ValueError(f"API {key} is served twice")
+                apis[key] = api
+        self._apis = apis
+        self._served = {key: (api.min_version, api.max_version) for key, api in apis.items()} | dict(_OWN_APIS)
+
+    def _count(self, what: str) -> None:
+        self.counters[what] += 1
+
+    def _dropped(self, _: str, why: DropReason) -> None:
+        self._count(f"closed: {why.value}")
+
+    async def _accept(self, transport: trio.SocketStream, host: str) -> None:
+        try:
+            port = int(transport.socket.getpeername()[1])
+        except OSError:
+            self._count("closed: the client hung up")
+            await trio.aclose_forcefully(transport)
+            return
+        await self.serve(transport, host, port)
+
+    async def _serve(
+        self, stream: trio.abc.Stream, scope: trio.CancelScope, host: str, port: int, held: Callable[[int], None]
+    ) -> None:
+        session: _Session | None = None
+        try:
+            with scope:
+                stream = await self._secure(stream)
+                must_login = self.options.security.credentials is not None
+                frames = FrameStream(stream, self.options.limits.max_request_bytes, held)
+                if must_login:
+                    frames.max_frame_bytes = min(frames.max_frame_bytes, _MAX_FRAME_BYTES_BEFORE_LOGIN)
+                session = _Session(frames, scope, host, port, certificate_principal(stream), must_login)
+                await self._converse(session, held)
+                self._count("closed: the client hung up")
+                with trio.move_on_after(1):
+                    await frames.aclose()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._count("closed: the connection broke")
+        except UnsupportedVersionError:
+            self._count("closed: a version that is not served")
+        except KafkaWireError:
+            self._count("closed: no request of Kafka's")
+        except _EndedError as error:
+            self._count(f"closed: {error}")
+        finally:
+            await trio.aclose_forcefully(stream)
+        if scope.cancelled_caught:
+            late = trio.current_time() >= scope.deadline
+            waits_for = "the handshake" if session is None or session.must_login else session.waits_for
+            self._count(f"closed: waited too long for {waits_for}" if late else "closed: too many bytes of requests")
+
+    async def _secure(self, stream: trio.abc.Stream) -> trio.abc.Stream:
+        tls = self.options.security.tls
+        if tls is None:
+            return stream
+        if not isinstance(stream, trio.SocketStream):
+            raise TypeError("TLS needs a socket")
+        stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
+        secured = TlsStream(stream, tls, server_side=True)
+        try:
+            await secured.do_handshake()
+        except (trio.BrokenResourceError, ValueError, OSError) as error:
+            # SSLCertVerificationError is a ValueError.
+            raise _EndedError("the TLS handshake failed") from error
+        return secured
+
+    async def _converse(self, session: _Session, held: Callable[[int], None]) -> None:
+        """Answer one request after the other."""
+        frames, scope, options = session.frames, session.scope, self.options
+        if not session.must_login:
+            scope.deadline = trio.current_time() + options.idle_s
+        while await frames.begin():
+            if not frames.has_frame:
+                self._expect(session, "the rest of a request", options.frame_s)
+            frame = await frames.receive()
+            self._expect(session, "a service", options.answer_s)
+            response = await self._answer(session, frame)
+            if response is not None:
+                self._expect(session, "the client to take an answer", options.send_s)
+                await frames.send(response)
+            self.counters["requests answered"] += 1
+            held(0)
+            self._expect(session, "a request", options.idle_s)
+
+    def _expect(self, session: _Session, what: str, within_s: float) -> None:
+        session.waits_for = what
+        if not session.must_login:
+            session.scope.deadline = trio.current_time() + within_s
+
+    async def _answer(self, session: _Session, frame: bytes) -> bytes | None:
+        try:
+            request = decode_request(frame, self._served, self.options.limits)
+        except UnsupportedVersionError as error:
+            if error.api_key != ApiKey.API_VERSIONS:
+                raise
+            told = self._api_versions(ErrorCode.UNSUPPORTED_VERSION, 0)
+            return encode_response(ApiKey.API_VERSIONS, 0, error.correlation_id, told)
+        match request.message:
+            case clients.ApiVersionsRequest():
+                response: Any = self._api_versions(ErrorCode.NONE, request.api_version)
+            case clients.SaslHandshakeRequest():
+                response = self._handshake(session, request.message.mechanism)
+            case clients.SaslAuthenticateRequest():
+                response = await self._authenticate(session, request)
+            case _:
+                response = await self._ask(session, request)
+        if response is None:
+            return None
+        return _encoded(request, response)
+
+    async def _ask(self, session: _Session, request: Incoming) -> Any:
+        if session.must_login:
+            raise _EndedError("a request before the login")
+        caller = Caller(
+            client_id=request.client_id,
+            principal=session.principal,
+            host=session.host,
+            port=session.port,
+            api_version=request.api_version,
+            correlation_id=request.correlation_id,
+            listener=self.options.name,
+        )
+        try:
+            return await self._apis[request.api_key].answer(request.message, caller)
+        except (ServerBusyError, ServerStoppedError) as error:
+            raise _EndedError("the server is busy or has stopped") from error
+
+    def _api_versions(self, error_code: ErrorCode, version: int) -> clients.ApiVersionsResponse:
+        self._merge()
+        features = {name: range_ for service in self._services for name, range_ in service.features().items()}
+        # Clients of the versions before take a lowest level of 0 for an error.
+        lowest_level = 0 if version >= _FIRST_VERSION_WITH_LEVEL_0 else 1
+        return clients.ApiVersionsResponse(
+            error_code=error_code,
+            api_keys=tuple(
+                clients.ApiVersionsResponseApi(api_key=key, min_version=lowest, max_version=highest)
+                for key, (lowest, highest) in sorted(self._served.items())
+            ),
+            supported_features=tuple(
+                clients.ApiVersionsResponseSupportedFeature(
+                    name=name, min_version=max(lowest, lowest_level), max_version=highest
+                )
+                for name, (lowest, highest, _) in features.items()
+            ),
+            finalized_features_epoch=0,
+            finalized_features=tuple(
+                clients.ApiVersionsResponseFinalizedFeature(name=name, min_version_level=level, max_version_level=level)
+                for name, (_, _, level) in features.items()
+                if level
+            ),
+        )
+
+    def _handshake(self, session: _Session, mechanism: str) -> clients.SaslHandshakeResponse:
+        security = self.options.security
+        if security.credentials is None or not session.must_login:
+            return clients.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+        names = tuple(known.value for known in security.mechanisms)
+        if mechanism not in names:
+            return clients.SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=names)
+        session.scram = ScramServer(Mechanism(mechanism), security.credentials, self._secret, urandom)
+        return clients.SaslHandshakeResponse(mechanisms=names)
+
+    async def _authenticate(self, session: _Session, request: Incoming) -> clients.SaslAuthenticateResponse:
+        scram = session.scram
+        if scram is None or not session.must_login:
+            return clients.SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, auth_bytes=b"")
+        try:
+            answer = scram.respond(request.message.auth_bytes)
+        except ScramError as error:
+            await trio.sleep(self.options.refused_login_s)
+            code, text = ErrorCode.SASL_AUTHENTICATION_FAILED, f"authentication failed: {error}"
+            refusal = clients.SaslAuthenticateResponse(error_code=code, error_message=text, auth_bytes=b"")
+            await session.frames.send(_encoded(request, refusal))
+            await session.frames.aclose()
+            raise _EndedError("the login failed") from error
+        if scram.user is not None:
+            session.principal, session.must_login = f"User:{scram.user}", False
+            session.frames.max_frame_bytes = self.options.limits.max_request_bytes
+            self._count("logins")
+        return clients.SaslAuthenticateResponse(auth_bytes=answer)
+
+
+def _encoded(request: Incoming, response: Any) -> bytes:
+    try:
+        return encode_response(request.api_key, request.api_version, request.correlation_id, response)
+    except KafkaWireError as error:
+        raise _EndedError("an answer has no form in the version that was asked") from error
+
+
+@asynccontextmanager
+async def open_listener(
+    services: Sequence[Service], options: ListenerOptions | None = None
+) -> AsyncIterator[KafkaListener]:
+    """A listener that runs; it and its connections end with the block. Raises `OSError` if it cannot listen."""
+    listener = KafkaListener(services, options or ListenerOptions())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(listener.run)
+        try:
+            yield listener
+        finally:
+            nursery.cancel_scope.cancel()

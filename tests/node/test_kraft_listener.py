@@ -1,0 +1,406 @@
+"""A listener for Kafka's protocol: what it answers by itself, who gets in, and what hostile connections cost it."""
+
+import struct
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from consensus.net.tls import CertificateError
+from consensus.protocols.kraft.node.connection import (
+    ConnectionOptions,
+    KafkaConnectionError,
+    connect,
+    open_connection,
+)
+from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
+from consensus.protocols.kraft.node.security import (
+    ClientSecurity,
+    ListenerSecurity,
+    Login,
+    client_context,
+    server_context,
+)
+from consensus.protocols.kraft.node.service import Caller, ServedApi
+from consensus.protocols.kraft.wire import messages_clients as clients
+from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kraft.wire.codec import decode_response, encode_request
+from consensus.protocols.kraft.wire.limits import Limits
+from consensus.protocols.kraft.wire.scram import Mechanism, ScramUsers, scram_credential
+from consensus.server.errors import ServerBusyError
+from tests.node.certificates import Authority
+
+LOOPBACK = "127.0.0.1"
+PATIENCE_S = 30
+USERS = ScramUsers(
+    {"alice": {mechanism: scram_credential(mechanism, "pencil", b"salt" * 4) for mechanism in Mechanism}}
+)
+ASKED = clients.MetadataRequest(topics=())
+
+
+class Told:
+    """A service that answers Metadata with one topic, and notes who asked."""
+
+    def __init__(self) -> None:
+        self.callers: list[Caller] = []
+        self.port = 0
+        self.before: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self.key = ApiKey.METADATA
+
+    def apis(self) -> Mapping[int, ServedApi]:
+        """One."""
+        return {self.key: ServedApi(0, 12, self.answer)}
+
+    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
+        """One, in force."""
+        return {"kraft.version": (0, 1, 1)}
+
+    async def answer(self, request: Any, caller: Caller) -> Any:
+        """The same for every caller, after what the test waits for."""
+        assert isinstance(request, clients.MetadataRequest)
+        self.callers.append(caller)
+        await self.before()
+        partition = clients.MetadataResponsePartition(
+            partition_index=0, leader_id=1, replica_nodes=(1,), isr_nodes=(1,), offline_replicas=()
+        )
+        return clients.MetadataResponse(
+            brokers=(clients.MetadataResponseBroker(node_id=1, host=LOOPBACK, port=self.port, rack=None),),
+            cluster_id="cluster",
+            controller_id=1,
+            topics=(clients.MetadataResponseTopic(name="log", partitions=(partition,)),),
+        )
+
+
+@asynccontextmanager
+async def listening(
+    service: Told | None = None, security: ListenerSecurity | None = None, **changed: Any
+) -> AsyncIterator[tuple[KafkaListener, Told]]:
+    service = service or Told()
+    options = replace(ListenerOptions(security=security or ListenerSecurity()), **changed)
+    with trio.fail_after(PATIENCE_S):
+        async with open_listener((service,), options) as listener:
+            service.port = listener.port
+            yield listener, service
+
+
+async def until_counted(listener: KafkaListener, what: str) -> None:
+    while not listener.counters[what]:
+        await trio.lowlevel.checkpoint()
+
+
+def framed(frame: bytes) -> bytes:
+    return struct.pack(">i", len(frame)) + frame
+
+
+def metadata(correlation_id: int) -> bytes:
+    return framed(encode_request(ApiKey.METADATA, 12, correlation_id, "client", ASKED))
+
+
+async def one_frame(stream: trio.abc.ReceiveStream) -> bytes:
+    data = b""
+    while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
+        more = await stream.receive_some(4 if len(data) < 4 else 4 + struct.unpack_from(">i", data)[0] - len(data))
+        assert more
+        data += bytes(more)
+    return data[4:]
+
+
+STOCK_CLIENT = """
+import sys
+from kafka import KafkaConsumer
+
+port, mechanism = sys.argv[1:]
+consumer = KafkaConsumer(
+    bootstrap_servers=f"127.0.0.1:{port}", security_protocol="SASL_PLAINTEXT", sasl_mechanism=mechanism,
+    sasl_plain_username="alice", sasl_plain_password="pencil", request_timeout_ms=20_000,
+)
+print(*consumer.topics())
+consumer.close()
+"""
+"""In a process of its own: the library warns of itself when it is imported, and warnings are errors here."""
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_a_stock_client_agrees_on_versions_logs_in_and_asks(mechanism: str) -> None:
+    async with listening(security=ListenerSecurity(credentials=USERS)) as (listener, service):
+        command = [sys.executable, "-c", STOCK_CLIENT, str(listener.port), mechanism]
+        ended = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+        assert ended.stdout.decode().split() == ["log"], ended.stderr.decode()
+        assert {caller.principal for caller in service.callers} == {"User:alice"}
+        assert listener.counters["logins"] >= 1
+
+
+async def test_the_client_learns_versions_and_features_and_gets_its_answers_in_order() -> None:
+    async with listening() as (listener, service), open_connection(LOOPBACK, listener.port) as connection:
+        assert connection.versions[ApiKey.METADATA] == (0, 12)
+        assert connection.features == {"kraft.version": (0, 1)}
+        assert connection.finalized == {"kraft.version": 1}
+        answers: list[str] = []
+
+        def note(number: int, answer: Any) -> None:
+            answers.append(f"{number} {answer.cluster_id}")
+
+        for number in range(3):
+            connection.start(ASKED, partial(note, number))
+        answer = await connection.ask(ASKED)
+        assert answer.topics[0].name == "log"
+        assert answers == ["0 cluster", "1 cluster", "2 cluster"]
+        assert service.callers[0].listener == "PLAINTEXT"
+        assert service.callers[0].principal is None
+
+
+async def test_api_versions_of_an_unknown_version_is_answered_in_version_0_with_error_35() -> None:
+    async with listening() as (listener, _):
+        stream = await trio.open_tcp_stream(LOOPBACK, listener.port)
+        await stream.send_all(framed(struct.pack(">hhih", ApiKey.API_VERSIONS, 99, 7, -1) + b"whatever"))
+        correlation_id, told = decode_response(ApiKey.API_VERSIONS, 0, await one_frame(stream))
+        assert (correlation_id, told.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)
+        assert {api.api_key for api in told.api_keys} == {
+            ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE,
+        }  # fmt: skip
+        await stream.aclose()
+
+
+async def test_the_next_request_of_a_connection_waits_for_the_answer_to_the_one_before() -> None:
+    service, gate = Told(), trio.Event()
+    service.before = gate.wait
+    async with listening(service) as (listener, _):
+        stream = await trio.open_tcp_stream(LOOPBACK, listener.port)
+        await stream.send_all(metadata(1) + metadata(2))
+        other = await trio.open_tcp_stream(LOOPBACK, listener.port)
+        await other.send_all(metadata(3))
+        while len(service.callers) < 2:
+            await trio.lowlevel.checkpoint()
+        assert sorted(caller.correlation_id for caller in service.callers) == [1, 3]
+        gate.set()
+        assert [decode_response(ApiKey.METADATA, 12, await one_frame(stream))[0] for _ in range(2)] == [1, 2]
+        await stream.aclose()
+        await other.aclose()
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"\x7f\xff\xff\xff", "no request of Kafka's"),
+        (b"\xff\xff\xff\xff", "no request of Kafka's"),
+        (b"GET / HTTP/1.1\r\n\r\n", "no request of Kafka's"),
+        (framed(b""), "no request of Kafka's"),
+        (framed(struct.pack(">hhih", 999, 0, 7, -1)), "no request of Kafka's"),
+        (framed(struct.pack(">hhih", ApiKey.METADATA, 99, 7, -1)), "a version that is not served"),
+    ],
+    ids=["giant-length", "negative-length", "another-protocol", "empty", "unknown-api", "unknown-version"],
+)
+async def test_what_is_no_request_ends_its_connection_and_is_counted(sent: bytes, reason: str) -> None:
+    async with listening() as (listener, _):
+        stream = await trio.open_tcp_stream(LOOPBACK, listener.port)
+        await stream.send_all(sent)
+        assert await stream.receive_some() == b""
+        assert listener.counters[f"closed: {reason}"] == 1
+        await until_closed(listener)
+        await stream.aclose()
+
+
+async def until_closed(listener: KafkaListener) -> None:
+    while listener.connections:
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (metadata(1)[:20], "waited too long for the rest of a request"),
+        (metadata(1)[:2], "waited too long for the rest of a request"),
+        (b"", "waited too long for a request"),
+    ],
+    ids=["half-frame", "half-length", "silence"],
+)
+async def test_a_connection_that_does_not_go_on_is_closed_in_time(
+    sent: bytes, reason: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    del autojump_clock
+    listener = KafkaListener((Told(),), ListenerOptions(frame_s=30, idle_s=600))
+    ours, theirs = trio.testing.memory_stream_pair()
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listener.serve, theirs, LOOPBACK, 1)
+        if sent:
+            await ours.send_all(sent)
+    assert listener.counters[f"closed: {reason}"] == 1
+    assert trio.current_time() - began_s == pytest.approx(30 if sent else 600)
+
+
+async def test_a_client_that_does_not_take_its_answers_is_closed(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    listener = KafkaListener((Told(),), ListenerOptions(send_s=60))
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listener.serve, theirs, LOOPBACK, 1)
+        await ours.send_all(metadata(1))
+    assert listener.counters["closed: waited too long for the client to take an answer"] == 1
+
+
+async def test_a_service_that_never_answers_holds_a_connection_for_a_limited_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    del autojump_clock
+    service = Told()
+    service.before = trio.sleep_forever
+    listener = KafkaListener((service,), ListenerOptions(answer_s=900))
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listener.serve, theirs, LOOPBACK, 1)
+        await ours.send_all(metadata(1))
+    assert listener.counters["closed: waited too long for a service"] == 1
+
+
+async def test_connections_beyond_the_limits_are_closed_and_counted() -> None:
+    listener = KafkaListener((Told(),), ListenerOptions(max_connections=3, max_connections_per_source=2))
+    async with trio.open_nursery() as nursery:
+        held = []
+        for source in ("192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.3"):
+            ours, theirs = trio.testing.memory_stream_pair()
+            held.append(ours)
+            nursery.start_soon(listener.serve, theirs, source, 1)
+            await trio.testing.wait_all_tasks_blocked()
+        assert listener.connections == 3
+        assert listener.counters["closed: too many connections of one source"] == 1
+        assert listener.counters["closed: too many connections"] == 1
+        nursery.cancel_scope.cancel()
+    assert listener.connections == 0
+
+
+async def test_incomplete_frames_of_all_connections_share_a_budget() -> None:
+    options = ListenerOptions(max_incomplete_bytes=2**20, limits=Limits(max_request_bytes=2**20))
+    listener = KafkaListener((Told(),), options)
+    async with trio.open_nursery() as nursery:
+        held = []
+        for number in range(4):
+            ours, theirs = trio.testing.memory_stream_pair()
+            held.append(ours)
+            nursery.start_soon(listener.serve, theirs, f"192.0.2.{number}", 1)
+            await ours.send_all(struct.pack(">i", 2**20) + bytes(600_000))
+            await trio.testing.wait_all_tasks_blocked()
+        assert listener.connections == 1
+        assert listener.counters["closed: too many bytes of requests"] == 3
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_busy_server_closes_the_connection_instead_of_answering_nothing() -> None:
+    service = Told()
+
+    async def busy() -> None:
+        await trio.lowlevel.checkpoint()
+        raise ServerBusyError("busy")
+
+    service.before = busy
+    async with listening(service) as (listener, _), open_connection(LOOPBACK, listener.port) as connection:
+        with pytest.raises(KafkaConnectionError, match="did not answer MetadataRequest"):
+            await connection.ask(ASKED)
+        assert listener.counters["closed: the server is busy or has stopped"] == 1
+
+
+def test_two_services_with_the_same_api_are_refused() -> None:
+    with pytest.raises(ValueError, match="API 3 is served twice"):
+        KafkaListener((Told(), Told()), ListenerOptions())
+
+
+def login(user: str, password: str, mechanism: Mechanism = Mechanism.SCRAM_SHA_512) -> ConnectionOptions:
+    return ConnectionOptions(security=ClientSecurity(login=Login(user, password, mechanism)))
+
+
+@pytest.mark.parametrize(("user", "password"), [("alice", "pen"), ("bob", "pencil")])
+async def test_a_wrong_login_is_answered_once_and_closed(user: str, password: str) -> None:
+    async with listening(security=ListenerSecurity(credentials=USERS), refused_login_s=0.0) as (listener, _):
+        with pytest.raises(KafkaConnectionError, match=f"refuses user {user}: authentication failed"):
+            await connect(LOOPBACK, listener.port, login(user, password))
+        await until_counted(listener, "closed: the login failed")
+        assert not listener.counters["logins"]
+
+
+async def test_nothing_is_answered_before_the_login_but_what_leads_to_it() -> None:
+    async with listening(security=ListenerSecurity(credentials=USERS)) as (listener, service):
+        stream = await trio.open_tcp_stream(LOOPBACK, listener.port)
+        await stream.send_all(metadata(1))
+        assert await stream.receive_some() == b""
+        assert listener.counters["closed: a request before the login"] == 1
+        await stream.aclose()
+        stream = await trio.open_tcp_stream(LOOPBACK, listener.port)
+        await stream.send_all(struct.pack(">i", 100_000))
+        assert await stream.receive_some() == b""
+        assert listener.counters["closed: no request of Kafka's"] == 1
+        await stream.aclose()
+        assert service.callers == []
+
+
+async def test_an_unknown_mechanism_is_refused_with_the_names_of_the_known_ones() -> None:
+    security = ListenerSecurity(credentials=USERS, mechanisms=(Mechanism.SCRAM_SHA_256,))
+    async with listening(security=security) as (listener, _):
+        with pytest.raises(KafkaConnectionError, match=r"UNSUPPORTED_SASL_MECHANISM.*it has SCRAM-SHA-256$"):
+            await connect(LOOPBACK, listener.port, login("alice", "pencil"))
+        with trio.fail_after(PATIENCE_S):
+            connection = await connect(LOOPBACK, listener.port, login("alice", "pencil", Mechanism.SCRAM_SHA_256))
+        await connection.aclose()
+
+
+async def test_a_login_where_none_is_asked_for_is_told_so() -> None:
+    async with listening() as (listener, _):
+        with pytest.raises(KafkaConnectionError, match="ILLEGAL_SASL_STATE"):
+            await connect(LOOPBACK, listener.port, login("alice", "pencil"))
+
+
+async def test_a_client_that_does_not_log_in_in_time_is_closed(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    options = ListenerOptions(security=ListenerSecurity(credentials=USERS), first_s=30)
+    listener = KafkaListener((Told(),), options)
+    ours, theirs = trio.testing.memory_stream_pair()
+    asked = framed(encode_request(ApiKey.API_VERSIONS, 4, 1, "client", clients.ApiVersionsRequest()))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listener.serve, theirs, LOOPBACK, 1)
+        for _ in range(4):
+            # Each is answered, and none of them prolongs the time.
+            await ours.send_all(asked)
+            await trio.sleep(9)
+    assert listener.counters["closed: waited too long for the handshake"] == 1
+    assert listener.counters["requests answered"] == 4
+
+
+async def test_mutual_tls_names_the_client_by_the_subject_of_its_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server, client = authority.certificate(LOOPBACK), authority.certificate("voter-2")
+    security = ListenerSecurity(tls=server_context(server.path, authority.file))
+    async with listening(security=security) as (listener, service):
+        trusted = ClientSecurity(tls=client_context(authority.file, client.path))
+        async with open_connection(LOOPBACK, listener.port, ConnectionOptions(security=trusted)) as connection:
+            await connection.ask(ASKED)
+        assert service.callers[0].principal == "User:CN=voter-2"
+        bare = ClientSecurity(tls=client_context(authority.file))
+        with pytest.raises(KafkaConnectionError, match="no connection to"):
+            await connect(LOOPBACK, listener.port, ConnectionOptions(security=bare))
+        await until_counted(listener, "closed: the TLS handshake failed")
+
+
+async def test_a_client_refuses_a_listener_whose_certificate_another_authority_has_signed(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    security = ListenerSecurity(tls=server_context(authority.certificate(LOOPBACK).path))
+    async with listening(security=security) as (listener, _):
+        doubtful = ClientSecurity(tls=client_context(other.file))
+        with pytest.raises(KafkaConnectionError, match=r"the certificate of .* is refused"):
+            await connect(LOOPBACK, listener.port, ConnectionOptions(security=doubtful))
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CertificateError, match=r"none\.pem cannot be used"):
+        server_context(tmp_path / "none.pem")
+    loose = Authority(tmp_path).certificate(LOOPBACK).path
+    loose.chmod(0o644)
+    with pytest.raises(CertificateError, match="chmod 600"):
+        server_context(loose)
+    with pytest.raises(CertificateError, match="authority's certificate"):
+        client_context(tmp_path / "none.pem")

@@ -1,0 +1,169 @@
+"""SCRAM (RFC 5802, RFC 7677): the recorded exchange of the RFC, and what each side refuses."""
+
+import random
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from consensus.protocols.kraft.wire.scram import (
+    Mechanism,
+    ScramClient,
+    ScramCredential,
+    ScramError,
+    ScramServer,
+    ScramUsers,
+    scram_credential,
+)
+
+PASSWORD = "pencil"  # noqa: S105 -- of the RFC's example
+SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+# RFC 7677, section 3.
+FIRST = b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+ANSWER = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+FINAL = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+PROVEN = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def rfc_client() -> ScramClient:
+    return ScramClient(Mechanism.SCRAM_SHA_256, "user", PASSWORD, lambda _: b64decode("rOprNGfwEbeRWgbNEkqO"))
+
+
+def dice(seed: str) -> Callable[[int], bytes]:
+    return random.Random(seed).randbytes
+
+
+def server(mechanism: Mechanism, users: dict[str, ScramCredential]) -> ScramServer:
+    known = ScramUsers({user: {mechanism: credential} for user, credential in users.items()})
+    return ScramServer(mechanism, known, b"secret", dice("server"))
+
+
+def attempt(mechanism: Mechanism, at: ScramServer, user: str, password: str) -> None:
+    client = ScramClient(mechanism, user, password, dice("client"))
+    client.check(at.respond(client.final(at.respond(client.first()))))
+
+
+def test_the_client_says_what_the_rfcs_example_says() -> None:
+    client = rfc_client()
+    assert client.first() == FIRST
+    assert client.final(ANSWER) == FINAL
+    client.check(PROVEN)
+
+
+@pytest.mark.parametrize("mechanism", Mechanism, ids=lambda mechanism: mechanism.value)
+@pytest.mark.parametrize("user", ["alice", "a,b=c", "Ålice", "=2C"])
+def test_a_user_who_knows_the_password_is_proved(mechanism: Mechanism, user: str) -> None:
+    at = server(mechanism, {user: scram_credential(mechanism, PASSWORD, SALT)})
+    attempt(mechanism, at, user, PASSWORD)
+    assert at.user == user
+
+
+@pytest.mark.parametrize("user", ["alice", "bob"])
+def test_a_wrong_password_and_an_unknown_user_are_refused_in_the_same_words(user: str) -> None:
+    mechanism = Mechanism.SCRAM_SHA_512
+    at = server(mechanism, {"alice": scram_credential(mechanism, PASSWORD, SALT)})
+    with pytest.raises(ScramError, match=r"^user, password or mechanism is wrong$"):
+        attempt(mechanism, at, user, "pen")
+    assert at.user is None
+
+
+def test_an_unknown_user_gets_the_same_salt_in_every_attempt_and_another_user_another() -> None:
+    def salt_of(user: str) -> bytes:
+        client = ScramClient(Mechanism.SCRAM_SHA_256, user, "", dice("client"))
+        return server(Mechanism.SCRAM_SHA_256, {}).respond(client.first()).split(b",")[1]
+
+    assert salt_of("bob") == salt_of("bob") != salt_of("eve")
+
+
+def test_an_unknown_user_is_not_proved_even_by_the_key_that_stands_in_its_place() -> None:
+    # A stored key that an attacker could choose must not let it in: whether the user is known counts by itself.
+    mechanism = Mechanism.SCRAM_SHA_256
+
+    class Careless(ScramServer):
+        def _unknown(self, user: str) -> ScramCredential:
+            del user
+            return scram_credential(mechanism, PASSWORD, SALT)
+
+    at = Careless(mechanism, ScramUsers({}), b"secret", dice("server"))
+    with pytest.raises(ScramError, match="user, password or mechanism"):
+        attempt(mechanism, at, "bob", PASSWORD)
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (b"p=tls-unique,,n=user,r=abc", "channel binding"),
+        (b"n,a=root,n=user,r=abc", "another user's name"),
+        (b"n,,n=,r=abc", "empty name"),
+        (b"n,,n=user,r=", "empty name or nonce"),
+        (b"n,,m=ext,n=user,r=abc", "has not the fields"),
+        (b"n,,r=abc,n=user", "has not the fields"),
+        (b"\xff", "not UTF-8"),
+        (b"n" * 5000, "5000 bytes"),
+        (b"", "channel binding|fields"),
+    ],
+    ids=["binding", "authorization", "no-name", "no-nonce", "extension", "order", "no-utf8", "long", "empty"],
+)
+def test_the_server_refuses_a_first_message_that_is_none(message: bytes, why: str) -> None:
+    with pytest.raises(ScramError, match=why):
+        server(Mechanism.SCRAM_SHA_256, {}).respond(message)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda final: final.replace(b"c=biws", b"c=eSws"),
+        lambda final: final.replace(b",r=", b",r=x"),
+        lambda final: final.rpartition(b"p=")[0] + b"p=AAAA",
+        lambda final: final.rpartition(b"p=")[0] + b"p=?",
+        lambda final: final.rpartition(b"p=")[0] + b"p=" + b64encode(bytes(32)),
+        lambda final: final.rpartition(b",p=")[0],
+    ],
+    ids=["header", "nonce", "short-proof", "no-base64", "wrong-proof", "no-proof"],
+)
+def test_the_server_refuses_a_changed_proof_and_everything_after_it(change: Callable[[bytes], bytes]) -> None:
+    mechanism = Mechanism.SCRAM_SHA_256
+    at = server(mechanism, {"user": scram_credential(mechanism, PASSWORD, SALT)})
+    client = rfc_client()
+    final = client.final(at.respond(client.first()))
+    with pytest.raises(ScramError):
+        at.respond(change(final))
+    with pytest.raises(ScramError, match="over already"):
+        at.respond(final)
+    assert at.user is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ANSWER.replace(b"r=rO", b"r=RO"),
+        b"r=rOprNGfwEbeRWgbNEkqO,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
+        ANSWER.replace(b"i=4096", b"i=1"),
+        ANSWER.replace(b"i=4096", b"i=999999999"),
+        ANSWER.replace(b"i=4096", b"i=many"),
+        ANSWER.replace(b"s=W", b"s=?"),
+        b"e=other-error",
+    ],
+    ids=["nonce", "own-nonce", "weak", "endless", "no-number", "no-base64", "error"],
+)
+def test_the_client_refuses_an_answer_that_is_none_or_would_cost_it_much(answer: bytes) -> None:
+    client = rfc_client()
+    client.first()
+    with pytest.raises(ScramError):
+        client.final(answer)
+
+
+def test_the_client_refuses_a_server_that_does_not_know_the_password() -> None:
+    client = rfc_client()
+    client.final(ANSWER)
+    with pytest.raises(ScramError, match="does not know the password"):
+        client.check(PROVEN.replace(b"v=6", b"v=7"))
+
+
+def test_a_credential_of_other_iterations_than_clients_compute_cannot_be_made() -> None:
+    for iterations in (4095, 1_000_001):
+        with pytest.raises(ValueError, match="iterations"):
+            scram_credential(Mechanism.SCRAM_SHA_256, PASSWORD, SALT, iterations)
+    made = scram_credential(Mechanism.SCRAM_SHA_256, PASSWORD, SALT, 4097)
+    assert replace(made, iterations=4096) != scram_credential(Mechanism.SCRAM_SHA_256, PASSWORD, SALT)
