@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: run requirements test compiled test-compiled dist soak soak-kills soak-cluster check interop interop-zmq bench \
+.PHONY: run requirements test compiled test-compiled dist soak soak-kills soak-cluster check interop interop-zmq interop-kafka bench \
 	simulate simulate-large pipeline docs reference clean
 
 $(BIN)/python:
@@ -93,7 +93,7 @@ build/java/%-$(JAVA_I2P).jar:
 	mvn -q -B dependency:copy -Dartifact=net.i2p:$*:$(JAVA_I2P) -DoutputDirectory=$(abspath build/java)
 
 interop: $(VENV)/all.stamp build/java/i2p-$(JAVA_I2P).jar build/java/router-$(JAVA_I2P).jar
-	$(BIN)/python -m pytest -m interop tests/interop --ignore tests/interop/zmq
+	$(BIN)/python -m pytest -m interop tests/interop --ignore tests/interop/zmq --ignore tests/interop/kafka
 
 # Our ØMQ Raft beside the npm package zmq-raft, on loopback; needs Node, a C++ compiler and the headers of libzmq. The
 # package names zeromq.js 5.2.8, which Node 20 does not load, and does not name `debug`, which it needs: our package.json
@@ -118,6 +118,28 @@ $(ZMQ_PACKAGE).stamp: benchmarks/zmq_raft_js/package.json
 
 interop-zmq: $(VENV)/all.stamp $(ZMQ_PACKAGE).stamp
 	$(BIN)/python -m pytest -s -m interop tests/interop/zmq tests/end_to_end/test_zmq_how_to.py
+
+# Our KRaft and our topic in the hands of Apache Kafka's servers, tools and clients, on loopback; needs Maven and a Java
+# development kit. The jars (54 MB) and their versions are those of the pom; librdkafka comes with an extra of ours.
+KAFKA_JAVA := tests/interop/kafka/java
+KAFKA_BUILD := build/interop-kafka
+$(KAFKA_BUILD)/jars.stamp: $(KAFKA_JAVA)/pom.xml
+	@command -v mvn >/dev/null && command -v javac >/dev/null || \
+		{ echo "make interop-kafka needs Maven and a Java development kit >= 17 (Debian: apt-get install maven)"; exit 1; }
+	rm -rf $(KAFKA_BUILD)/jars
+	mvn -q -B -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(abspath $(KAFKA_BUILD))/jars
+	@touch $@
+
+$(KAFKA_BUILD)/classes/KafkaTools.class: $(KAFKA_JAVA)/KafkaTools.java $(KAFKA_BUILD)/jars.stamp
+	mkdir -p $(@D)
+	javac -Xlint:all,-processing,-classfile -Werror -cp '$(KAFKA_BUILD)/jars/*' -d $(@D) $<
+
+$(VENV)/interop-kafka.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/all.stamp
+	$(PIP) install -e '.[interop-kafka]' -c constraints.txt
+	@touch $@
+
+interop-kafka: $(VENV)/interop-kafka.stamp $(KAFKA_BUILD)/classes/KafkaTools.class
+	$(BIN)/python -m pytest -s -m interop tests/interop/kafka
 
 # The documents as a site with search, in build/site; a link that leads nowhere fails.
 $(VENV)/docs.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp

@@ -1,0 +1,1 @@
+"""Our KRaft and our topic beside Apache Kafka."""

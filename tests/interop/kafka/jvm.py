@@ -1,0 +1,381 @@
+"""Apache Kafka's own servers on loopback: controllers, and a single broker.
+
+    ports ─▶ format a directory ─▶ start kafka.Kafka ─▶ it listens
+    kill -9, start again, cut its connections ─▶ look what it says on its log ─▶ end
+
+A controller listens at `bind` and tells others `port`: with a `Recorder`, a proxy stands between, which keeps the
+frames and can cut. Without one, both are the same port.
+
+*Static and dynamic.* With `voters` in the settings, a quorum is static (kraft.version 0: `controller.quorum.voters`, no
+directory ids). Otherwise it is dynamic (kraft.version 1): the voters of the beginning are written into the directory as
+it is formatted, and the settings name only servers to ask for the leader.
+
+Kafka's servers get a small heap and the first compiler only, so that three of them fit beside the rest: they start in
+1.2 s and take 140 MB each. Benchmarks pass `options=()` and get the JVM's own choice.
+"""
+
+import base64
+import os
+import random
+import signal
+import socket
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from benchmarks.child import Child, ChildError
+from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kraft.wire.codec import decode_response, encode_request
+from consensus.protocols.kraft.wire.messages_admin import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartition,
+    DescribeQuorumRequestTopic,
+    DescribeQuorumResponsePartition,
+)
+from tests.interop.kafka.recording import LOOPBACK, FrameReader, Recorder
+from tests.interop.kafka.tool_jvm import SMALL, Settings, ToolJvm, java
+
+CONTROLLER_LISTENER: Final = "CONTROLLER"
+BROKER_LISTENER: Final = "PLAINTEXT"
+PORTS: Final = range(20_000, 32_000)
+START_TIMEOUT_S: Final = 60.0
+LEADER_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 30.0
+ANSWER_TIMEOUT_S: Final = 1.0
+LOG_TOPIC: Final = "__cluster_metadata"
+POLL_S: Final = 0.05
+LAST_WORDS_CHARACTERS: Final = 3000
+
+
+def new_uuid() -> str:
+    """A directory id or a cluster id in Kafka's spelling; Kafka takes none that begins with a dash."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return text
+
+
+def listening_ports(count: int) -> list[int]:
+    """Ports of loopback that no process listens on, and that the system does not give to outgoing connections."""
+    found: list[int] = []
+    with ExitStack() as stack:
+        while len(found) < count:
+            with suppress(OSError):
+                server = socket.create_server((LOOPBACK, random.choice(PORTS)))
+                found.append(stack.enter_context(server).getsockname()[1])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A voter as a dynamic quorum begins with it, or as `controller.quorum.voters` names it."""
+
+    node_id: int
+    port: int
+    directory_id: str = ""
+
+    @property
+    def address(self) -> str:
+        """Where it is asked."""
+        return f"{LOOPBACK}:{self.port}"
+
+
+@dataclass(slots=True)
+class KafkaServer:
+    """One server of Kafka's: its directory, its ports, and its process if it runs. `JvmServers` makes it."""
+
+    node_id: int
+    port: int
+    bind: int
+    directory: Path
+    settings: dict[str, str | int]
+    options: Sequence[str]
+    directory_id: str = ""
+    broker_port: int | None = None
+    child: Child | None = None
+    starts: int = 0
+    is_formatted: bool = False
+
+    @property
+    def name(self) -> str:
+        """For people, and for the recorder."""
+        return f"Kafka server {self.node_id}"
+
+    @property
+    def address(self) -> str:
+        """Where others reach it."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def voter(self) -> Voter:
+        """What others' settings say of it."""
+        return Voter(self.node_id, self.port, self.directory_id)
+
+    @property
+    def log(self) -> Path:
+        """Where what it says goes."""
+        return self.directory.with_suffix(".log")
+
+    @property
+    def properties(self) -> Path:
+        """The file of its settings."""
+        return self.directory.with_suffix(".properties")
+
+    @property
+    def metadata_directory(self) -> Path:
+        """Where segments, checkpoints and quorum-state are."""
+        return self.directory / "__cluster_metadata-0"
+
+    @property
+    def lives(self) -> bool:
+        """Whether its process runs."""
+        return self.child is not None and runs(self.child)
+
+    def last_words(self) -> str:
+        """The end of what it said."""
+        said = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        return said[-LAST_WORDS_CHARACTERS:]
+
+    def complaints(self) -> list[str]:
+        """The lines of its log at ERROR and FATAL."""
+        said = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        return [line for line in said.splitlines() if line[13:18].strip() in ("ERROR", "FATAL")]
+
+    def write_settings(self, more: Settings | None = None) -> None:
+        """Write its file of settings, with others in place of its own."""
+        self.settings.update(more or {})
+        lines = (f"{name}={value}\n" for name, value in self.settings.items())
+        self.properties.write_text("".join(lines), encoding="utf-8")
+
+
+def runs(child: Child) -> bool:
+    """Whether a process has not ended. One that did may still wait for the shell that started it."""
+    if not child.running:
+        return False
+    with suppress(OSError):
+        return Path(f"/proc/{child.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+class JvmServers:
+    """Kafka's servers in one directory, one cluster. `running_jvm_servers` makes it."""
+
+    def __init__(
+        self, directory: Path, nursery: trio.Nursery, *, cluster_id: str, recorder: Recorder | None = None
+    ) -> None:
+        self.directory = directory
+        self.cluster_id = cluster_id
+        self.servers: dict[int, KafkaServer] = {}
+        self._nursery = nursery
+        self._recorder = recorder
+        self._tools: ToolJvm | None = None
+
+    async def tools(self) -> ToolJvm:
+        """The JVM with Kafka's tools, started when it is first wanted."""
+        if self._tools is None:
+            self._tools = await ToolJvm.start(self.directory / "tools.log")
+            self._nursery.start_soon(self._tools.run)
+        return self._tools
+
+    async def add(
+        self,
+        node_id: int,
+        settings: Settings | None = None,
+        *,
+        roles: str = "controller",
+        options: Sequence[str] = SMALL,
+    ) -> KafkaServer:
+        """Choose ports for a server, and stand the recorder before it. It is formatted when the voters are known."""
+        port, bind, broker_port = listening_ports(3)
+        if self._recorder is None:
+            bind = port
+        directory = self.directory / str(node_id)
+        server = KafkaServer(node_id, port, bind, directory, {}, options, directory_id=new_uuid())
+        listeners = {CONTROLLER_LISTENER: (bind, port)}
+        if "broker" in roles:
+            listeners[BROKER_LISTENER] = (broker_port, broker_port)
+            server.broker_port = broker_port
+            server.settings.update(SINGLE_BROKER)
+        server.settings |= {
+            "process.roles": roles,
+            "node.id": node_id,
+            "listeners": ",".join(f"{name}://{LOOPBACK}:{binds}" for name, (binds, _) in listeners.items()),
+            "advertised.listeners": ",".join(f"{name}://{LOOPBACK}:{told}" for name, (_, told) in listeners.items()),
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
+            "controller.listener.names": CONTROLLER_LISTENER,
+            "log.dirs": str(directory),
+            **(settings or {}),
+        }
+        if self._recorder is not None:
+            await self._nursery.start(self._recorder.serve, str(node_id), port, bind)
+        self.servers[node_id] = server
+        return server
+
+    async def format_static(self, server: KafkaServer, voters: Sequence[Voter]) -> None:
+        """Format a directory for a quorum whose voters stand in the settings (kraft.version 0)."""
+        named = ",".join(f"{voter.node_id}@{voter.address}" for voter in voters)
+        server.write_settings({"controller.quorum.voters": named})
+        await (await self.tools()).format(server.properties, self.cluster_id)
+        server.directory_id = meta_properties(server.directory)["directory.id"]
+        server.is_formatted = True
+
+    async def format_dynamic(
+        self, server: KafkaServer, voters: Sequence[Voter], *, bootstrap: Sequence[str] = ()
+    ) -> None:
+        """Format a directory for a quorum whose voters stand in the log (kraft.version 1).
+
+        A server that is none of the voters begins as an observer, and may be added as a voter later. `bootstrap` are
+        addresses to ask for the leader, those of the voters if there are none.
+        """
+        asked = bootstrap or [voter.address for voter in voters]
+        server.write_settings({"controller.quorum.bootstrap.servers": ",".join(asked)})
+        first = ",".join(f"{voter.node_id}@{voter.address}:{voter.directory_id}" for voter in voters)
+        is_voter = any(voter.node_id == server.node_id for voter in voters)
+        arguments = ("--initial-controllers", first) if is_voter else ("--no-initial-controllers",)
+        await (await self.tools()).format(server.properties, self.cluster_id, *arguments)
+        if not is_voter:
+            server.directory_id = meta_properties(server.directory)["directory.id"]
+        server.is_formatted = True
+
+    async def start(self, server: KafkaServer) -> None:
+        """Start a server, for the first time or again, and wait until it listens."""
+        if not server.is_formatted:
+            raise ChildError(f"{server.name} has no formatted directory")
+        if server.child is not None:
+            await server.child.end()
+        command = java("kafka.Kafka", str(server.properties), options=server.options)
+        server.child = child = await Child.start_foreign(server.name, command, server.log)
+        server.starts += 1
+        with trio.move_on_after(START_TIMEOUT_S):
+            while runs(child):
+                with suppress(OSError):
+                    stream = await trio.open_tcp_stream(LOOPBACK, server.bind)
+                    await stream.aclose()
+                    return
+                await trio.sleep(POLL_S)
+        raise ChildError(f"{server.name} does not listen; its last words: …{server.last_words()}")
+
+    async def kill(self, server: KafkaServer) -> None:
+        """SIGKILL, and wait until it is gone."""
+        child, server.child = server.child, None
+        if child is None:
+            raise ChildError(f"{server.name} does not run")
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)
+        await child.end()
+
+    async def stop(self, server: KafkaServer) -> None:
+        """Ask it to end, as an operator does, and wait until it has."""
+        child = server.child
+        if child is None:
+            return
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGTERM)
+        with trio.move_on_after(STOP_TIMEOUT_S):
+            while runs(child):  # noqa: ASYNC110 - another process's end wakes no task
+                await trio.sleep(POLL_S)
+        server.child = None
+        await child.end()
+
+    async def leader(self, *, epoch_above: int = -1, timeout_s: float = LEADER_TIMEOUT_S) -> tuple[int, int]:
+        """Wait until a server says that it leads, in an epoch above one that is known; give its id and epoch."""
+        with trio.move_on_after(timeout_s):
+            while True:
+                for server in self.servers.values():
+                    found = await describe_quorum(server.bind) if server.lives else None
+                    if found is not None and found.leader_id == server.node_id and found.leader_epoch > epoch_above:
+                        return found.leader_id, found.leader_epoch
+                await trio.sleep(POLL_S)
+        words = "\n".join(f"{server.name}: …{server.last_words()}" for server in self.servers.values())
+        raise ChildError(f"no server leads within {timeout_s:g} s\n{words}")
+
+    async def close(self) -> None:
+        """End every process."""
+        if self._tools is not None:
+            await self._tools.end()
+        for server in self.servers.values():
+            if server.child is not None:
+                await self.kill(server)
+
+
+async def describe_quorum(port: int, timeout_s: float = ANSWER_TIMEOUT_S) -> DescribeQuorumResponsePartition | None:
+    """What one server answers to DescribeQuorum, by our codec; None: it does not answer, or does not lead.
+
+    Kafka's own tool goes by what the server that it asks first believes: after the death of a leader it may ask the
+    dead one for minutes.
+    """
+    topic = DescribeQuorumRequestTopic(
+        topic_name=LOG_TOPIC, partitions=(DescribeQuorumRequestPartition(partition_index=0),)
+    )
+    request = encode_request(ApiKey.DESCRIBE_QUORUM, 2, 1, "interop", DescribeQuorumRequest(topics=(topic,)))
+    reader = FrameReader()
+    with trio.move_on_after(timeout_s), suppress(OSError):
+        async with await trio.open_tcp_stream(LOOPBACK, port) as stream:
+            with suppress(trio.BrokenResourceError):
+                await stream.send_all(len(request).to_bytes(4, "big") + request)
+                while data := await stream.receive_some():
+                    for frame in reader.feed(data):
+                        _, answer = decode_response(ApiKey.DESCRIBE_QUORUM, 2, frame)
+                        parts = [part for each in answer.topics for part in each.partitions]
+                        return next((part for part in parts if part.error_code == ErrorCode.NONE), None)
+    return None
+
+
+SINGLE_BROKER: Final[Settings] = {
+    "inter.broker.listener.name": BROKER_LISTENER,
+    "offsets.topic.replication.factor": 1,
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "group.initial.rebalance.delay.ms": 0,
+}
+"""What one broker alone needs."""
+
+
+def meta_properties(directory: Path) -> dict[str, str]:
+    """What meta.properties of a directory says."""
+    lines = (directory / "meta.properties").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+
+@asynccontextmanager
+async def running_jvm_servers(
+    directory: Path, *, cluster_id: str | None = None, recorder: Recorder | None = None
+) -> AsyncIterator[JvmServers]:
+    """No servers yet; whatever is started in the block ends with it."""
+    await trio.Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+    async with trio.open_nursery() as nursery:
+        servers = JvmServers(directory, nursery, cluster_id=cluster_id or new_uuid(), recorder=recorder)
+        try:
+            yield servers
+        finally:
+            with trio.CancelScope(shield=True):
+                await servers.close()
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def running_jvm_quorum(
+    directory: Path,
+    count: int = 3,
+    *,
+    is_dynamic: bool = False,
+    settings: Settings | None = None,
+    recorder: Recorder | None = None,
+    options: Sequence[str] = SMALL,
+) -> AsyncIterator[JvmServers]:
+    """A quorum of controllers with the ids 1, 2, …, formatted and started; it may not have a leader yet."""
+    async with running_jvm_servers(directory, recorder=recorder) as servers:
+        for node_id in range(1, count + 1):
+            await servers.add(node_id, settings, options=options)
+        voters = [server.voter for server in servers.servers.values()]
+        for server in servers.servers.values():
+            await (servers.format_dynamic if is_dynamic else servers.format_static)(server, voters)
+        async with trio.open_nursery() as nursery:
+            for server in servers.servers.values():
+                nursery.start_soon(servers.start, server)
+        yield servers
