@@ -23,10 +23,13 @@ from bridge.core.log.records import (
     Factors,
     Force,
     Foreign,
+    GroupOffset,
+    KafkaRecord,
     LeafStatus,
     Level,
     MetaStatus,
     OperatorCommand,
+    ProducerStart,
     Publication,
     PublishConfig,
     Removal,
@@ -37,6 +40,7 @@ from bridge.core.log.records import (
 from bridge.core.publishing.lease_set import LEAVES_MAX
 from bridge.core.publishing.publication import Pace, plan_publication
 from bridge.core.state.farm_state import FarmTuning
+from bridge.core.state.kafka_clients import Produced
 from bridge.core.state.reqids import request_text
 from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.log.entries import EntryReader, encode
@@ -75,7 +79,7 @@ class World:
         self.log.append(entry)
         apply(self.farm, self.log, len(self.log) - 1)
 
-    def _proven(self, made: Report | Clock | Publication | OperatorCommand | Level) -> bytes:
+    def _proven(self, made: Report | Clock | Publication | OperatorCommand | KafkaRecord | Level) -> bytes:
         """Mostly signed as it should be; sometimes by another server, by a stranger, or not at all."""
         entry = encode(made)
         own = made.server_id if isinstance(made, Report | Clock | Publication) else self.random.randint(1, 5)
@@ -92,9 +96,11 @@ class World:
     def _again(self) -> bytes | None:
         return self.random.choice(self.log) if self.log else None
 
-    def _entry(self) -> Report | Clock | Publication | OperatorCommand | bytes:  # noqa: PLR0911 - one for each kind
+    def _entry(  # noqa: C901, PLR0911 - one for each kind
+        self,
+    ) -> Report | Clock | Publication | OperatorCommand | KafkaRecord | bytes:
         leaf_hash = hash_of(self.random.choice(LEAVES))
-        match self.random.choices(range(9), (40, 25, 8, 6, 4, 4, 6, 2, 5))[0]:
+        match self.random.choices(range(11), (40, 25, 8, 6, 4, 4, 6, 2, 3, 3, 5))[0]:
             case 0:
                 return self._report()
             case 1:
@@ -113,6 +119,10 @@ class World:
                 return Factors(max(0, through), "random", factors, self._request())
             case 7:
                 return Removal(self.random.randint(0, 6), removed=self.random.random() < 0.5)
+            case 8:
+                return ProducerStart(f"producer {len(self.log)}", self._request())
+            case 9:
+                return GroupOffset(f"group {self.random.randint(1, 3)}", self.random.randint(0, 300))
             case _:
                 return self.random.choice(GARBAGE)
 
@@ -120,7 +130,11 @@ class World:
         made_s = self.farm.state.log_time_ms // 1000 + self.random.choice((0, 0, -100, 2_000, -30_000))
         reqid = made_s.to_bytes(4, "big") + bytes(7) + bytes([self.random.randint(1, 9)])
         own = f"client-0-{self.random.randint(1, 9)}"
-        return self.random.choice((None, own, "no request of ours", request_text(reqid)))
+        producers = self.farm.state.kafka.producers
+        producer_id = self.random.choice((*producers, 1))
+        following = producers[producer_id].sequence if producer_id in producers else 0
+        produced = Produced(producer_id, 0, max(0, following + self.random.choice((0, 0, -1, 1))))
+        return self.random.choice((None, own, "no request of ours", request_text(reqid), str(produced), str(produced)))
 
     def _report(self) -> Report:
         server_id = self.random.randint(1, 5)
@@ -203,6 +217,8 @@ async def test_servers_with_the_same_prefix_decide_the_same_however_they_came_to
         assert stuttering.state == world.farm.state, f"seed {seed}, entry {len(world.log)}"
     assert compared > 2
     assert world.farm.reqids.dump()
+    assert world.farm.state.kafka.skipped
+    assert any(each.runs for each in world.farm.state.kafka.producers.values())
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -264,7 +280,8 @@ def test_the_logs_of_this_file_have_every_kind_of_entry_in_them() -> None:
             kinds.add(type(READER.read(world.log[-1]).record).__name__)
             changes |= {type(each).__name__ for each in second.apply(len(world.log), 1, READER.read(world.log[-1]))}
     assert kinds == {
-        "Clock", "CostFactor", "Exclusion", "Factors", "Force", "Foreign", "Level", "Publication", "Removal", "Report",
+        "Clock", "CostFactor", "Exclusion", "Factors", "Force", "Foreign", "GroupOffset", "Level", "ProducerStart",
+        "Publication", "Removal", "Report",
     }  # fmt: skip
     assert {
         "PublicationAccepted", "PublicationRefused", "PublisherChanged", "ClockOff", "ExclusionChanged",

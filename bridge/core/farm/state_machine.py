@@ -20,6 +20,8 @@
     correction   sets log time back to the clocks of a majority (`bridge.core.farm.log_time_correction`)
     level        raises what the log may hold; it never falls
     client       lets a client key write entries of some kinds, or no longer (`bridge.core.membership.client_keys`)
+    producer     begins a producer of Kafka's (`bridge.core.state.kafka_clients`)
+    offset       replaces what a consumer group of Kafka's has noted
     foreign      stays in the log and means nothing to the farm
 
 An entry has an effect only if its author may write it and writes it for the first time
@@ -36,7 +38,9 @@ request of another. An author chooses the names of its sessions. Therefore only 
 from eviction by strangers' sessions.
 
 An update that came by ØMQ Raft names its reqid instead; from feature level 3 on, a table of reqids does the same for it
-(`bridge.core.state.reqids`). At a lower level such an entry names no request.
+(`bridge.core.state.reqids`). At a lower level such an entry names no request. From level 4 on an entry that a member
+signed for a producer of Kafka's names that producer and a sequence, and a table of producers does the same
+(`bridge.core.state.kafka_clients`). Without a member's proof it would let any client use up a producer's sequences.
 
 The publisher and the leaves of every master are chosen again after each report, clock entry and weight. The choice is
 part of the state and needs no message of its own. It depends on nothing but the record, its index and the tuning.
@@ -49,7 +53,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from bridge.core.farm.operator_commands import CommandChange, apply_command
-from bridge.core.log.feature_level import REQIDS_LEVEL, may_raise, needed_level
+from bridge.core.log.feature_level import KAFKA_LEVEL, REQIDS_LEVEL, may_raise, needed_level
 from bridge.core.log.records import (
     Admission,
     Approval,
@@ -57,10 +61,12 @@ from bridge.core.log.records import (
     Clock,
     Eviction,
     Foreign,
+    GroupOffset,
     IdentityRecord,
     KeyReplacement,
     Level,
     OperatorCommand,
+    ProducerStart,
     ProvenRecord,
     Publication,
     Report,
@@ -106,6 +112,7 @@ from bridge.core.state.farm_state import (
     MasterState,
     ServerState,
 )
+from bridge.core.state.kafka_clients import NotedOffset, Produced, ProducedStatus, produced_in
 from bridge.core.state.reqids import Reqids, ReqidStatus, Update, reqid_in
 from consensus import LogId
 from consensus.sessions import RequestId, RequestStatus, SessionTable, parse_request_id
@@ -121,6 +128,13 @@ _AS_REQUEST = {
     ReqidStatus.DUPLICATE: RequestStatus.DUPLICATE,
     ReqidStatus.EXPIRED: RequestStatus.EXPIRED,
     ReqidStatus.AHEAD: RequestStatus.EXPIRED,
+}
+_OF_PRODUCER = {
+    ProducedStatus.NEW: RequestStatus.NEW,
+    ProducedStatus.DUPLICATE: RequestStatus.DUPLICATE,
+    ProducedStatus.OUT_OF_ORDER: RequestStatus.EXPIRED,
+    ProducedStatus.FENCED: RequestStatus.EXPIRED,
+    ProducedStatus.UNKNOWN: RequestStatus.EXPIRED,
 }
 
 
@@ -305,10 +319,13 @@ class Farm:
                 return _apply_clock(state, record, self.tuning)
             case Publication():
                 return _apply_publication(state, record, self.tuning)
+            case ProducerStart() | GroupOffset():
+                state = _apply_kafka(state, record)
             case Foreign():
-                return state, []
+                pass
             case _:
                 assert_never(record)
+        return state, []
 
     def session_of(self, entry: ProvenRecord) -> RequestId | None:
         """The request that an entry names, as the table of sessions calls it; None if it names none.
@@ -341,6 +358,11 @@ class Farm:
             return None
         return Update(reqid, entry.author is not None and _author_has_a_say(self.state, entry.author))
 
+    def produced_of(self, entry: ProvenRecord) -> Produced | None:
+        """Which record of which producer of Kafka's an entry is; None if it is none, or no member vouches for it."""
+        named = produced_in(request_of(entry.record)) if self.state.level >= KAFKA_LEVEL else None
+        return named if named is not None and _is_of_member(self.state, entry.author) else None
+
     def position_of(self, request: RequestId) -> LogId | None:
         """Index and term of the entry that was applied under this request id; None if none was, or it is forgotten."""
         if not self.sessions.was_executed(request):
@@ -353,6 +375,11 @@ class Farm:
         update = self.update_of(entry)
         if update is not None:
             return _AS_REQUEST[self.reqids.admit(update, index, self.state.log_time_ms)]
+        produced = self.produced_of(entry)
+        if produced is not None:
+            kafka, found = self.state.kafka.admit(produced, index, self.state.log_time_ms)
+            self.state = replace(self.state, kafka=kafka)
+            return _OF_PRODUCER[found]
         request_id = self.session_of(entry)
         if request_id is None:
             return RequestStatus.NEW
@@ -367,7 +394,11 @@ def _author_has_a_say(state: FarmState, author: Author) -> bool:
     client = state.clients.get(author.node_id)
     if client is not None and client.admitted:
         return True
-    server_id = raft_id_of(state.admitted, author.node_id)
+    return _is_of_member(state, author)
+
+
+def _is_of_member(state: FarmState, author: Author | None) -> bool:
+    server_id = None if author is None else raft_id_of(state.admitted, author.node_id)
     return server_id is not None and state.admitted[server_id].is_member
 
 
@@ -445,6 +476,15 @@ def _apply_identity(
             if may_raise(state.level, record):
                 return replace(state, level=record.number), [LevelRaised(record.number)]
             return state, [] if record.number <= state.level else [LevelRefused(record.number, state.level)]
+
+
+def _apply_kafka(state: FarmState, record: ProducerStart | GroupOffset) -> FarmState:
+    match record:
+        case ProducerStart(name):
+            return replace(state, kafka=state.kafka.begun(name, state.applied_index, state.log_time_ms))
+        case GroupOffset(group, offset, leader_epoch, metadata):
+            noted = NotedOffset(offset, leader_epoch, metadata, state.log_time_ms)
+            return replace(state, kafka=state.kafka.noted(group, noted))
 
 
 def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:

@@ -28,8 +28,10 @@ from bridge.core.log.records import (
     Exclusion,
     Factors,
     Force,
+    GroupOffset,
     KeyReplacement,
     Level,
+    ProducerStart,
     Record,
     Removal,
 )
@@ -41,16 +43,20 @@ REQIDS_LEVEL = 3
 """From here on the state has a table of updates by ØMQ Raft (`bridge.core.state.reqids`). It decides which of several
 copies of an entry counts, so servers without it must not apply such a log."""
 
-SUPPORTED_LEVEL = 3
+KAFKA_LEVEL = 4
+"""From here on the state has tables of Kafka's producers and consumer groups (`bridge.core.state.kafka_clients`). As
+with reqids, they decide which entries count."""
+
+SUPPORTED_LEVEL = 4
 """What this version understands."""
 
-VERSION_OF = {1: "0.1.0", 2: "0.1.0", 3: "0.1.0"}
+VERSION_OF = {1: "0.1.0", 2: "0.1.0", 3: "0.1.0", 4: "0.1.0"}
 """The first version that supports a level; the entry names it for servers that do not know the level."""
 
 _VERSION_CHARACTERS = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz.+-")
 _NEEDED: dict[type, int] = dict.fromkeys(
     (Approval, ClientKey, Correction, Eviction, Exclusion, CostFactor, Force, Factors, KeyReplacement, Removal), 2
-)
+) | dict.fromkeys((ProducerStart, GroupOffset), KAFKA_LEVEL)
 
 
 def needed_level(record: Record) -> int:

@@ -17,6 +17,8 @@ These kinds of JSON object travel as application entries of the Raft log. A memb
     rekeying      `rekeying`                          an operator replaces the gossip keys of all members
     level         `level`                             the kinds of entries that all servers understand from here on
     client        `client`                            an operator admits a client key with scopes, or removes it
+    producer      `kafkaProducer`                     a producer of Kafka's begins (`bridge.core.state.kafka_clients`)
+    offset        `kafkaOffset`                       how far a consumer group of Kafka's has read
     foreign       any other JSON object               kept in the log; the state machine only notes its `request`
 
 The wire floor decodes the JSON; the state machine sees only these values, each with the author whose signature the
@@ -284,7 +286,30 @@ IdentityRecord = Admission | Approval | Eviction | KeyReplacement | Level
 OperatorCommand = Exclusion | CostFactor | Force | Factors | Removal | ClientKey | Correction
 """The commands of operators and of the pipeline about publishing, servers and client keys."""
 
-Record = Report | Clock | Publication | IdentityRecord | OperatorCommand | Foreign
+
+@dataclass(frozen=True, slots=True)
+class ProducerStart:
+    """A producer of Kafka's begins; its id is the entry's index. `name` is unique, so that its node finds it."""
+
+    name: str
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """How far a consumer group of Kafka's has read. `leader_epoch` is -1 if its client did not say it."""
+
+    group: str
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    request: str | None = None
+
+
+KafkaRecord = ProducerStart | GroupOffset
+"""What nodes write for clients of their Kafka listeners."""
+
+Record = Report | Clock | Publication | IdentityRecord | OperatorCommand | KafkaRecord | Foreign
 
 
 def request_of(record: Record) -> str | None:
@@ -307,6 +332,8 @@ _KINDS: dict[type[Record], str] = {
     Factors: "factors",
     Removal: "removal",
     ClientKey: "client",
+    ProducerStart: "producer",
+    GroupOffset: "offset",
     Correction: "correction",
     Foreign: "foreign",
 }

@@ -6,7 +6,7 @@
     factors                             an admitted server, or a client key with the scope `weights`
     exclusion, cost, force, removal,    an admitted server, or a client key with the scope `operator`
     correction
-    client                              an admitted server
+    client, producer, offset            an admitted server
     foreign                             any client: such an entry means nothing to the farm
 
 The farm key permits a program to connect and submit; it does not identify the author. The identity that signed an entry
@@ -33,6 +33,7 @@ from bridge.core.log.records import (
     Factors,
     Foreign,
     IdentityRecord,
+    KafkaRecord,
     OperatorCommand,
     ProvenRecord,
     Record,
@@ -138,7 +139,7 @@ def numbers_after(numbers: Mapping[bytes, AuthorNumbers], entry: ProvenRecord) -
 def _unauthorised(
     record: Record, author: Author, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]
 ) -> NoEffect | None:
-    if isinstance(record, IdentityRecord | ClientKey):
+    if isinstance(record, IdentityRecord | ClientKey | KafkaRecord):
         return _not_a_server(author, admitted, clients)
     if isinstance(record, OperatorCommand):
         scope = Scope.WEIGHTS if isinstance(record, Factors) else Scope.OPERATOR

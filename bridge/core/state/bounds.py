@@ -14,6 +14,7 @@ from bridge.core.log.feature_level import FIRST_LEVEL
 from bridge.core.log.weights import COST_FACTORS_MAX, COST_MAX, EXCLUSIONS_MAX, FACTORS_MAX
 from bridge.core.membership.admission import ADMITTED_MAX, ENTRY_BYTES_MAX
 from bridge.core.membership.client_keys import CLIENTS_MAX
+from bridge.core.state import kafka_clients
 from bridge.core.state.farm_state import (
     LEAVES_PER_SERVER_MAX,
     LOG_TIME_LIMIT_MS,
@@ -50,6 +51,12 @@ def _figures(state: FarmState, period_ms: int) -> Iterator[str]:
     for numbers in state.numbers.values():
         yield from _outside("the highest number of an author", numbers.highest, 0, NUMBER_MAX)
         yield from _outside("the number of an author's report", numbers.report, 0, numbers.highest)
+    for producer_id, producer in state.kafka.producers.items():
+        yield from _outside("the id of a producer", producer_id, 1, NUMBER_MAX)
+        yield from _outside("the epoch of a producer", producer.epoch, 0, kafka_clients.EPOCH_MAX)
+        yield from _outside("the sequence of a producer", producer.sequence, 0, kafka_clients.SEQUENCES - 1)
+    for noted in state.kafka.groups.values():
+        yield from _outside("the offset of a consumer group", noted.offset, 0, NUMBER_MAX)
     for master in state.masters.values():
         if master.publication is not None:
             yield from _outside("the second of a publication", master.publication.published_s, 0, SECOND_MAX)
@@ -69,6 +76,11 @@ def _tables(state: FarmState, _: int) -> Iterator[str]:
     yield from _outside("the number of excluded leaves", len(state.weights.excluded), 0, EXCLUSIONS_MAX)
     yield from _outside("the number of cost factors", len(state.weights.costs), 0, COST_FACTORS_MAX)
     yield from _outside("the number of factors", len(state.weights.factors), 0, FACTORS_MAX)
+    yield from _outside("the number of producers", len(state.kafka.producers), 0, kafka_clients.PRODUCERS_MAX)
+    yield from _outside("the number of consumer groups", len(state.kafka.groups), 0, kafka_clients.GROUPS_MAX)
+    yield from _outside("the number of skipped entries", len(state.kafka.skipped), 0, kafka_clients.SKIPPED_MAX)
+    for producer in state.kafka.producers.values():
+        yield from _outside("the number of runs of a producer", len(producer.runs), 0, kafka_clients.RUNS_MAX)
     for each in state.admitted.values():
         yield from _outside("the number of bytes of an admission", len(each.entry), 0, ENTRY_BYTES_MAX)
     for server in state.servers.values():

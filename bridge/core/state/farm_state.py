@@ -22,6 +22,7 @@ from bridge.core.membership.admission import Admitted
 from bridge.core.membership.authors import AuthorNumbers
 from bridge.core.membership.client_keys import Client
 from bridge.core.membership.eviction import Rekeying
+from bridge.core.state.kafka_clients import KafkaClients
 from consensus.sessions import SessionLimits
 
 SERVERS_MAX = 64
@@ -124,6 +125,8 @@ class FarmState:
     """Which numbers of each author had effect."""
     clocks: VoterClocks = field(default_factory=VoterClocks)
     """The voters' clocks, which bound log time."""
+    kafka: KafkaClients = field(default_factory=KafkaClients)
+    """The producers and consumer groups of Kafka's clients."""
 
     def after(self, index: int, term: int) -> "FarmState":
         """This state after one more entry; used for every entry, because `replace` takes several times as long."""

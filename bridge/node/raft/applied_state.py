@@ -88,6 +88,8 @@ _COUNTED = {
     "factors": "pipeline_factors",
     "removal": "removals",
     "client": "client_keys",
+    "producer": "kafka_producers",
+    "offset": "kafka_offsets",
     "correction": "log_time_corrections",
     "foreign": "foreign_entries",
 }

@@ -26,7 +26,7 @@ import trio
 from msgspec.structs import replace
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
-from bridge.core.log.records import Clock, IdentityRecord, Publication, request_of
+from bridge.core.log.records import Clock, IdentityRecord, KafkaRecord, Publication, request_of
 from bridge.core.state.farm_state import SESSION_LIMITS
 from bridge.core.state.reqids import Update, request_text
 from bridge.node.raft.applied_state import AppliedState
@@ -182,6 +182,8 @@ def entry_refusal(entry: bytes) -> str | None:
     record = decode(entry)
     if isinstance(record, Clock | IdentityRecord):
         return "clock entries, and those about the members of the farm, are written by the leader alone"
+    if isinstance(record, KafkaRecord):
+        return "entries about Kafka's producers and consumer groups are written by nodes alone"
     return "publications are written by the publisher alone" if isinstance(record, Publication) else None
 
 

@@ -28,13 +28,14 @@ from bridge.core.log.records import (
     Clock,
     Foreign,
     IdentityRecord,
+    KafkaRecord,
     OperatorCommand,
     ProvenRecord,
     Publication,
     Record,
     Report,
 )
-from bridge.wire.log import identity_entries
+from bridge.wire.log import identity_entries, kafka_entries
 from bridge.wire.log.fields import (
     BRACKETS_LIMIT,
     ENTRY_LIMIT_BYTES,
@@ -122,6 +123,9 @@ def decode(data: bytes) -> Record:
         return Foreign(str(error)[:_REASON_LIMIT])
     kinds = [kind for kind in _KINDS if kind in members]
     if not kinds:
+        # Of no other kind: a version that does not know these takes such an entry for a foreign one.
+        kinds = [kind for kind in kafka_entries.KINDS if kind in members]
+    if not kinds:
         return Foreign("a JSON object of no kind that a farm knows", _request_of(members))
     try:
         return _decode_kind(kinds, data)
@@ -194,6 +198,8 @@ def _decode_kind(kinds: Sequence[str], data: bytes) -> Record:
             return _to_publication(_publication.decode(data).publication)
         case [kind] if kind in identity_entries.KINDS:
             return identity_entries.decode_identity(kind, data)
+        case [kind] if kind in kafka_entries.KINDS:
+            return kafka_entries.decode_kafka(kind, data)
         case [command] if command in _COMMANDS:
             return to_command(_COMMANDS[command].decode(data))
         case _:
@@ -208,7 +214,7 @@ def _request_of(members: Mapping[str, msgspec.Raw]) -> str | None:
 
 
 def encode(
-    record: Report | Clock | Publication | IdentityRecord | OperatorCommand,
+    record: Report | Clock | Publication | IdentityRecord | OperatorCommand | KafkaRecord,
     *,
     config: Mapping[str, Any] | None = None,
 ) -> bytes:
@@ -225,6 +231,8 @@ def encode(
             )
         case _ if isinstance(record, OperatorCommand):
             entry = from_command(record)
+        case _ if isinstance(record, KafkaRecord):
+            entry = kafka_entries.encode_kafka(record)
         case _:
             entry = identity_entries.encode_identity(record)
     data = _encoder.encode(entry)

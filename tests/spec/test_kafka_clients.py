@@ -1,0 +1,219 @@
+"""Kafka's producers and consumer groups in the farm's state (`bridge.core.state.kafka_clients`)."""
+
+from dataclasses import replace
+
+import pytest
+
+from bridge.core.farm.state_machine import Farm
+from bridge.core.log.feature_level import KAFKA_LEVEL
+from bridge.core.log.records import Author, Foreign, GroupOffset, ProducerStart, ProvenRecord, Record
+from bridge.core.state import kafka_clients
+from bridge.core.state.bounds import objection_to_state
+from bridge.core.state.kafka_clients import (
+    GROUP_EXPIRY_MS,
+    GROUPS_MAX,
+    PRODUCER_EXPIRY_MS,
+    PRODUCERS_MAX,
+    RUNS_MAX,
+    SEQUENCES,
+    SKIPPED_MAX,
+    KafkaClients,
+    NotedOffset,
+    Produced,
+    ProducedStatus,
+    Producer,
+    produced_in,
+)
+
+BASE_MS = 1_700_000_000_000
+MEMBER, STRANGER = bytes([1]) * 8, bytes([9]) * 8
+ID = 7
+NEW, DUPLICATE = ProducedStatus.NEW, ProducedStatus.DUPLICATE
+
+
+def clients(sequence: int = 0) -> KafkaClients:
+    """Tables with one producer."""
+    return KafkaClients({ID: Producer("one", BASE_MS, sequence=sequence)})
+
+
+def admitted(tables: KafkaClients, sequence: int, index: int, epoch: int = 0) -> tuple[KafkaClients, ProducedStatus]:
+    """One more entry of the producer."""
+    return tables.admit(Produced(ID, epoch, sequence), index, BASE_MS)
+
+
+def test_an_entry_names_its_producer_in_one_spelling() -> None:
+    assert produced_in("kafka:7.0.12") == Produced(7, 0, 12)
+    assert str(Produced(7, 0, 12)) == "kafka:7.0.12"
+    for text in (
+        None,
+        "",
+        "kafka:",
+        "kafka:7.0",
+        "kafka:07.0.12",
+        "kafka:7.0.-1",
+        "kafka:7.0.2147483648",
+        "zmq:7.0.12",
+    ):
+        assert produced_in(text) is None
+
+
+def test_the_next_sequence_counts_and_a_copy_is_told_the_place_of_the_first() -> None:
+    tables = clients()
+    for sequence in range(3):
+        tables, verdict = admitted(tables, sequence, 20 + sequence)
+        assert verdict is NEW
+    tables, verdict = admitted(tables, 1, 23)
+    assert verdict is DUPLICATE
+    assert tables.producers[ID].index_of(Produced(ID, 0, 1)) == 21
+    assert (tables.is_skipped(23), tables.is_skipped(22)) == (True, False)
+
+
+def test_a_sequence_that_overtakes_another_does_not_count_and_leaves_room_for_that() -> None:
+    tables, verdict = admitted(clients(), 1, 20)
+    assert verdict is ProducedStatus.OUT_OF_ORDER
+    assert admitted(tables, 0, 21)[1] is NEW
+
+
+def test_sequences_begin_again_at_zero() -> None:
+    tables, verdict = admitted(clients(sequence=SEQUENCES - 1), SEQUENCES - 1, 20)
+    assert verdict is NEW
+    tables, verdict = admitted(tables, 0, 21)
+    assert verdict is NEW
+    assert admitted(tables, SEQUENCES - 1, 22)[1] is DUPLICATE
+    assert tables.producers[ID].index_of(Produced(ID, 0, 0)) == 21
+
+
+def test_a_higher_epoch_begins_at_zero_and_fences_the_one_before() -> None:
+    tables, _ = admitted(clients(sequence=5), 5, 20)
+    assert admitted(tables, 6, 21, epoch=1)[1] is ProducedStatus.FENCED
+    tables, verdict = admitted(tables, 0, 21, epoch=1)
+    assert verdict is NEW
+    assert admitted(tables, 6, 22, epoch=0)[1] is ProducedStatus.FENCED
+    assert tables.producers[ID].index_of(Produced(ID, 0, 5)) is None
+
+
+def test_of_entries_that_do_not_stand_side_by_side_the_newest_places_are_remembered() -> None:
+    tables = clients()
+    for sequence in range(RUNS_MAX + 1):
+        tables, _ = admitted(tables, sequence, 20 + 2 * sequence)
+    producer = tables.producers[ID]
+    assert producer.index_of(Produced(ID, 0, 0)) is None
+    assert producer.index_of(Produced(ID, 0, RUNS_MAX)) == 20 + 2 * RUNS_MAX
+
+
+def test_a_producer_that_was_silent_for_a_day_is_unknown_and_goes_when_another_begins() -> None:
+    produced = Produced(ID, 0, 0)
+    assert clients().judge(produced, BASE_MS + PRODUCER_EXPIRY_MS) is NEW
+    assert clients().judge(produced, BASE_MS + PRODUCER_EXPIRY_MS + 1) is ProducedStatus.UNKNOWN
+    assert set(clients().begun("two", 9, BASE_MS + PRODUCER_EXPIRY_MS + 1).producers) == {9}
+
+
+def test_the_producer_that_was_used_least_recently_makes_room() -> None:
+    tables = clients()
+    for number in range(PRODUCERS_MAX):
+        tables = tables.begun(f"more {number}", 100 + number, BASE_MS + 1)
+    assert len(tables.producers) == PRODUCERS_MAX
+    assert tables.judge(Produced(ID, 0, 0), BASE_MS + 1) is ProducedStatus.UNKNOWN
+    assert tables.id_of("more 3") == 103
+    assert tables.id_of("none") is None
+
+
+def test_the_newest_skipped_entries_are_remembered() -> None:
+    tables = clients()
+    for index in range(SKIPPED_MAX + 1):
+        tables, _ = tables.admit(Produced(ID, 0, 5), 100 + index, BASE_MS)
+    assert len(tables.skipped) <= SKIPPED_MAX
+    assert tables.is_skipped(100 + SKIPPED_MAX)
+    assert not tables.is_skipped(100)
+
+
+def test_a_group_too_many_notes_nothing_until_one_is_forgotten() -> None:
+    tables = KafkaClients()
+    for number in range(GROUPS_MAX):
+        tables = tables.noted(f"group {number}", NotedOffset(1, -1, "", BASE_MS + number))
+    assert not tables.has_room_for("late", BASE_MS)
+    assert tables.noted("late", NotedOffset(1, -1, "", BASE_MS)) == tables
+    assert tables.noted("group 5", NotedOffset(2, 3, "x", BASE_MS)).groups["group 5"].offset == 2
+    later_ms = BASE_MS + GROUP_EXPIRY_MS + 1
+    assert tables.has_room_for("late", later_ms)
+    after = tables.noted("late", NotedOffset(1, -1, "", later_ms))
+    assert "late" in after.groups
+    assert "group 0" not in after.groups
+
+
+class Story:
+    """A farm with one member, and the log that it applies."""
+
+    def __init__(self, level: int = KAFKA_LEVEL) -> None:
+        self.farm = Farm(BASE_MS, founders=(MEMBER,))
+        self.farm.state = replace(self.farm.state, level=level)
+        self.index = 0
+
+    def say(self, record: Record, author: bytes | None = MEMBER) -> int:
+        """One more entry."""
+        self.index += 1
+        proof = None if author is None else Author(author, self.index)
+        self.farm.apply(self.index, 1, ProvenRecord(record, proof))
+        return self.index
+
+    @property
+    def tables(self) -> KafkaClients:
+        """What the state knows."""
+        return self.farm.state.kafka
+
+
+def test_a_producers_id_is_the_index_of_its_first_entry() -> None:
+    story = Story()
+    story.say(Foreign("any"))
+    index = story.say(ProducerStart("name"))
+    assert story.tables.id_of("name") == index == 2
+    first = story.say(Foreign("any", f"kafka:{index}.0.0"))
+    story.say(Foreign("any", f"kafka:{index}.0.0"))
+    assert story.tables.producers[index].index_of(Produced(index, 0, 0)) == first
+    assert story.tables.skipped == (first + 1,)
+
+
+@pytest.mark.parametrize("author", [None, STRANGER], ids=["unsigned", "stranger"])
+def test_only_a_member_names_producers_and_notes_offsets(author: bytes | None) -> None:
+    story = Story()
+    index = story.say(ProducerStart("name"))
+    before = story.tables
+    story.say(ProducerStart("other"), author)
+    story.say(GroupOffset("group", 5), author)
+    story.say(Foreign("any", f"kafka:{index}.0.0"), author)
+    assert story.tables == before
+
+
+def test_below_the_level_none_of_these_entries_has_an_effect() -> None:
+    story = Story(KAFKA_LEVEL - 1)
+    story.say(ProducerStart("name"))
+    story.say(GroupOffset("group", 5))
+    story.say(Foreign("any", "kafka:1.0.0"))
+    assert story.tables == KafkaClients()
+
+
+def test_a_groups_offset_is_replaced() -> None:
+    story = Story()
+    story.say(GroupOffset("group", 5))
+    story.say(GroupOffset("group", 3, 2, "back"))
+    assert story.tables.groups == {"group": NotedOffset(3, 2, "back", BASE_MS)}
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        KafkaClients({0: Producer("x", 0)}),
+        KafkaClients({1: Producer("x", 0, epoch=kafka_clients.EPOCH_MAX + 1)}),
+        KafkaClients({1: Producer("x", 0, sequence=SEQUENCES)}),
+        KafkaClients({1: Producer("x", 0, runs=(kafka_clients.Run(0, 1, 1),) * (RUNS_MAX + 1))}),
+        KafkaClients({number: Producer("x", 0) for number in range(1, PRODUCERS_MAX + 2)}),
+        KafkaClients(groups={"x": NotedOffset(-1, -1, "", 0)}),
+        KafkaClients(groups={str(number): NotedOffset(0, -1, "", 0) for number in range(GROUPS_MAX + 1)}),
+        KafkaClients(skipped=tuple(range(SKIPPED_MAX + 1))),
+    ],
+    ids=["id", "epoch", "sequence", "runs", "producers", "offset", "groups", "skipped"],
+)
+def test_tables_out_of_bounds_are_objected_to(tables: KafkaClients) -> None:
+    state = Farm(BASE_MS, founders=(MEMBER,)).state
+    assert objection_to_state(state, 30_000) is None
+    assert objection_to_state(replace(state, kafka=tables), 30_000) is not None

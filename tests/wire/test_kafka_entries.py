@@ -1,0 +1,46 @@
+"""The JSON of entries for Kafka's clients (`bridge.wire.log.kafka_entries`)."""
+
+import pytest
+
+from bridge.core.log.records import Foreign, GroupOffset, ProducerStart, Report, request_of
+from bridge.core.state.farm_state import FarmState
+from bridge.core.state.kafka_clients import KafkaClients, NotedOffset, Producer, Run
+from bridge.wire.log.entries import decode, encode
+from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_farm
+
+
+@pytest.mark.parametrize(
+    "record",
+    [ProducerStart("n"), ProducerStart("n", "c-1-2"), GroupOffset("g", 5), GroupOffset("g", 5, 2, "m", "c-1-2")],
+    ids=["producer", "producer with request", "offset", "offset with all"],
+)
+def test_what_is_written_is_read_again(record: ProducerStart | GroupOffset) -> None:
+    assert decode(encode(record)) == record
+
+
+def test_an_entry_that_tells_another_kind_is_of_that_kind() -> None:
+    # A version that does not know Kafka's entries reads it so.
+    known = b'{"clock":{"time":5,"id":1}'
+    assert decode(known + b',"kafkaProducer":{"name":"x"}}') == decode(known + b"}")
+    assert not isinstance(decode(known + b"}"), Foreign | Report)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b'{"kafkaProducer":{"name":""},"request":"c-1-2"}',
+        b'{"kafkaOffset":{"group":"g","offset":-1},"request":"c-1-2"}',
+        b'{"kafkaOffset":{"group":"g","offset":1},"kafkaProducer":{"name":"x"},"request":"c-1-2"}',
+    ],
+    ids=["no name", "offset", "both kinds"],
+)
+def test_what_is_out_of_its_range_is_foreign_and_keeps_its_request(entry: bytes) -> None:
+    found = decode(entry)
+    assert isinstance(found, Foreign)
+    assert request_of(found) == "c-1-2"
+
+
+def test_the_tables_are_part_of_a_snapshot() -> None:
+    tables = KafkaClients({5: Producer("n", 7, 1, 2, (Run(1, 20, 1),))}, {"g": NotedOffset(3, -1, "m", 9)}, (21, 22))
+    state = FarmState(0, level=4, kafka=tables)
+    assert decode_farm_at_once(encode_farm(FarmSnapshot(state, 30_000, b""))).farm == state
