@@ -252,7 +252,7 @@ async def test_a_service_that_never_answers_holds_a_connection_for_a_limited_tim
     del autojump_clock
     service = Told()
     service.before = trio.sleep_forever
-    listener = KafkaListener((service,), ListenerOptions(answer_s=900))
+    listener = KafkaListener((service,), ListenerOptions(answer_s=300))
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.serve, theirs, LOOPBACK, 1)

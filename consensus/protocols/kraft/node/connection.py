@@ -7,7 +7,8 @@
 
 Answers come in the order of the requests, so what waits is a queue and its head is what the next frame answers. If the
 head is not answered in its time, the connection ends, as in Kafka's clients: whatever came later would stand behind it.
-One deadline for the connection is moved on with the queue; a request costs no task and no scope of its own.
+There is one deadline for the connection. It is looked at when it comes, and set anew if the request that it was for is
+answered by then: a request costs no task, no scope and no move of a deadline.
 
 ApiVersions is asked in the newest version that is known here. An older server answers in version 0 with error 35 and
 what it has, and is asked again (KIP-511). A response does not tell its version, but the error code comes first in all.
@@ -137,7 +138,7 @@ class KafkaConnection:
         frame = encode_request(api_key, chosen, correlation_id, self._options.client_id, message)
         deadline_s = trio.current_time() + (self._options.request_timeout_ms + wait_ms) / 1000
         self._waiting.append(_Waiting(correlation_id, api_key, chosen, deadline_s, answered))
-        if len(self._waiting) == 1:
+        if self._scope.deadline > deadline_s and len(self._waiting) == 1:
             self._scope.deadline = deadline_s
         try:
             if not self._frames.send_now(frame):
@@ -167,10 +168,10 @@ class KafkaConnection:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._flush)
-                with self._scope:
-                    await self._receive()
-                if self.ended is None:
-                    self.ended = f"no answer within {self._options.request_timeout_ms} ms"
+                while self.ended is None:
+                    with self._scope:
+                        await self._receive()
+                    self._keep_time()
                 nursery.cancel_scope.cancel()
         finally:
             self.ended = self.ended or "it was closed here"
@@ -178,6 +179,13 @@ class KafkaConnection:
             for each in waiting:
                 each.answered(None)
             await self.aclose()
+
+    def _keep_time(self) -> None:
+        """The deadline has come, of a request that may be answered by now: set it anew, or end the connection."""
+        due_s = self._waiting[0].deadline_s if self._waiting else math.inf
+        if due_s <= trio.current_time():
+            self.ended = self.ended or f"no answer within {self._options.request_timeout_ms} ms"
+        self._scope = trio.CancelScope(deadline=due_s)
 
     def close(self, why: str) -> None:
         """End the connection; `run` returns soon."""
@@ -221,7 +229,6 @@ class KafkaConnection:
         if correlation_id != waiting.correlation_id:
             raise KafkaWireError(f"response {correlation_id} to request {waiting.correlation_id}")
         self._waiting.popleft()
-        self._scope.deadline = self._waiting[0].deadline_s if self._waiting else math.inf
         waiting.answered(response)
 
     async def _flush(self) -> None:

@@ -32,13 +32,13 @@ class DirectStream(trio.abc.Stream):
     def __init__(self, transport: trio.SocketStream) -> None:
         self._transport = transport
         self._socket = transport.socket
-        self._unsent = b""
+        self._unsent = memoryview(b"")
         self._sending = False
         transport.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
 
     def send_now(self, data: bytes) -> bool:
         """Send without waiting; False if the kernel did not take all: then `send_all(b"")` carries the rest."""
-        self._unsent = self._unsent + data if self._unsent else data
+        self._unsent = memoryview(bytes(self._unsent) + data if self._unsent else data)
         if not self._sending:
             self._push()
         return not self._unsent
@@ -48,7 +48,8 @@ class DirectStream(trio.abc.Stream):
         if self._sending:
             raise trio.BusyResourceError("another task sends on this stream")
         await trio.lowlevel.checkpoint_if_cancelled()
-        self._unsent += bytes(data)
+        if data:
+            self._unsent = memoryview(bytes(self._unsent) + bytes(data))
         self._sending = True
         try:
             self._push()
@@ -87,7 +88,7 @@ class DirectStream(trio.abc.Stream):
         except BlockingIOError:
             return
         except OSError as error:
-            self._unsent = b""
+            self._unsent = memoryview(b"")
             raise trio.BrokenResourceError(error.strerror or "the connection broke") from error
 
     def _check_open(self) -> None:
@@ -110,6 +111,8 @@ class FrameStream:
         self.max_frame_bytes = max_frame_bytes
         self._held = held
         self._buffer = bytearray()
+        self._unsent = b""
+        """For a stream that can only send and wait."""
 
     @property
     def has_begun(self) -> bool:
@@ -146,11 +149,13 @@ class FrameStream:
         stream = self._stream
         if isinstance(stream, DirectStream | TlsStream):
             return stream.send_now(data)
-        raise TypeError(f"{type(stream).__name__} cannot send without waiting")
+        self._unsent += data
+        return False
 
     async def flush(self) -> None:
         """Carry on with what `send_now` has left."""
-        await self._stream.send_all(b"")
+        unsent, self._unsent = self._unsent, b""
+        await self._stream.send_all(unsent)
 
     async def send(self, frame: bytes) -> None:
         """Send a frame, and wait until the kernel has it."""

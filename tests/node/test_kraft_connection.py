@@ -1,0 +1,228 @@
+"""The client's side of a connection: how it agrees on versions, and what it makes of servers that do not keep to it."""
+
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from consensus.protocols.kraft.node.connection import (
+    ConnectionOptions,
+    KafkaConnectionError,
+    api_key_of,
+    connect,
+    open_connection,
+)
+from consensus.protocols.kraft.node.framing import FrameStream
+from consensus.protocols.kraft.wire import messages_admin as admin
+from consensus.protocols.kraft.wire import messages_clients as clients
+from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kraft.wire.codec import encode_response
+from consensus.protocols.kraft.wire.limits import KafkaWireError
+
+LOOPBACK = "127.0.0.1"
+PATIENCE_S = 30
+ASKED = clients.MetadataRequest(topics=())
+TOLD = clients.MetadataResponse(brokers=(), topics=(), cluster_id="cluster")
+FRAME_BYTES = 64 * 2**20
+
+Script = Callable[[FrameStream], Awaitable[None]]
+
+
+@asynccontextmanager
+async def scripted(script: Script) -> AsyncIterator[int]:
+    """A server that does what the script says, once for each connection; its port."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream:
+            await script(FrameStream(stream, FRAME_BYTES))
+
+    with trio.fail_after(PATIENCE_S):
+        listeners = await trio.open_tcp_listeners(0, host=LOOPBACK)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.serve_listeners, serve, listeners)
+            yield int(listeners[0].socket.getsockname()[1])
+            nursery.cancel_scope.cancel()
+
+
+def head_of(frame: bytes) -> tuple[int, int, int]:
+    """API, version and correlation id of a request."""
+    api_key, version, correlation_id = struct.unpack_from(">hhi", frame)
+    return api_key, version, correlation_id
+
+
+def versions(*apis: tuple[int, int, int], error_code: int = 0) -> clients.ApiVersionsResponse:
+    told = [clients.ApiVersionsResponseApi(api_key=key, min_version=low, max_version=high) for key, low, high in apis]
+    return clients.ApiVersionsResponse(error_code=error_code, api_keys=tuple(told))
+
+
+async def agree(frames: FrameStream, *apis: tuple[int, int, int]) -> None:
+    """Answer ApiVersions."""
+    _, version, correlation_id = head_of(await frames.receive())
+    await frames.send(encode_response(ApiKey.API_VERSIONS, version, correlation_id, versions(*apis)))
+
+
+async def test_an_older_server_is_asked_again_in_the_version_that_it_names() -> None:
+    asked: list[int] = []
+
+    async def older(frames: FrameStream) -> None:
+        _, version, correlation_id = head_of(await frames.receive())
+        asked.append(version)
+        refusal = versions((ApiKey.API_VERSIONS, 0, 2), error_code=ErrorCode.UNSUPPORTED_VERSION)
+        await frames.send(encode_response(ApiKey.API_VERSIONS, 0, correlation_id, refusal))
+        _, version, correlation_id = head_of(await frames.receive())
+        asked.append(version)
+        told = versions((ApiKey.API_VERSIONS, 0, 2), (ApiKey.METADATA, 0, 5), (ApiKey.VOTE, 7, 9))
+        await frames.send(encode_response(ApiKey.API_VERSIONS, version, correlation_id, told))
+
+    async with scripted(older) as port:
+        connection = await connect(LOOPBACK, port)
+        assert asked == [4, 2]
+        assert connection.version_of(ApiKey.METADATA) == 5
+        assert connection.version_of(ApiKey.VOTE) is None
+        with pytest.raises(KafkaConnectionError, match="have no version of DESCRIBE_QUORUM in common"):
+            await connection.ask(admin.DescribeQuorumRequest(topics=()))
+        await connection.aclose()
+
+
+async def refuse(frames: FrameStream) -> None:
+    """An answer to ApiVersions with an error."""
+    _, version, correlation_id = head_of(await frames.receive())
+    refusal = versions(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    await frames.send(encode_response(ApiKey.API_VERSIONS, version, correlation_id, refusal))
+
+
+async def hang_up(frames: FrameStream) -> None:
+    """No answer at all."""
+    await frames.receive()
+
+
+async def announce_much(frames: FrameStream) -> None:
+    """A length that nothing is to be allocated by."""
+    await frames._stream.send_all(b"\x7f\xff\xff\xff")
+    await frames.receive()
+
+
+async def answer_another(frames: FrameStream) -> None:
+    """The answer to a request that was not made."""
+    await frames.receive()
+    await frames.send(encode_response(ApiKey.API_VERSIONS, 4, 99, versions()))
+
+
+async def keep_silent(frames: FrameStream) -> None:
+    """Take everything, and say nothing."""
+    await frames.receive()
+    await trio.sleep_forever()
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (refuse, "refuses ApiVersions: CLUSTER_AUTHORIZATION_FAILED"),
+        (hang_up, "hung up"),
+        (announce_much, "a frame of 2147483647 bytes"),
+        (answer_another, "response 99 to request 1"),
+        (keep_silent, "did not answer within 100 ms"),
+    ],
+    ids=["error", "end", "giant-length", "another-answer", "silence"],
+)
+async def test_a_server_that_does_not_agree_is_left_and_the_reason_told(script: Script, why: str) -> None:
+    async with scripted(script) as port:
+        with pytest.raises(KafkaConnectionError, match=f"{LOOPBACK}:{port} .*{why}|no connection.*{why}"):
+            await connect(LOOPBACK, port, ConnectionOptions(connect_timeout_ms=100))
+
+
+async def test_a_server_that_is_not_there_is_named() -> None:
+    async with scripted(hang_up) as port:
+        pass
+    with pytest.raises(KafkaConnectionError, match=f"^no connection to {LOOPBACK}:{port}: .*refused"):
+        await connect(LOOPBACK, port)
+
+
+async def test_a_connection_that_ends_fails_every_request_that_waits_and_every_later_one() -> None:
+    async def end(frames: FrameStream) -> None:
+        await agree(frames, (ApiKey.METADATA, 0, 12))
+        await frames.receive()
+
+    async with scripted(end) as port, open_connection(LOOPBACK, port) as connection:
+        with pytest.raises(KafkaConnectionError, match="did not answer MetadataRequest: the peer hung up"):
+            await connection.ask(ASKED)
+        with pytest.raises(KafkaConnectionError, match="is over: the peer hung up"):
+            await connection.ask(ASKED)
+
+
+async def test_an_answer_that_comes_late_ends_the_connection_and_one_in_time_does_not() -> None:
+    async def at_first_only(frames: FrameStream) -> None:
+        await agree(frames, (ApiKey.METADATA, 0, 12))
+        for _ in range(3):
+            _, version, correlation_id = head_of(await frames.receive())
+            await trio.sleep(0.04)
+            await frames.send(encode_response(ApiKey.METADATA, version, correlation_id, TOLD))
+        await frames.receive()
+        await trio.sleep_forever()
+
+    options = ConnectionOptions(request_timeout_ms=100)
+    async with scripted(at_first_only) as port, open_connection(LOOPBACK, port, options) as connection:
+        for _ in range(3):
+            # Together longer than one request may take, so that the deadline is found out of date.
+            assert await connection.ask(ASKED) == TOLD
+        began_s = trio.current_time()
+        with pytest.raises(KafkaConnectionError, match="no answer within 100 ms"):
+            await connection.ask(ASKED)
+        assert trio.current_time() - began_s >= 0.1
+
+
+@pytest.mark.parametrize(
+    ("response", "why"),
+    [(struct.pack(">i", 99), "bytes are announced"), (b"\x00" * 200, "cannot be in this version")],
+    ids=["short", "wrong"],
+)
+async def test_a_response_that_is_none_ends_the_connection(response: bytes, why: str) -> None:
+    async def wrong(frames: FrameStream) -> None:
+        await agree(frames, (ApiKey.METADATA, 0, 12))
+        await frames.receive()
+        await frames.send(response)
+        await trio.sleep_forever()
+
+    async with scripted(wrong) as port, open_connection(LOOPBACK, port) as connection:
+        with pytest.raises(KafkaConnectionError, match=why):
+            await connection.ask(ASKED)
+
+
+async def test_requests_that_the_kernel_does_not_take_at_once_arrive_whole() -> None:
+    got: list[int] = []
+
+    async def slow(frames: FrameStream) -> None:
+        await agree(frames, (ApiKey.METADATA, 0, 12))
+        await trio.sleep(0.05)
+        for _ in range(2):
+            frame = await frames.receive()
+            got.append(len(frame))
+            _, version, correlation_id = head_of(frame)
+            await frames.send(encode_response(ApiKey.METADATA, version, correlation_id, TOLD))
+
+    names = tuple(clients.MetadataRequestTopic(name="n" * 30_000) for _ in range(400))
+    async with scripted(slow) as port, open_connection(LOOPBACK, port) as connection:
+        connection.start(clients.MetadataRequest(topics=names), lambda _: None)
+        assert await connection.ask(clients.MetadataRequest(topics=names)) == TOLD
+        assert got[0] == got[1] > 400 * 30_000
+
+
+async def test_requests_beyond_the_limit_are_refused_here() -> None:
+    async def silent(frames: FrameStream) -> None:
+        await agree(frames, (ApiKey.METADATA, 0, 12))
+        await trio.sleep_forever()
+
+    options = ConnectionOptions(max_waiting=2)
+    async with scripted(silent) as port, open_connection(LOOPBACK, port, options) as connection:
+        for _ in range(2):
+            connection.start(ASKED, lambda _: None)
+        with pytest.raises(KafkaConnectionError, match=r"2 requests .* wait"):
+            connection.start(ASKED, lambda _: None)
+
+
+def test_what_is_no_request_has_no_api() -> None:
+    assert api_key_of(ASKED) is ApiKey.METADATA
+    with pytest.raises(KafkaWireError, match="MetadataResponse is no request"):
+        api_key_of(TOLD)
