@@ -190,14 +190,14 @@ class JvmServers:
         options: Sequence[str] = SMALL,
     ) -> KafkaServer:
         """Choose ports for a server, and stand the recorder before it. It is formatted when the voters are known."""
-        port, bind, broker_port = listening_ports(3)
+        port, bind, broker_port, broker_bind = listening_ports(4)
         if self._recorder is None:
-            bind = port
+            bind, broker_bind = port, broker_port
         directory = self.directory / str(node_id)
         server = KafkaServer(node_id, port, bind, directory, {}, options, directory_id=new_uuid())
         listeners = {CONTROLLER_LISTENER: (bind, port)}
         if "broker" in roles:
-            listeners[BROKER_LISTENER] = (broker_port, broker_port)
+            listeners[BROKER_LISTENER] = (broker_bind, broker_port)
             server.broker_port = broker_port
             server.settings.update(SINGLE_BROKER)
         server.settings |= {
@@ -211,7 +211,8 @@ class JvmServers:
             **(settings or {}),
         }
         if self._recorder is not None:
-            await self._nursery.start(self._recorder.serve, str(node_id), port, bind)
+            for name, (binds, told) in listeners.items():
+                await self._nursery.start(self._recorder.serve, f"{node_id} {name}", told, binds)
         self.servers[node_id] = server
         return server
 
