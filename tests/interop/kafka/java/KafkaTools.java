@@ -178,7 +178,10 @@ public final class KafkaTools {
         return properties;
     }
 
-    /** Read `count` records from the beginning, or from `offset`; with group.id in the properties as a group does. */
+    /**
+     * Read `count` records from the beginning, or from `offset`; with group.id in the properties as a group does. The
+     * position in the answer may lie behind the last record that was told: a poll may bring more than are wanted.
+     */
     private static Object consume(JsonNode command) throws Exception {
         String topic = command.get("topic").asText();
         long wanted = command.get("count").asLong();
@@ -213,6 +216,9 @@ public final class KafkaTools {
                 first = count == 0 ? last : first;
                 ArrayNode told = JSON.createArrayNode();
                 for (ConsumerRecord<byte[], byte[]> record : records) {
+                    if (count == wanted) {
+                        break;
+                    }
                     count += 1;
                     bytes += record.serializedValueSize();
                     if (isTold) {

@@ -1,0 +1,121 @@
+"""What a controller of Apache Kafka takes in its log, and what it ends by: the limits of another leader beside it.
+
+Every controller parses every record, also one that only stands by, and ends its process at the first that it cannot
+parse: it says so on its log ("Encountered fatal fault") and does so again at each start. A voter of ours that leads
+beside Kafka's must therefore write control records of version 0 only, and what its clients produce must be metadata.
+
+Each test appends one batch to the log of a stopped controller, as a leader's Fetch response would have.
+"""
+
+import struct
+import time
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import crc32c
+import pytest
+import trio
+
+from benchmarks.child import ChildError
+from tests.interop.kafka import tool_jvm
+from tests.interop.kafka.jvm import JvmServers, KafkaServer, running_jvm_quorum
+from tests.interop.kafka.tool_jvm import ToolJvm
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(tool_jvm.missing() is not None, reason=tool_jvm.missing() or "all is there"),
+]
+
+STORY_S: Final = 120.0
+CONTROL: Final = 0x20
+LEADER_CHANGE: Final = 2
+UNKNOWN_CONTROL: Final = 9
+NO_OP_RECORD: Final = bytes.fromhex("01140000")
+"""Frame version 1, type 20, version 0, no tagged fields: the record that Kafka's active controller writes when idle."""
+UNKNOWN_RECORD: Final = bytes.fromhex("01ff7f0000")
+
+
+def varint(number: int) -> bytes:
+    """In Kafka's zigzag spelling, of a small number."""
+    zigzag = number * 2 if number >= 0 else -number * 2 - 1
+    spelt = bytearray()
+    while zigzag > 0x7F:
+        spelt.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    return bytes([*spelt, zigzag])
+
+
+def batch(offset: int, epoch: int, key: bytes | None, value: bytes, *, attributes: int = 0) -> bytes:
+    """One record in a batch of its own, by hand: our own writer of batches is what such a leader would use."""
+    now_ms = int(time.time() * 1000)
+    spelt_key = varint(-1) if key is None else varint(len(key)) + key
+    record = bytes(1) + varint(0) + varint(0) + spelt_key + varint(len(value)) + value + varint(0)
+    tail = struct.pack(">hiqqqhii", attributes, 0, now_ms, now_ms, -1, -1, -1, 1) + varint(len(record)) + record
+    return struct.pack(">qiibI", offset, len(tail) + 9, epoch, 2, crc32c.crc32c(tail)) + tail
+
+
+def leader_change(version: int, ids: Iterable[int]) -> bytes:
+    """A LeaderChange with all voters granting; version 1 has directory ids."""
+    voters = [struct.pack(">i", voter_id) + (uuid.uuid4().bytes if version else b"") + b"\x00" for voter_id in ids]
+    spelt = bytes([len(voters) + 1]) + b"".join(voters)
+    return struct.pack(">hi", version, 1) + spelt + spelt + b"\x00"
+
+
+def control_key(version: int, kind: int) -> bytes:
+    return struct.pack(">hh", version, kind)
+
+
+TAKEN: Final[dict[str, tuple[bytes | None, bytes, int]]] = {
+    "a record of no effect": (None, NO_OP_RECORD, 0),
+    "a leader change of version 0": (control_key(0, LEADER_CHANGE), leader_change(0, [1]), CONTROL),
+}
+REFUSED: Final[dict[str, tuple[bytes | None, bytes, int]]] = {
+    "a leader change of version 1": (control_key(1, LEADER_CHANGE), leader_change(1, [1]), CONTROL),
+    "an unknown control record": (control_key(0, UNKNOWN_CONTROL), b"x", CONTROL),
+    "an unknown metadata record": (None, UNKNOWN_RECORD, 0),
+    "a record with a key": (b"key", NO_OP_RECORD, 0),
+    "an empty value": (None, b"", 0),
+    "text": (None, b"text", 0),
+}
+
+
+async def append(quorum: JvmServers, server: KafkaServer, epoch: int, written: tuple[bytes | None, bytes, int]) -> None:
+    """Stop a controller hard, and write one batch more behind its log."""
+    await quorum.kill(server)
+    log = server.metadata_directory / f"{0:020}.log"
+    key, value, attributes = written
+    offset = await end_offset(await quorum.tools(), log)
+    with log.open("ab") as file:
+        file.write(batch(offset, epoch, key, value, attributes=attributes))
+
+
+async def end_offset(tools: ToolJvm, log: Path) -> int:
+    """The offset behind the last batch, by Kafka's own reader."""
+    printed = await tools.do("dump", arguments=["--files", str(log)])
+    return 1 + max(
+        int(line.split("lastOffset: ")[1].split()[0]) for line in printed.splitlines() if "lastOffset" in line
+    )
+
+
+@pytest.mark.parametrize("written", TAKEN.values(), ids=TAKEN.keys())
+async def test_a_controller_takes(tmp_path: Path, written: tuple[bytes | None, bytes, int]) -> None:
+    with trio.fail_after(STORY_S):
+        async with running_jvm_quorum(tmp_path, 1) as quorum:
+            _, epoch = await quorum.leader()
+            await append(quorum, quorum.servers[1], epoch, written)
+            await quorum.start(quorum.servers[1])
+            assert (await quorum.leader(epoch_above=epoch))[0] == 1
+
+
+@pytest.mark.parametrize("written", REFUSED.values(), ids=REFUSED.keys())
+async def test_a_controller_ends_by(tmp_path: Path, written: tuple[bytes | None, bytes, int]) -> None:
+    with trio.fail_after(STORY_S):
+        async with running_jvm_quorum(tmp_path, 1) as quorum:
+            server = quorum.servers[1]
+            _, epoch = await quorum.leader()
+            await append(quorum, server, epoch, written)
+            with pytest.raises(ChildError, match="does not listen"):
+                await quorum.start(server)
+            assert any("fatal fault" in line for line in server.complaints())
