@@ -170,6 +170,8 @@ class JvmServers:
         self.directory = directory
         self.cluster_id = cluster_id
         self.servers: dict[int, KafkaServer] = {}
+        self.others: dict[int, int] = {}
+        """The ports of voters that are none of Kafka's, by their ids: `leader` asks them as well."""
         self._nursery = nursery
         self._recorder = recorder
         self._tools: ToolJvm | None = None
@@ -286,9 +288,10 @@ class JvmServers:
         """Wait until a server says that it leads, in an epoch above one that is known; give its id and epoch."""
         with trio.move_on_after(timeout_s):
             while True:
-                for server in self.servers.values():
-                    found = await describe_quorum(server.bind) if server.lives else None
-                    if found is not None and found.leader_id == server.node_id and found.leader_epoch > epoch_above:
+                living = {server.node_id: server.bind for server in self.servers.values() if server.lives}
+                for node_id, port in (living | self.others).items():
+                    found = await describe_quorum(port)
+                    if found is not None and found.leader_id == node_id and found.leader_epoch > epoch_above:
                         return found.leader_id, found.leader_epoch
                 await trio.sleep(POLL_S)
         words = "\n".join(f"{server.name}: …{server.last_words()}" for server in self.servers.values())
