@@ -1,0 +1,203 @@
+"""The state behind a voter's log: the records themselves, opaque, and which producers have written them.
+
+    committed entries ─▶ records kept, in order           ─┐
+                      ─▶ producer id: epoch, sequences     ├─▶ snapshot: whole record batches
+                      ─▶ the next producer id             ─┘
+
+*Records.* What they say is the application's; Kafka's controllers understand their own. So nothing can be left out of a
+snapshot: it has all records again, and a reader that applies them in order comes to the same state. They are kept in
+memory up to `max_bytes`. A log that has more is never compacted from here on: `snapshot_index` stays where it was, and
+the memory is given back.
+
+*Producers.* A client that hears nothing repeats its batch, maybe to another leader, so what was written by whom must be
+part of the replicated state. Of each producer the last `BATCHES` batches are remembered, as in Kafka. A producer that
+wrote nothing for `PRODUCER_EXPIRY_MS` of the log's time is forgotten, and the one silent longest if there are too many.
+The log's time is the latest timestamp of a control record or of a record with a producer, so each server forgets the
+same ones.
+
+*Producer ids* are given by entries: the id is the index of the entry that asked for it, which no other entry has. A
+control record of a type that Kafka does not have, so that consumers skip it; the table goes into the snapshot as
+another, and only if it has anything: a JVM controller reads no record that it does not know.
+"""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from consensus.core.model import Entry, EntryKind, Index, LogId
+from consensus.protocols.kraft.node.log_form import (
+    EntryHead,
+    LogForm,
+    control_data,
+    control_value,
+    entry_head,
+    next_sequence,
+)
+from consensus.protocols.kraft.wire.limits import KafkaWireError
+
+BATCHES: Final = 5
+"""Kafka's producers have so many requests under way at most."""
+PRODUCER_EXPIRY_MS: Final = 86_400_000
+"""Kafka's `producer.id.expiration.ms`."""
+MAX_PRODUCERS: Final = 10_000
+NEW_PRODUCER: Final = 1_000
+"""The type of the control record that asks for a producer id."""
+PRODUCER_TABLE: Final = 1_001
+"""The type of the control record of a snapshot that has the producers."""
+_WRITTEN_ENTRIES: Final = 1_024
+
+
+@dataclass(slots=True)
+class WrittenBatch:
+    """A batch of a producer: its sequences, both ends included, and the offset of the first record."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+
+
+@dataclass(slots=True)
+class Producer:
+    """What one producer has written last."""
+
+    epoch: int
+    seen_ms: int
+    batches: list[WrittenBatch] = field(default_factory=list)
+
+
+class QuorumLog:
+    """The state machine (`consensus.server.interfaces.StateMachine`)."""
+
+    def __init__(self, form: LogForm, max_bytes: int) -> None:
+        self.producers: dict[int, Producer] = {}
+        """By producer id, the one silent longest first."""
+        self._form = form
+        self._max_bytes = max_bytes
+        self._entries: list[Entry] = []
+        self._bytes = 0
+        self._applied: Index = 0
+        self._snapshot_index: Index = 0
+        self._is_kept = True
+        self._clock_ms = 0
+        self._open: WrittenBatch | None = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of records in memory."""
+        return self._bytes
+
+    async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
+        """See `StateMachine.apply`."""
+        for index, entry in enumerate(entries, first):
+            self._apply(index, entry)
+        self._applied = first + len(entries) - 1
+
+    def snapshot_index(self) -> Index:
+        """Of which entry a snapshot would be: the newest, while all records are kept."""
+        return self._applied if self._is_kept else self._snapshot_index
+
+    def snapshot(self) -> Iterator[bytes]:
+        """See `StateMachine.snapshot`. Whole record batches."""
+        table = self._table()
+        kept = tuple(self._entries)
+        self._snapshot_index = self._applied
+        return self._batches((*table, *kept))
+
+    async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
+        """See `StateMachine.restore`."""
+        data = b"".join([chunk async for chunk in state])
+        self.producers, self._entries, self._bytes = {}, [], 0
+        self._is_kept, self._open, self._clock_ms = True, None, 0
+        position = LogId(0, 0)
+        for entry in self._form.read(data, position):
+            if entry.kind is EntryKind.CONTROL:
+                table = control_value(entry.data, PRODUCER_TABLE)
+                if table is not None:
+                    self._read_table(table)
+            elif entry.kind is EntryKind.COMMAND:
+                self._keep(entry)
+        self._applied = self._snapshot_index = last.index
+
+    def _apply(self, index: Index, entry: Entry) -> None:
+        if entry.kind is EntryKind.COMMAND:
+            head = entry_head(entry.data)
+            if head is not None and head.producer_id >= 0:
+                self._wrote(index, head)
+            self._keep(entry)
+        elif entry.kind is EntryKind.CONTROL and control_value(entry.data, NEW_PRODUCER) is not None:
+            head = entry_head(entry.data)
+            if head is not None:
+                self._note(index, Producer(0, 0), head.timestamp_ms)
+
+    def _keep(self, entry: Entry) -> None:
+        if not self._is_kept:
+            return
+        self._entries.append(entry)
+        self._bytes += len(entry.data)
+        if self._bytes > self._max_bytes:
+            self._is_kept, self._entries, self._bytes = False, [], 0
+
+    def _wrote(self, index: Index, head: EntryHead) -> None:
+        """A record of a producer is committed: it opens a batch, or goes on with the one that is open."""
+        producer = self.producers.get(head.producer_id)
+        if producer is None or producer.epoch != head.producer_epoch:
+            producer = Producer(head.producer_epoch, 0)
+        if self._open is None:
+            self._open = WrittenBatch(head.sequence, head.sequence, index - 1)
+            producer.batches = [*producer.batches, self._open][-BATCHES:]
+        else:
+            self._open.last_sequence = next_sequence(self._open.last_sequence)
+        if not head.goes_on:
+            self._open = None
+        self._note(head.producer_id, producer, head.timestamp_ms)
+
+    def _note(self, producer_id: int, producer: Producer, timestamp_ms: int) -> None:
+        self._clock_ms = max(self._clock_ms, timestamp_ms)
+        producer.seen_ms = self._clock_ms
+        self.producers.pop(producer_id, None)
+        self.producers[producer_id] = producer
+        for silent, each in list(self.producers.items()):
+            if len(self.producers) <= MAX_PRODUCERS and each.seen_ms + PRODUCER_EXPIRY_MS > self._clock_ms:
+                return
+            del self.producers[silent]
+
+    def _batches(self, entries: tuple[Entry, ...]) -> Iterator[bytes]:
+        first = 0
+        while first < len(entries):
+            end = min(len(entries), first + _WRITTEN_ENTRIES)
+            while end < len(entries) and _goes_on(entries[end - 1]):
+                end += 1
+            yield self._form.write(first + 1, entries[first:end])
+            first = end
+
+    def _table(self) -> tuple[Entry, ...]:
+        if not self.producers:
+            return ()
+        rows = [
+            [
+                number,
+                each.epoch,
+                each.seen_ms,
+                [[b.first_sequence, b.last_sequence, b.base_offset] for b in each.batches],
+            ]
+            for number, each in self.producers.items()
+        ]
+        value = json.dumps([self._clock_ms, rows], separators=(",", ":")).encode()
+        term = self._entries[0].term if self._entries else 1
+        return (Entry(term, EntryKind.CONTROL, control_data(PRODUCER_TABLE, value, self._clock_ms)),)
+
+    def _read_table(self, value: bytes) -> None:
+        try:
+            self._clock_ms, rows = json.loads(value)
+            self.producers = {
+                int(number): Producer(int(epoch), int(seen_ms), [WrittenBatch(*map(int, batch)) for batch in batches])
+                for number, epoch, seen_ms, batches in rows
+            }
+        except (ValueError, TypeError, RecursionError) as error:
+            raise KafkaWireError(f"the snapshot's table of producers cannot be read: {error}") from error
+
+
+def _goes_on(entry: Entry) -> bool:
+    head = entry_head(entry.data)
+    return head is not None and head.goes_on

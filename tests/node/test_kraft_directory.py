@@ -1,0 +1,126 @@
+"""The settings and the directory of a KRaft server: Kafka's names and files, and what is refused with advice."""
+
+from pathlib import Path
+
+import pytest
+
+from consensus.core.model import Entry, EntryKind, ReplicaKey
+from consensus.protocols.kraft.node.log_form import control_data, control_value, entry_head
+from consensus.protocols.kraft.node.quorum_directory import (
+    QuorumDirectoryError,
+    QuorumState,
+    decode_state,
+    encode_state,
+    format_directory,
+    read_directory,
+)
+from consensus.protocols.kraft.node.settings import (
+    SettingsError,
+    StaticVoter,
+    VoterSettings,
+    core_options,
+    parse_properties,
+    voter_settings,
+)
+from consensus.protocols.kraft.wire.limits import KafkaWireError, uuid_of_text
+
+CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
+RECORDED_STATIC = (
+    b'{"clusterId":"","leaderId":1,"leaderEpoch":1,"votedId":-1,"appliedOffset":0,'
+    b'"currentVoters":[{"voterId":1}],"data_version":0}'
+)
+RECORDED_DYNAMIC = (
+    b'{"leaderId":1,"leaderEpoch":4,"votedId":1,"votedDirectoryId":"oZPctUIFRnmqhzQZ1Clfcw","data_version":1}'
+)
+"""Both written by Kafka 4.1.2."""
+
+
+def settings(path: Path, text: str = "controller.quorum.voters=1@localhost:9093,2@[::1]:9094") -> VoterSettings:
+    """The settings of server 1 with some more lines."""
+    return voter_settings(parse_properties(f"node.id=1\nlog.dirs={path}\n{text}"))
+
+
+def test_settings_have_the_names_of_kafka(tmp_path: Path) -> None:
+    """The lines of Kafka's own file are read, with its defaults for what it does not say."""
+    read = settings(tmp_path, "controller.quorum.voters=1@localhost:9093,2@[::1]:9094\nprocess.roles=controller")
+    assert read.voters == (StaticVoter(1, "localhost", 9093), StaticVoter(2, "::1", 9094))
+    assert (read.append_linger_ms, read.retry_backoff_ms, read.fetch_timeout_ms) == (25, 20, 2_000)
+    options = core_options(read)
+    assert (options.election_timeout_min_ms, options.election_timeout_max_ms) == (1_000, 2_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("num.partitions=1", "num.partitions"),
+        ("controller.quorum.voters=1@localhost", "controller.quorum.voters"),
+        ("controller.quorum.append.linger.ms=soon", "controller.quorum.append.linger.ms"),
+        ("controller.quorum.auto.join.enable=yes", "controller.quorum.auto.join.enable"),
+        ("process.roles=broker", "process.roles"),
+        ("controller.quorum.voters=1@a:1,1@b:2", "twice"),
+        ("controller.quorum.fetch.timeout.ms=0", "fetch_timeout_ms"),
+        ("no setting", "name=value"),
+        ("listeners=9093", "NAME://host:port"),
+    ],
+    ids=["unknown", "voter", "number", "flag", "role", "twice", "zero", "line", "listener"],
+)
+def test_a_setting_that_cannot_be_is_named(tmp_path: Path, text: str, named: str) -> None:
+    """The error says which setting is wrong."""
+    voters = "" if "voters" in text else "controller.quorum.voters=1@localhost:9093\n"
+    with pytest.raises(SettingsError, match=named):
+        settings(tmp_path, voters + text)
+
+
+@pytest.mark.parametrize("line", [RECORDED_STATIC, RECORDED_DYNAMIC], ids=["static", "dynamic"])
+def test_quorum_state_is_the_line_that_kafka_writes(line: bytes) -> None:
+    """A line of Kafka's is read, and written again with equal bytes."""
+    assert encode_state(decode_state(line)) == line
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"data_version":2}', b"\xff", RECORDED_STATIC.replace(b"1,", b"-5,")]
+)
+def test_other_bytes_are_no_quorum_state(data: bytes) -> None:
+    """Whatever else is there is refused by the one error of the wire."""
+    with pytest.raises(KafkaWireError):
+        decode_state(data)
+
+
+def test_a_directory_belongs_to_one_server(tmp_path: Path) -> None:
+    """It is read as it was formatted, not formatted twice, and refused to another node.id."""
+    own = settings(tmp_path)
+    formatted = format_directory(own, CLUSTER)
+    assert read_directory(own) == formatted
+    with pytest.raises(QuorumDirectoryError, match="formatted already"):
+        format_directory(own, CLUSTER)
+    other = voter_settings(parse_properties(f"node.id=2\nlog.dirs={tmp_path}\ncontroller.quorum.voters=2@a:1"))
+    with pytest.raises(QuorumDirectoryError, match=r"belongs to node\.id 1"):
+        read_directory(other)
+
+
+def test_a_quorum_of_one_begins_with_the_id_of_its_directory(tmp_path: Path) -> None:
+    """With `standalone` the first voter is this server with its directory's id, after a restart too."""
+    own = settings(tmp_path, "controller.quorum.bootstrap.servers=localhost:9093")
+    formatted = format_directory(own, CLUSTER, standalone=True)
+    assert [voter.key for voter in formatted.initial] == [ReplicaKey(1, formatted.directory_id.bytes)]
+    assert read_directory(own) == formatted
+
+
+def test_a_storage_older_than_quorum_state_is_refused(tmp_path: Path) -> None:
+    """With an older copy of the storage one vote could be given twice."""
+    directory = format_directory(settings(tmp_path), CLUSTER, directory_id=uuid_of_text(CLUSTER))
+    directory.write_state(QuorumState(2, 7, ReplicaKey(2), (1, 2)))
+    directory.check_not_older(7)
+    with pytest.raises(QuorumDirectoryError, match="older copy"):
+        directory.check_not_older(6)
+
+
+@pytest.mark.parametrize("value", [b"", b"x", b"y" * 300], ids=["empty", "short", "long"])
+def test_a_control_record_gives_back_its_value(value: bytes) -> None:
+    """Its value is found by its type, and by no other."""
+    entry = Entry(1, EntryKind.CONTROL, control_data(1_000, value, 5))
+    head = entry_head(entry.data)
+    assert head is not None
+    assert (head.timestamp_ms, head.goes_on, head.producer_id) == (5, False, -1)
+    assert control_value(entry.data, 1_000) == value
+    assert control_value(entry.data, 1_001) is None
