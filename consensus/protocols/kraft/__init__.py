@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from consensus.protocols.kraft.node.batch_cache import BatchCache
     from consensus.protocols.kraft.node.connection import (
         ConnectionOptions,
         KafkaConnection,
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
         connect,
         open_connection,
     )
+    from consensus.protocols.kraft.node.consumer_service import ConsumerService
     from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
+    from consensus.protocols.kraft.node.produce_service import ProduceService
     from consensus.protocols.kraft.node.security import (
         ClientSecurity,
         ListenerSecurity,
@@ -46,12 +49,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_LIMITS",
+    "BatchCache",
     "Broker",
     "Caller",
     "ClientSecurity",
     "CommittedOffset",
     "Compression",
     "ConnectionOptions",
+    "ConsumerService",
     "Credentials",
     "GroupOffsets",
     "KafkaConnection",
@@ -65,6 +70,7 @@ __all__ = [
     "Mechanism",
     "OffsetOutOfRangeError",
     "ProduceRefusedError",
+    "ProduceService",
     "Produced",
     "ProducerId",
     "Record",
@@ -86,6 +92,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "consensus.protocols.kraft.node.batch_cache": ("BatchCache",),
     "consensus.protocols.kraft.node.connection": (
         "ConnectionOptions",
         "KafkaConnection",
@@ -93,7 +100,9 @@ _HOMES: Final = {
         "connect",
         "open_connection",
     ),
+    "consensus.protocols.kraft.node.consumer_service": ("ConsumerService",),
     "consensus.protocols.kraft.node.listener": ("KafkaListener", "ListenerOptions", "open_listener"),
+    "consensus.protocols.kraft.node.produce_service": ("ProduceService",),
     "consensus.protocols.kraft.node.security": (
         "ClientSecurity",
         "ListenerSecurity",

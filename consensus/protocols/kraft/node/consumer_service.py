@@ -1,0 +1,287 @@
+"""What consumers ask of a topic of one partition: Metadata, DescribeCluster, ListOffsets and Fetch.
+
+    Fetch ─▶ check topic, leader, epoch ─▶ offset within [log start, high watermark]? ─▶ enough bytes? ─▶ answer
+                                                         │ beyond it                        │ no
+                                                         └───── wait for the watermark ◀────┘ at most max_wait
+
+*Epochs.* A request with an epoch below the topic's is answered FENCED_LEADER_EPOCH, one above it UNKNOWN_LEADER_EPOCH:
+either way the client asks for Metadata and comes again (KIP-320). OffsetForLeaderEpoch is not served, so clients do not
+check their positions by epoch. They need not: what lies below the high watermark is never cut off.
+
+*An offset beyond the high watermark.* A client that changes servers, as after a crash, may have read more than this
+server knows to be committed. OFFSET_OUT_OF_RANGE would make it begin anew and read records twice. So the request waits
+for the watermark first. After that only the quorum's leader says OFFSET_OUT_OF_RANGE, since it alone knows where the
+log ends; another server says NOT_LEADER_OR_FOLLOWER, which every client takes as "ask again soon".
+
+*Sessions* (KIP-227) would spare the list of partitions in each request. There is one partition, so every answer has
+session id 0, which tells the client that it has none; a request of a session is answered FETCH_SESSION_ID_NOT_FOUND.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+
+from consensus.protocols.kraft.node.served_topic import OffsetOutOfRangeError, ServedTopic, TopicState
+from consensus.protocols.kraft.node.service import Answer, Caller, ServedApi
+from consensus.protocols.kraft.wire import messages_admin as admin
+from consensus.protocols.kraft.wire import messages_clients as clients
+from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
+from consensus.protocols.kraft.wire.limits import NO_EPOCH, NO_REPLICA, PARTITION, ZERO_UUID
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+
+_FIRST_FETCH_BY_ID: Final = 13
+_BROKERS: Final = 1
+"""The endpoint type of DescribeCluster that means what clients connect to."""
+_MAX_WAIT_MS: Final = 60_000
+"""Of a Fetch; a client that asks for longer gets an empty answer after this."""
+_MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
+"""Of a Fetch, whatever the client asks for."""
+
+
+class ConsumerService:
+    """Answers consumers from one topic. A `Service` of a listener."""
+
+    def __init__(self, topic: ServedTopic, *, describes_cluster: bool = True) -> None:
+        """`describes_cluster` is false where another service of the listener has DescribeCluster."""
+        self._topic = topic
+        answers: dict[int, Answer] = {
+            ApiKey.FETCH: self.fetch,
+            ApiKey.LIST_OFFSETS: self.list_offsets,
+            ApiKey.METADATA: self.metadata,
+        }
+        if describes_cluster:
+            answers[ApiKey.DESCRIBE_CLUSTER] = self.describe_cluster
+        self._apis = {key: ServedApi(*VERSIONS[key], answer) for key, answer in answers.items()}
+
+    def apis(self) -> Mapping[int, ServedApi]:
+        """Metadata, ListOffsets, Fetch and, unless another service has it, DescribeCluster."""
+        return self._apis
+
+    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
+        """None."""
+        return {}
+
+    async def metadata(self, request: clients.MetadataRequest, caller: Caller) -> clients.MetadataResponse:
+        """The brokers, and the topic with its leader."""
+        state = self._topic.state()
+        asked = request.topics
+        # Version 0 has no null: there an empty list asks for all topics.
+        if asked is None or (not asked and caller.api_version == 0):
+            topics: tuple[clients.MetadataResponseTopic, ...] = (_topic(state),)
+        else:
+            topics = tuple(_asked_topic(state, topic) for topic in asked)
+        return clients.MetadataResponse(
+            brokers=tuple(
+                clients.MetadataResponseBroker(node_id=broker.node_id, host=broker.host, port=broker.port)
+                for broker in state.brokers
+            ),
+            cluster_id=state.cluster_id,
+            controller_id=_controller(state),
+            topics=topics,
+        )
+
+    async def describe_cluster(
+        self, request: admin.DescribeClusterRequest, caller: Caller
+    ) -> admin.DescribeClusterResponse:
+        """The brokers; the controllers are asked on their own listener."""
+        del caller
+        state = self._topic.state()
+        if request.endpoint_type != _BROKERS:
+            return admin.DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                error_message="this listener is for clients: ask for brokers here, for controllers on their listener",
+                endpoint_type=_BROKERS,
+                cluster_id=state.cluster_id,
+                brokers=(),
+            )
+        return admin.DescribeClusterResponse(
+            endpoint_type=_BROKERS,
+            cluster_id=state.cluster_id,
+            controller_id=_controller(state),
+            brokers=tuple(
+                admin.DescribeClusterResponseBroker(broker_id=broker.node_id, host=broker.host, port=broker.port)
+                for broker in state.brokers
+            ),
+        )
+
+    async def list_offsets(self, request: clients.ListOffsetsRequest, caller: Caller) -> clients.ListOffsetsResponse:
+        """The start, the end, or the offset of a time."""
+        del caller
+        topics = []
+        for topic in request.topics:
+            parts = [await self._offset_of(topic.name, partition) for partition in topic.partitions]
+            topics.append(clients.ListOffsetsResponseTopic(name=topic.name, partitions=tuple(parts)))
+        return clients.ListOffsetsResponse(topics=tuple(topics))
+
+    async def _offset_of(
+        self, name: str, asked: clients.ListOffsetsRequestPartition
+    ) -> clients.ListOffsetsResponsePartition:
+        state = self._topic.state()
+        index = asked.partition_index
+        error = _refusal(state, index, asked.current_leader_epoch, is_known=name == state.name)
+        found: tuple[int, int] | None = None
+        if error is ErrorCode.NONE:
+            try:
+                match asked.timestamp:
+                    case _ if asked.timestamp >= 0:
+                        found = await self._topic.offset_for_time(asked.timestamp)
+                    case -1:
+                        found = (state.high_watermark, -1)
+                    case -2 | -4:
+                        found = (state.log_start_offset, -1)
+                    case -3:
+                        found = await self._topic.latest_timestamp()
+                    case -5:
+                        pass
+                    case _:
+                        error = ErrorCode.INVALID_REQUEST
+            except (ServerBusyError, ServerStoppedError):
+                error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if found is None:
+            return clients.ListOffsetsResponsePartition(partition_index=index, error_code=error)
+        offset, timestamp_ms = found
+        return clients.ListOffsetsResponsePartition(partition_index=index, timestamp=timestamp_ms, offset=offset)
+
+    async def fetch(self, request: clients.FetchRequest, caller: Caller) -> clients.FetchResponse:
+        """Whole batches from the offsets that are asked for, when there are enough or the time is over."""
+        if request.session_id != 0:
+            return clients.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
+        wait_s = max(0, min(request.max_wait_ms, _MAX_WAIT_MS)) / 1000
+        deadline = trio.current_time() + wait_s
+        while True:
+            watermark = self._topic.state().high_watermark
+            is_last = trio.current_time() >= deadline
+            response, is_enough = await self._read(request, caller, is_last=is_last)
+            if is_enough or is_last:
+                return response
+            with trio.move_on_at(deadline):
+                await self._topic.wait_beyond(watermark)
+
+    async def _read(
+        self, request: clients.FetchRequest, caller: Caller, *, is_last: bool
+    ) -> tuple[clients.FetchResponse, bool]:
+        """The answer now, and whether it need not wait: it has enough bytes, an error, or nothing that could come."""
+        budget = max(0, min(request.max_bytes, _MAX_ANSWER_BYTES))
+        taken, is_refused, waits = 0, False, False
+        topics = []
+        for topic in request.topics:
+            parts = []
+            for asked in topic.partitions:
+                room = budget - taken if taken else max(budget, 1)
+                part = await self._partition(topic, asked, caller, room, is_last=is_last)
+                taken += len(part.records or b"")
+                is_refused |= part.error_code != ErrorCode.NONE
+                waits |= part.error_code == ErrorCode.NONE
+                parts.append(part)
+            topics.append(
+                clients.FetchResponseTopic(topic=topic.topic, topic_id=topic.topic_id, partitions=tuple(parts))
+            )
+        state = self._topic.state()
+        response = clients.FetchResponse(
+            responses=tuple(topics), node_endpoints=_leader_endpoint(state, is_refused=is_refused)
+        )
+        return response, is_refused or not waits or taken >= max(request.min_bytes, 0)
+
+    async def _partition(
+        self,
+        topic: clients.FetchRequestTopic,
+        asked: clients.FetchRequestPartition,
+        caller: Caller,
+        room_bytes: int,
+        *,
+        is_last: bool,
+    ) -> clients.FetchResponsePartition:
+        state = self._topic.state()
+        by_id = caller.api_version >= _FIRST_FETCH_BY_ID
+        is_known = topic.topic_id == state.topic_id if by_id else topic.topic == state.name
+        error = _refusal(state, asked.partition, asked.current_leader_epoch, is_known=is_known)
+        if by_id and not is_known:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+        records = b""
+        if error is ErrorCode.NONE:
+            if not 0 <= state.log_start_offset <= asked.fetch_offset:
+                error = ErrorCode.OFFSET_OUT_OF_RANGE
+            elif asked.fetch_offset > state.high_watermark:
+                error = _beyond(state) if is_last else ErrorCode.NONE
+            elif asked.fetch_offset < state.high_watermark and room_bytes > 0:
+                try:
+                    records = await self._topic.read(asked.fetch_offset, min(asked.partition_max_bytes, room_bytes))
+                except OffsetOutOfRangeError:
+                    error = ErrorCode.OFFSET_OUT_OF_RANGE
+                except (ServerBusyError, ServerStoppedError):
+                    error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        state = self._topic.state()
+        return clients.FetchResponsePartition(
+            partition_index=asked.partition,
+            error_code=error,
+            high_watermark=state.high_watermark if error is ErrorCode.NONE else -1,
+            last_stable_offset=state.high_watermark if error is ErrorCode.NONE else -1,
+            log_start_offset=state.log_start_offset,
+            current_leader=(
+                clients.FetchResponseLeaderIdAndEpoch()
+                if error is ErrorCode.NONE
+                else clients.FetchResponseLeaderIdAndEpoch(leader_id=state.leader_id, leader_epoch=state.leader_epoch)
+            ),
+            records=records,
+        )
+
+
+def _refusal(state: TopicState, partition: int, epoch: int, *, is_known: bool) -> ErrorCode:
+    """Why a partition is not read here, or NONE."""
+    if not is_known or partition != PARTITION:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if state.leader_id != state.node_id:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if epoch != NO_EPOCH and epoch < state.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if epoch > state.leader_epoch:
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+    return ErrorCode.NONE
+
+
+def _beyond(state: TopicState) -> ErrorCode:
+    knows_end = state.controller_id == state.node_id
+    return ErrorCode.OFFSET_OUT_OF_RANGE if knows_end else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def _leader_endpoint(state: TopicState, *, is_refused: bool) -> tuple[clients.FetchResponseNodeEndpoint, ...]:
+    if not is_refused:
+        return ()
+    return tuple(
+        clients.FetchResponseNodeEndpoint(node_id=broker.node_id, host=broker.host, port=broker.port)
+        for broker in state.brokers
+        if broker.node_id == state.leader_id
+    )
+
+
+def _controller(state: TopicState) -> int:
+    """The leader of the quorum, if clients can connect to it."""
+    return state.controller_id if any(it.node_id == state.controller_id for it in state.brokers) else NO_REPLICA
+
+
+def _asked_topic(state: TopicState, asked: clients.MetadataRequestTopic) -> clients.MetadataResponseTopic:
+    if asked.name == state.name or (asked.name is None and asked.topic_id == state.topic_id):
+        return _topic(state)
+    by_id = asked.topic_id != ZERO_UUID
+    return clients.MetadataResponseTopic(
+        error_code=ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        name=asked.name,
+        topic_id=asked.topic_id,
+        partitions=(),
+    )
+
+
+def _topic(state: TopicState) -> clients.MetadataResponseTopic:
+    replicas = tuple(broker.node_id for broker in state.brokers)
+    partition = clients.MetadataResponsePartition(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if state.leader_id == NO_REPLICA else ErrorCode.NONE,
+        partition_index=PARTITION,
+        leader_id=state.leader_id,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=replicas,
+    )
+    return clients.MetadataResponseTopic(
+        name=state.name, topic_id=state.topic_id, is_internal=state.is_internal, partitions=(partition,)
+    )

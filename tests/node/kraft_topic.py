@@ -1,0 +1,127 @@
+"""A topic in memory for the endpoint of clients."""
+
+from uuid import UUID
+
+import trio
+
+from consensus.protocols.kraft import (
+    BatchCache,
+    Broker,
+    Caller,
+    GroupOffsets,
+    OffsetOutOfRangeError,
+    Produced,
+    ProducerId,
+    Record,
+    RecordBatch,
+    TopicState,
+)
+from consensus.protocols.kraft.wire.record_batches import encode_batch, read_batches
+
+TOPIC_ID = UUID(int=77)
+EPOCH = 5
+
+
+def caller(version: int) -> Caller:
+    """A client without a login."""
+    return Caller("test", None, "127.0.0.1", 1, version, 1, "PLAINTEXT")
+
+
+def written(base_offset: int, values: list[bytes]) -> bytes:
+    """One batch; the record at offset 0 is of 1,000 ms, each one is a millisecond later than the one before."""
+    records = tuple(Record(1_000 + base_offset + at, None, value) for at, value in enumerate(values))
+    return encode_batch(RecordBatch(base_offset, EPOCH, records))
+
+
+def values_in(data: bytes) -> list[bytes]:
+    """The values of all records of some batches."""
+    return [record.value or b"" for batch in read_batches(data) for record in batch.records]
+
+
+class MemoryTopic:
+    """A `ServedTopic` of which the test says how it stands."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, int, bytes]] = []
+        self.end = 0
+        self.start = 0
+        self.node_id = self.leader_id = self.controller_id = 1
+        self.port = 9092
+        self.takes_records = True
+        self.is_stuck = False
+        self.appended: dict[tuple[int, int, int], int] = {}
+        self.cache = BatchCache(self._load)
+        self._changed = trio.Event()
+
+    def write(self, *values: bytes) -> None:
+        """Commit one batch."""
+        self.batches.append((self.end, self.end + len(values), written(self.end, list(values))))
+        self.end += len(values)
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def state(self) -> TopicState:
+        """How the test says that it is."""
+        brokers = (Broker(1, "127.0.0.1", self.port), Broker(2, "127.0.0.1", self.port + 1))
+        return TopicState(
+            name="farm",
+            topic_id=TOPIC_ID,
+            cluster_id="cluster",
+            node_id=self.node_id,
+            leader_id=self.leader_id,
+            leader_epoch=EPOCH,
+            controller_id=self.controller_id,
+            brokers=brokers,
+            log_start_offset=self.start,
+            high_watermark=self.end,
+            is_internal=False,
+            takes_records=self.takes_records,
+        )
+
+    async def read(self, offset: int, max_bytes: int) -> bytes:
+        """By the cache."""
+        if not self.start <= offset <= self.end:
+            raise OffsetOutOfRangeError
+        return await self.cache.read(offset, max_bytes) if offset < self.end else b""
+
+    async def _load(self, offset: int, max_bytes: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        data = b""
+        for _, end, batch in self.batches:
+            if end > offset and (not data or len(data) + len(batch) <= max_bytes):
+                data += batch
+        return data
+
+    async def wait_beyond(self, offset: int) -> None:
+        """Wait for `write`."""
+        while self.end <= offset:
+            await self._changed.wait()
+
+    async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """By the rule of `written`."""
+        offset = max(self.start, timestamp_ms - 1_000)
+        return (offset, 1_000 + offset) if offset < self.end else None
+
+    async def latest_timestamp(self) -> tuple[int, int] | None:
+        """By the rule of `written`."""
+        return (self.end - 1, 999 + self.end) if self.end else None
+
+    async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
+        """Commit at once, once for each sequence; never if stuck."""
+        del principal
+        if self.is_stuck:
+            await trio.sleep_forever()
+        key = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
+        if batch.producer_id < 0 or key not in self.appended:
+            self.appended[key] = self.end
+            self.write(*(record.value or b"" for record in batch.records))
+        return Produced(self.appended[key], -1)
+
+    async def new_producer_id(self, principal: str | None) -> ProducerId:
+        """Always the same."""
+        del principal
+        return ProducerId(41, 0)
+
+    def groups(self) -> GroupOffsets | None:
+        """None."""
+        return None
