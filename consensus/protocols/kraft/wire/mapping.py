@@ -1,0 +1,702 @@
+"""The core's messages as KRaft's members say them, and back.
+
+    core                          wire
+    term                          LeaderEpoch, CurrentLeaderEpoch, ReplicaEpoch; of a pre-vote the term before
+    LogId(index, term)            (offset, epoch): an exclusive end offset is the index of the last entry
+    ReplicaKey(id, directory)     the id, and where the message has it the directory id (zeros: none)
+    commit                        HighWatermark
+    RefusalReason                 an error code: of the partition, or of the whole message for a wrong cluster
+    correlation                   not on the wire: a response comes in order, so the transport knows what it answers
+
+*Ids without directories.* BeginQuorumEpoch, EndQuorumEpoch and the leader in every response have ids alone. `Names`
+says which voter that is, by the configuration; an id that it does not know has no directory.
+
+*A request for another replica.* Vote and BeginQuorumEpoch name the voter that they are for. A server that has lost its
+directory has its old address and must not answer in the place of the voter that it was (`INVALID_VOTER_KEY`). This,
+another topic than the log's, and numbers below zero are `Refused` here: the core never hears of them.
+
+*High watermark of a new leader.* A follower on the JVM dies of a high watermark that goes back. A new leader's may,
+until it has committed an entry of its own epoch; till then it says -1, "not known" (`Answering.high_watermark_known`).
+
+*Pre-vote* has no form before version 2 of Vote: the transport answers in the peer's place that it is granted, as
+KIP-996 says. The leave to campaign against a living leader (`transfer`) has none either: a voter knows it from
+EndQuorumEpoch.
+
+Records go through as bytes: what encodes and keeps batches is elsewhere (`entries`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Protocol, TypeVar, assert_never
+from uuid import UUID
+
+from consensus.core import messages as core
+from consensus.core.messages import RefusalReason
+from consensus.core.model import Entry, LogId, ReplicaKey, ServerId
+from consensus.protocols.kraft.wire import messages_clients as clients
+from consensus.protocols.kraft.wire import messages_quorum as quorum
+from consensus.protocols.kraft.wire.apis import ErrorCode, error_name
+from consensus.protocols.kraft.wire.limits import (
+    NO_EPOCH,
+    NO_REPLICA,
+    PARTITION,
+    TOPIC_ID,
+    TOPIC_NAME,
+    ZERO_UUID,
+    KafkaWireError,
+)
+
+QuorumRequest = (
+    quorum.VoteRequest
+    | quorum.BeginQuorumEpochRequest
+    | quorum.EndQuorumEpochRequest
+    | clients.FetchRequest
+    | quorum.FetchSnapshotRequest
+)
+QuorumResponse = (
+    quorum.VoteResponse
+    | quorum.BeginQuorumEpochResponse
+    | quorum.EndQuorumEpochResponse
+    | clients.FetchResponse
+    | quorum.FetchSnapshotResponse
+)
+_Element = TypeVar("_Element")
+ReadEntries = Callable[[bytes, LogId], tuple[Entry, ...]]
+"""The entries of record batches behind a position (`entries.entries_of`)."""
+
+FIRST_PRE_VOTE_VERSION: Final = 2
+"""Of Vote."""
+_CODES: Final[Mapping[RefusalReason, ErrorCode]] = MappingProxyType(
+    {
+        RefusalReason.FOREIGN_CLUSTER: ErrorCode.INCONSISTENT_CLUSTER_ID,
+        RefusalReason.STALE_TERM: ErrorCode.FENCED_LEADER_EPOCH,
+        RefusalReason.NEWER_TERM: ErrorCode.UNKNOWN_LEADER_EPOCH,
+        RefusalReason.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        RefusalReason.ANOTHER_LEADER: ErrorCode.INVALID_REQUEST,
+        RefusalReason.INCONSISTENT_VOTERS: ErrorCode.INCONSISTENT_VOTER_SET,
+        RefusalReason.SNAPSHOT_UNKNOWN: ErrorCode.SNAPSHOT_NOT_FOUND,
+        RefusalReason.OFFSET_OUT_OF_RANGE: ErrorCode.POSITION_OUT_OF_RANGE,
+        RefusalReason.BUSY: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        RefusalReason.IMPLAUSIBLE: ErrorCode.INVALID_REQUEST,
+    }
+)
+_REASONS: Final[Mapping[int, RefusalReason]] = MappingProxyType({int(code): reason for reason, code in _CODES.items()})
+"""The last reason of a code: INVALID_REQUEST is IMPLAUSIBLE, which says what ANOTHER_LEADER says to the core."""
+
+
+class Names(Protocol):
+    """What the configuration in force says of replicas."""
+
+    def local(self) -> ReplicaKey:
+        """This replica."""
+
+    def replica_key(self, replica_id: int, directory: bytes) -> ReplicaKey:
+        """A replica that names itself. A voter whom the configuration names without directory is meant by id alone."""
+
+    def voter_key(self, voter_id: int) -> ReplicaKey | None:
+        """The voter of this id; None: there is none."""
+
+    def endpoint(self, replica: ReplicaKey) -> tuple[str, int] | None:
+        """Host and port of a replica, on the listener of the quorum."""
+
+    def listeners(self) -> tuple[tuple[str, str, int], ...]:
+        """Name, host and port of each listener of this replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request that the core does not get, and its answer."""
+
+    response: QuorumResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """What an answer tells of the server besides the reply."""
+
+    leader: ServerId | None
+    """That the server knows, for replies that do not say it."""
+    log_start_offset: int = 0
+    high_watermark_known: bool = True
+    """Whether a leader has committed an entry of its own epoch."""
+
+
+def request_to_wire(request: core.Request, peer: ReplicaKey, names: Names) -> QuorumRequest:
+    """A request to `peer`. Raises `KafkaWireError` for one that KRaft has no message for."""
+    match request:
+        case core.RequestVote():
+            return _vote_request(request, peer)
+        case core.Fetch():
+            return _fetch_request(request)
+        case core.FetchSnapshot():
+            return _fetch_snapshot_request(request)
+        case core.BeginQuorumEpoch(term, leader, _, cluster_id):
+            begun = quorum.BeginQuorumEpochRequestPartition(
+                partition_index=PARTITION,
+                voter_directory_id=_uuid(peer.directory),
+                leader_id=replica(leader).id,
+                leader_epoch=term,
+            )
+            return quorum.BeginQuorumEpochRequest(
+                cluster_id=cluster_id,
+                voter_id=peer.id,
+                topics=(quorum.BeginQuorumEpochRequestTopic(topic_name=TOPIC_NAME, partitions=(begun,)),),
+                leader_endpoints=tuple(
+                    quorum.BeginQuorumEpochRequestLeaderEndpoint(name=name, host=host, port=port)
+                    for name, host, port in names.listeners()
+                ),
+            )
+        case core.EndQuorumEpoch():
+            return _end_request(request, names)
+        case _:
+            raise KafkaWireError(f"KRaft has no message for {type(request).__name__}")
+
+
+def request_from_wire(request: QuorumRequest, correlation: int, names: Names) -> core.Request | Refused:
+    """A peer's request as the core takes it, or the answer to one that it does not get."""
+    match request:
+        case quorum.VoteRequest():
+            return _vote_from_wire(request, correlation, names)
+        case quorum.BeginQuorumEpochRequest():
+            return _begin_from_wire(request, correlation, names)
+        case quorum.EndQuorumEpochRequest():
+            return _end_from_wire(request, correlation, names)
+        case clients.FetchRequest():
+            return _fetch_from_wire(request, correlation, names)
+        case quorum.FetchSnapshotRequest():
+            return _fetch_snapshot_from_wire(request, correlation, names)
+        case _:
+            assert_never(request)
+
+
+def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records: bytes = b"") -> QuorumResponse:
+    """The answer to a peer; `records` are the batches of a FetchReply's entries.
+
+    Raises `KafkaWireError` for a reply that KRaft has no message for.
+    """
+    if isinstance(
+        reply, core.FetchReply | core.FetchSnapshotReply | core.BeginQuorumEpochReply | core.EndQuorumEpochReply
+    ):
+        leader, error = reply.leader, reply.error
+    elif isinstance(reply, core.VoteReply):
+        leader, error = answering.leader, reply.error
+    else:
+        raise KafkaWireError(f"KRaft has no message for {type(reply).__name__}")
+    if error is RefusalReason.FOREIGN_CLUSTER:
+        return _whole_error(reply, ErrorCode.INCONSISTENT_CLUSTER_ID)
+    key = None if leader is None else replica(leader)
+    code = ErrorCode.NONE if error is None else _CODES[error]
+    match reply:
+        case core.FetchReply():
+            return _fetch_response(reply, key, code, answering, names, records)
+        case core.FetchSnapshotReply():
+            return _fetch_snapshot_response(reply, key, code, names)
+        case core.VoteReply():
+            return _vote_response(reply, key, code, names)
+        case core.BeginQuorumEpochReply(term):
+            begun = quorum.BeginQuorumEpochResponsePartition(
+                partition_index=PARTITION, error_code=code, leader_id=_id_of(key), leader_epoch=term
+            )
+            return quorum.BeginQuorumEpochResponse(
+                topics=(quorum.BeginQuorumEpochResponseTopic(topic_name=TOPIC_NAME, partitions=(begun,)),),
+                node_endpoints=tuple(
+                    quorum.BeginQuorumEpochResponseNodeEndpoint(node_id=node_id, host=host, port=port)
+                    for node_id, host, port in _endpoints(key, names)
+                ),
+            )
+        case core.EndQuorumEpochReply(term):
+            ended = quorum.EndQuorumEpochResponsePartition(
+                partition_index=PARTITION, error_code=code, leader_id=_id_of(key), leader_epoch=term
+            )
+            return quorum.EndQuorumEpochResponse(
+                topics=(quorum.EndQuorumEpochResponseTopic(topic_name=TOPIC_NAME, partitions=(ended,)),),
+                node_endpoints=tuple(
+                    quorum.EndQuorumEpochResponseNodeEndpoint(node_id=node_id, host=host, port=port)
+                    for node_id, host, port in _endpoints(key, names)
+                ),
+            )
+        case _:
+            assert_never(reply)
+
+
+def reply_from_wire(
+    response: QuorumResponse, asked: core.Request, names: Names, read_entries: ReadEntries
+) -> core.Reply:
+    """A peer's answer to `asked` as the core takes it.
+
+    Raises `KafkaWireError` if it answers something else, or with an error that says nothing about Raft: the request
+    failed, and is sent again later.
+    """
+    match response, asked:
+        case quorum.VoteResponse(), core.RequestVote():
+            return _vote_reply(response, asked)
+        case clients.FetchResponse(), core.Fetch():
+            return _fetch_reply(response, asked, names, read_entries)
+        case quorum.FetchSnapshotResponse(), core.FetchSnapshot():
+            return _fetch_snapshot_reply(response, asked, names)
+        case quorum.BeginQuorumEpochResponse(), core.BeginQuorumEpoch():
+            return _begin_reply(response, asked, names)
+        case quorum.EndQuorumEpochResponse(), core.EndQuorumEpoch():
+            return _end_reply(response, asked, names)
+        case _:
+            raise KafkaWireError(f"{type(response).__name__} is no answer to {type(asked).__name__}")
+
+
+def told_endpoints(message: QuorumRequest | QuorumResponse) -> Mapping[int, tuple[str, int]]:
+    """Where replicas can be reached, as far as a message tells it, by replica id: a leader names itself or is named."""
+    match message:
+        case quorum.BeginQuorumEpochRequest() | quorum.EndQuorumEpochRequest() if message.leader_endpoints:
+            named = [partition.leader_id for topic in message.topics for partition in topic.partitions]
+            leader_id, first = _only(tuple(named)), message.leader_endpoints[0]
+            return {leader_id: (first.host, first.port)}
+        case quorum.BeginQuorumEpochRequest() | quorum.EndQuorumEpochRequest() | quorum.VoteRequest():
+            return {}
+        case clients.FetchRequest() | quorum.FetchSnapshotRequest():
+            return {}
+        case _:
+            return {node.node_id: (node.host, node.port) for node in message.node_endpoints}
+
+
+def replica(server_id: ServerId) -> ReplicaKey:
+    """The core's id of a server as KRaft has it; raises `KafkaWireError` for an id of another protocol."""
+    if not isinstance(server_id, ReplicaKey):
+        raise KafkaWireError(f"{server_id!r} is no replica's key: it is the id of a server in another protocol")
+    return server_id
+
+
+def _vote_request(request: core.RequestVote, peer: ReplicaKey) -> quorum.VoteRequest:
+    candidate = replica(request.candidate)
+    partition = quorum.VoteRequestPartition(
+        partition_index=PARTITION,
+        replica_epoch=request.term - 1 if request.pre_vote else request.term,
+        replica_id=candidate.id,
+        replica_directory_id=_uuid(candidate.directory),
+        voter_directory_id=_uuid(peer.directory),
+        last_offset_epoch=request.last.term,
+        last_offset=request.last.index,
+        pre_vote=request.pre_vote,
+    )
+    topic = quorum.VoteRequestTopic(topic_name=TOPIC_NAME, partitions=(partition,))
+    return quorum.VoteRequest(cluster_id=request.cluster_id, voter_id=peer.id, topics=(topic,))
+
+
+def _fetch_request(request: core.Fetch) -> clients.FetchRequest:
+    key = replica(request.replica)
+    partition = clients.FetchRequestPartition(
+        partition=PARTITION,
+        current_leader_epoch=request.term,
+        fetch_offset=request.position.index,
+        last_fetched_epoch=request.position.term,
+        partition_max_bytes=request.max_bytes,
+        replica_directory_id=_uuid(key.directory),
+        high_watermark=request.commit,
+    )
+    return clients.FetchRequest(
+        cluster_id=request.cluster_id,
+        replica_state=clients.FetchRequestReplicaState(replica_id=key.id),
+        replica_id=key.id,
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=0,
+        max_bytes=request.max_bytes,
+        topics=(clients.FetchRequestTopic(topic_id=TOPIC_ID, topic=TOPIC_NAME, partitions=(partition,)),),
+    )
+
+
+def _fetch_snapshot_request(request: core.FetchSnapshot) -> quorum.FetchSnapshotRequest:
+    key = replica(request.replica)
+    partition = quorum.FetchSnapshotRequestPartition(
+        partition=PARTITION,
+        current_leader_epoch=request.term,
+        snapshot_id=quorum.FetchSnapshotRequestSnapshotId(
+            end_offset=request.snapshot.index, epoch=request.snapshot.term
+        ),
+        position=request.offset,
+        replica_directory_id=_uuid(key.directory),
+    )
+    return quorum.FetchSnapshotRequest(
+        cluster_id=request.cluster_id,
+        replica_id=key.id,
+        max_bytes=request.max_bytes,
+        topics=(quorum.FetchSnapshotRequestTopic(name=TOPIC_NAME, partitions=(partition,)),),
+    )
+
+
+def _end_request(request: core.EndQuorumEpoch, names: Names) -> quorum.EndQuorumEpochRequest:
+    preferred = [replica(server_id) for server_id in request.preferred]
+    partition = quorum.EndQuorumEpochRequestPartition(
+        partition_index=PARTITION,
+        leader_id=replica(request.leader).id,
+        leader_epoch=request.term,
+        preferred_successors=tuple(key.id for key in preferred),
+        preferred_candidates=tuple(
+            quorum.EndQuorumEpochRequestCandidate(candidate_id=key.id, candidate_directory_id=_uuid(key.directory))
+            for key in preferred
+        ),
+    )
+    return quorum.EndQuorumEpochRequest(
+        cluster_id=request.cluster_id,
+        topics=(quorum.EndQuorumEpochRequestTopic(topic_name=TOPIC_NAME, partitions=(partition,)),),
+        leader_endpoints=tuple(
+            quorum.EndQuorumEpochRequestLeaderEndpoint(name=name, host=host, port=port)
+            for name, host, port in names.listeners()
+        ),
+    )
+
+
+def _vote_from_wire(request: quorum.VoteRequest, correlation: int, names: Names) -> core.RequestVote | Refused:
+    invalid = Refused(quorum.VoteResponse(error_code=ErrorCode.INVALID_REQUEST, topics=()))
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return invalid
+    (topic,) = request.topics
+    (partition,) = topic.partitions
+    if topic.topic_name != TOPIC_NAME or partition.partition_index != PARTITION:
+        return invalid
+    if min(partition.replica_id, partition.replica_epoch, partition.last_offset, partition.last_offset_epoch) < 0:
+        return invalid
+    if not _is_for_us(request.voter_id, partition.voter_directory_id, names):
+        answer = quorum.VoteResponsePartition(
+            partition_index=PARTITION,
+            error_code=ErrorCode.INVALID_VOTER_KEY,
+            leader_id=NO_REPLICA,
+            leader_epoch=partition.replica_epoch,
+            vote_granted=False,
+        )
+        return Refused(
+            quorum.VoteResponse(topics=(quorum.VoteResponseTopic(topic_name=TOPIC_NAME, partitions=(answer,)),))
+        )
+    return core.RequestVote(
+        term=partition.replica_epoch + 1 if partition.pre_vote else partition.replica_epoch,
+        candidate=names.replica_key(partition.replica_id, _directory(partition.replica_directory_id)),
+        last=LogId(partition.last_offset, partition.last_offset_epoch),
+        correlation=correlation,
+        pre_vote=partition.pre_vote,
+        cluster_id=request.cluster_id,
+    )
+
+
+def _begin_from_wire(
+    request: quorum.BeginQuorumEpochRequest, correlation: int, names: Names
+) -> core.BeginQuorumEpoch | Refused:
+    invalid = Refused(quorum.BeginQuorumEpochResponse(error_code=ErrorCode.INVALID_REQUEST, topics=()))
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return invalid
+    (topic,) = request.topics
+    (partition,) = topic.partitions
+    if topic.topic_name != TOPIC_NAME or partition.partition_index != PARTITION:
+        return invalid
+    if min(partition.leader_id, partition.leader_epoch) < 0:
+        return invalid
+    if not _is_for_us(request.voter_id, partition.voter_directory_id, names):
+        answer = quorum.BeginQuorumEpochResponsePartition(
+            partition_index=PARTITION,
+            error_code=ErrorCode.INVALID_VOTER_KEY,
+            leader_id=partition.leader_id,
+            leader_epoch=partition.leader_epoch,
+        )
+        answered = quorum.BeginQuorumEpochResponseTopic(topic_name=TOPIC_NAME, partitions=(answer,))
+        return Refused(quorum.BeginQuorumEpochResponse(topics=(answered,)))
+    leader = names.voter_key(partition.leader_id) or ReplicaKey(partition.leader_id)
+    return core.BeginQuorumEpoch(partition.leader_epoch, leader, correlation, request.cluster_id)
+
+
+def _end_from_wire(
+    request: quorum.EndQuorumEpochRequest, correlation: int, names: Names
+) -> core.EndQuorumEpoch | Refused:
+    invalid = Refused(quorum.EndQuorumEpochResponse(error_code=ErrorCode.INVALID_REQUEST, topics=()))
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return invalid
+    (topic,) = request.topics
+    (partition,) = topic.partitions
+    if topic.topic_name != TOPIC_NAME or partition.partition_index != PARTITION:
+        return invalid
+    candidates = partition.preferred_candidates
+    named = [candidate.candidate_id for candidate in candidates] or [*partition.preferred_successors]
+    if min(partition.leader_id, partition.leader_epoch, *named) < 0:
+        return invalid
+    preferred = (
+        [names.replica_key(one.candidate_id, _directory(one.candidate_directory_id)) for one in candidates]
+        if candidates
+        else [names.voter_key(voter_id) or ReplicaKey(voter_id) for voter_id in partition.preferred_successors]
+    )
+    leader = names.voter_key(partition.leader_id) or ReplicaKey(partition.leader_id)
+    return core.EndQuorumEpoch(partition.leader_epoch, leader, tuple(preferred), correlation, request.cluster_id)
+
+
+def _fetch_from_wire(request: clients.FetchRequest, correlation: int, names: Names) -> core.Fetch | Refused:
+    invalid = Refused(clients.FetchResponse(error_code=ErrorCode.INVALID_REQUEST, responses=()))
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return invalid
+    (topic,) = request.topics
+    (partition,) = topic.partitions
+    if (topic.topic != TOPIC_NAME and topic.topic_id != TOPIC_ID) or partition.partition != PARTITION:
+        return invalid
+    replica_id = max(request.replica_state.replica_id, request.replica_id)
+    if min(replica_id, request.max_wait_ms, partition.current_leader_epoch) < 0:
+        return invalid
+    if partition.fetch_offset < 0 or not 0 <= partition.last_fetched_epoch <= partition.current_leader_epoch:
+        return invalid
+    # The JVM's replicas leave the partition's limit at 0, and mean the one of the request.
+    limits = [limit for limit in (request.max_bytes, partition.partition_max_bytes) if limit > 0]
+    return core.Fetch(
+        term=partition.current_leader_epoch,
+        replica=names.replica_key(replica_id, _directory(partition.replica_directory_id)),
+        position=LogId(partition.fetch_offset, partition.last_fetched_epoch),
+        commit=max(0, partition.high_watermark),
+        max_wait_ms=request.max_wait_ms,
+        max_bytes=min(limits, default=1),
+        correlation=correlation,
+        cluster_id=request.cluster_id,
+    )
+
+
+def _fetch_snapshot_from_wire(
+    request: quorum.FetchSnapshotRequest, correlation: int, names: Names
+) -> core.FetchSnapshot | Refused:
+    invalid = Refused(quorum.FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST, topics=()))
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return invalid
+    (topic,) = request.topics
+    (partition,) = topic.partitions
+    if topic.name != TOPIC_NAME or partition.partition != PARTITION:
+        return invalid
+    snapshot = partition.snapshot_id
+    if min(request.replica_id, partition.current_leader_epoch, snapshot.end_offset, snapshot.epoch) < 0:
+        return invalid
+    if partition.position < 0 or request.max_bytes <= 0:
+        return invalid
+    return core.FetchSnapshot(
+        term=partition.current_leader_epoch,
+        replica=names.replica_key(request.replica_id, _directory(partition.replica_directory_id)),
+        snapshot=LogId(snapshot.end_offset, snapshot.epoch),
+        offset=partition.position,
+        max_bytes=request.max_bytes,
+        correlation=correlation,
+        cluster_id=request.cluster_id,
+    )
+
+
+def _whole_error(reply: core.VoteReply | core.FetchAnswer, code: ErrorCode) -> QuorumResponse:
+    match reply:
+        case core.FetchReply():
+            return clients.FetchResponse(error_code=code, responses=())
+        case core.FetchSnapshotReply():
+            return quorum.FetchSnapshotResponse(error_code=code, topics=())
+        case core.VoteReply():
+            return quorum.VoteResponse(error_code=code, topics=())
+        case core.BeginQuorumEpochReply():
+            return quorum.BeginQuorumEpochResponse(error_code=code, topics=())
+        case core.EndQuorumEpochReply():
+            return quorum.EndQuorumEpochResponse(error_code=code, topics=())
+        case _:
+            assert_never(reply)
+
+
+def _vote_response(
+    reply: core.VoteReply, leader: ReplicaKey | None, code: ErrorCode, names: Names
+) -> quorum.VoteResponse:
+    partition = quorum.VoteResponsePartition(
+        partition_index=PARTITION,
+        error_code=code,
+        leader_id=_id_of(leader),
+        leader_epoch=reply.term - 1 if reply.pre_vote and reply.granted else reply.term,
+        vote_granted=reply.granted,
+    )
+    return quorum.VoteResponse(
+        topics=(quorum.VoteResponseTopic(topic_name=TOPIC_NAME, partitions=(partition,)),),
+        node_endpoints=tuple(
+            quorum.VoteResponseNodeEndpoint(node_id=node_id, host=host, port=port)
+            for node_id, host, port in _endpoints(leader, names)
+        ),
+    )
+
+
+def _fetch_response(
+    reply: core.FetchReply,
+    leader: ReplicaKey | None,
+    code: ErrorCode,
+    answering: Answering,
+    names: Names,
+    records: bytes,
+) -> clients.FetchResponse:
+    diverging, snapshot = reply.diverging or _NOWHERE, reply.snapshot or _NOWHERE
+    partition = clients.FetchResponsePartition(
+        partition_index=PARTITION,
+        error_code=code,
+        high_watermark=reply.commit if answering.high_watermark_known and not code else -1,
+        log_start_offset=answering.log_start_offset,
+        diverging_epoch=clients.FetchResponseEpochEndOffset(epoch=diverging.term, end_offset=diverging.index),
+        current_leader=clients.FetchResponseLeaderIdAndEpoch(leader_id=_id_of(leader), leader_epoch=reply.term),
+        snapshot_id=clients.FetchResponseSnapshotId(end_offset=snapshot.index, epoch=snapshot.term),
+        records=records,
+    )
+    return clients.FetchResponse(
+        responses=(clients.FetchResponseTopic(topic_id=TOPIC_ID, topic=TOPIC_NAME, partitions=(partition,)),),
+        node_endpoints=tuple(
+            clients.FetchResponseNodeEndpoint(node_id=node_id, host=host, port=port)
+            for node_id, host, port in _endpoints(leader, names)
+        ),
+    )
+
+
+def _fetch_snapshot_response(
+    reply: core.FetchSnapshotReply, leader: ReplicaKey | None, code: ErrorCode, names: Names
+) -> quorum.FetchSnapshotResponse:
+    partition = quorum.FetchSnapshotResponsePartition(
+        index=PARTITION,
+        error_code=code,
+        snapshot_id=quorum.FetchSnapshotResponseSnapshotId(end_offset=reply.snapshot.index, epoch=reply.snapshot.term),
+        current_leader=quorum.FetchSnapshotResponseLeaderIdAndEpoch(leader_id=_id_of(leader), leader_epoch=reply.term),
+        size=reply.size_bytes,
+        position=reply.offset,
+        unaligned_records=reply.data,
+    )
+    return quorum.FetchSnapshotResponse(
+        topics=(quorum.FetchSnapshotResponseTopic(name=TOPIC_NAME, partitions=(partition,)),),
+        node_endpoints=tuple(
+            quorum.FetchSnapshotResponseNodeEndpoint(node_id=node_id, host=host, port=port)
+            for node_id, host, port in _endpoints(leader, names)
+        ),
+    )
+
+
+def _begin_reply(
+    response: quorum.BeginQuorumEpochResponse, asked: core.BeginQuorumEpoch, names: Names
+) -> core.BeginQuorumEpochReply:
+    if response.error_code:
+        return core.BeginQuorumEpochReply(asked.term, None, asked.correlation, _reason(response.error_code))
+    begun = _only(_only(response.topics).partitions)
+    leader = _leader(begun.leader_id, names)
+    return core.BeginQuorumEpochReply(
+        _term(begun.leader_epoch, asked), leader, asked.correlation, _reason(begun.error_code)
+    )
+
+
+def _end_reply(
+    response: quorum.EndQuorumEpochResponse, asked: core.EndQuorumEpoch, names: Names
+) -> core.EndQuorumEpochReply:
+    if response.error_code:
+        return core.EndQuorumEpochReply(asked.term, None, asked.correlation, _reason(response.error_code))
+    ended = _only(_only(response.topics).partitions)
+    leader = _leader(ended.leader_id, names)
+    return core.EndQuorumEpochReply(
+        _term(ended.leader_epoch, asked), leader, asked.correlation, _reason(ended.error_code)
+    )
+
+
+def _vote_reply(response: quorum.VoteResponse, asked: core.RequestVote) -> core.VoteReply:
+    if response.error_code:
+        return core.VoteReply(
+            asked.term,
+            granted=False,
+            correlation=asked.correlation,
+            pre_vote=asked.pre_vote,
+            error=_reason(response.error_code),
+        )
+    partition = _only(_only(response.topics).partitions)
+    error = _reason(partition.error_code)
+    granted = partition.vote_granted and error is None
+    # Who grants a pre-vote is in the candidate's epoch by then; the core counts the grant for the term after it.
+    term = asked.term if granted and asked.pre_vote else _term(partition.leader_epoch, asked)
+    return core.VoteReply(term, granted, asked.correlation, asked.pre_vote, error)
+
+
+def _fetch_reply(
+    response: clients.FetchResponse, asked: core.Fetch, names: Names, read_entries: ReadEntries
+) -> core.FetchReply:
+    if response.error_code:
+        return core.FetchReply(asked.term, None, 0, asked.correlation, error=_reason(response.error_code))
+    partition = _only(_only(response.responses).partitions)
+    error = _reason(partition.error_code)
+    diverging, snapshot = partition.diverging_epoch, partition.snapshot_id
+    diverges, snapshotted = diverging.epoch >= 0, snapshot.epoch >= 0 or snapshot.end_offset >= 0
+    if (diverges and diverging.end_offset < 0) or (snapshotted and min(snapshot.epoch, snapshot.end_offset) < 0):
+        raise KafkaWireError("FetchResponse names a place in the log that is below zero")
+    has_records = error is None and not diverges and not snapshotted and partition.records
+    return core.FetchReply(
+        term=_term(partition.current_leader.leader_epoch, asked),
+        leader=_leader(partition.current_leader.leader_id, names),
+        commit=max(0, partition.high_watermark),
+        correlation=asked.correlation,
+        entries=read_entries(partition.records or b"", asked.position) if has_records else (),
+        diverging=LogId(diverging.end_offset, diverging.epoch) if diverges else None,
+        snapshot=LogId(snapshot.end_offset, snapshot.epoch) if snapshotted and not diverges else None,
+        error=error,
+    )
+
+
+def _fetch_snapshot_reply(
+    response: quorum.FetchSnapshotResponse, asked: core.FetchSnapshot, names: Names
+) -> core.FetchSnapshotReply:
+    if response.error_code:
+        return core.FetchSnapshotReply(
+            asked.term, None, asked.snapshot, asked.offset, asked.correlation, error=_reason(response.error_code)
+        )
+    partition = _only(_only(response.topics).partitions)
+    error = _reason(partition.error_code)
+    leader = _leader(partition.current_leader.leader_id, names)
+    term = _term(partition.current_leader.leader_epoch, asked)
+    if error is not None:
+        return core.FetchSnapshotReply(term, leader, asked.snapshot, asked.offset, asked.correlation, error=error)
+    snapshot = partition.snapshot_id
+    if min(snapshot.end_offset, snapshot.epoch, partition.size, partition.position) < 0:
+        raise KafkaWireError("FetchSnapshotResponse has a place or a size that is below zero")
+    return core.FetchSnapshotReply(
+        term=term,
+        leader=leader,
+        snapshot=LogId(snapshot.end_offset, snapshot.epoch),
+        offset=partition.position,
+        correlation=asked.correlation,
+        data=partition.unaligned_records,
+        size_bytes=partition.size,
+    )
+
+
+_NOWHERE: Final = LogId(-1, -1)
+
+
+def _only(elements: tuple[_Element, ...]) -> _Element:
+    if len(elements) != 1:
+        raise KafkaWireError(f"a message of the quorum tells of {len(elements)} topics or partitions, not of the log's")
+    return elements[0]
+
+
+def _reason(error_code: int) -> RefusalReason | None:
+    if error_code == ErrorCode.NONE:
+        return None
+    reason = _REASONS.get(error_code)
+    if reason is None:
+        raise KafkaWireError(f"the peer answers {error_name(error_code)}")
+    return reason
+
+
+def _term(epoch: int, asked: core.Request) -> int:
+    return epoch if epoch != NO_EPOCH and epoch >= 0 else asked.term
+
+
+def _leader(leader_id: int, names: Names) -> ReplicaKey | None:
+    return None if leader_id < 0 else names.voter_key(leader_id) or ReplicaKey(leader_id)
+
+
+def _id_of(leader: ReplicaKey | None) -> int:
+    return NO_REPLICA if leader is None else leader.id
+
+
+def _endpoints(leader: ReplicaKey | None, names: Names) -> tuple[tuple[int, str, int], ...]:
+    endpoint = None if leader is None else names.endpoint(leader)
+    return () if leader is None or endpoint is None else ((leader.id, *endpoint),)
+
+
+def _is_for_us(voter_id: int, directory: UUID, names: Names) -> bool:
+    local = names.local()
+    if voter_id >= 0 and voter_id != local.id:
+        return False
+    return directory == ZERO_UUID or not local.directory or directory.bytes == local.directory
+
+
+def _uuid(directory: bytes) -> UUID:
+    return UUID(bytes=directory) if directory else ZERO_UUID
+
+
+def _directory(uuid: UUID) -> bytes:
+    return b"" if uuid == ZERO_UUID else uuid.bytes

@@ -1,0 +1,243 @@
+"""Core messages and KRaft's: there and back over the codec, refusals, pre-votes, replicas without directories."""
+
+from dataclasses import replace
+from itertools import product
+from typing import Final
+
+import pytest
+
+from consensus.core.messages import (
+    BeginQuorumEpoch,
+    BeginQuorumEpochReply,
+    EndQuorumEpoch,
+    EndQuorumEpochReply,
+    Fetch,
+    FetchReply,
+    FetchSnapshot,
+    FetchSnapshotReply,
+    RefusalReason,
+    Reply,
+    Request,
+    RequestVote,
+    TimeoutNow,
+    VoteReply,
+)
+from consensus.core.model import MAX_NUMBER, Entry, EntryKind, LogId, ReplicaKey
+from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kraft.wire.codec import decode_request, decode_response, encode_request, encode_response
+from consensus.protocols.kraft.wire.limits import KafkaWireError
+from consensus.protocols.kraft.wire.mapping import (
+    Answering,
+    Refused,
+    reply_from_wire,
+    reply_to_wire,
+    request_from_wire,
+    request_to_wire,
+    told_endpoints,
+)
+from consensus.protocols.kraft.wire.messages_clients import FetchRequest, FetchResponse
+from consensus.protocols.kraft.wire.messages_quorum import VoteRequest, VoteResponse
+
+ONE, TWO = ReplicaKey(1, b"1" * 16), ReplicaKey(2, b"2" * 16)
+CLUSTER: Final = "Zm9yIGEgdGVzdCBvbmx5ISE"
+ENTRIES = (Entry(3, EntryKind.COMMAND, b"entry"),)
+LATEST: Final = {
+    RequestVote: (ApiKey.VOTE, 2),
+    Fetch: (ApiKey.FETCH, 18),
+    FetchSnapshot: (ApiKey.FETCH_SNAPSHOT, 1),
+    BeginQuorumEpoch: (ApiKey.BEGIN_QUORUM_EPOCH, 1),
+    EndQuorumEpoch: (ApiKey.END_QUORUM_EPOCH, 1),
+}
+REQUESTS: Final[tuple[Request, ...]] = (
+    RequestVote(4, ONE, LogId(9, 3), 7, cluster_id=CLUSTER),
+    RequestVote(4, ONE, LogId(9, 3), 7, pre_vote=True),
+    Fetch(4, ONE, LogId(9, 3), 8, 500, 1_000, 7, CLUSTER),
+    FetchSnapshot(4, ONE, LogId(9, 3), 100, 1_000, 7, CLUSTER),
+    BeginQuorumEpoch(4, ONE, 7, CLUSTER),
+    EndQuorumEpoch(4, ONE, (TWO, ONE), 7, CLUSTER),
+)
+
+
+class Names:
+    """What the configuration of replicas 1 and 2 says; `keys` are its voters."""
+
+    def __init__(self, local: ReplicaKey, *keys: ReplicaKey) -> None:
+        self._local = local
+        self._keys = keys or (ONE, TWO)
+
+    def local(self) -> ReplicaKey:
+        """This replica."""
+        return self._local
+
+    def replica_key(self, replica_id: int, directory: bytes) -> ReplicaKey:
+        """A replica that names itself."""
+        static = ReplicaKey(replica_id)
+        return static if static in self._keys else ReplicaKey(replica_id, directory)
+
+    def voter_key(self, voter_id: int) -> ReplicaKey | None:
+        """The voter of this id."""
+        return next((key for key in self._keys if key.id == voter_id), None)
+
+    def endpoint(self, replica: ReplicaKey) -> tuple[str, int] | None:
+        """Where a voter is reached."""
+        return ("10.0.0.1", 9_000 + replica.id) if replica in self._keys else None
+
+    def listeners(self) -> tuple[tuple[str, str, int], ...]:
+        """Of this replica."""
+        return (("CONTROLLER", "10.0.0.1", 9_000 + self._local.id),)
+
+
+def no_entries(_data: bytes, _position: LogId) -> tuple[Entry, ...]:
+    raise AssertionError("there are no records to read")
+
+
+def carried(request: Request) -> Request | Refused:
+    """What replica 2 takes of what replica 1 sends."""
+    api, version = LATEST[type(request)]
+    frame = encode_request(api, version, 1, "test", request_to_wire(request, TWO, Names(ONE)))
+    return request_from_wire(decode_request(frame).message, request.correlation, Names(TWO))
+
+
+def answered(request: Request, reply: Reply, answering: Answering, records: bytes = b"") -> Reply:
+    """What replica 1 takes of what replica 2 answers."""
+    api, version = LATEST[type(request)]
+    frame = encode_response(api, version, 1, reply_to_wire(reply, answering, Names(TWO), records))
+    _, response = decode_response(api, version, frame)
+    return reply_from_wire(response, request, Names(ONE), lambda _data, _position: ENTRIES)
+
+
+@pytest.mark.parametrize("request_sent", REQUESTS, ids=lambda request: type(request).__name__)
+def test_a_request_of_a_replica_arrives_as_it_was_sent(request_sent: Request) -> None:
+    assert carried(request_sent) == request_sent
+
+
+REPLIES: Final[tuple[tuple[Request, Reply], ...]] = (
+    (REQUESTS[0], VoteReply(4, granted=True, correlation=7)),
+    (REQUESTS[0], VoteReply(5, granted=False, correlation=7, error=RefusalReason.STALE_TERM)),
+    (REQUESTS[1], VoteReply(4, granted=True, correlation=7, pre_vote=True)),
+    (REQUESTS[1], VoteReply(6, granted=False, correlation=7, pre_vote=True)),
+    (REQUESTS[2], FetchReply(4, TWO, 8, 7)),
+    (REQUESTS[2], FetchReply(4, TWO, 8, 7, diverging=LogId(5, 2))),
+    (REQUESTS[2], FetchReply(4, TWO, 8, 7, snapshot=LogId(20, 3))),
+    (REQUESTS[3], FetchSnapshotReply(4, TWO, LogId(9, 3), 100, 7, b"bytes", 105)),
+    (REQUESTS[4], BeginQuorumEpochReply(4, ONE, 7)),
+    (REQUESTS[5], EndQuorumEpochReply(5, TWO, 7)),
+)
+
+
+@pytest.mark.parametrize(("asked", "reply"), REPLIES, ids=[f"{number}" for number in range(len(REPLIES))])
+def test_an_answer_arrives_as_it_was_given(asked: Request, reply: Reply) -> None:
+    assert answered(asked, reply, Answering(TWO)) == reply
+
+
+def test_records_of_an_answer_become_entries_behind_the_asked_position() -> None:
+    reply = FetchReply(4, TWO, 8, 7, entries=ENTRIES)
+    assert answered(REQUESTS[2], reply, Answering(TWO), b"record batches") == reply
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    list(product(REQUESTS, RefusalReason)),
+    ids=lambda value: value.value if isinstance(value, RefusalReason) else type(value).__name__,
+)
+def test_a_reason_of_refusal_survives_the_wire_but_for_one_that_has_no_code_of_its_own(
+    asked: Request, reason: RefusalReason
+) -> None:
+    reply: Reply
+    match asked:
+        case RequestVote(pre_vote=pre_vote):
+            reply = VoteReply(4, granted=False, correlation=7, pre_vote=pre_vote, error=reason)
+        case Fetch():
+            reply = FetchReply(4, None, 0, 7, error=reason)
+        case FetchSnapshot(snapshot=snapshot):
+            reply = FetchSnapshotReply(4, None, snapshot, 100, 7, error=reason)
+        case BeginQuorumEpoch():
+            reply = BeginQuorumEpochReply(4, None, 7, reason)
+        case _:
+            reply = EndQuorumEpochReply(4, None, 7, reason)
+    expected = RefusalReason.IMPLAUSIBLE if reason is RefusalReason.ANOTHER_LEADER else reason
+    assert answered(asked, reply, Answering(None)) == replace(reply, error=expected)
+
+
+def test_a_pre_vote_is_asked_for_and_granted_in_the_epoch_of_the_candidate() -> None:
+    asked = request_to_wire(REQUESTS[1], TWO, Names(ONE))
+    assert isinstance(asked, VoteRequest)
+    assert asked.topics[0].partitions[0].replica_epoch == 3
+    granted = reply_to_wire(VoteReply(4, granted=True, correlation=7, pre_vote=True), Answering(None), Names(TWO))
+    assert isinstance(granted, VoteResponse)
+    assert granted.topics[0].partitions[0].leader_epoch == 3
+
+
+def test_a_new_leader_does_not_tell_its_high_watermark_before_it_has_committed_in_its_epoch() -> None:
+    response = reply_to_wire(FetchReply(4, TWO, 8, 7), Answering(TWO, high_watermark_known=False), Names(TWO))
+    assert isinstance(response, FetchResponse)
+    assert response.responses[0].partitions[0].high_watermark == -1
+    assert reply_from_wire(response, REQUESTS[2], Names(ONE), no_entries) == FetchReply(4, TWO, 0, 7)
+
+
+def test_a_voter_that_the_configuration_names_without_directory_is_known_by_its_id() -> None:
+    names = Names(ReplicaKey(2), ReplicaKey(1), ReplicaKey(2))
+    wire = request_to_wire(REQUESTS[0], ReplicaKey(2), Names(ONE))
+    taken = request_from_wire(wire, 7, names)
+    assert isinstance(taken, RequestVote)
+    assert taken.candidate == ReplicaKey(1)
+
+
+@pytest.mark.parametrize("request_sent", [REQUESTS[0], REQUESTS[4]], ids=["vote", "begin"])
+def test_a_replica_in_another_directory_does_not_answer_for_the_voter_that_it_was(request_sent: Request) -> None:
+    wire = request_to_wire(request_sent, TWO, Names(ONE))
+    refused = request_from_wire(wire, 7, Names(ReplicaKey(2, b"x" * 16)))
+    assert isinstance(refused, Refused)
+    with pytest.raises(KafkaWireError, match="INVALID_VOTER_KEY"):
+        reply_from_wire(refused.response, request_sent, Names(ONE), no_entries)
+
+
+def test_a_fetch_without_a_high_watermark_waits_for_entries_alone() -> None:
+    wire = request_to_wire(REQUESTS[2], TWO, Names(ONE))
+    older = decode_request(encode_request(ApiKey.FETCH, 17, 1, "test", wire)).message
+    taken = request_from_wire(older, 7, Names(TWO))
+    assert isinstance(taken, Fetch)
+    assert taken.commit == MAX_NUMBER
+
+
+def test_a_replica_of_the_jvm_means_the_limit_of_its_whole_fetch() -> None:
+    wire = request_to_wire(REQUESTS[2], TWO, Names(ONE))
+    assert isinstance(wire, FetchRequest)
+    (topic,) = wire.topics
+    (partition,) = topic.partitions
+    unlimited = replace(
+        wire, max_bytes=8_388_608, topics=(replace(topic, partitions=(replace(partition, partition_max_bytes=0),)),)
+    )
+    taken = request_from_wire(unlimited, 7, Names(TWO))
+    assert isinstance(taken, Fetch)
+    assert taken.max_bytes == 8_388_608
+
+
+def test_a_fetch_for_another_topic_is_refused() -> None:
+    wire = request_to_wire(REQUESTS[2], TWO, Names(ONE))
+    assert isinstance(wire, FetchRequest)
+    assert isinstance(request_from_wire(replace(wire, topics=()), 7, Names(TWO)), Refused)
+
+
+def test_a_response_to_something_else_is_no_answer() -> None:
+    response = reply_to_wire(BeginQuorumEpochReply(4, ONE, 7), Answering(ONE), Names(TWO))
+    with pytest.raises(KafkaWireError, match="no answer"):
+        reply_from_wire(response, REQUESTS[0], Names(ONE), no_entries)
+
+
+def test_an_error_that_says_nothing_about_raft_is_no_answer() -> None:
+    response = FetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, responses=())
+    with pytest.raises(KafkaWireError, match="UNKNOWN_SERVER_ERROR"):
+        reply_from_wire(response, REQUESTS[2], Names(ONE), no_entries)
+
+
+def test_a_message_of_another_protocol_has_no_form() -> None:
+    with pytest.raises(KafkaWireError, match="TimeoutNow"):
+        request_to_wire(TimeoutNow(4, ONE, 7), TWO, Names(ONE))
+
+
+def test_a_response_tells_where_the_leader_is_reached() -> None:
+    response = reply_to_wire(FetchReply(4, TWO, 8, 7), Answering(TWO), Names(TWO))
+    assert told_endpoints(response) == {2: ("10.0.0.1", 9_002)}
+    begun = request_to_wire(REQUESTS[4], TWO, Names(ONE))
+    assert told_endpoints(begun) == {1: ("10.0.0.1", 9_001)}
