@@ -361,6 +361,7 @@ async def test_a_client_that_does_not_log_in_in_time_is_closed(autojump_clock: t
     listener = KafkaListener((Told(),), options)
     ours, theirs = trio.testing.memory_stream_pair()
     asked = framed(encode_request(ApiKey.API_VERSIONS, 4, 1, "client", clients.ApiVersionsRequest()))
+    began_s = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.serve, theirs, LOOPBACK, 1)
         for _ in range(4):
@@ -369,6 +370,7 @@ async def test_a_client_that_does_not_log_in_in_time_is_closed(autojump_clock: t
             await trio.sleep(9)
     assert listener.counters["closed: waited too long for the handshake"] == 1
     assert listener.counters["requests answered"] == 4
+    assert trio.current_time() - began_s == pytest.approx(36)
 
 
 async def test_mutual_tls_names_the_client_by_the_subject_of_its_certificate(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     )
     from consensus.protocols.kraft.node.consumer_service import ConsumerService
     from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
+    from consensus.protocols.kraft.node.peer_transport import KraftTransport, RetryTimes
     from consensus.protocols.kraft.node.produce_service import ProduceService
+    from consensus.protocols.kraft.node.quorum_service import FetchDispatch, QuorumService, fetch_dispatch
     from consensus.protocols.kraft.node.security import (
         ClientSecurity,
         ListenerSecurity,
@@ -58,11 +60,13 @@ __all__ = [
     "ConnectionOptions",
     "ConsumerService",
     "Credentials",
+    "FetchDispatch",
     "GroupOffsets",
     "KafkaConnection",
     "KafkaConnectionError",
     "KafkaListener",
     "KafkaWireError",
+    "KraftTransport",
     "Limits",
     "ListenerOptions",
     "ListenerSecurity",
@@ -73,8 +77,10 @@ __all__ = [
     "ProduceService",
     "Produced",
     "ProducerId",
+    "QuorumService",
     "Record",
     "RecordBatch",
+    "RetryTimes",
     "ScramCredential",
     "ScramUsers",
     "ServedApi",
@@ -83,6 +89,7 @@ __all__ = [
     "TopicState",
     "client_context",
     "connect",
+    "fetch_dispatch",
     "open_connection",
     "open_listener",
     "scram_credential",
@@ -101,8 +108,21 @@ _HOMES: Final = {
         "open_connection",
     ),
     "consensus.protocols.kraft.node.consumer_service": ("ConsumerService",),
-    "consensus.protocols.kraft.node.listener": ("KafkaListener", "ListenerOptions", "open_listener"),
+    "consensus.protocols.kraft.node.listener": (
+        "KafkaListener",
+        "ListenerOptions",
+        "open_listener",
+    ),
+    "consensus.protocols.kraft.node.peer_transport": (
+        "KraftTransport",
+        "RetryTimes",
+    ),
     "consensus.protocols.kraft.node.produce_service": ("ProduceService",),
+    "consensus.protocols.kraft.node.quorum_service": (
+        "FetchDispatch",
+        "QuorumService",
+        "fetch_dispatch",
+    ),
     "consensus.protocols.kraft.node.security": (
         "ClientSecurity",
         "ListenerSecurity",
@@ -121,7 +141,11 @@ _HOMES: Final = {
         "ServedTopic",
         "TopicState",
     ),
-    "consensus.protocols.kraft.node.service": ("Caller", "ServedApi", "Service"),
+    "consensus.protocols.kraft.node.service": (
+        "Caller",
+        "ServedApi",
+        "Service",
+    ),
     "consensus.protocols.kraft.wire.limits": (
         "DEFAULT_LIMITS",
         "KafkaWireError",
@@ -129,7 +153,11 @@ _HOMES: Final = {
         "uuid_of_text",
         "uuid_text",
     ),
-    "consensus.protocols.kraft.wire.records": ("Compression", "Record", "RecordBatch"),
+    "consensus.protocols.kraft.wire.records": (
+        "Compression",
+        "Record",
+        "RecordBatch",
+    ),
     "consensus.protocols.kraft.wire.scram": (
         "Credentials",
         "Mechanism",

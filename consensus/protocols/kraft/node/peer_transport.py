@@ -1,0 +1,260 @@
+"""A replica's `Transport`: connections to the other replicas, over which it votes, announces itself and fetches.
+
+    send ─▶ Fetch, FetchSnapshot ──────────────▶ connection "replication" ─┐
+         ─▶ Vote, Begin-, EndQuorumEpoch ──────▶ connection "elections" ───┴─▶ peer's listener
+    deliver_reply ◀── mapping ◀── response, in the order of the requests of its connection
+
+*Two connections to a peer.* A server answers the requests of one connection in order, and a Fetch is parked at the
+leader until there is something new, up to its `max_wait_ms`; a chunk of a snapshot may take a while to be sent. A vote
+behind it would wait as long. The JVM has one connection and one request under way, and so a voter that cannot reach
+the third server waits for the parked Fetch before the old leader hears of the election. A second connection costs a
+socket, and only where there are elections: both are opened when they are first used, since a follower never fetches
+from another follower and a leader never fetches. Raft takes messages in any order.
+
+*When a peer cannot be reached*, it is tried again when there is something to send, 20 ms after the first failure, twice
+as long after each further one, up to 1,000 ms, with some chance in it. Meanwhile the newest request of each kind waits,
+and is dropped when it is as old as an answer may be: the core repeats what still counts. A request that gets no answer
+in time ends its connection, since all later answers would stand behind it.
+
+*Pre-vote* has no form before version 2 of Vote. What the peer has is known when it is connected to, and told to the
+core, which counts a pre-vote of such a peer as granted (KIP-996). So a server of before can be outvoted, never waited
+for. A pre-vote that waits for the connection is dropped then.
+
+An answer whose error says nothing about Raft is counted and dropped, and the core repeats its request. An answer may
+name where the leader can be reached (`learned`). If the address of a peer changes, its connections end at the next
+request.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+import trio
+
+from consensus.core import messages as core
+from consensus.core.features import Extensions
+from consensus.core.model import ReplicaKey, ServerId
+from consensus.protocols.kraft.node.connection import (
+    ConnectionOptions,
+    KafkaConnection,
+    KafkaConnectionError,
+    connect,
+)
+from consensus.protocols.kraft.node.quorum_service import Learned, not_noted
+from consensus.protocols.kraft.wire.apis import ApiKey
+from consensus.protocols.kraft.wire.limits import KafkaWireError
+from consensus.protocols.kraft.wire.mapping import (
+    FIRST_PRE_VOTE_VERSION,
+    Names,
+    ReadEntries,
+    replica,
+    reply_from_wire,
+    request_to_wire,
+    told_endpoints,
+)
+from consensus.server.interfaces import Receiver
+
+_JITTER: Final = 0.2
+"""The part of a pause that is left to chance: peers that lost a server do not all come back in one moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryTimes:
+    """Kafka's `controller.quorum.retry.backoff.ms`, and to what it grows."""
+
+    first_ms: int = 20
+    max_ms: int = 1_000
+
+
+class Purpose(Enum):
+    """What a connection is for."""
+
+    REPLICATION = "replication"
+    ELECTIONS = "elections"
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    request: core.Request
+    expires_s: float
+
+
+class _Lane:
+    """The connection to one peer for one purpose: opened when there is something to send, kept while it holds."""
+
+    def __init__(self, transport: "KraftTransport", peer: ReplicaKey, receiver: Receiver) -> None:
+        self.scope = trio.CancelScope()
+        self._transport = transport
+        self._peer = peer
+        self._receiver = receiver
+        self._connection: KafkaConnection | None = None
+        self._endpoint: tuple[str, int] | None = None
+        self._queued: dict[type[core.Request], _Queued] = {}
+        self._wanted = trio.Event()
+        self._failures = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits to be sent or answered."""
+        return not self._queued and (self._connection is None or not self._connection.waiting)
+
+    def send(self, request: core.Request) -> None:
+        """Send at once, or when the peer can be reached."""
+        connection, names = self._connection, self._transport.names
+        if connection is not None and names.endpoint(self._peer) != self._endpoint:
+            connection.close("the peer has another address")
+            connection = None
+        if connection is not None and connection.ended is None:
+            self._start(connection, request)
+            return
+        expires_s = trio.current_time() + self._transport.options.request_timeout_ms / 1000
+        self._queued[type(request)] = _Queued(request, expires_s)
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Connect when it is wanted, again and again, until cancelled."""
+        with self.scope:
+            while True:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                endpoint = self._transport.names.endpoint(self._peer)
+                if endpoint is None:
+                    self._count("requests to a peer whose address is not known", len(self._queued))
+                    self._queued.clear()
+                    continue
+                try:
+                    connection = await connect(*endpoint, self._transport.options)
+                except KafkaConnectionError:
+                    self._count("connections that failed")
+                else:
+                    self._endpoint = endpoint
+                    await self._use(connection)
+                await trio.sleep(self._transport.pause_s(self._failures))
+                self._failures += 1
+                self._drop_expired()
+                if self._queued:
+                    self._wanted.set()
+
+    async def _use(self, connection: KafkaConnection) -> None:
+        self._count("connections")
+        version = connection.version_of(ApiKey.VOTE)
+        pre_vote = version is not None and version >= FIRST_PRE_VOTE_VERSION
+        try:
+            self._connection = connection
+            self._drop_expired()
+            queued, self._queued = self._queued, {}
+            self._receiver.peer_connected(self._peer, Extensions(pre_vote=pre_vote))
+            for each in queued.values():
+                self._start(connection, each.request)
+            await connection.run()
+        finally:
+            self._connection = None
+
+    def _start(self, connection: KafkaConnection, request: core.Request) -> None:
+        if isinstance(request, core.RequestVote) and request.pre_vote:
+            version = connection.version_of(ApiKey.VOTE)
+            if version is not None and version < FIRST_PRE_VOTE_VERSION:
+                self._count("pre-votes that the peer has no form for")
+                return
+        wait_ms = request.max_wait_ms if isinstance(request, core.Fetch) else 0
+        try:
+            message = request_to_wire(request, self._peer, self._transport.names)
+            connection.start(message, partial(self._answered, request), wait_ms=wait_ms)
+        except (KafkaWireError, KafkaConnectionError):
+            self._count("requests that could not be sent")
+
+    def _answered(self, request: core.Request, response: Any | None) -> None:
+        if response is None:
+            self._count("requests without an answer")
+            return
+        self._failures = 0
+        try:
+            endpoints = told_endpoints(response)
+            if endpoints:
+                self._transport.learned(endpoints)
+            reply = reply_from_wire(response, request, self._transport.names, self._transport.read_entries)
+        except KafkaWireError as error:
+            self._count("answers that say nothing about the quorum")
+            self._transport.last_error = f"replica {self._peer.id}: {error}"
+            return
+        self._receiver.deliver_reply(self._peer, reply)
+
+    def _drop_expired(self) -> None:
+        now_s = trio.current_time()
+        kept = {kind: each for kind, each in self._queued.items() if each.expires_s > now_s}
+        self._count("requests that waited too long to be sent", len(self._queued) - len(kept))
+        self._queued = kept
+
+    def _count(self, what: str, number: int = 1) -> None:
+        if number:
+            self._transport.counters[what] += number
+
+
+class KraftTransport:
+    """The way from one replica to the others. `names` says where they are."""
+
+    def __init__(
+        self,
+        names: Names,
+        read_entries: ReadEntries,
+        options: ConnectionOptions | None = None,
+        *,
+        retry: RetryTimes | None = None,
+        learned: Learned = not_noted,
+        random: Random | None = None,
+    ) -> None:
+        self.names = names
+        self.read_entries = read_entries
+        self.options = options or ConnectionOptions()
+        self.learned = learned
+        self.counters: Counter[str] = Counter()
+        """Connections, and what was not sent or not answered, by reason."""
+        self.last_error: str | None = None
+        """The newest answer that was no use, for people."""
+        self._retry = retry or RetryTimes()
+        self._random = random or Random()
+        self._lanes: dict[tuple[ReplicaKey, Purpose], _Lane] = {}
+        self._running: tuple[trio.Nursery, Receiver] | None = None
+
+    def send(self, recipient: ServerId, request: core.Request) -> None:
+        """See `Transport.send`."""
+        if self._running is None:
+            self.counters["requests while the transport does not run"] += 1
+            return
+        is_fetch = isinstance(request, core.Fetch | core.FetchSnapshot)
+        purpose = Purpose.REPLICATION if is_fetch else Purpose.ELECTIONS
+        peer = replica(recipient)
+        lane = self._lanes.get((peer, purpose))
+        if lane is None:
+            nursery, receiver = self._running
+            lane = self._lanes[peer, purpose] = _Lane(self, peer, receiver)
+            nursery.start_soon(lane.run)
+        lane.send(request)
+
+    def connect(self, peers: Collection[ServerId]) -> None:
+        """End the connections to others, if nothing is under way on them; those to `peers` open when they are used."""
+        for (peer, purpose), lane in list(self._lanes.items()):
+            if peer not in peers and lane.is_idle:
+                lane.scope.cancel()
+                del self._lanes[peer, purpose]
+
+    async def run(self, receiver: Receiver, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """See `Transport.run`."""
+        async with trio.open_nursery() as nursery:
+            try:
+                self._running = nursery, receiver
+                task_status.started()
+                await trio.sleep_forever()
+            finally:
+                self._running = None
+                self._lanes.clear()
+
+    def pause_s(self, failures: int) -> float:
+        """How long a lane rests after so many failures in a row before this one."""
+        pause_ms = min(self._retry.max_ms, self._retry.first_ms * math.pow(2, min(failures, 30)))
+        return pause_ms * (1 - _JITTER * self._random.random()) / 1000

@@ -1,0 +1,165 @@
+"""Replicas of a KRaft quorum in one process, over loopback: addresses, and batches that only these tests understand."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from consensus.core.effects import Role
+from consensus.core.features import KRAFT_STATIC
+from consensus.core.messages import Reply, Request
+from consensus.core.model import Configuration, Entry, EntryKind, Index, LogId, ReplicaKey, Server, ServerId
+from consensus.core.options import local
+from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
+from consensus.protocols.kraft.node.peer_transport import KraftTransport
+from consensus.protocols.kraft.node.quorum_service import QuorumService
+from consensus.protocols.kraft.wire.limits import KafkaWireError
+from consensus.protocols.kraft.wire.mapping import Answering
+from consensus.server.errors import ServerBusyError
+from consensus.server.opening import open_server
+from consensus.server.server import ConsensusServer
+from tests.node.kept_entries import KeptEntries
+from tests.node.recorded_receiver import RecordedReceiver
+
+LOOPBACK = "127.0.0.1"
+
+
+def write_entries(first: Index, entries: tuple[Entry, ...]) -> bytes:
+    """Entries as JSON, in the place of record batches."""
+    return json.dumps([first, [[entry.term, entry.kind.value, entry.data.hex()] for entry in entries]]).encode()
+
+
+def read_entries(data: bytes, position: LogId) -> tuple[Entry, ...]:
+    """Reverse of `write_entries`; raises `KafkaWireError`."""
+    if not data:
+        return ()
+    first, entries = json.loads(data)
+    if first != position.index + 1:
+        raise KafkaWireError(f"entries from {first} on, behind {position.index}")
+    return tuple(Entry(term, EntryKind(kind), bytes.fromhex(data)) for term, kind, data in entries)
+
+
+@dataclass
+class KnownReplicas:
+    """`Names` of replicas without directories."""
+
+    own: ReplicaKey
+    addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    def local(self) -> ReplicaKey:
+        """This one."""
+        return self.own
+
+    def replica_key(self, replica_id: int, directory: bytes) -> ReplicaKey:
+        """As it names itself."""
+        return ReplicaKey(replica_id, directory)
+
+    def voter_key(self, voter_id: int) -> ReplicaKey | None:
+        """Every replica with an address votes."""
+        return ReplicaKey(voter_id) if voter_id in self.addresses else None
+
+    def endpoint(self, replica: ReplicaKey) -> tuple[str, int] | None:
+        """By id."""
+        return self.addresses.get(replica.id)
+
+    def listeners(self) -> tuple[tuple[str, str, int], ...]:
+        """One."""
+        return (("CONTROLLER", *self.addresses.get(self.own.id, (LOOPBACK, 1))),)
+
+
+class ScriptedReceiver(RecordedReceiver):
+    """A `Receiver` that keeps requests, and answers them when the test says so, or at once by `answer`."""
+
+    def __init__(self, answer: Callable[[Request], Reply | None] | None = None) -> None:
+        super().__init__()
+        self.asked: list[tuple[ServerId, Request, Callable[[Reply | None], None]]] = []
+        self.forgotten: list[int] = []
+        self.busy = False
+        self._answer = answer
+        self._changed = trio.Event()
+
+    def ask(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> None:
+        """Keep it, and answer it if that was said."""
+        if self.busy:
+            raise ServerBusyError("busy")
+        self.asked.append((sender, request, answered))
+        self._changed.set()
+        self._changed = trio.Event()
+        if self._answer is not None:
+            answered(self._answer(request))
+
+    def forget(self, number: int) -> None:
+        """Keep the number."""
+        self.forgotten.append(number)
+
+    async def wait_asked(self, count: int) -> list[Request]:
+        """The requests, when there are so many."""
+        while len(self.asked) < count:
+            await self._changed.wait()
+        return [request for _, request, _ in self.asked]
+
+
+def service(receiver: RecordedReceiver | ConsensusServer, names: KnownReplicas) -> QuorumService:
+    """A service over a receiver, with the batches of this module."""
+    return QuorumService(receiver, names, write_entries, lambda: Answering(leader=None))
+
+
+@dataclass
+class Replica:
+    """One voter that runs."""
+
+    server: ConsensusServer
+    transport: KraftTransport
+    listener: KafkaListener
+    machine: KeptEntries
+
+
+@asynccontextmanager
+async def voter(
+    path: Path, number: int, names: list[KnownReplicas], cluster_id: str | None = None
+) -> AsyncIterator[Replica]:
+    """One of the voters that `names` has, on a directory of its own; tells the others where it listens."""
+    name = names[number - 1]
+    voters = Configuration(tuple(Server(each.own, f"replica:{each.own.id}") for each in names))
+    transport, machine = KraftTransport(name, read_entries), KeptEntries()
+    async with (
+        open_server(
+            path / str(number),
+            name.own,
+            voters,
+            transport,
+            machine,
+            features=KRAFT_STATIC,
+            options=local(),
+            cluster_id=cluster_id,
+        ) as server,
+        open_listener((service(server, name),), ListenerOptions(name="CONTROLLER")) as listener,
+    ):
+        for each in names:
+            each.addresses[number] = LOOPBACK, listener.port
+        yield Replica(server, transport, listener, machine)
+
+
+def replica_names(count: int) -> list[KnownReplicas]:
+    """Of voters 1 to `count`."""
+    return [KnownReplicas(ReplicaKey(number)) for number in range(1, count + 1)]
+
+
+@asynccontextmanager
+async def quorum(path: Path, count: int = 3) -> AsyncIterator[list[Replica]]:
+    """So many voters."""
+    names = replica_names(count)
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(voter(path, number, names)) for number in range(1, count + 1)]
+
+
+async def leader_of(replicas: list[Replica]) -> Replica:
+    """The leader, when there is one."""
+    while True:
+        for replica in replicas:
+            if replica.server.role.role is Role.LEADER:
+                return replica
+        await trio.sleep(0.01)

@@ -1,0 +1,206 @@
+"""What replicas ask a server over the wire, and how Fetch is told apart from a consumer's."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from consensus.core import messages as core
+from consensus.core.model import COMMAND, Entry, LogId, ReplicaKey
+from consensus.protocols.kraft.node.quorum_service import FetchDispatch, QuorumService
+from consensus.protocols.kraft.node.service import Caller, ServedApi
+from consensus.protocols.kraft.wire import messages_clients as clients
+from consensus.protocols.kraft.wire import messages_quorum as quorum
+from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kraft.wire.mapping import Answering, request_to_wire
+from consensus.server.errors import ServerStoppedError
+from tests.node.kraft_replicas import KnownReplicas, ScriptedReceiver, service, write_entries
+
+ONE, TWO = ReplicaKey(1), ReplicaKey(2)
+ENTRIES = (Entry(3, COMMAND, b"a"), Entry(3, COMMAND, b"b"))
+FETCH = core.Fetch(3, TWO, LogId(5, 3), 4, 500, 1_000, 77)
+REQUESTS = (
+    core.RequestVote(3, TWO, LogId(5, 2), 77),
+    core.BeginQuorumEpoch(3, TWO, 77),
+    core.EndQuorumEpoch(3, TWO, (ONE,), 77),
+    FETCH,
+    core.FetchSnapshot(3, TWO, LogId(5, 3), 0, 1_000, 77),
+)
+
+
+def names() -> KnownReplicas:
+    return KnownReplicas(ONE, {1: ("127.0.0.1", 9001), 2: ("127.0.0.1", 9002)})
+
+
+def from_two(request: core.Request) -> Any:
+    """As replica 2 sends it to replica 1."""
+    sender = KnownReplicas(TWO, names().addresses)
+    return request_to_wire(request, ONE, sender)
+
+
+def caller(api_version: int = 17) -> Caller:
+    return Caller("2", None, "127.0.0.1", 1, api_version, 1, "CONTROLLER")
+
+
+async def test_a_fetch_of_a_replica_reaches_the_server_and_its_entries_come_back_as_records() -> None:
+    def answer(request: core.Request) -> core.Reply:
+        return core.FetchReply(3, ONE, 4, request.correlation, entries=ENTRIES)
+
+    receiver = ScriptedReceiver(answer)
+    response = await service(receiver, names()).answer(from_two(FETCH), caller())
+    ((sender, asked, _),) = receiver.asked
+    assert sender == TWO
+    assert isinstance(asked, core.Fetch)
+    assert (asked.position, asked.commit, asked.max_wait_ms) == (LogId(5, 3), 4, 500)
+    assert asked.correlation != FETCH.correlation
+    assert isinstance(response, clients.FetchResponse)
+    (partition,) = response.responses[0].partitions
+    assert partition.records == write_entries(6, ENTRIES)
+    assert partition.high_watermark == 4
+    assert partition.current_leader.leader_id == 1
+
+
+async def test_entries_that_two_followers_get_are_encoded_once() -> None:
+    written = []
+
+    def write(first: int, entries: tuple[Entry, ...]) -> bytes:
+        written.append(first)
+        return write_entries(first, entries)
+
+    receiver = ScriptedReceiver(lambda request: core.FetchReply(3, ONE, 4, request.correlation, entries=ENTRIES))
+    at = QuorumService(receiver, names(), write, lambda: Answering(leader=ONE))
+    first = await at.answer(from_two(FETCH), caller())
+    assert await at.answer(from_two(FETCH), caller()) == first
+    assert written == [6]
+    await at.answer(from_two(core.Fetch(3, TWO, LogId(6, 3), 4, 500, 1_000, 78)), caller())
+    assert written == [6, 7]
+
+
+async def test_a_parked_fetch_is_forgotten_when_its_connection_ends() -> None:
+    receiver = ScriptedReceiver()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service(receiver, names()).answer, from_two(FETCH), caller())
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert receiver.forgotten == [receiver.asked[0][1].correlation]
+
+
+async def test_a_fetch_that_waits_is_answered_when_the_server_answers() -> None:
+    receiver = ScriptedReceiver()
+    async with trio.open_nursery() as nursery:
+        responses: list[Any] = []
+
+        async def ask() -> None:
+            responses.append(await service(receiver, names()).answer(from_two(FETCH), caller()))
+
+        nursery.start_soon(ask)
+        (asked,) = await receiver.wait_asked(1)
+        receiver.asked[0][2](core.FetchReply(3, ONE, 5, asked.correlation))
+    assert responses[0].responses[0].partitions[0].high_watermark == 5
+
+
+async def test_a_server_that_stops_ends_the_connections_of_those_that_wait() -> None:
+    receiver = ScriptedReceiver(lambda _: None)
+    with pytest.raises(ServerStoppedError):
+        await service(receiver, names()).answer(from_two(FETCH), caller())
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
+async def test_a_busy_server_says_so_and_is_asked_again(request_: core.Request) -> None:
+    receiver = ScriptedReceiver()
+    receiver.busy = True
+    response = await service(receiver, names()).answer(from_two(request_), caller())
+    assert response.error_code == ErrorCode.BROKER_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
+async def test_a_caller_that_is_no_replica_is_refused_and_the_server_not_asked(request_: core.Request) -> None:
+    receiver = ScriptedReceiver()
+    at = QuorumService(receiver, names(), write_entries, lambda: Answering(None), may_join=lambda _: False)
+    response = await at.answer(from_two(request_), caller())
+    assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert receiver.asked == []
+
+
+@pytest.mark.parametrize("cluster_id", [None, "another"])
+async def test_the_cluster_id_goes_to_the_core_which_alone_knows_what_follows(cluster_id: str | None) -> None:
+    def answer(request: core.Request) -> core.Reply:
+        assert isinstance(request, core.Fetch)
+        assert request.cluster_id == cluster_id
+        error = None if cluster_id is None else core.RefusalReason.FOREIGN_CLUSTER
+        return core.FetchReply(3, ONE, 0, request.correlation, error=error)
+
+    fetch = core.Fetch(3, TWO, LogId(5, 3), 4, 500, 1_000, 77, cluster_id)
+    response = await service(ScriptedReceiver(answer), names()).answer(from_two(fetch), caller())
+    assert response.error_code == (0 if cluster_id is None else ErrorCode.INCONSISTENT_CLUSTER_ID)
+
+
+async def test_a_request_for_another_voter_is_refused_and_the_server_not_asked() -> None:
+    receiver = ScriptedReceiver()
+    vote = request_to_wire(core.RequestVote(3, TWO, LogId(5, 2), 77), ReplicaKey(3), KnownReplicas(TWO))
+    response = await service(receiver, names()).answer(vote, caller(2))
+    assert isinstance(response, quorum.VoteResponse)
+    assert response.topics[0].partitions[0].error_code == ErrorCode.INVALID_VOTER_KEY
+    assert receiver.asked == []
+
+
+async def test_a_new_leader_tells_where_it_can_be_reached() -> None:
+    learned: dict[int, tuple[str, int]] = {}
+    receiver = ScriptedReceiver(lambda request: core.BeginQuorumEpochReply(3, TWO, request.correlation))
+    at = QuorumService(receiver, names(), write_entries, lambda: Answering(TWO), learned=learned.update)
+    await at.answer(from_two(core.BeginQuorumEpoch(3, TWO, 77)), caller(1))
+    assert learned == {2: ("127.0.0.1", 9002)}
+
+
+class Consumers:
+    """A service of clients, that notes which fetches it got."""
+
+    def __init__(self, *also: ApiKey) -> None:
+        self.fetched: list[clients.FetchRequest] = []
+        self._also = also
+
+    def apis(self) -> Mapping[int, ServedApi]:
+        """Fetch, and what else is said."""
+        return {key: ServedApi(4, 11, self.answer) for key in (ApiKey.FETCH, *self._also)}
+
+    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
+        """One."""
+        return {"kraft.version": (0, 1, 1)}
+
+    async def answer(self, request: clients.FetchRequest, _: Caller) -> clients.FetchResponse:
+        """Nothing."""
+        self.fetched.append(request)
+        await trio.lowlevel.checkpoint()
+        return clients.FetchResponse(responses=())
+
+
+@pytest.mark.parametrize("in_structure", [True, False], ids=["from-version-15", "before"])
+async def test_a_replica_is_known_by_its_id_in_either_place_and_all_others_are_consumers(*, in_structure: bool) -> None:
+    receiver = ScriptedReceiver(lambda request: core.FetchReply(3, ONE, 4, request.correlation))
+    consumers = Consumers()
+    at = FetchDispatch(service(receiver, names()), consumers).apis()[ApiKey.FETCH]
+    assert (at.min_version, at.max_version) == (4, 18)
+    replicas = from_two(FETCH)
+    by_id = clients.FetchRequest(
+        replica_id=-1 if in_structure else 2,
+        replica_state=clients.FetchRequestReplicaState(replica_id=2 if in_structure else -1),
+        max_wait_ms=500, min_bytes=0, topics=replicas.topics,
+    )  # fmt: skip
+    await at.answer(by_id, caller(17 if in_structure else 13))
+    assert len(receiver.asked) == 1
+    consumer = clients.FetchRequest(max_wait_ms=500, min_bytes=1, topics=())
+    await at.answer(consumer, caller(11))
+    assert consumers.fetched == [consumer]
+    refused = await at.answer(consumer, caller(17))
+    assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert (len(receiver.asked), len(consumers.fetched)) == (1, 1)
+
+
+def test_two_services_as_one_have_the_apis_and_features_of_both() -> None:
+    both = FetchDispatch(service(ScriptedReceiver(), names()), Consumers(ApiKey.METADATA))
+    assert both.apis().keys() == {1, 3, 52, 53, 54, 59}
+    assert both.features() == {"kraft.version": (0, 1, 1)}
+    with pytest.raises(ValueError, match="API 52 is served twice"):
+        FetchDispatch(service(ScriptedReceiver(), names()), Consumers(ApiKey.VOTE)).apis()

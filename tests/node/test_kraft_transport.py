@@ -1,0 +1,346 @@
+"""A replica's way to the others: what is sent when, what comes back, and what happens if a peer does not answer."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import trio
+import trio.testing
+
+from consensus.core import messages as core
+from consensus.core.effects import Outcome
+from consensus.core.features import Extensions
+from consensus.core.messages import Reply, Request
+from consensus.core.model import COMMAND, Entry, LogId, ReplicaKey
+from consensus.protocols.kraft.node.connection import ConnectionOptions
+from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
+from consensus.protocols.kraft.node.peer_transport import KraftTransport, RetryTimes
+from consensus.protocols.kraft.node.quorum_service import QuorumService
+from consensus.protocols.kraft.node.security import (
+    ClientSecurity,
+    ListenerSecurity,
+    Login,
+    client_context,
+    server_context,
+)
+from consensus.protocols.kraft.node.service import Caller, ServedApi, Service
+from consensus.protocols.kraft.wire import messages_quorum as quorum
+from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kraft.wire.mapping import Answering
+from consensus.protocols.kraft.wire.scram import Mechanism, ScramUsers, scram_credential
+from consensus.server.errors import HaltedError
+from tests.node.certificates import Authority
+from tests.node.kraft_replicas import (
+    LOOPBACK,
+    KnownReplicas,
+    ScriptedReceiver,
+    leader_of,
+    read_entries,
+    replica_names,
+    service,
+    voter,
+    write_entries,
+)
+from tests.node.kraft_replicas import (
+    quorum as quorum_of,
+)
+from tests.node.recorded_receiver import RecordedReceiver
+
+ONE, TWO = ReplicaKey(1), ReplicaKey(2)
+PATIENCE_S = 30
+QUICK = RetryTimes(first_ms=1, max_ms=5)
+VOTE = core.RequestVote(3, ONE, LogId(5, 2), 77)
+PRE_VOTE = replace(VOTE, pre_vote=True, correlation=78)
+FETCH = core.Fetch(3, ONE, LogId(5, 3), 4, 500, 1_000, 79)
+
+
+class Pair:
+    """Replica 1's transport, and replica 2 behind a listener; the tests answer for replica 2."""
+
+    def __init__(self, transport: KraftTransport, receiver: RecordedReceiver, names: KnownReplicas) -> None:
+        self.transport = transport
+        self.receiver = receiver
+        self.names = names
+
+
+@asynccontextmanager
+async def transport_to(port: int | None, **options: Any) -> AsyncIterator[Pair]:
+    names = KnownReplicas(ONE, {1: (LOOPBACK, 1)} | ({} if port is None else {2: (LOOPBACK, port)}))
+    learned = options.pop("learned", lambda _: None)
+    transport = KraftTransport(
+        names, read_entries, ConnectionOptions(**options), retry=QUICK, learned=learned, random=Random(1)
+    )
+    receiver = RecordedReceiver()
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(transport.run, receiver)
+            yield Pair(transport, receiver, names)
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def peer(answer: Callable[[Request], Reply | None] | None) -> AsyncIterator[tuple[ScriptedReceiver, int]]:
+    receiver = ScriptedReceiver(answer)
+    names = KnownReplicas(TWO, {1: (LOOPBACK, 1), 2: (LOOPBACK, 2)})
+    async with open_listener((service(receiver, names),)) as listener:
+        yield receiver, listener.port
+
+
+def granted(request: Request) -> Reply:
+    assert isinstance(request, core.RequestVote)
+    return core.VoteReply(request.term, granted=True, correlation=request.correlation, pre_vote=request.pre_vote)
+
+
+async def until_counted(transport: KraftTransport, what: str) -> None:
+    while not transport.counters[what]:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_reply_carries_the_correlation_of_its_request() -> None:
+    async with peer(granted) as (_, port), transport_to(port) as pair:
+        pair.transport.send(TWO, VOTE)
+        pair.transport.send(TWO, PRE_VOTE)
+        await pair.receiver.wait_replies(1)
+        pair.transport.send(TWO, VOTE)
+        replies = await pair.receiver.wait_replies(2)
+        assert core.VoteReply(3, granted=True, correlation=77) in replies
+        assert {sender for sender, _ in pair.receiver.replies} == {TWO}
+        assert pair.receiver.extensions == [(TWO, Extensions(pre_vote=True))]
+
+
+async def test_a_vote_does_not_wait_behind_a_fetch_that_is_parked() -> None:
+    async with peer(None) as (asked, port), transport_to(port) as pair:
+        pair.transport.send(TWO, FETCH)
+        await asked.wait_asked(1)
+        pair.transport.send(TWO, VOTE)
+        await asked.wait_asked(2)
+        _, vote, answered = asked.asked[1]
+        answered(granted(vote))
+        assert await pair.receiver.wait_replies(1) == [core.VoteReply(3, granted=True, correlation=77)]
+        _, fetch, answered = asked.asked[0]
+        entries = (Entry(3, COMMAND, b"a"),)
+        answered(core.FetchReply(3, TWO, 5, fetch.correlation, entries=entries))
+        (_, reply) = await pair.receiver.wait_replies(2)
+        assert reply == core.FetchReply(3, TWO, 5, 79, entries=entries)
+
+
+class OldPeer:
+    """A server from before pre-vote, or one that answers with an error."""
+
+    def __init__(self, max_version: int, error_code: int = 0) -> None:
+        self.votes: list[quorum.VoteRequest] = []
+        self._max_version = max_version
+        self._error_code = error_code
+
+    def apis(self) -> Mapping[int, ServedApi]:
+        """Vote."""
+        return {ApiKey.VOTE: ServedApi(0, self._max_version, self.answer)}
+
+    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
+        """None."""
+        return {}
+
+    async def answer(self, request: quorum.VoteRequest, _: Caller) -> quorum.VoteResponse:
+        """The error that was said, or a grant."""
+        await trio.lowlevel.checkpoint()
+        self.votes.append(request)
+        partition = quorum.VoteResponsePartition(partition_index=0, leader_id=-1, leader_epoch=3, vote_granted=True)
+        topics = (quorum.VoteResponseTopic(topic_name="__cluster_metadata", partitions=(partition,)),)
+        return quorum.VoteResponse(error_code=self._error_code, topics=() if self._error_code else topics)
+
+
+async def test_a_peer_from_before_pre_vote_is_told_of_and_asked_for_votes_only() -> None:
+    old = OldPeer(max_version=1)
+    async with open_listener((old,)) as listener, transport_to(listener.port) as pair:
+        pair.transport.send(TWO, PRE_VOTE)
+        await pair.receiver.connected.wait()
+        assert pair.receiver.extensions == [(TWO, Extensions(pre_vote=False))]
+        pair.transport.send(TWO, PRE_VOTE)
+        pair.transport.send(TWO, VOTE)
+        assert await pair.receiver.wait_replies(1) == [core.VoteReply(3, granted=True, correlation=77)]
+        assert [vote.topics[0].partitions[0].pre_vote for vote in old.votes] == [False]
+        assert pair.transport.counters["pre-votes that the peer has no form for"] == 2
+
+
+async def test_an_answer_that_says_nothing_about_the_quorum_is_counted_and_told() -> None:
+    refusing = OldPeer(2, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    async with open_listener((refusing,)) as listener, transport_to(listener.port) as pair:
+        pair.transport.send(TWO, VOTE)
+        await until_counted(pair.transport, "answers that say nothing about the quorum")
+        assert pair.transport.last_error == "replica 2: the peer answers CLUSTER_AUTHORIZATION_FAILED"
+        assert pair.receiver.replies == []
+
+
+async def test_a_request_without_an_answer_ends_its_connection_and_the_next_one_gets_a_new_one() -> None:
+    async with peer(None) as (asked, port), transport_to(port, request_timeout_ms=50) as pair:
+        pair.transport.send(TWO, VOTE)
+        await until_counted(pair.transport, "requests without an answer")
+        asked.busy = True
+        pair.transport.send(TWO, VOTE)
+        await until_counted(pair.transport, "answers that say nothing about the quorum")
+        assert pair.transport.counters["connections"] == 2
+
+
+async def test_a_fetch_may_wait_as_long_as_it_says_and_the_request_timeout_longer() -> None:
+    async with peer(None) as (asked, port), transport_to(port, request_timeout_ms=50) as pair:
+        began_s = trio.current_time()
+        pair.transport.send(TWO, replace(FETCH, max_wait_ms=100))
+        await asked.wait_asked(1)
+        await until_counted(pair.transport, "requests without an answer")
+        assert trio.current_time() - began_s >= 0.15
+
+
+async def test_the_newest_request_waits_for_a_peer_that_cannot_be_reached_yet() -> None:
+    async with open_listener((OldPeer(2),)) as closed:
+        port = closed.port
+    async with transport_to(port) as pair:
+        for number in range(3):
+            pair.transport.send(TWO, replace(VOTE, correlation=number))
+        await until_counted(pair.transport, "connections that failed")
+        late = OldPeer(2)
+        async with open_listener((late,), ListenerOptions(port=port)):
+            replies = await pair.receiver.wait_replies(1)
+            assert [reply.correlation for reply in replies] == [2]
+            assert len(late.votes) == 1
+
+
+async def test_a_request_that_waited_longer_than_for_an_answer_is_dropped() -> None:
+    async with open_listener((OldPeer(2),)) as closed:
+        port = closed.port
+    async with transport_to(port, request_timeout_ms=20) as pair:
+        pair.transport.send(TWO, VOTE)
+        await until_counted(pair.transport, "requests that waited too long to be sent")
+        assert pair.receiver.replies == []
+
+
+def test_the_pause_after_failures_in_a_row_doubles_from_20_to_1000_ms() -> None:
+    transport = KraftTransport(KnownReplicas(ONE), read_entries, random=Random(2))
+    for failures, full_ms in ((0, 20), (1, 40), (4, 320), (5, 640), (6, 1_000), (1_000, 1_000)):
+        pauses_s = [transport.pause_s(failures) for _ in range(100)]
+        assert full_ms * 0.8 <= min(pauses_s) * 1_000 < max(pauses_s) * 1_000 <= full_ms
+
+
+async def test_a_peer_without_an_address_is_counted_and_one_that_moves_is_followed() -> None:
+    async with transport_to(None) as pair:
+        pair.transport.send(TWO, VOTE)
+        await until_counted(pair.transport, "requests to a peer whose address is not known")
+        first, second = OldPeer(2), OldPeer(2)
+        async with open_listener((first,)) as here, open_listener((second,)) as there:
+            pair.names.addresses[2] = (LOOPBACK, here.port)
+            pair.transport.send(TWO, VOTE)
+            await pair.receiver.wait_replies(1)
+            pair.names.addresses[2] = (LOOPBACK, there.port)
+            pair.transport.send(TWO, VOTE)
+            await pair.receiver.wait_replies(2)
+            assert (len(first.votes), len(second.votes)) == (1, 1)
+
+
+async def until_closed(listener: KafkaListener) -> None:
+    while listener.connections:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_peer_that_is_no_member_any_more_loses_its_connections() -> None:
+    serving: Service = OldPeer(2)
+    async with open_listener((serving,)) as listener, transport_to(listener.port) as pair:
+        pair.transport.send(TWO, VOTE)
+        await pair.receiver.wait_replies(1)
+        pair.transport.connect([TWO])
+        pair.transport.send(TWO, VOTE)
+        await pair.receiver.wait_replies(2)
+        assert listener.connections == 1
+        pair.transport.connect([])
+        await until_closed(listener)
+
+
+async def test_an_answer_tells_where_the_leader_can_be_reached() -> None:
+    def redirected(request: Request) -> Reply:
+        return core.FetchReply(
+            3, TWO, 0, request.correlation, error=core.RefusalReason.NOT_LEADER
+        )  # the leader that the peer names has an endpoint among its names
+
+    learned: dict[int, tuple[str, int]] = {}
+    async with peer(redirected) as (_, port), transport_to(port, learned=learned.update) as pair:
+        pair.transport.send(TWO, FETCH)
+        (reply,) = await pair.receiver.wait_replies(1)
+        assert isinstance(reply, core.FetchReply)
+        assert reply.error is core.RefusalReason.NOT_LEADER
+        assert learned == {2: (LOOPBACK, 2)}
+
+
+async def test_replicas_that_show_certificates_and_log_in_are_told_apart_from_other_users(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    users = ScramUsers(
+        {
+            user: {Mechanism.SCRAM_SHA_512: scram_credential(Mechanism.SCRAM_SHA_512, "pencil", b"salt" * 4)}
+            for user in ("replica", "guest")
+        }
+    )
+    tls = server_context(authority.certificate(LOOPBACK).path, authority.file)
+    shown = client_context(authority.file, authority.certificate("replica-1").path)
+    receiver, names = ScriptedReceiver(granted), KnownReplicas(TWO, {1: (LOOPBACK, 1)})
+    protected = QuorumService(
+        receiver, names, write_entries, lambda: Answering(None), may_join=lambda asks: asks.principal == "User:replica"
+    )
+    options = ListenerOptions(security=ListenerSecurity(tls=tls, credentials=users))
+    async with open_listener((protected,), options) as listener:
+        for user, answered in (("guest", 0), ("replica", 1)):
+            security = ClientSecurity(tls=shown, login=Login(user, "pencil"))
+            async with transport_to(listener.port, security=security) as pair:
+                pair.transport.send(TWO, VOTE)
+                if answered:
+                    await pair.receiver.wait_replies(1)
+                else:
+                    await until_counted(pair.transport, "answers that say nothing about the quorum")
+                assert len(receiver.asked) == answered
+
+
+async def test_three_voters_elect_a_leader_over_loopback_and_hold_what_it_commits(tmp_path: Path) -> None:
+    with trio.fail_after(PATIENCE_S):
+        async with quorum_of(tmp_path) as replicas:
+            leader = await leader_of(replicas)
+            words = [b"%d" % number for number in range(50)]
+            for word in words:
+                assert (await leader.server.propose((word,))).outcome is Outcome.COMMITTED
+            for each in replicas:
+                while [entry.data for entry in each.machine.entries if entry.kind is COMMAND] != words:
+                    await trio.lowlevel.checkpoint()
+            assert len({tuple(each.machine.entries) for each in replicas}) == 1
+
+
+async def test_a_voter_of_another_cluster_ends_by_what_the_leader_says_and_the_leader_goes_on(tmp_path: Path) -> None:
+    names = replica_names(3)
+    ended: list[HaltedError] = []
+    over = trio.Event()
+
+    async def stray(*, task_status: trio.TaskStatus[None]) -> None:
+        try:
+            async with voter(tmp_path, 3, names, "another"):
+                task_status.started()
+                await trio.sleep_forever()
+        except* HaltedError as errors:
+            ended.extend(error for error in leaves(errors) if isinstance(error, HaltedError))
+            over.set()
+
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            # Alone it asks others in vain, and is asked by none that leads.
+            await nursery.start(stray)
+            async with voter(tmp_path, 1, names, "cluster") as one, voter(tmp_path, 2, names, "cluster") as two:
+                leader = await leader_of([one, two])
+                assert (await leader.server.propose((b"word",))).outcome is Outcome.COMMITTED
+                await over.wait()
+                assert (await leader.server.propose((b"another word",))).outcome is Outcome.COMMITTED
+    assert "cluster" in str(ended[0])
+
+
+def leaves(errors: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """The errors of a group that are no groups."""
+    return [
+        leaf
+        for error in errors.exceptions
+        for leaf in (leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    ]
