@@ -1,0 +1,231 @@
+"""The log of a quorum as a topic of one partition: clients read what is committed, and the leader takes their records.
+
+    read ─▶ committed entries of this server ─▶ whole record batches
+    append ─▶ was this batch written? ─▶ submit ─▶ committed ─▶ its offset
+                 └─ yes: the offset that it got then
+
+*Once.* A producer's batches come one after the other: the next is looked at when the one before it is applied, or its
+fate is known. The table that is asked is the state machine's. It is complete for older terms only when this leader has
+committed an entry of its own, so the first batch in each term waits for that. Then a batch is new, known, or out of
+order, and nothing between.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from consensus.core.effects import Outcome, ProposalResolved, Role
+from consensus.core.model import Entry, EntryKind, ReplicaKey, ServerId
+from consensus.protocols.kraft.node.log_form import LogForm, control_data, entry_head, next_sequence
+from consensus.protocols.kraft.node.quorum_names import QuorumNames
+from consensus.protocols.kraft.node.served_topic import (
+    Broker,
+    GroupOffsets,
+    OffsetOutOfRangeError,
+    Produced,
+    ProduceRefusedError,
+    ProducerId,
+    TopicState,
+)
+from consensus.protocols.kraft.node.state_machine import NEW_PRODUCER, QuorumLog
+from consensus.protocols.kraft.wire.apis import ErrorCode
+from consensus.protocols.kraft.wire.limits import TOPIC_ID, TOPIC_NAME
+from consensus.protocols.kraft.wire.records import RecordBatch
+from consensus.server.errors import NotLeaderError
+from consensus.server.server import ConsensusServer
+
+_READ_ENTRIES: Final = 16_384
+_SCAN_BYTES: Final = 1024 * 1024
+
+
+class LogTopic:
+    """`ServedTopic` over a server."""
+
+    def __init__(
+        self,
+        server: ConsensusServer,
+        machine: QuorumLog,
+        names: QuorumNames,
+        form: LogForm,
+        cluster_id: str,
+        unix_ms: Callable[[], int],
+        *,
+        takes_records: bool = True,
+    ) -> None:
+        self._server = server
+        self._machine = machine
+        self._names = names
+        self._form = form
+        self._cluster_id = cluster_id
+        self._unix_ms = unix_ms
+        self._takes_records = takes_records
+        self._producing: dict[int, trio.Lock] = {}
+        self._ready_term = -1
+
+    def state(self) -> TopicState:
+        """See `ServedTopic.state`."""
+        raft, role = self._server.describe().raft, self._server.role
+        nodes = [server.server_id for server in raft.configuration.voters]
+        found = [(key, self._names.endpoint(key)) for key in nodes if isinstance(key, ReplicaKey)]
+        leader_id = _id_of(role.leader)
+        return TopicState(
+            name=TOPIC_NAME,
+            topic_id=TOPIC_ID,
+            cluster_id=self._cluster_id,
+            node_id=self._names.local().id,
+            leader_id=leader_id,
+            leader_epoch=role.term,
+            controller_id=leader_id,
+            brokers=tuple(Broker(key.id, *where) for key, where in found if where is not None),
+            log_start_offset=raft.log_start.index,
+            high_watermark=self._server.commit_index,
+            is_internal=True,
+            takes_records=self._takes_records and role.role is Role.LEADER,
+        )
+
+    async def read(self, offset: int, max_bytes: int) -> bytes:
+        """See `ServedTopic.read`."""
+        self._check(offset)
+        entries = await self._server.read(offset + 1, _READ_ENTRIES, max(1, max_bytes))
+        if not entries:
+            return b""
+        while all(map(_goes_on, entries)):
+            more = await self._server.read(offset + 1 + len(entries), _READ_ENTRIES, max(1, max_bytes))
+            if not more:
+                break
+            entries += more
+        return self._form.write(offset + 1, entries)
+
+    async def wait_beyond(self, offset: int) -> None:
+        """See `ServedTopic.wait_beyond`."""
+        await self._server.wait_commit(offset + 1)
+
+    async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """See `ServedTopic.offset_for_time`. Reads the log from its start: records may have any timestamps."""
+        offset = self._server.describe().raft.log_start.index
+        while entries := await self._server.read(offset + 1, _READ_ENTRIES, _SCAN_BYTES):
+            for at, entry in enumerate(entries, offset):
+                head = entry_head(entry.data) if entry.kind is EntryKind.COMMAND else None
+                if head is not None and head.timestamp_ms >= timestamp_ms:
+                    return at, head.timestamp_ms
+            offset += len(entries)
+        return None
+
+    async def latest_timestamp(self) -> tuple[int, int] | None:
+        """See `ServedTopic.latest_timestamp`."""
+        offset = self._server.describe().raft.log_start.index
+        latest: tuple[int, int] | None = None
+        while entries := await self._server.read(offset + 1, _READ_ENTRIES, _SCAN_BYTES):
+            for at, entry in enumerate(entries, offset):
+                head = entry_head(entry.data) if entry.kind is EntryKind.COMMAND else None
+                if head is not None and (latest is None or head.timestamp_ms > latest[1]):
+                    latest = at, head.timestamp_ms
+            offset += len(entries)
+        return latest
+
+    async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
+        """See `ServedTopic.append`."""
+        del principal
+        if not self._takes_records:
+            raise ProduceRefusedError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "this log takes no records of clients")
+        if batch.is_control or batch.is_transactional:
+            raise ProduceRefusedError(ErrorCode.INVALID_RECORD, "the log takes no control records and no transactions")
+        if batch.producer_id < 0:
+            return await self._append(batch)
+        lock = self._producing.setdefault(batch.producer_id, trio.Lock())
+        try:
+            async with lock:
+                await self._be_ready()
+                return self._known(batch) or await self._append(batch)
+        finally:
+            if not lock.statistics().tasks_waiting and not lock.locked():
+                self._producing.pop(batch.producer_id, None)
+
+    async def new_producer_id(self, principal: str | None) -> ProducerId:
+        """See `ServedTopic.new_producer_id`. The id is the index of its entry."""
+        del principal
+        if not self._takes_records:
+            raise ProduceRefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "this log takes no records of clients")
+        answer = await self._submit((control_data(NEW_PRODUCER, b"", self._unix_ms()),), control=True)
+        return ProducerId(answer, 0)
+
+    def groups(self) -> GroupOffsets | None:
+        """None: a quorum's log keeps no offsets of groups."""
+        return None
+
+    def _check(self, offset: int) -> None:
+        start, end = self._server.describe().raft.log_start.index, self._server.commit_index
+        if not start <= offset <= end:
+            raise OffsetOutOfRangeError(f"offset {offset} is not between {start} and {end}")
+
+    async def _be_ready(self) -> None:
+        """Wait until the table of producers has all that earlier leaders committed."""
+        term = self._server.role.term
+        if term == self._ready_term:
+            return
+        try:
+            await self._server.read_barrier()
+        except NotLeaderError as error:
+            raise ProduceRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another server leads") from error
+        self._ready_term = term
+
+    def _known(self, batch: RecordBatch) -> Produced | None:
+        """What was answered to this batch before; None: it is the next one. Raises `ProduceRefusedError`."""
+        producer = self._machine.producers.get(batch.producer_id)
+        if producer is None:
+            raise ProduceRefusedError(
+                ErrorCode.UNKNOWN_PRODUCER_ID,
+                f"producer {batch.producer_id} was given no id here, or wrote nothing for long",
+            )
+        if batch.producer_epoch < producer.epoch:
+            raise ProduceRefusedError(ErrorCode.INVALID_PRODUCER_EPOCH, "a later epoch of this producer has written")
+        last = next_sequence(batch.base_sequence, len(batch.records) - 1)
+        is_new_epoch = batch.producer_epoch > producer.epoch or not producer.batches
+        if not is_new_epoch:
+            for written in producer.batches:
+                if (written.first_sequence, written.last_sequence) == (batch.base_sequence, last):
+                    return Produced(written.base_offset, -1)
+        expected = 0 if is_new_epoch else next_sequence(producer.batches[-1].last_sequence)
+        if batch.base_sequence != expected:
+            raise ProduceRefusedError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {batch.producer_id} sends sequence {batch.base_sequence}; {expected} is the next",
+            )
+        return None
+
+    async def _append(self, batch: RecordBatch) -> Produced:
+        commands = self._form.data_of(batch)
+        last = await self._submit(commands)
+        return Produced(last - len(commands), -1)
+
+    async def _submit(self, commands: tuple[bytes, ...], *, control: bool = False) -> int:
+        """Have commands committed and applied; returns the index of the last. Raises `ProduceRefusedError`."""
+        answers: list[ProposalResolved] = []
+        answered = trio.Event()
+
+        def take(answer: ProposalResolved) -> None:
+            answers.append(answer)
+            answered.set()
+
+        try:
+            self._server.submit(commands, take, control=control)
+        except ValueError as error:
+            raise ProduceRefusedError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from error
+        await answered.wait()
+        answer = answers[0]
+        if answer.outcome is Outcome.COMMITTED and answer.position is not None:
+            await self._server.wait_applied(answer.position.index)
+            return answer.position.index
+        if answer.outcome is Outcome.BUSY:
+            raise ProduceRefusedError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too much waits to be committed")
+        raise ProduceRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another server leads, or none does now")
+
+
+def _id_of(leader: ServerId | None) -> int:
+    return leader.id if isinstance(leader, ReplicaKey) else -1
+
+
+def _goes_on(entry: Entry) -> bool:
+    head = entry_head(entry.data) if entry.kind in (EntryKind.COMMAND, EntryKind.CONTROL) else None
+    return head is not None and head.goes_on

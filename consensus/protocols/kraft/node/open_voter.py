@@ -1,0 +1,379 @@
+"""Opens a voter or an observer of a KRaft quorum: its directory, its listener, and the server between them.
+
+    meta.properties ─▶ key, first voters ┐
+    settings ─▶ times, listener ─────────┴▶ KraftTransport ─▶ open_server ─▶ QuorumLog
+                                                 ▲               │  └─▶ LogTopic
+                                            QuorumNames ◀────────┤
+                       listener ─▶ QuorumService, AdminService ◀─┘
+
+*Order.* The storage is read before anything is listened on, so that no request waits for it; another server finds the
+port closed and comes again.
+
+*Who votes.* With `controller.quorum.voters` they are told, and the log says nothing of them (kraft.version 0). Else the
+log names them; a new quorum begins with the controllers that the directory was formatted with, and a server that was
+formatted without any learns the voters of the quorum by DescribeQuorum from the bootstrap servers. It is an observer
+then, until a leader is asked to make it a voter, or at once if `controller.quorum.auto.join.enable` says so.
+
+*quorum-state* is written after each change by a task of its own. It may be late by one change: it is a copy
+(`quorum_directory`).
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from time import time
+from typing import Final
+from uuid import UUID
+
+import trio
+
+from consensus.core.effects import ConfigurationChanged, Role
+from consensus.core.features import KRAFT, KRAFT_STATIC, LeaderRecords
+from consensus.core.model import Configuration, ReplicaKey, Server
+from consensus.protocols.kraft.node.admin_service import AdminService
+from consensus.protocols.kraft.node.connection import ConnectionOptions, KafkaConnectionError, open_connection
+from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
+from consensus.protocols.kraft.node.log_form import LogForm, control_data, leader_head
+from consensus.protocols.kraft.node.log_topic import LogTopic
+from consensus.protocols.kraft.node.peer_transport import KraftTransport, RetryTimes
+from consensus.protocols.kraft.node.quorum_directory import QuorumDirectory, QuorumState, read_directory
+from consensus.protocols.kraft.node.quorum_names import QuorumNames, endpoint_text, server_of
+from consensus.protocols.kraft.node.quorum_service import QuorumService
+from consensus.protocols.kraft.node.security import ClientSecurity, ListenerSecurity
+from consensus.protocols.kraft.node.service import Service
+from consensus.protocols.kraft.node.settings import Endpoint, VoterSettings, check_settings, core_options
+from consensus.protocols.kraft.node.state_machine import QuorumLog
+from consensus.protocols.kraft.wire import messages_admin as admin
+from consensus.protocols.kraft.wire.limits import PARTITION, TOPIC_NAME, ZERO_UUID, KafkaWireError
+from consensus.protocols.kraft.wire.mapping import Answering, replica
+from consensus.server.opening import open_server
+from consensus.server.options import ServerOptions
+from consensus.server.server import ConsensusServer
+from consensus.server.status import Notice
+from consensus.storage.planner import StorageOptions
+
+_KRAFT_VERSION_TYPE: Final = 5
+_KRAFT_VERSION_1: Final = b"\x00\x00\x00\x01\x00"
+"""A KRaftVersion record: its version 0, level 1, no tagged fields."""
+_DISCOVERY_S: Final = 1.0
+_JOIN_S: Final = 5.0
+
+
+class VoterError(Exception):
+    """The voter cannot be opened; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class VoterOptions:
+    """What does not stand in a properties file."""
+
+    client_security: ClientSecurity = field(default_factory=ClientSecurity)
+    listener_security: ListenerSecurity = field(default_factory=ListenerSecurity)
+    takes_records: bool = True
+    """Whether clients may produce to the log."""
+    max_state_bytes: int = 64 * 1024 * 1024
+    """Of records in a snapshot; a log with more is not compacted (`state_machine`)."""
+    services: Callable[[LogTopic], tuple[Service, ...]] = lambda _topic: ()
+    """What else the listener serves, such as the consumers' Fetch."""
+
+
+@dataclass(frozen=True, slots=True)
+class KraftVoter:
+    """A voter or observer that runs."""
+
+    key: ReplicaKey
+    cluster_id: str
+    server: ConsensusServer
+    machine: QuorumLog
+    topic: LogTopic
+    names: QuorumNames
+    listener: KafkaListener
+    transport: KraftTransport
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What was dropped, repeated or refused since the start, by reason."""
+        return dict(self.transport.counters)
+
+
+def _ignore(_notice: Notice) -> None:
+    """Report nothing."""
+
+
+def _unix_ms() -> int:
+    return int(time() * 1000)
+
+
+@asynccontextmanager
+async def open_voter(
+    settings: VoterSettings,
+    form: LogForm,
+    options: VoterOptions | None = None,
+    observe: Callable[[Notice], None] = _ignore,
+) -> AsyncIterator[KraftVoter]:
+    """Run a server while the block lasts. `observe` hears of roles, voters and alarms, and returns at once.
+
+    Raises `SettingsError`, `QuorumDirectoryError`, `VoterError` or `StorageError`, each with what to do. An error of
+    the disk ends the block, as an `ExceptionGroup`.
+    """
+    options = options or VoterOptions()
+    directory = read_directory(check_settings(settings))
+    # The directory's id is part of the key where the log names the voters: a lost disk makes another voter.
+    own = ReplicaKey(settings.node_id, directory.directory_id.bytes if settings.is_dynamic else b"")
+    connection = ConnectionOptions(
+        client_id=f"raft-client-{settings.node_id}",
+        security=options.client_security,
+        request_timeout_ms=settings.request_timeout_ms,
+        connect_timeout_ms=settings.request_timeout_ms,
+    )
+    configuration = await _first_configuration(settings, directory, connection)
+    names = QuorumNames(own, settings.advertised, configuration)
+    retry = RetryTimes(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+    transport = KraftTransport(names, form.read, connection, retry=retry, learned=names.learned)
+    machine, heard = QuorumLog(form, options.max_state_bytes), _Heard(observe)
+
+    def told(notice: Notice) -> None:
+        if isinstance(notice, ConfigurationChanged):
+            names.change(notice.configuration, notice.newcomers)
+        heard.take(notice)
+
+    async with open_server(
+        directory.storage,
+        own,
+        configuration,
+        transport,
+        machine,
+        features=KRAFT if settings.is_dynamic else KRAFT_STATIC,
+        options=core_options(settings),
+        server_options=_server_options(settings),
+        storage_options=StorageOptions(snapshot_form=form.snapshot),
+        cluster_id=directory.cluster_id,
+        leader_records=_leader_records(settings),
+        observe=told,
+        snapshot_index=machine.snapshot_index,
+    ) as server:
+        raft = server.describe().raft
+        directory.check_not_older(raft.term)
+        names.change(raft.configuration, ())
+        topic = LogTopic(
+            server, machine, names, form, directory.cluster_id, _unix_ms, takes_records=options.takes_records
+        )
+        services: tuple[Service, ...] = (
+            QuorumService(server, names, form.write, _Answers(server).now, learned=names.learned),
+            AdminService(
+                server,
+                names,
+                directory.cluster_id,
+                _unix_ms,
+                lambda: leader_head(_unix_ms()),
+                connection,
+                is_dynamic=settings.is_dynamic,
+            ),
+            *options.services(topic),
+        )
+        first = settings.listeners[0]
+        listening = ListenerOptions(first.name, first.host, first.port, options.listener_security)
+        try:
+            async with open_listener(services, listening) as listener, trio.open_nursery() as nursery:
+                nursery.start_soon(_write_states, server, directory, settings, heard)
+                if settings.is_dynamic:
+                    nursery.start_soon(_announce, server, names, settings, connection, directory.cluster_id)
+                yield KraftVoter(own, directory.cluster_id, server, machine, topic, names, listener, transport)
+                nursery.cancel_scope.cancel()
+        except* OSError as error:
+            raise VoterError(
+                f"cannot listen on {endpoint_text(first.host, first.port)}: {error.exceptions[0]}. Stop what listens "
+                "there, or change listeners"
+            ) from error
+
+
+class _Heard:
+    """Notices that the task which writes `quorum-state` waits for."""
+
+    def __init__(self, observe: Callable[[Notice], None]) -> None:
+        self.changed = trio.Event()
+        self._observe = observe
+
+    def take(self, notice: Notice) -> None:
+        """Pass it on."""
+        self.changed.set()
+        self._observe(notice)
+
+
+def _server_options(settings: VoterSettings) -> ServerOptions:
+    return ServerOptions(
+        linger_in_flight_ms=settings.append_linger_ms,
+        linger_idle_ms=min(4, settings.append_linger_ms),
+        snapshot_log_bytes=settings.snapshot_bytes,
+        snapshot_age_ms=settings.snapshot_interval_ms,
+        retain_bytes=settings.retention_bytes,
+        batch_commands=16_384,
+    )
+
+
+def _leader_records(settings: VoterSettings) -> LeaderRecords:
+    def head() -> bytes:
+        return leader_head(_unix_ms())
+
+    def controls() -> tuple[bytes, ...]:
+        return (control_data(_KRAFT_VERSION_TYPE, _KRAFT_VERSION_1, _unix_ms()),)
+
+    return LeaderRecords(head, controls) if settings.is_dynamic else LeaderRecords(head)
+
+
+class _Answers:
+    """What answers tell of the server. A new leader's high watermark counts once it committed what it began with."""
+
+    def __init__(self, server: ConsensusServer) -> None:
+        self._server = server
+        self._term = -1
+        self._known_from = 0
+
+    def now(self) -> Answering:
+        """At this moment."""
+        raft = self._server.describe().raft
+        if raft.role is Role.LEADER and raft.term != self._term:
+            self._term, self._known_from = raft.term, raft.last.index
+        return Answering(raft.leader, raft.log_start.index, raft.commit_index >= self._known_from)
+
+
+async def _first_configuration(
+    settings: VoterSettings, directory: QuorumDirectory, connection: ConnectionOptions
+) -> Configuration:
+    """The voters for a log that names none: told, formatted, or learned from the quorum."""
+    if settings.voters:
+        return Configuration(
+            tuple(
+                server_of(ReplicaKey(voter.node_id), (Endpoint("CONTROLLER", voter.host, voter.port),))
+                for voter in settings.voters
+            )
+        )
+    if directory.initial:
+        return Configuration(
+            tuple(_initial(settings, voter.key, voter.host, voter.port) for voter in directory.initial)
+        )
+    while True:
+        for host, port in settings.bootstrap_servers:
+            voters = await _ask_voters(host, port, connection)
+            if voters:
+                return Configuration(voters)
+        await trio.sleep(_DISCOVERY_S)
+
+
+def _initial(settings: VoterSettings, key: ReplicaKey, host: str, port: int) -> Server:
+    own = key.id == settings.node_id
+    return server_of(key, settings.advertised if own else (Endpoint(settings.listeners[0].name, host, port),))
+
+
+async def _ask_voters(host: str, port: int, connection: ConnectionOptions) -> tuple[Server, ...]:
+    """The voters that a server names, if it leads or knows who does; none: ask another, or later."""
+    try:
+        async with open_connection(host, port, connection) as first:
+            cluster = await first.ask(
+                admin.DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
+            )
+        leader = next((each for each in cluster.brokers if each.broker_id == cluster.controller_id), None)
+        if leader is None:
+            return ()
+        async with open_connection(leader.host, leader.port, connection) as second:
+            partition = admin.DescribeQuorumRequestPartition(partition_index=PARTITION)
+            topic = admin.DescribeQuorumRequestTopic(topic_name=TOPIC_NAME, partitions=(partition,))
+            described = await second.ask(admin.DescribeQuorumRequest(topics=(topic,)))
+    except (KafkaConnectionError, KafkaWireError):
+        return ()
+    return _described_voters(described)
+
+
+def _described_voters(described: admin.DescribeQuorumResponse) -> tuple[Server, ...]:
+    listeners = {
+        node.node_id: tuple(Endpoint(each.name, each.host, each.port) for each in node.listeners)
+        for node in described.nodes
+    }
+    return tuple(
+        server_of(
+            ReplicaKey(
+                row.replica_id, b"" if row.replica_directory_id == ZERO_UUID else row.replica_directory_id.bytes
+            ),
+            listeners[row.replica_id],
+        )
+        for topic in described.topics
+        for partition in topic.partitions
+        for row in partition.current_voters
+        if listeners.get(row.replica_id)
+    )
+
+
+async def _write_states(
+    server: ConsensusServer, directory: QuorumDirectory, settings: VoterSettings, heard: _Heard
+) -> None:
+    """Repeat in `quorum-state` what the storage has, after each change."""
+    written: QuorumState | None = None
+    while True:
+        heard.changed = trio.Event()
+        raft = server.describe().raft
+        voted = None if raft.voted_for is None else replica(raft.voted_for)
+        leader_id = -1 if raft.leader is None else replica(raft.leader).id
+        voters = tuple(voter.node_id for voter in settings.voters) or None
+        state = QuorumState(leader_id, raft.term, voted, voters)
+        if state != written:
+            await trio.to_thread.run_sync(directory.write_state, state)
+            written = state
+        await heard.changed.wait()
+
+
+async def _announce(
+    server: ConsensusServer, names: QuorumNames, settings: VoterSettings, connection: ConnectionOptions, cluster_id: str
+) -> None:
+    """Tell the leader when the log has another address of this voter, or that it is there and is to vote."""
+    own = names.local()
+    wanted = server_of(own, settings.advertised)
+    while True:
+        await trio.sleep(_JOIN_S)
+        raft = server.describe().raft
+        found = next((each for each in raft.configuration.voters if each.server_id == own), None)
+        if found == wanted or (found is None and not settings.auto_join):
+            continue
+        if raft.role is Role.LEADER:
+            voters = tuple(wanted if each.server_id == own else each for each in raft.configuration.voters)
+            await server.change_configuration(voters, head=leader_head(_unix_ms()))
+            continue
+        where = None if raft.leader is None else names.endpoint(replica(raft.leader))
+        if where is None:
+            continue
+        try:
+            async with open_connection(*where, connection) as leader:
+                message = (
+                    _join(own, settings, cluster_id) if found is None else _update(own, settings, raft.term, cluster_id)
+                )
+                await leader.ask(message)
+        except (KafkaConnectionError, KafkaWireError):
+            continue
+
+
+def _join(own: ReplicaKey, settings: VoterSettings, cluster_id: str) -> admin.AddRaftVoterRequest:
+    return admin.AddRaftVoterRequest(
+        cluster_id=cluster_id,
+        timeout_ms=settings.request_timeout_ms,
+        voter_id=own.id,
+        voter_directory_id=UUID(bytes=own.directory),
+        listeners=tuple(
+            admin.AddRaftVoterRequestListener(name=each.name, host=each.host, port=each.port)
+            for each in settings.advertised
+        ),
+    )
+
+
+def _update(own: ReplicaKey, settings: VoterSettings, term: int, cluster_id: str) -> admin.UpdateRaftVoterRequest:
+    return admin.UpdateRaftVoterRequest(
+        cluster_id=cluster_id,
+        current_leader_epoch=term,
+        voter_id=own.id,
+        voter_directory_id=UUID(bytes=own.directory),
+        listeners=tuple(
+            admin.UpdateRaftVoterRequestListener(name=each.name, host=each.host, port=each.port)
+            for each in settings.advertised
+        ),
+        k_raft_version_feature=admin.UpdateRaftVoterRequestKRaftVersion(
+            min_supported_version=0, max_supported_version=1
+        ),
+    )

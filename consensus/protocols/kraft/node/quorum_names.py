@@ -1,0 +1,75 @@
+"""Which replica an id means, and where it is: what the configuration in force says, and what messages have told.
+
+A voter is found where the configuration says. An observer is in no configuration; only a leader that has been asked to
+make it a voter connects to it, and then its address is among the newcomers. What a message says of a leader's address
+counts only for a voter that the configuration knows without one; an address in a message is a claim of the sender.
+"""
+
+from collections.abc import Mapping
+
+from consensus.core.model import Configuration, ReplicaKey, Server
+from consensus.protocols.kraft.node.settings import Endpoint, SettingsError, address
+from consensus.protocols.kraft.wire.mapping import replica
+
+
+def host_port(endpoint: str) -> tuple[str, int] | None:
+    """The address in a configuration; None: there is none."""
+    try:
+        return address("an endpoint", endpoint)
+    except SettingsError:
+        return None
+
+
+def endpoint_text(host: str, port: int) -> str:
+    """An address as a configuration has it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def server_of(key: ReplicaKey, endpoints: tuple[Endpoint, ...]) -> Server:
+    """A voter with its listeners, the first of which is the quorum's."""
+    listeners = tuple((endpoint.name, endpoint_text(endpoint.host, endpoint.port)) for endpoint in endpoints)
+    return Server(key, listeners[0][1], listeners)
+
+
+class QuorumNames:
+    """`mapping.Names` of one server."""
+
+    def __init__(self, own: ReplicaKey, listeners: tuple[Endpoint, ...], configuration: Configuration) -> None:
+        self._own = own
+        self._listeners = tuple((each.name, each.host, each.port) for each in listeners)
+        self._voters: dict[int, ReplicaKey] = {}
+        self._addresses: dict[ReplicaKey, tuple[str, int]] = {}
+        self._told: Mapping[int, tuple[str, int]] = {}
+        self.change(configuration, ())
+
+    def change(self, configuration: Configuration, newcomers: tuple[Server, ...]) -> None:
+        """These are in force now."""
+        self._voters = {replica(server.server_id).id: replica(server.server_id) for server in configuration.voters}
+        found = {replica(each.server_id): host_port(each.endpoint) for each in (*newcomers, *configuration.voters)}
+        self._addresses = {key: where for key, where in found.items() if where is not None}
+
+    def learned(self, endpoints: Mapping[int, tuple[str, int]]) -> None:
+        """A message has told where these are."""
+        known = {voter for voter, key in self._voters.items() if key not in self._addresses}
+        self._told = {**self._told, **{node: where for node, where in endpoints.items() if node in known}}
+
+    def local(self) -> ReplicaKey:
+        """See `Names.local`."""
+        return self._own
+
+    def replica_key(self, replica_id: int, directory: bytes) -> ReplicaKey:
+        """See `Names.replica_key`."""
+        voter = self._voters.get(replica_id)
+        return voter if voter is not None and not voter.directory else ReplicaKey(replica_id, directory)
+
+    def voter_key(self, voter_id: int) -> ReplicaKey | None:
+        """See `Names.voter_key`."""
+        return self._voters.get(voter_id)
+
+    def endpoint(self, replica: ReplicaKey) -> tuple[str, int] | None:
+        """See `Names.endpoint`."""
+        return self._addresses.get(replica) or self._told.get(replica.id)
+
+    def listeners(self) -> tuple[tuple[str, str, int], ...]:
+        """See `Names.listeners`."""
+        return self._listeners

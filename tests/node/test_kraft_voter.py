@@ -1,0 +1,292 @@
+"""Voters of a KRaft quorum on loopback: they elect, replicate, lose their leader, and change their voters."""
+
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from consensus.core.effects import Role
+from consensus.core.model import Entry, EntryKind, Index, LogId, ReplicaKey
+from consensus.protocols.kraft.node.connection import open_connection
+from consensus.protocols.kraft.node.log_form import LogForm, leader_head
+from consensus.protocols.kraft.node.open_voter import KraftVoter, open_voter
+from consensus.protocols.kraft.node.quorum_directory import format_directory, new_uuid, parse_initial_voters
+from consensus.protocols.kraft.node.served_topic import ProduceRefusedError
+from consensus.protocols.kraft.node.settings import Endpoint, StaticVoter, VoterSettings
+from consensus.protocols.kraft.wire import messages_admin as admin
+from consensus.protocols.kraft.wire.apis import ErrorCode
+from consensus.protocols.kraft.wire.limits import KafkaWireError, uuid_text
+from consensus.protocols.kraft.wire.records import Record, RecordBatch
+from consensus.storage.snapshot_form import IMAGE
+
+CLUSTER = uuid_text(b"\x00" * 15 + b"\x01")
+LOOPBACK = "127.0.0.1"
+
+
+def write(first: Index, entries: tuple[Entry, ...]) -> bytes:
+    """Entries as lines of JSON, in the place of record batches."""
+    return b"".join(
+        json.dumps([first + at, entry.term, entry.kind.value, entry.data.hex()]).encode() + b"\n"
+        for at, entry in enumerate(entries)
+    )
+
+
+def read(data: bytes, _position: LogId) -> tuple[Entry, ...]:
+    """Reverse of `write`; raises `KafkaWireError`."""
+    try:
+        lines = [json.loads(line) for line in data.splitlines()]
+        return tuple(Entry(term, EntryKind(kind), bytes.fromhex(text)) for _, term, kind, text in lines)
+    except ValueError as error:
+        raise KafkaWireError(str(error)) from error
+
+
+def data_of(batch: RecordBatch) -> tuple[bytes, ...]:
+    """Of each record the timestamp, the producer's fields and the value."""
+    last = len(batch.records) - 1
+    heads = [
+        bytes([(at < last) | (2 if batch.producer_id >= 0 else 0)]) + leader_head(record.timestamp_ms)[1:]
+        for at, record in enumerate(batch.records)
+    ]
+    producers = [
+        batch.producer_id.to_bytes(8) + batch.producer_epoch.to_bytes(2) + (batch.base_sequence + at).to_bytes(4)
+        if batch.producer_id >= 0
+        else b""
+        for at in range(last + 1)
+    ]
+    values = [record.value or b"" for record in batch.records]
+    return tuple(b"".join(parts) for parts in zip(heads, producers, values, strict=True))
+
+
+FORM = LogForm(write, read, data_of, IMAGE)
+
+
+def batch(*values: bytes, producer: int = -1, sequence: int = -1) -> RecordBatch:
+    """A batch as a client sends it."""
+    records = tuple(Record(1_000, None, value) for value in values)
+    epoch = 0 if producer >= 0 else -1
+    return RecordBatch(0, -1, records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on now."""
+    with_sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in with_sockets]
+    for each in with_sockets:
+        each.close()
+    return ports
+
+
+def settings_of(path: Path, node_id: int, ports: list[int], *, dynamic: bool) -> VoterSettings:
+    """The settings of voter `node_id`, whose port is the one at its number."""
+    voters = tuple(StaticVoter(number, LOOPBACK, port) for number, port in enumerate(ports[:3], 1))
+    return VoterSettings(
+        node_id,
+        path / str(node_id),
+        voters=() if dynamic else voters,
+        bootstrap_servers=tuple((LOOPBACK, port) for port in ports[:3]) if dynamic else (),
+        listeners=(Endpoint("CONTROLLER", LOOPBACK, ports[node_id - 1]),),
+        append_linger_ms=0,
+        election_timeout_ms=300,
+        fetch_timeout_ms=600,
+        election_backoff_max_ms=300,
+    )
+
+
+def formatted(path: Path, count: int, *, dynamic: bool) -> list[VoterSettings]:
+    """So many servers; the first three are the voters of the new quorum."""
+    ports = free_ports(count)
+    settings = [settings_of(path, number, ports, dynamic=dynamic) for number in range(1, count + 1)]
+    keys = [new_uuid() for _ in ports]
+    text = ",".join(
+        f"{number}@{LOOPBACK}:{port}:{uuid_text(key)}"
+        for number, port, key in zip((1, 2, 3), ports, keys, strict=False)
+    )
+    for number, each in enumerate(settings):
+        initial = parse_initial_voters(text) if dynamic and number < 3 else ()
+        format_directory(each, CLUSTER, initial=initial)
+    return settings
+
+
+class Quorum:
+    """Servers that a test starts and ends one by one."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.running: dict[int, KraftVoter] = {}
+        self._ends: dict[int, tuple[trio.CancelScope, trio.Event]] = {}
+        self._nursery = nursery
+
+    async def start(self, settings: VoterSettings) -> KraftVoter:
+        """Run a server."""
+        await self._nursery.start(self._run, settings)
+        return self.running[settings.node_id]
+
+    async def end(self, node_id: int) -> None:
+        """Cut a server off in the midst of what it does; returns when it has let go of its directory."""
+        del self.running[node_id]
+        scope, ended = self._ends.pop(node_id)
+        scope.cancel()
+        await ended.wait()
+
+    async def leader(self) -> KraftVoter:
+        """The leader, when there is one that has committed."""
+        while True:
+            for voter in self.running.values():
+                if voter.server.role.role is Role.LEADER:
+                    return voter
+            await trio.sleep(0.01)
+
+    async def _run(self, settings: VoterSettings, *, task_status: trio.TaskStatus[None]) -> None:
+        ended = trio.Event()
+        with trio.CancelScope() as scope:
+            async with open_voter(settings, FORM) as voter:
+                self.running[settings.node_id], self._ends[settings.node_id] = voter, (scope, ended)
+                task_status.started()
+                await trio.sleep_forever()
+        ended.set()
+
+
+@asynccontextmanager
+async def opened(settings: list[VoterSettings]) -> AsyncIterator[Quorum]:
+    """These servers, running; at most 30 s."""
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            quorum = Quorum(nursery)
+            for each in settings:
+                await quorum.start(each)
+            yield quorum
+            nursery.cancel_scope.cancel()
+
+
+def records(voter: KraftVoter, entries: tuple[Entry, ...]) -> list[bytes]:
+    """The values of the commands."""
+    del voter
+    return [
+        entry.data[9:] if not entry.data[0] & 2 else entry.data[23:]
+        for entry in entries
+        if entry.kind is EntryKind.COMMAND
+    ]
+
+
+async def values_of(voter: KraftVoter, index: Index) -> list[bytes]:
+    """What a server has committed up to an index."""
+    await voter.server.wait_commit(index)
+    first = voter.server.describe().raft.log_start.index + 1
+    return records(voter, await voter.server.read(first, 10_000, 10**7))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_three_voters_elect_and_replicate_what_is_acknowledged(tmp_path: Path, *, dynamic: bool) -> None:
+    """A record that was acknowledged is on every voter."""
+
+    async def run() -> None:
+        async with opened(formatted(tmp_path, 3, dynamic=dynamic)) as quorum:
+            leader = await quorum.leader()
+            produced = await leader.topic.append(batch(b"one", b"two"), None)
+            for voter in quorum.running.values():
+                assert await values_of(voter, produced.base_offset + 2) == [b"one", b"two"]
+
+    trio.run(run)
+
+
+def test_nothing_acknowledged_is_lost_with_the_leader(tmp_path: Path) -> None:
+    """The voters that are left elect another, which has every acknowledged record, and a returned one catches up."""
+
+    async def run() -> None:
+        settings = formatted(tmp_path, 3, dynamic=True)
+        async with opened(settings) as quorum:
+            leader = await quorum.leader()
+            await leader.topic.append(batch(b"before"), None)
+            await quorum.end(leader.key.id)
+            successor = await quorum.leader()
+            produced = await successor.topic.append(batch(b"after"), None)
+            returned = await quorum.start(settings[leader.key.id - 1])
+            assert await values_of(returned, produced.base_offset + 1) == [b"before", b"after"]
+
+    trio.run(run)
+
+
+def test_a_batch_that_comes_again_is_written_once(tmp_path: Path) -> None:
+    """An idempotent producer's repetition gets the offset of the first time, also from another leader."""
+
+    async def run() -> None:
+        async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
+            leader = await quorum.leader()
+            producer = (await leader.topic.new_producer_id(None)).producer_id
+            first = await leader.topic.append(batch(b"a", b"b", producer=producer, sequence=0), None)
+            again = await leader.topic.append(batch(b"a", b"b", producer=producer, sequence=0), None)
+            assert again == first
+            with pytest.raises(ProduceRefusedError) as refused:
+                await leader.topic.append(batch(b"x", producer=producer, sequence=7), None)
+            assert refused.value.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            await quorum.end(leader.key.id)
+            successor = await quorum.leader()
+            elsewhere = await successor.topic.append(batch(b"a", b"b", producer=producer, sequence=0), None)
+            assert elsewhere == first
+            following = await successor.topic.append(batch(b"c", producer=producer, sequence=2), None)
+            assert await values_of(successor, following.base_offset + 1) == [b"a", b"b", b"c"]
+
+    trio.run(run)
+
+
+async def ask_leader(quorum: Quorum, message: object) -> object:
+    """What the leader's listener answers."""
+    leader = await quorum.leader()
+    async with open_connection(LOOPBACK, leader.listener.port) as connection:
+        return await connection.ask(message, wait_ms=10_000)
+
+
+def test_an_observer_becomes_a_voter_and_a_voter_leaves(tmp_path: Path) -> None:
+    """AddRaftVoter makes an observer that has caught up a voter; RemoveRaftVoter leaves the others."""
+
+    async def run() -> None:
+        settings = formatted(tmp_path, 4, dynamic=True)
+        async with opened(settings[:3]) as quorum:
+            leader = await quorum.leader()
+            await leader.topic.append(batch(b"one"), None)
+            fourth = await quorum.start(settings[3])
+            port = settings[3].listeners[0].port
+            listener = admin.AddRaftVoterRequestListener(name="CONTROLLER", host=LOOPBACK, port=port)
+            directory = new_uuid().__class__(bytes=fourth.key.directory)
+            added = await ask_leader(
+                quorum,
+                admin.AddRaftVoterRequest(
+                    timeout_ms=10_000, voter_id=4, voter_directory_id=directory, listeners=(listener,)
+                ),
+            )
+            assert added == admin.AddRaftVoterResponse()
+            gone = next(voter for voter in quorum.running.values() if voter.key not in (leader.key, fourth.key))
+            removed = await ask_leader(
+                quorum,
+                admin.RemoveRaftVoterRequest(
+                    voter_id=gone.key.id, voter_directory_id=directory.__class__(bytes=gone.key.directory)
+                ),
+            )
+            assert removed == admin.RemoveRaftVoterResponse()
+            produced = await leader.topic.append(batch(b"two"), None)
+            assert await values_of(fourth, produced.base_offset + 1) == [b"one", b"two"]
+            voters = leader.server.describe().raft.configuration.voter_ids
+            assert {key.id for key in voters if isinstance(key, ReplicaKey)} == {1, 2, 3, 4} - {gone.key.id}
+
+    trio.run(run)
+
+
+def test_a_server_that_joins_late_begins_with_a_snapshot(tmp_path: Path) -> None:
+    """A snapshot has the records and the producers: a voter that comes back reads on from it."""
+
+    async def run() -> None:
+        settings = formatted(tmp_path, 3, dynamic=True)
+        async with opened(settings) as quorum:
+            leader = await quorum.leader()
+            producer = (await leader.topic.new_producer_id(None)).producer_id
+            first = await leader.topic.append(batch(b"a", producer=producer, sequence=0), None)
+            assert await leader.server.take_snapshot() is not None
+            await quorum.end(leader.key.id)
+            returned = await quorum.start(settings[leader.key.id - 1])
+            await returned.server.wait_applied(first.base_offset + 1)
+            assert returned.machine.producers[producer].batches[-1].base_offset == first.base_offset
+
+    trio.run(run)
