@@ -7,7 +7,7 @@ The endpoint answers Metadata, ListOffsets, Fetch and Produce; the topic says wh
 A topic is read in whole record batches, as bytes that go to the client unchanged, so that batches can be cached.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -88,13 +88,23 @@ class GroupOffsets(Protocol):
     """Where the offsets of consumer groups are kept: as entries of the log, by its leader."""
 
     def is_coordinator(self) -> bool:
-        """Whether this server is where groups meet, for the partition of offsets that there is: the leader."""
+        """Whether this server is where groups meet, for the partition of offsets that there is: the leader.
+
+        Not before it has applied an entry of its own term: until then `committed` may give an older offset than a
+        consumer has noted, and the consumer would read entries twice.
+        """
+
+    def groups(self) -> Collection[str]:
+        """The groups that have noted an offset."""
 
     def committed(self, group: str) -> Mapping[str, CommittedOffset]:
         """By topic, what the group has noted; partition 0 is the only one."""
 
     async def commit(self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None) -> None:
-        """Note offsets. Raises `ProduceRefusedError`, such as for one group too many."""
+        """Note offsets; returns when they are committed and applied.
+
+        Raises `ProduceRefusedError`, such as for one group too many, `ServerBusyError` or `ServerStoppedError`.
+        """
 
 
 class ServedTopic(Protocol):
