@@ -44,7 +44,7 @@ class _Parts:
 def query(*, sql: str, output: Path, as_json: bool, as_csv: bool) -> None:
     """Answer one SELECT over the tables, such as "SELECT * FROM current_routers".
 
-    SHOW TABLES names the tables, DESCRIBE TABLE their columns; docs/reference/pipeline-tables.md says what they mean.
+    SHOW TABLES names the tables, DESCRIBE TABLE their columns; `garlicfarm help pipeline-tables` says what they mean.
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv are two formats: choose one")

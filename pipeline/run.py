@@ -246,7 +246,7 @@ def claim_layout(output: Path) -> None:
         raise FarmLogError(
             f"{output} has the layout {found} and this version writes {LAYOUT}: its checkpoint cannot be continued."
             " Start again with a new output directory; the log is read from its start"
-            " (docs/how-to/pipeline.md, 'Upgrades')",
+            " (`garlicfarm help how-to/pipeline 'Upgrades'`)",
         )
 
 

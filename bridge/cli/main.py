@@ -57,6 +57,7 @@ COMMANDS = {
     ),
     "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Look at published structures."),
     "doctor": LazyCommand("bridge.cli.config:doctor", "Check this machine: what is missing and what to do."),
+    "help": LazyCommand("bridge.cli.help.documents:help_command", "Show the documents, by topic, without a network."),
     "simulate": LazyCommand("bridge.cli.simulate:simulate", "Run large groups in virtual time, and measure them."),
     "zmq-raft": LazyCommand(
         "bridge.cli.zmq_raft.cluster:zmq_raft", "Use and watch a replicated log that speaks ØMQ Raft."

@@ -112,10 +112,10 @@ def evict(which: str, node: str | None, *, force: bool, yes: bool, as_json: bool
     if done.votes_still:
         echo("Its server leaves the group when the rest allows it: `garlicfarm status` says what is waited for.")
     if done.left_out and done.keys_replaced:
-        echo(f"These need the current key file (docs/how-to/stolen-router.md): {', '.join(done.left_out)}")
+        echo(f"These need the current key file (`garlicfarm help stolen-router`): {', '.join(done.left_out)}")
     elif done.left_out:
         echo(f"Bring a new key into the key file of each of these, and restart it: {', '.join(done.left_out)}")
-        echo("How that is done stands in docs/how-to/stolen-router.md.")
+        echo("How that is done:  garlicfarm help stolen-router")
     if done.keys_replaced:
         echo("A new router needs the current key file as well:  garlicfarm keys export FILE")
 

@@ -2,6 +2,7 @@
 
     echo       one line; foreign text in it cannot begin another one, or move the cursor
     print_*    tables and facts: aligned columns that are never wrapped or cut, whatever the terminal's width
+    print_markdown   a document of the project, as wide as the terminal; letters that it cannot show become "?"
     json_text  exact JSON, in which letters that are not seen are escapes
     PrintableFormatter, print_exception   what is logged, and what ends a command
     RepeatLimit   of one cause so many lines a period are logged; then how many were left out
@@ -9,8 +10,10 @@
 A test sees to it that nothing under `bridge` prints past this module.
 """
 
+import io
 import logging
 import re
+import shutil
 import sys
 import time
 import traceback
@@ -25,6 +28,7 @@ from bridge.api.json import encode
 from bridge.api.printable import is_printable, printable
 
 GAP = "  "
+DOCUMENT_COLUMNS = 100
 _CAUSES_MAX = 1024
 _TRACEBACK_MARK = "  | "
 _NOT_ASCII = re.compile(r"[^\n\x20-\x7e]")
@@ -61,6 +65,22 @@ def print_json(document: Struct) -> None:
 def print_json_line(document: Struct) -> None:
     """A document as one line of JSON."""
     click.echo(json_text(encode(document).decode()))
+
+
+def print_markdown(text: str) -> None:
+    """Lay out a document of the project: at most 100 columns wide, plain where the output is no terminal."""
+    # Only `help` lays out Markdown; every other command starts without what that needs.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.markdown import Markdown  # noqa: PLC0415
+
+    encoding = sys.stdout.encoding or "utf-8"
+    output = io.TextIOWrapper(io.BytesIO(), encoding, errors="replace", newline="")
+    width = min(shutil.get_terminal_size().columns, DOCUMENT_COLUMNS)
+    console = Console(file=output, width=width, force_terminal=sys.stdout.isatty(), highlight=False)
+    console.print(Markdown(text, hyperlinks=False, code_theme="ansi_dark"))
+    output.seek(0)
+    lines = output.read().splitlines()
+    click.echo("\n".join(line.rstrip() for line in lines))
 
 
 def json_text(text: str) -> str:

@@ -192,7 +192,7 @@ def _say_what_this_is(farm: LocalFarm, options: Options) -> None:
         "Kill a process to see the others take over; it stays down until you start it again:"
         f"  {command} run --config {first.configuration_file}"
     )
-    echo("Next step, a real router:  docs/how-to/attach-a-router.md. Ctrl-C stops everything.")
+    echo(f"Next step, a real router:  {command} help attach-a-router. Ctrl-C stops everything.")
 
 
 def _program() -> str:

@@ -147,7 +147,7 @@ async def scene(
             "does not know this node's identity under the Raft id that it claims",
             "server 1 is not known by the key",
             "put the right one back",
-            "replace the keys (docs/how-to/copied-key-file.md)",
+            "replace the keys (`garlicfarm help copied-key-file`)",
             id="the identity of another node",
         ),
     ],

@@ -16,10 +16,10 @@ from bridge.core.state.log_time import CLOCK_OFF_MS, ClockJudgement
 
 BACK_ACTION = (
     "first make sure that the clocks of the voters are right (`garlicfarm log-time show` lists them); then bring log"
-    " time back with `garlicfarm log-time back`; see docs/how-to/log-time.md"
+    " time back with `garlicfarm log-time back`; see `garlicfarm help log-time`"
 )
 SILENT_ACTION = "look whether the voters run and report (`garlicfarm farm`); log time moves again with their reports"
-NTP_ACTION = "correct the clock (NTP) of the servers named; see docs/reference/alarms.md"
+NTP_ACTION = "correct the clock (NTP) of the servers named; see `garlicfarm help alarms`"
 
 
 def seconds_off(offset_ms: int) -> str:

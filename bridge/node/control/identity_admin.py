@@ -318,7 +318,7 @@ class IdentityAdmin:
         if chain is None:
             text = (
                 'with transport = "i2p" no gossip carries keys: replace the key file of each router by hand, as'
-                " docs/how-to/stolen-router.md says"
+                " `garlicfarm help stolen-router` says"
             )
             raise Refused(409, "no-gossip", text)
         group = group_of(farm.replica.server.describe().raft, farm.answered_within_ms)

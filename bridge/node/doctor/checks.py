@@ -48,7 +48,7 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
     except ConfigurationError as error:
         problems = str(error).splitlines()
         where = "in a file for --config" if path is None else f"in {path}"
-        action = f"give it as an option of `garlicfarm run` or {where}; docs/reference/settings.md has the settings"
+        action = f"give it as an option of `garlicfarm run` or {where}; `garlicfarm help settings` has the settings"
         checks.extend(Check("configuration", CheckResult.PROBLEM, problem, action) for problem in problems)
         state_dir = overrides.state_dir or default_state_directory()
     else:

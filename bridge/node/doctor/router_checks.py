@@ -24,7 +24,7 @@ ROUTER, STATUS = "router", "router status"
 def router_checks(settings: RouterSettings, signing_keys: Sequence[Path]) -> list[Check]:
     """Everything about the router; it is asked over its real connections."""
     if settings.i2cp is None:
-        action = 'for a real one set [router] kind = "i2cp"; docs/how-to/attach-a-router.md tells how'
+        action = 'for a real one set [router] kind = "i2cp"; `garlicfarm help attach-a-router` tells how'
         text = f"none: structures are kept in {settings.directory}, and outside a demonstration no leaf is healthy"
         return [Check(ROUTER, CheckResult.WARNING, text, action)]
     try:
@@ -34,7 +34,7 @@ def router_checks(settings: RouterSettings, signing_keys: Sequence[Path]) -> lis
     checks = trio.run(_ask, access.i2cp, access.control)
     if settings.i2cp.software is Software.I2PD and any(_is_offline(path) for path in signing_keys):
         text = "i2pd makes no session for a transient key, so this node cannot publish through it"
-        action = "take a Java router, or the master key itself as the signing key (docs/how-to/signing-keys.md)"
+        action = "take a Java router, or the master key itself as the signing key (`garlicfarm help signing-keys`)"
         checks.append(Check("router key", CheckResult.PROBLEM, text, action))
     return checks
 

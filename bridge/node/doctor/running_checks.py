@@ -49,7 +49,7 @@ def checks_of(view: FarmView) -> list[Check]:
 def _quorum_check(view: FarmView) -> Check:
     raft = view.raft
     if raft.leader_id is None:
-        action = "start the others or mend the network; docs/how-to/recover.md"
+        action = "start the others or mend the network; `garlicfarm help recover`"
         return Check("quorum", CheckResult.PROBLEM, "there is no leader: nothing can be committed", action)
     leader = raft.leader_name or f"server {raft.leader_id}"
     return Check("quorum", CheckResult.OK, f"{leader} leads {len(raft.voters)} voters in term {raft.term}")

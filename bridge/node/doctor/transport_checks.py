@@ -56,7 +56,7 @@ def _users_checks(configuration: NodeConfiguration) -> Iterator[Check]:
             read_files(users)
         except UsersError as error:
             yield Check(
-                "users", CheckResult.PROBLEM, str(error), "mend the file; docs/reference/transports.md has its form"
+                "users", CheckResult.PROBLEM, str(error), "mend the file; `garlicfarm help transports` has its form"
             )
         else:
             yield Check("users", CheckResult.OK, f"{' and '.join(named)} can be read")

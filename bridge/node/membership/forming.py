@@ -203,7 +203,7 @@ class Forming:
             effects += await self._carry_out(effect)
         self._count_ignored()
         if self._core.alarms:
-            self._alarms.set(ALARM, " ".join(self._core.alarms), "see docs/how-to/found-a-farm.md")
+            self._alarms.set(ALARM, " ".join(self._core.alarms), "see `garlicfarm help found-a-farm`")
         else:
             self._alarms.clear(ALARM)
         return [effect.text for effect in effects if isinstance(effect, RequestRefused)]

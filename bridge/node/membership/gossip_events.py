@@ -124,7 +124,7 @@ class GossipEvents:
             case Alarm(AlarmKind.FOREIGN_VERSION, text):
                 self.alarms.set(AlarmKind.FOREIGN_VERSION.value, text, "install the same release on every node")
             case Alarm(kind, text):
-                self.alarms.set(kind.value, text, "see docs/reference/alarms.md")
+                self.alarms.set(kind.value, text, "see `garlicfarm help alarms`")
 
 
 async def wait_for_conflicts(

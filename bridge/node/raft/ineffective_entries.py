@@ -25,7 +25,7 @@ CAUSES_MAX = 8
 ACTION = (
     "the farm ignores these entries. If a program of yours sends them, sign with a client key that was admitted for"
     " this (`garlicfarm node admit-client`), or submit through a node. Otherwise a stranger has the key file; see"
-    " docs/how-to/copied-key-file.md"
+    " `garlicfarm help copied-key-file`"
 )
 
 

@@ -35,7 +35,7 @@ class FarmMemberRules:
         """Where the newcomer listens, or why it cannot be a voter."""
         ceiling = max(self.voters_max, self.expect)
         if server.server_id in self.removed():
-            return "the log has removed it from the farm, or its identity (docs/how-to/servers.md)"
+            return "the log has removed it from the farm, or its identity (`garlicfarm help servers`)"
         if len(self.describe().configuration.voter_ids) >= ceiling:
             return (
                 f"the farm has {ceiling} voters already, as many as consensus.voters_max allows;"
@@ -45,7 +45,7 @@ class FarmMemberRules:
         if address is None:
             return (
                 "the log has not given out this id, or that router's address is not known: give the router the"
-                " farm key and start it, and it joins by itself (docs/how-to/servers.md)"
+                " farm key and start it, and it joins by itself (`garlicfarm help servers`)"
             )
         return address
 

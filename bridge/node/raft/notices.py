@@ -57,7 +57,7 @@ class RaftNotices:
                     self._alarms.set(
                         "disk-full",
                         "the disk of the state directory is full: nothing new is stored or acknowledged",
-                        "free some space, the node goes on by itself; see docs/reference/alarms.md",
+                        "free some space, the node goes on by itself; see `garlicfarm help alarms`",
                     )
                 else:
                     self._alarms.clear("disk-full")

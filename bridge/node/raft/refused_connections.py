@@ -42,7 +42,7 @@ _DO_WHERE_REFUSED = {
     Fault.UNKNOWN_IDENTITY: "if this node was given another state directory, or an old copy of its own, put the right"
     " one back; otherwise start it as a new router, with a new state directory",
     Fault.EXPELLED: "`garlicfarm node list` at a router of the farm shows who was evicted or removed; a router"
-    " that may come back needs a new state directory, or an operator lets it back (docs/how-to/servers.md)",
+    " that may come back needs a new state directory, or an operator lets it back (`garlicfarm help servers`)",
     Fault.WRONG_CERTIFICATE: "check both clocks and that server's certificate; if it was not changed, another program"
     " may listen at its address: do not switch the check off, find it",
     Fault.PLAIN_REFUSED: 'set the same `transport` on all servers; with "i2p" each advertises its .b32.i2p name',
@@ -57,11 +57,11 @@ _DO_WHERE_REFUSING = {
     Fault.WRONG_VERSION: "update the older garlicfarm",
     Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
     Fault.UNPROVEN: "a peer has this farm's key file and no identity of the farm, or stands between two nodes: find"
-    " it, and if the file was copied, replace the keys (docs/how-to/copied-key-file.md)",
+    " it, and if the file was copied, replace the keys (`garlicfarm help copied-key-file`)",
     Fault.UNKNOWN_IDENTITY: "a router of yours: give it back its own state directory, or a new one and let it be"
-    " admitted; a stranger: it has this farm's key file, so replace the keys (docs/how-to/copied-key-file.md)",
+    " admitted; a stranger: it has this farm's key file, so replace the keys (`garlicfarm help copied-key-file`)",
     Fault.EXPELLED: "a router that was evicted, replaced or removed still runs: stop it, or take it back as"
-    " docs/how-to/servers.md says; if you do not run it, replace the keys (docs/how-to/copied-key-file.md)",
+    " `garlicfarm help servers` says; if you do not run it, replace the keys (`garlicfarm help copied-key-file`)",
 }
 
 

@@ -77,7 +77,7 @@ class MasterSession:
             raise RouterError(
                 "i2pd makes no session for a destination whose key is offline, so a transient signing key cannot "
                 "publish through it: take a Java router, or the master key itself as the signing key "
-                "(docs/how-to/signing-keys.md)"
+                "(`garlicfarm help signing-keys`)"
             )
         self._key = key
         offer = _Offer(structure)

@@ -132,7 +132,7 @@ class I2cpRouter:
                 UNREACHABLE_ALARM,
                 f"the router does not answer, so its leaves count as ill: {error}",
                 "start the router and its I2CP port, and check [router] with `garlicfarm doctor`;"
-                " see docs/reference/routers.md",
+                " see `garlicfarm help routers`",
             )
             return False
         self._alarms.clear(UNREACHABLE_ALARM)
@@ -230,6 +230,6 @@ class I2cpRouter:
         if offered.is_demo or key.demo:
             raise RouterError(
                 "the structure or its key is a demonstration's and never reaches a real router: make a destination of "
-                "your own with `garlicfarm keys new-destination` (docs/how-to/signing-keys.md)"
+                "your own with `garlicfarm keys new-destination` (`garlicfarm help signing-keys`)"
             )
         return key, offered

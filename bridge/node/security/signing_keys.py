@@ -71,7 +71,7 @@ class HeldKey:
         if self.key.offline is None:
             LOG.warning(
                 "%s holds the master's own private key: a thief of this machine has the farm's address for good;"
-                " a transient key would do (docs/how-to/signing-keys.md)",
+                " a transient key would do (`garlicfarm help signing-keys`)",
                 self.path,
             )
 
@@ -113,7 +113,7 @@ def key_alarm(alarms: Alarms) -> SharedAlarm:
         alarms,
         KEY_ALARM,
         "make a new key with `garlicfarm keys offline` where the master key is, and put it in the old one's place; the"
-        " node takes it up by itself; see docs/how-to/signing-keys.md",
+        " node takes it up by itself; see `garlicfarm help signing-keys`",
     )
 
 

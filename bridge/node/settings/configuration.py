@@ -290,8 +290,8 @@ def _check_private(
 
 _NEVER_PLAIN = (
     "a farm believes proven identities only, and a plain connection proves none: who sends from its address would be "
-    "believed. Servers of another make are fed by a program of their own; see docs/reference/garlic-farm.md, "
-    "'Servers of another make'"
+    "believed. Servers of another make are fed by a program of their own; see "
+    "`garlicfarm help garlic-farm 'Servers of another make'`"
 )
 
 

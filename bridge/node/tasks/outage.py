@@ -32,7 +32,7 @@ READ_BYTES = 1024 * 1024
 TEXT = "no majority of the voters is to be reached: the log stands still, and nothing can be committed"
 ACTION = (
     "start the others again, or mend the network between them; if a majority is gone for good, stop this node and make"
-    " a farm of it with `garlicfarm recover`; see docs/how-to/recover.md"
+    " a farm of it with `garlicfarm recover`; see `garlicfarm help recover`"
 )
 
 

@@ -62,4 +62,4 @@ class TaskContext:
 
 def router_alarm(alarms: Alarms) -> SharedAlarm:
     """The alarm about the router, which asking for its status and publishing share."""
-    return SharedAlarm(alarms, ROUTER_ALARM, "see docs/reference/alarms.md, and the router's own log")
+    return SharedAlarm(alarms, ROUTER_ALARM, "see `garlicfarm help alarms`, and the router's own log")

@@ -1,0 +1,158 @@
+"""`garlicfarm help`: the project's documents as text, by topic, without a network and without a checkout.
+
+    garlicfarm help                         every topic with its task, in the order of docs/README.md
+    garlicfarm help servers                 one document
+    garlicfarm help upgrade 'made before'   a section of it, by words of its heading
+    garlicfarm help node evict              a command, where no document has that name
+
+The documents stand once in the repository, in docs/. A checkout is read there; the wheel carries them inside of the
+package, where `setup.py` puts them. Messages name a document by this command, because an operator who installed a
+package has no docs/ to look into. Nothing is paged: a terminal scrolls, and a pipe wants the whole.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+import click
+
+import bridge
+from bridge.cli.failure import fail
+from bridge.cli.printing import echo, print_markdown
+
+PACKAGED = Path(bridge.__file__).parent / "docs"
+CHECKOUT = Path(bridge.__file__).parents[1] / "docs"
+_ROW = re.compile(r"^\| \[[^\]]+\]\(([\w/-]+)\.md\) \| (.+?) \|$", re.MULTILINE)
+_INTRODUCED = re.compile(r"\[[^\]]+\]\(([\w-]+)\.md\)")
+_LINK = re.compile(r"\[([^\]]+)\]\((?!\w+://)([^)#\s]*)(?:#[^)\s]*)?\)")
+_FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^(#+) (.+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One document: `name` as `garlicfarm help` shows it, `place` below docs/ without the suffix."""
+
+    name: str
+    place: str
+    part: str
+    summary: str
+
+
+def documents_directory() -> Path:
+    """Where the documents lie; ends the command if this installation has none."""
+    found = next((each for each in (PACKAGED, CHECKOUT) if (each / "README.md").is_file()), None)
+    if found is None:
+        fail(f"this installation has no documents in {PACKAGED}: install garlicfarm from its wheel or its package anew")
+    return found
+
+
+def topics(directory: Path) -> list[Topic]:
+    """Every document, in the order of the index. Two documents of one file name are named with their folder."""
+    index = (directory / "README.md").read_text(encoding="utf-8")
+    head, *parts = re.split(r"^## (.+)$", index, flags=re.MULTILINE)
+    found = [(place, "", "") for place in dict.fromkeys(_INTRODUCED.findall(head))]
+    for part, text in zip(parts[::2], parts[1::2], strict=True):
+        found += [(place, part, summary) for place, summary in _ROW.findall(text)]
+    stems = [place.rpartition("/")[2] for place, _, _ in found]
+    return [
+        Topic(stem if stems.count(stem) == 1 else place, place, part, summary)
+        for stem, (place, part, summary) in zip(stems, found, strict=True)
+    ]
+
+
+def find_topic(known: list[Topic], asked: str) -> Topic | None:
+    """The topic of that name; a path such as `docs/how-to/servers.md` names its document as well."""
+    place = asked.removeprefix("docs/").removesuffix(".md")
+    return next((each for each in known if place in {each.name, each.place}), None)
+
+
+def find_section(text: str, asked: str) -> str | None:
+    """The first section whose heading has the words, down to the next heading of its rank."""
+    found: list[str] = []
+    rank, fenced = 0, False
+    for line in text.split("\n"):
+        fenced ^= line.startswith("```")
+        heading = None if fenced else _HEADING.match(line)
+        if heading is not None and found and len(heading[1]) <= rank:
+            break
+        if heading is not None and not found and asked.casefold() in heading[2].casefold():
+            rank = len(heading[1])
+        if rank:
+            found.append(line)
+    return "\n".join(found) if found else None
+
+
+def readable(text: str, topic: Topic, known: list[Topic]) -> str:
+    """The document without links: one that leads to another document names its topic instead."""
+    names = {each.place: each.name for each in known}
+    folder = topic.place.rpartition("/")[0]
+
+    def link(found: re.Match[str]) -> str:
+        words, target = found[1], found[2]
+        parts: list[str] = folder.split("/") if folder else []
+        for step in target.removesuffix(".md").split("/"):
+            parts = parts[:-1] if step == ".." else [*parts, step]
+        name = names.get("/".join(parts), "")
+        return f"{words} (`garlicfarm help {name}`)" if name and target else words
+
+    return "".join(part if part.startswith("```") else _LINK.sub(link, part) for part in _FENCE.split(text))
+
+
+@click.command("help")
+@click.argument("topic", required=False)
+@click.argument("words", nargs=-1)
+@click.pass_context
+def help_command(context: click.Context, topic: str | None, words: tuple[str, ...]) -> None:
+    """Show a document: TOPIC, or a section of it by WORDS of its heading. Without a topic, list them all."""
+    directory = documents_directory()
+    known = topics(directory)
+    if topic is None:
+        _list(known)
+        return
+    found = find_topic(known, topic)
+    if found is None:
+        for line in _command_help(context.find_root(), [topic, *words], known).splitlines():
+            echo(line)
+        return
+    text, section = (directory / f"{found.place}.md").read_text(encoding="utf-8"), " ".join(words)
+    chosen = find_section(text, section) if section else text
+    if chosen is None:
+        fail(f"no heading of {found.name} has the words {section!r}; its sections: {'; '.join(_headings(text))}")
+    print_markdown(readable(chosen, found, known))
+
+
+def _list(known: list[Topic]) -> None:
+    width = max(len(each.name) for each in known)
+    part = ""
+    echo("garlicfarm help TOPIC shows a document, garlicfarm COMMAND --help the options of a command.")
+    for each in known:
+        if each.part != part:
+            part = each.part
+            echo()
+            echo(part, bold=True)
+        echo(f"  {each.name:<{width}}  {each.summary}".rstrip())
+
+
+def _headings(text: str) -> Iterator[str]:
+    for line in _FENCE.sub("", text).split("\n"):
+        heading = _HEADING.match(line)
+        if heading is not None and len(heading[1]) > 1:
+            yield heading[2]
+
+
+def _command_help(root: click.Context, path: list[str], known: list[Topic]) -> str:
+    """The help of the command that the words name, or the end of this one with what may have been meant."""
+    context = root
+    for name in path:
+        group = context.command
+        command = group.get_command(context, name) if isinstance(group, click.Group) else None
+        if command is None:
+            commands = root.command.list_commands(root) if isinstance(root.command, click.Group) else []
+            near = get_close_matches(path[0], [*(each.name for each in known), *commands], n=3)
+            meant = f" (perhaps {' or '.join(near)})" if near else ""
+            fail(f"no document or command is called {' '.join(path)!r}{meant}: `garlicfarm help` lists the documents")
+        context = click.Context(command, info_name=name, parent=context)
+    return context.get_help()

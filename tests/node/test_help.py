@@ -1,0 +1,137 @@
+"""`garlicfarm help` finds every document, a section of it, and commands; and what messages name, it finds."""
+
+import ast
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bridge.cli.help import documents
+from bridge.cli.main import cli
+from tests.structure.raft_rules import ROOT
+
+DOCS = ROOT / "docs"
+NAMED = re.compile(r"`garlicfarm help ([\w/-]+)(?: '([^']+)')?`")
+PATH = re.compile(r"\bdocs/[\w/-]+\.md\b")
+
+
+def asked(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(cli, ["help", *words])
+    return done.exit_code, done.output
+
+
+def messages(package: str) -> Iterator[tuple[Path, str]]:
+    """Every text of a package that is no docstring of a module, class, function or attribute."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        shown = {
+            id(function.body[0].value)
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef)
+            and isinstance(function.body[0], ast.Expr)
+            and any("command" in ast.unparse(each) for each in function.decorator_list)
+        }
+        apart = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)} - shown
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                yield path, "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in apart:
+                yield path, node.value
+
+
+def test_every_document_is_a_topic_of_one_name() -> None:
+    known = documents.topics(DOCS)
+    assert sorted(each.place for each in known) == sorted(
+        str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.rglob("*.md") if path.name != "README.md"
+    )
+    names = [each.name for each in known]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_the_list_names_each_topic_with_its_task() -> None:
+    code, told = asked()
+    assert code == 0
+    assert re.search(r"^  servers +add, replace and remove routers$", told, re.MULTILINE)
+    assert "  explanation/storage " in told
+    assert told.count("\n") > len(documents.topics(DOCS))
+
+
+@pytest.mark.parametrize("topic", documents.topics(DOCS), ids=lambda topic: topic.place)
+def test_a_document_is_shown_without_markdown_and_without_paths(topic: documents.Topic) -> None:
+    code, told = asked(topic.name)
+    assert code == 0
+    title = (DOCS / f"{topic.place}.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    assert title.replace("`", "").split()[0] in told
+    assert "](" not in re.sub(r"\[[^\]]*\]\(https?:", "", told)
+    assert "\x1b" not in told
+
+
+@pytest.mark.parametrize("asked_for", ["docs/how-to/servers.md", "how-to/servers", "servers", "servers.md"])
+def test_a_path_names_its_document_as_well(asked_for: str) -> None:
+    assert asked(asked_for) == asked("servers")
+
+
+def test_words_of_a_heading_choose_its_section_alone() -> None:
+    code, told = asked("upgrade", "made", "before")
+    assert code == 0
+    assert "A farm made before" in told
+    assert "changelog" not in told
+
+
+def test_words_that_no_heading_has_are_answered_with_the_sections() -> None:
+    code, told = asked("upgrade", "nonsense")
+    assert code == 1
+    assert "A farm made before" in told
+
+
+def test_a_command_is_explained_where_no_document_has_its_name() -> None:
+    code, told = asked("node", "evict")
+    assert code == 0
+    assert told.startswith("Usage: ")
+    assert "Throw an identity out" in told
+
+
+def test_an_unknown_topic_is_answered_with_the_nearest() -> None:
+    code, told = asked("server")
+    assert code == 1
+    assert "servers" in told
+
+
+def test_letters_that_the_output_cannot_show_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.TextIOWrapper(io.BytesIO(), "latin-1")
+    monkeypatch.setattr("sys.stdout", output)
+    cli(["help", "layout"], standalone_mode=False)
+    output.flush()
+    output.seek(0)
+    assert "consensus/core" in output.read()
+
+
+@pytest.mark.parametrize("package", ["bridge", "pipeline"])
+def test_a_message_names_a_topic_that_exists_and_no_path(package: str) -> None:
+    known = documents.topics(DOCS)
+    wrong = []
+    for path, text in messages(package):
+        wrong += [f"{path.name}: {found[0]}" for found in PATH.finditer(text)]
+        for name, section in NAMED.findall(text):
+            topic = documents.find_topic(known, name)
+            lacks = topic is None or (
+                section and documents.find_section((DOCS / f"{topic.place}.md").read_text(), section) is None
+            )
+            wrong += [f"{path.name}: garlicfarm help {name} {section}"] * bool(lacks)
+    assert wrong == []
+
+
+def test_messages_name_topics_at_all() -> None:
+    named = [text for _, text in messages("bridge") if NAMED.search(text)]
+    assert len(named) > 20
+
+
+def test_an_installation_without_documents_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(documents, "PACKAGED", tmp_path / "a")
+    monkeypatch.setattr(documents, "CHECKOUT", tmp_path / "b")
+    code, told = asked("servers")
+    assert code == 1
+    assert "this installation has no documents" in told
