@@ -169,10 +169,27 @@ def test_a_pre_vote_is_asked_for_and_granted_in_the_epoch_of_the_candidate() -> 
 
 
 def test_a_new_leader_does_not_tell_its_high_watermark_before_it_has_committed_in_its_epoch() -> None:
-    response = reply_to_wire(FetchReply(4, TWO, 8, 7), Answering(TWO, high_watermark_known=False), Names(TWO))
+    response = reply_to_wire(FetchReply(4, TWO, 8, 7), Answering(TWO, began=LogId(9, 4)), Names(TWO))
     assert isinstance(response, FetchResponse)
     assert response.responses[0].partitions[0].high_watermark == -1
     assert reply_from_wire(response, REQUESTS[2], Names(ONE), no_entries) == FetchReply(4, TWO, 0, 7)
+
+
+@pytest.mark.parametrize(("commit", "term", "told"), [(9, 4, 9), (8, 4, -1), (9, 3, -1)])
+def test_a_reply_that_was_given_before_its_leader_knew_the_high_watermark_does_not_tell_it_later(
+    commit: int, term: int, told: int
+) -> None:
+    response = reply_to_wire(FetchReply(term, TWO, commit, 7), Answering(TWO, began=LogId(9, 4)), Names(TWO))
+    assert isinstance(response, FetchResponse)
+    assert response.responses[0].partitions[0].high_watermark == told
+
+
+def test_a_vote_is_answered_without_a_leader_of_another_epoch() -> None:
+    for term, leader_id in ((4, 2), (5, -1)):
+        answering = Answering(TWO, term=4)
+        response = reply_to_wire(VoteReply(term, granted=False, correlation=7), answering, Names(ONE))
+        assert isinstance(response, VoteResponse)
+        assert response.topics[0].partitions[0].leader_id == leader_id
 
 
 def test_a_voter_that_the_configuration_names_without_directory_is_known_by_its_id() -> None:

@@ -38,14 +38,14 @@ from consensus.protocols.kraft.node.log_topic import LogTopic
 from consensus.protocols.kraft.node.peer_transport import KraftTransport, RetryTimes
 from consensus.protocols.kraft.node.quorum_directory import QuorumDirectory, QuorumState, read_directory
 from consensus.protocols.kraft.node.quorum_names import QuorumNames, endpoint_text, server_of
-from consensus.protocols.kraft.node.quorum_service import QuorumService
+from consensus.protocols.kraft.node.quorum_service import AnsweringLeader, QuorumService
 from consensus.protocols.kraft.node.security import ClientSecurity, ListenerSecurity
 from consensus.protocols.kraft.node.service import Service
 from consensus.protocols.kraft.node.settings import Endpoint, VoterSettings, check_settings, core_options
 from consensus.protocols.kraft.node.state_machine import QuorumLog
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.limits import PARTITION, TOPIC_NAME, ZERO_UUID, KafkaWireError
-from consensus.protocols.kraft.wire.mapping import Answering, replica
+from consensus.protocols.kraft.wire.mapping import replica
 from consensus.server.opening import open_server
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
@@ -148,7 +148,7 @@ async def open_voter(
         server_options=_server_options(settings),
         storage_options=StorageOptions(snapshot_form=form.snapshot),
         cluster_id=directory.cluster_id,
-        leader_records=_leader_records(settings),
+        leader_records=leader_records(_unix_ms, is_dynamic=settings.is_dynamic),
         observe=told,
         snapshot_index=machine.snapshot_index,
     ) as server:
@@ -159,7 +159,9 @@ async def open_voter(
             server, machine, names, form, directory.cluster_id, _unix_ms, takes_records=options.takes_records
         )
         services: tuple[Service, ...] = (
-            QuorumService(server, names, form.write, _Answers(server).now, learned=names.learned),
+            QuorumService(
+                server, names, form.write, AnsweringLeader(lambda: server.describe().raft).now, learned=names.learned
+            ),
             AdminService(
                 server,
                 names,
@@ -211,30 +213,16 @@ def _server_options(settings: VoterSettings) -> ServerOptions:
     )
 
 
-def _leader_records(settings: VoterSettings) -> LeaderRecords:
+def leader_records(unix_ms: Callable[[], int], *, is_dynamic: bool) -> LeaderRecords:
+    """What a leader appends by itself: with the time, and where the log names the voters, with the level of that."""
+
     def head() -> bytes:
-        return leader_head(_unix_ms())
+        return leader_head(unix_ms())
 
     def controls() -> tuple[bytes, ...]:
-        return (control_data(_KRAFT_VERSION_TYPE, _KRAFT_VERSION_1, _unix_ms()),)
+        return (control_data(_KRAFT_VERSION_TYPE, _KRAFT_VERSION_1, unix_ms()),)
 
-    return LeaderRecords(head, controls) if settings.is_dynamic else LeaderRecords(head)
-
-
-class _Answers:
-    """What answers tell of the server. A new leader's high watermark counts once it committed what it began with."""
-
-    def __init__(self, server: ConsensusServer) -> None:
-        self._server = server
-        self._term = -1
-        self._known_from = 0
-
-    def now(self) -> Answering:
-        """At this moment."""
-        raft = self._server.describe().raft
-        if raft.role is Role.LEADER and raft.term != self._term:
-            self._term, self._known_from = raft.term, raft.last.index
-        return Answering(raft.leader, raft.log_start.index, raft.commit_index >= self._known_from)
+    return LeaderRecords(head, controls) if is_dynamic else LeaderRecords(head)
 
 
 async def _first_configuration(

@@ -78,6 +78,18 @@ class Purpose(Enum):
     ELECTIONS = "elections"
 
 
+def purpose_of(request: core.Request) -> Purpose:
+    """Which connection a request takes."""
+    is_fetch = isinstance(request, core.Fetch | core.FetchSnapshot)
+    return Purpose.REPLICATION if is_fetch else Purpose.ELECTIONS
+
+
+def has_no_form(request: core.Request, vote_version: int | None) -> bool:
+    """Whether a request is a pre-vote, and the peer's Vote has none."""
+    is_pre_vote = isinstance(request, core.RequestVote) and request.pre_vote
+    return is_pre_vote and vote_version is not None and vote_version < FIRST_PRE_VOTE_VERSION
+
+
 @dataclass(frozen=True, slots=True)
 class _Queued:
     request: core.Request
@@ -156,11 +168,9 @@ class _Lane:
             self._connection = None
 
     def _start(self, connection: KafkaConnection, request: core.Request) -> None:
-        if isinstance(request, core.RequestVote) and request.pre_vote:
-            version = connection.version_of(ApiKey.VOTE)
-            if version is not None and version < FIRST_PRE_VOTE_VERSION:
-                self._count("pre-votes that the peer has no form for")
-                return
+        if has_no_form(request, connection.version_of(ApiKey.VOTE)):
+            self._count("pre-votes that the peer has no form for")
+            return
         wait_ms = request.max_wait_ms if isinstance(request, core.Fetch) else 0
         try:
             message = request_to_wire(request, self._peer, self._transport.names)
@@ -226,9 +236,7 @@ class KraftTransport:
         if self._running is None:
             self.counters["requests while the transport does not run"] += 1
             return
-        is_fetch = isinstance(request, core.Fetch | core.FetchSnapshot)
-        purpose = Purpose.REPLICATION if is_fetch else Purpose.ELECTIONS
-        peer = replica(recipient)
+        purpose, peer = purpose_of(request), replica(recipient)
         lane = self._lanes.get((peer, purpose))
         if lane is None:
             nursery, receiver = self._running

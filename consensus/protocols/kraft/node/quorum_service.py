@@ -1,6 +1,6 @@
 """What the replicas of a quorum ask a server: Vote, Begin/EndQuorumEpoch, Fetch and FetchSnapshot, handed to the core.
 
-    listener ─▶ FetchDispatch ─┬─ replica id ≥ 0 ─▶ QuorumService ─▶ mapping ─▶ Receiver.ask ─▶ mapping ─▶ response
+    listener ─▶ FetchDispatch ─┬─ replica id ≥ 0 ─▶ QuorumService ─▶ mapping ─▶ Receiver.ask ─▶ QuorumReplies
                                └─ consumers ──────▶ the clients' service
 
 Kafka has one Fetch for replicas and consumers; only the replica's id tells them apart. A replica reads to the end of
@@ -16,8 +16,11 @@ is not an elected leader. Otherwise one server with wrong settings could stop a 
 replicas. The others get CLUSTER_AUTHORIZATION_FAILED, as with Kafka's `ClusterAction`. The id of a replica is not bound
 to its principal, as in Kafka: a replica of the quorum can speak as another.
 
-A core that is busy answers BROKER_NOT_AVAILABLE, after which Kafka's replicas ask again. The records of an answer are
-encoded once for all followers: mostly each gets the same.
+A core that is busy answers BROKER_NOT_AVAILABLE, after which Kafka's replicas ask again.
+
+*What an answer says beside the reply* (`QuorumReplies`, `AnsweringLeader`; neither waits for anything). The records of
+an answer are encoded once for all followers: mostly each gets the same. The high watermark of a new leader is not told
+before it has committed what it began its epoch with: until then it may lie below what followers were told before.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +29,9 @@ from typing import Any, Final, assert_never
 import trio
 
 from consensus.core import messages as core
-from consensus.core.model import Entry, Index, ServerId
+from consensus.core.effects import Role
+from consensus.core.model import Entry, Index, LogId, ServerId
+from consensus.core.status import Description
 from consensus.protocols.kraft.node.service import Caller, ServedApi, Service
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire import messages_quorum as quorum
@@ -61,6 +66,46 @@ def not_noted(_endpoints: Mapping[int, tuple[str, int]]) -> None:
     """Addresses are known otherwise."""
 
 
+class AnsweringLeader:
+    """What answers tell of the server. A new leader's high watermark counts once it committed what it began with."""
+
+    def __init__(self, describe: Callable[[], Description]) -> None:
+        self._describe = describe
+        self._began = LogId(0, -1)
+
+    def now(self) -> Answering:
+        """At this moment."""
+        raft = self._describe()
+        if raft.role is Role.LEADER and raft.term != self._began.term:
+            self._began = LogId(raft.last.index, raft.term)
+        return Answering(raft.leader, raft.log_start.index, raft.term, self._began)
+
+
+class QuorumReplies:
+    """The core's replies as responses, with the records of their entries."""
+
+    def __init__(self, names: Names, write_entries: WriteEntries, answering: Callable[[], Answering]) -> None:
+        """`answering` tells what the server knows when an answer leaves; it is asked for each."""
+        self._names = names
+        self._write_entries = write_entries
+        self._answering = answering
+        self._written: tuple[Index, tuple[Entry, ...], bytes] = 0, (), b""
+
+    def response(self, asked: core.Request, reply: core.Reply) -> QuorumResponse:
+        """The response to `asked`; raises `KafkaWireError` for a reply that KRaft has no message for."""
+        records = b""
+        if isinstance(asked, core.Fetch) and isinstance(reply, core.FetchReply) and reply.entries:
+            records = self._records(asked.position.index + 1, reply.entries)
+        return reply_to_wire(reply, self._answering(), self._names, records)
+
+    def _records(self, first: Index, entries: tuple[Entry, ...]) -> bytes:
+        written_first, written, records = self._written
+        if written_first != first or written != entries:
+            records = self._write_entries(first, entries)
+            self._written = first, entries, records
+        return records
+
+
 class QuorumService:
     """Hands the requests of replicas to a server, and its answers back."""
 
@@ -74,14 +119,12 @@ class QuorumService:
         may_join: Callable[[Caller], bool] = _any_caller,
         learned: Learned = not_noted,
     ) -> None:
-        """`answering` tells what the server knows when an answer leaves; it is asked for each."""
+        """See `QuorumReplies`."""
         self._receiver = receiver
         self._names = names
-        self._write_entries = write_entries
-        self._answering = answering
+        self._replies = QuorumReplies(names, write_entries, answering)
         self._may_join = may_join
         self._learned = learned
-        self._written: tuple[Index, tuple[Entry, ...], bytes] = 0, (), b""
 
     def apis(self) -> Mapping[int, ServedApi]:
         """The five of the quorum."""
@@ -98,7 +141,7 @@ class QuorumService:
     async def answer(self, request: QuorumRequest, caller: Caller) -> QuorumResponse:
         """Ask the server. Raises `ServerStoppedError`."""
         if not self._may_join(caller):
-            return _refused(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            return refused(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         asked = request_from_wire(request, next_call(), self._names)
         if isinstance(asked, Refused):
             return asked.response
@@ -108,11 +151,8 @@ class QuorumService:
         try:
             reply = await self._ask(asked)
         except ServerBusyError:
-            return _refused(request, ErrorCode.BROKER_NOT_AVAILABLE)
-        records = b""
-        if isinstance(asked, core.Fetch) and isinstance(reply, core.FetchReply) and reply.entries:
-            records = self._records(asked.position.index + 1, reply.entries)
-        return reply_to_wire(reply, self._answering(), self._names, records)
+            return refused(request, ErrorCode.BROKER_NOT_AVAILABLE)
+        return self._replies.response(asked, reply)
 
     async def _ask(self, asked: core.Request) -> core.Reply:
         answered = trio.Event()
@@ -122,7 +162,7 @@ class QuorumService:
             replies.append(reply)
             answered.set()
 
-        self._receiver.ask(_sender(asked), asked, take)
+        self._receiver.ask(sender_of(asked), asked, take)
         if not replies:
             try:
                 await answered.wait()
@@ -132,13 +172,6 @@ class QuorumService:
         if replies[0] is None:
             raise ServerStoppedError("the server has stopped")
         return replies[0]
-
-    def _records(self, first: Index, entries: tuple[Entry, ...]) -> bytes:
-        written_first, written, records = self._written
-        if written_first != first or written != entries:
-            records = self._write_entries(first, entries)
-            self._written = first, entries, records
-        return records
 
 
 class FetchDispatch:
@@ -183,7 +216,8 @@ def is_of_replica(request: clients.FetchRequest) -> bool:
     return max(request.replica_state.replica_id, request.replica_id) >= 0
 
 
-def _sender(asked: core.Request) -> ServerId:
+def sender_of(asked: core.Request) -> ServerId:
+    """The replica that a request names as its sender."""
     match asked:
         case core.RequestVote():
             return asked.candidate
@@ -193,7 +227,8 @@ def _sender(asked: core.Request) -> ServerId:
             return asked.leader
 
 
-def _refused(request: QuorumRequest, code: ErrorCode) -> QuorumResponse:
+def refused(request: QuorumRequest, code: ErrorCode) -> QuorumResponse:
+    """The answer to a request that the core does not get."""
     match request:
         case quorum.VoteRequest():
             return quorum.VoteResponse(error_code=code, topics=())

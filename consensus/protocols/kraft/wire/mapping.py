@@ -16,7 +16,8 @@ directory has its old address and must not answer in the place of the voter that
 another topic than the log's, and numbers below zero are `Refused` here: the core never hears of them.
 
 *High watermark of a new leader.* A follower on the JVM dies of a high watermark that goes back. A new leader's may,
-until it has committed an entry of its own epoch; till then it says -1, "not known" (`Answering.high_watermark_known`).
+until it has committed an entry of its own epoch; till then it says -1, "not known" (`Answering.began`). What counts is
+what the reply says, not what the server knows when the response leaves: that may be a moment, and an epoch, later.
 
 *Pre-vote* has no form before version 2 of Vote: the transport answers in the peer's place that it is granted, as
 KIP-996 says. The leave to campaign against a living leader (`transfer`) has none either: a voter knows it from
@@ -33,7 +34,7 @@ from uuid import UUID
 
 from consensus.core import messages as core
 from consensus.core.messages import RefusalReason
-from consensus.core.model import Entry, LogId, ReplicaKey, ServerId
+from consensus.core.model import Entry, LogId, ReplicaKey, ServerId, Term
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire import messages_quorum as quorum
 from consensus.protocols.kraft.wire.apis import ErrorCode, error_name
@@ -113,13 +114,24 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """What an answer tells of the server besides the reply."""
+    """What an answer tells of the server besides the reply; it may be of a later term than the reply."""
 
     leader: ServerId | None
     """That the server knows, for replies that do not say it."""
     log_start_offset: int = 0
-    high_watermark_known: bool = True
-    """Whether a leader has committed an entry of its own epoch."""
+    term: Term | None = None
+    """Of `leader`. None: the reply's."""
+    began: LogId | None = None
+    """An entry of the epoch that this server led last: it knows what is committed from there on. None: all counts."""
+
+    def leader_in(self, term: Term) -> ServerId | None:
+        """The leader, if it is that of `term`."""
+        return self.leader if self.term in (None, term) else None
+
+    def knows_high_watermark(self, reply: core.FetchReply) -> bool:
+        """Whether the leader that gave this reply had committed an entry of its own epoch."""
+        began = self.began
+        return began is None or (reply.term == began.term and reply.commit >= began.index)
 
 
 def request_to_wire(request: core.Request, peer: ReplicaKey, names: Names) -> QuorumRequest:
@@ -180,7 +192,8 @@ def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records
     ):
         leader, error = reply.leader, reply.error
     elif isinstance(reply, core.VoteReply):
-        leader, error = answering.leader, reply.error
+        told_term = reply.term - 1 if reply.pre_vote and reply.granted else reply.term
+        leader, error = answering.leader_in(told_term), reply.error
     else:
         raise KafkaWireError(f"KRaft has no message for {type(reply).__name__}")
     if error is RefusalReason.FOREIGN_CLUSTER:
@@ -523,7 +536,7 @@ def _fetch_response(
     partition = clients.FetchResponsePartition(
         partition_index=PARTITION,
         error_code=code,
-        high_watermark=reply.commit if answering.high_watermark_known and not code else -1,
+        high_watermark=reply.commit if answering.knows_high_watermark(reply) and not code else -1,
         log_start_offset=answering.log_start_offset,
         diverging_epoch=clients.FetchResponseEpochEndOffset(epoch=diverging.term, end_offset=diverging.index),
         current_leader=clients.FetchResponseLeaderIdAndEpoch(leader_id=_id_of(leader), leader_epoch=reply.term),
