@@ -90,6 +90,7 @@ class Node:
             nursery.start_soon(node.connecting.watch, local.alarms)
             nursery.start_soon(node.introduce, current.connected)
             await nursery.start(control.run)
+            local.service_manager.ready()
             nursery.start_soon(events.follow)
             if zmq is not None:
                 nursery.start_soon(zmq.serve)
@@ -125,6 +126,7 @@ class Node:
     async def _end(self, node: JoinedNode) -> None:
         """Hand over what this node does for the farm, and say goodbye if it leaves."""
         trace, farm = node.local.trace, self._current.farm
+        node.local.service_manager.stopping()
         trace.append("node-stopping", {"leaving": self._leaving})
         if self._leaving and farm is not None:
             await farm.background_tasks.resign()

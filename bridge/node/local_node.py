@@ -17,6 +17,7 @@ from bridge.core.formation.founding import FormationState
 from bridge.core.publishing.publication import Pace
 from bridge.node.events.alarms import Alarms, NodeStopped
 from bridge.node.events.event_log import EventLog, cause_of, clock_ms
+from bridge.node.events.service_manager import ServiceManager
 from bridge.node.membership.forming import load_formation
 from bridge.node.raft.ineffective_entries import IneffectiveEntries
 from bridge.node.raft.refused_connections import RefusedConnections
@@ -56,6 +57,7 @@ class LocalNode:
     metrics: Metrics
     lag: LoopLag
     router: FileRouter | I2cpRouter
+    service_manager: ServiceManager
 
     @property
     def profile(self) -> Profile:
@@ -84,7 +86,7 @@ class LocalNode:
     async def run(self) -> None:
         """What goes on for as long as the node lives, with or without others."""
         async with trio.open_nursery() as nursery:
-            for each in (self.lag, self.router, self.refused, self.ineffective):
+            for each in (self.lag, self.router, self.refused, self.ineffective, self.service_manager):
                 nursery.start_soon(each.run)
 
 
@@ -105,6 +107,7 @@ def load_local_node(configuration: NodeConfiguration) -> LocalNode:
         Metrics(refused.incident, refused.connected),
         lag,
         make_router(configuration, HostSampler(), lag, alarms, masters.keys),
+        ServiceManager(),
     )
 
 

@@ -76,6 +76,25 @@ def test_a_port_in_use_is_named_with_its_setting(tmp_path: Path, kind: socket.So
             assert gossip or not (node.directory / "generation").exists()
 
 
+def test_a_node_tells_its_service_manager_when_it_serves_that_it_runs_and_that_it_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, single(tmp_path) as farm:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(START_BOUND_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "1500000")
+        node = farm.nodes[0].start()
+        said: list[str] = []
+        while said.count("WATCHDOG=1") < 3 or "READY=1" not in said:
+            said.append(manager.recv(4096).decode().partition("\n")[0])
+        assert node.view().node.pid == node.pid
+        assert node.stop() == 0
+        while said[-1] != "STOPPING=1":
+            said.append(manager.recv(4096).decode().partition("\n")[0])
+        assert said.count("READY=1") == said.count("STOPPING=1") == 1
+
+
 def test_a_node_alone_founds_publishes_nothing_and_ends_by_a_signal_or_leaves(tmp_path: Path) -> None:
     with single(tmp_path) as farm:
         node = farm.nodes[0].start()
