@@ -19,7 +19,7 @@ from consensus.core.model import Configuration, Index, ServerId
 from consensus.core.options import Options, lan
 from consensus.core.raft import Raft
 from consensus.server.event_loop import now_ms
-from consensus.server.interfaces import ContentChecks, StateMachine, Transport
+from consensus.server.interfaces import ContentChecks, Core, StateMachine, Transport
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
@@ -31,6 +31,11 @@ _NODE_ID_BYTES = 8
 
 def _ignore(_notice: Notice) -> None:
     """Report nothing."""
+
+
+def _unwatched(core: Core) -> Core:
+    """The core itself."""
+    return core
 
 
 @asynccontextmanager
@@ -55,6 +60,7 @@ async def open_server(
     snapshot_index: Callable[[], Index] | None = None,
     random: Random | None = None,
     disk_thread: bool = True,
+    watched: Callable[[Core], Core] = _unwatched,
 ) -> AsyncIterator[ConsensusServer]:
     """Run one server of a Raft group while the block lasts, with what the directory `path` holds of it.
 
@@ -117,7 +123,7 @@ async def open_server(
     tells of which entry `state_machine.snapshot()` is, if not of the newest: the state machine is given the entries
     behind it again after a restart, and a snapshot of one that stands there already is not taken. With
     `disk_thread=False` the disk is used in trio's own thread: for tests with a `MockClock`, whose time would run while
-    another thread works.
+    another thread works. `watched` gives what the server steps in place of the core, to measure its steps.
 
     Raises `StorageError` with what to do, if the directory cannot be used. An error of the disk, of the state machine
     or of the core ends the server and the block, as an `ExceptionGroup`.
@@ -143,7 +149,7 @@ async def open_server(
             leader_records,
         )
         server = ConsensusServer(
-            core,
+            watched(core),
             recovery.storage,
             disk,
             transport,

@@ -17,8 +17,27 @@ if TYPE_CHECKING:
     )
     from consensus.protocols.kraft.node.consumer_service import ConsumerService
     from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
+    from consensus.protocols.kraft.node.metrics import STATES, QuorumFigures
+    from consensus.protocols.kraft.node.open_voter import KraftVoter, VoterError, VoterOptions, open_voter
     from consensus.protocols.kraft.node.peer_transport import KraftTransport, RetryTimes
     from consensus.protocols.kraft.node.produce_service import ProduceService
+    from consensus.protocols.kraft.node.quorum_client import (
+        ChangeAnswer,
+        LogRecord,
+        LogStart,
+        QuorumClient,
+        QuorumClientError,
+        QuorumReplica,
+        QuorumState,
+    )
+    from consensus.protocols.kraft.node.quorum_directory import (
+        QuorumDirectory,
+        QuorumDirectoryError,
+        format_directory,
+        new_uuid,
+        parse_initial_voters,
+        read_directory,
+    )
     from consensus.protocols.kraft.node.quorum_service import FetchDispatch, QuorumService, fetch_dispatch
     from consensus.protocols.kraft.node.security import (
         ClientSecurity,
@@ -26,6 +45,13 @@ if TYPE_CHECKING:
         Login,
         client_context,
         server_context,
+    )
+    from consensus.protocols.kraft.node.security_settings import (
+        ServerSecurity,
+        scram_users,
+        server_security,
+        split_settings,
+        tool_security,
     )
     from consensus.protocols.kraft.node.served_topic import (
         Broker,
@@ -39,6 +65,16 @@ if TYPE_CHECKING:
         TopicState,
     )
     from consensus.protocols.kraft.node.service import Caller, ServedApi, Service
+    from consensus.protocols.kraft.node.settings import (
+        Endpoint,
+        SettingsError,
+        VoterSettings,
+        address,
+        endpoints,
+        parse_properties,
+        voter_settings,
+    )
+    from consensus.protocols.kraft.wire.apis import ErrorCode
     from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits, uuid_of_text, uuid_text
     from consensus.protocols.kraft.wire.records import Compression, Record, RecordBatch
     from consensus.protocols.kraft.wire.scram import (
@@ -51,15 +87,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_LIMITS",
+    "STATES",
     "BatchCache",
     "Broker",
     "Caller",
+    "ChangeAnswer",
     "ClientSecurity",
     "CommittedOffset",
     "Compression",
     "ConnectionOptions",
     "ConsumerService",
     "Credentials",
+    "Endpoint",
+    "ErrorCode",
     "FetchDispatch",
     "GroupOffsets",
     "KafkaConnection",
@@ -67,9 +107,12 @@ __all__ = [
     "KafkaListener",
     "KafkaWireError",
     "KraftTransport",
+    "KraftVoter",
     "Limits",
     "ListenerOptions",
     "ListenerSecurity",
+    "LogRecord",
+    "LogStart",
     "Login",
     "Mechanism",
     "OffsetOutOfRangeError",
@@ -77,7 +120,14 @@ __all__ = [
     "ProduceService",
     "Produced",
     "ProducerId",
+    "QuorumClient",
+    "QuorumClientError",
+    "QuorumDirectory",
+    "QuorumDirectoryError",
+    "QuorumFigures",
+    "QuorumReplica",
     "QuorumService",
+    "QuorumState",
     "Record",
     "RecordBatch",
     "RetryTimes",
@@ -85,17 +135,35 @@ __all__ = [
     "ScramUsers",
     "ServedApi",
     "ServedTopic",
+    "ServerSecurity",
     "Service",
+    "SettingsError",
     "TopicState",
+    "VoterError",
+    "VoterOptions",
+    "VoterSettings",
+    "address",
     "client_context",
     "connect",
+    "endpoints",
     "fetch_dispatch",
+    "format_directory",
+    "new_uuid",
     "open_connection",
     "open_listener",
+    "open_voter",
+    "parse_initial_voters",
+    "parse_properties",
+    "read_directory",
     "scram_credential",
+    "scram_users",
     "server_context",
+    "server_security",
+    "split_settings",
+    "tool_security",
     "uuid_of_text",
     "uuid_text",
+    "voter_settings",
 ]
 
 _HOMES: Final = {
@@ -108,27 +176,42 @@ _HOMES: Final = {
         "open_connection",
     ),
     "consensus.protocols.kraft.node.consumer_service": ("ConsumerService",),
-    "consensus.protocols.kraft.node.listener": (
-        "KafkaListener",
-        "ListenerOptions",
-        "open_listener",
-    ),
-    "consensus.protocols.kraft.node.peer_transport": (
-        "KraftTransport",
-        "RetryTimes",
-    ),
+    "consensus.protocols.kraft.node.listener": ("KafkaListener", "ListenerOptions", "open_listener"),
+    "consensus.protocols.kraft.node.metrics": ("STATES", "QuorumFigures"),
+    "consensus.protocols.kraft.node.open_voter": ("KraftVoter", "VoterError", "VoterOptions", "open_voter"),
+    "consensus.protocols.kraft.node.peer_transport": ("KraftTransport", "RetryTimes"),
     "consensus.protocols.kraft.node.produce_service": ("ProduceService",),
-    "consensus.protocols.kraft.node.quorum_service": (
-        "FetchDispatch",
-        "QuorumService",
-        "fetch_dispatch",
+    "consensus.protocols.kraft.node.quorum_client": (
+        "ChangeAnswer",
+        "LogRecord",
+        "LogStart",
+        "QuorumClient",
+        "QuorumClientError",
+        "QuorumReplica",
+        "QuorumState",
     ),
+    "consensus.protocols.kraft.node.quorum_directory": (
+        "QuorumDirectory",
+        "QuorumDirectoryError",
+        "format_directory",
+        "new_uuid",
+        "parse_initial_voters",
+        "read_directory",
+    ),
+    "consensus.protocols.kraft.node.quorum_service": ("FetchDispatch", "QuorumService", "fetch_dispatch"),
     "consensus.protocols.kraft.node.security": (
         "ClientSecurity",
         "ListenerSecurity",
         "Login",
         "client_context",
         "server_context",
+    ),
+    "consensus.protocols.kraft.node.security_settings": (
+        "ServerSecurity",
+        "scram_users",
+        "server_security",
+        "split_settings",
+        "tool_security",
     ),
     "consensus.protocols.kraft.node.served_topic": (
         "Broker",
@@ -141,11 +224,17 @@ _HOMES: Final = {
         "ServedTopic",
         "TopicState",
     ),
-    "consensus.protocols.kraft.node.service": (
-        "Caller",
-        "ServedApi",
-        "Service",
+    "consensus.protocols.kraft.node.service": ("Caller", "ServedApi", "Service"),
+    "consensus.protocols.kraft.node.settings": (
+        "Endpoint",
+        "SettingsError",
+        "VoterSettings",
+        "address",
+        "endpoints",
+        "parse_properties",
+        "voter_settings",
     ),
+    "consensus.protocols.kraft.wire.apis": ("ErrorCode",),
     "consensus.protocols.kraft.wire.limits": (
         "DEFAULT_LIMITS",
         "KafkaWireError",
@@ -153,11 +242,7 @@ _HOMES: Final = {
         "uuid_of_text",
         "uuid_text",
     ),
-    "consensus.protocols.kraft.wire.records": (
-        "Compression",
-        "Record",
-        "RecordBatch",
-    ),
+    "consensus.protocols.kraft.wire.records": ("Compression", "Record", "RecordBatch"),
     "consensus.protocols.kraft.wire.scram": (
         "Credentials",
         "Mechanism",

@@ -62,7 +62,7 @@ _MAX_FRAME_BYTES_BEFORE_LOGIN: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ListenerOptions:
-    """One listener. `host` is an address of this machine; port 0 becomes any free one."""
+    """One listener. `host` is an address of this machine, or empty for all of them; port 0 becomes any free one."""
 
     name: str = "PLAINTEXT"
     host: str = "127.0.0.1"
@@ -132,7 +132,7 @@ class KafkaListener:
     async def run(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
         """Listen until cancelled; every connection ends with it. Starts with the port. Raises `OSError`."""
         options = self.options
-        listeners = await trio.open_tcp_listeners(options.port, host=options.host)
+        listeners = await trio.open_tcp_listeners(options.port, host=options.host or None)
         self.port = int(listeners[0].socket.getsockname()[1])
         waiting = AcceptOptions(
             strangers_max=options.max_connections,

@@ -18,8 +18,8 @@ then, until a leader is asked to make it a voter, or at once if `controller.quor
 (`quorum_directory`).
 """
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from time import time
 from typing import Final
@@ -35,17 +35,26 @@ from consensus.protocols.kraft.node.connection import ConnectionOptions, KafkaCo
 from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
 from consensus.protocols.kraft.node.log_form import LogForm, control_data, leader_head
 from consensus.protocols.kraft.node.log_topic import LogTopic
+from consensus.protocols.kraft.node.metrics import (
+    MeasuredCore,
+    PollIdle,
+    QuorumFigures,
+    QuorumMeasurements,
+    figures_of,
+)
 from consensus.protocols.kraft.node.peer_transport import KraftTransport, RetryTimes
 from consensus.protocols.kraft.node.quorum_directory import QuorumDirectory, QuorumState, read_directory
 from consensus.protocols.kraft.node.quorum_names import QuorumNames, endpoint_text, server_of
-from consensus.protocols.kraft.node.quorum_service import AnsweringLeader, QuorumService
+from consensus.protocols.kraft.node.quorum_service import AnsweringLeader, FetchDispatch, QuorumService
 from consensus.protocols.kraft.node.security import ClientSecurity, ListenerSecurity
 from consensus.protocols.kraft.node.service import Service
 from consensus.protocols.kraft.node.settings import Endpoint, VoterSettings, check_settings, core_options
 from consensus.protocols.kraft.node.state_machine import QuorumLog
 from consensus.protocols.kraft.wire import messages_admin as admin
+from consensus.protocols.kraft.wire.apis import ApiKey
 from consensus.protocols.kraft.wire.limits import PARTITION, TOPIC_NAME, ZERO_UUID, KafkaWireError
 from consensus.protocols.kraft.wire.mapping import replica
+from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.opening import open_server
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
@@ -89,6 +98,23 @@ class KraftVoter:
     names: QuorumNames
     listener: KafkaListener
     transport: KraftTransport
+    measurements: QuorumMeasurements
+    idle: PollIdle
+
+    def figures(self) -> QuorumFigures:
+        """The metrics of KIP-595, now."""
+        raft = self.server.describe().raft
+        return figures_of(raft, self.server.commit_index, self.names, self.measurements, self.idle)
+
+    async def resign(self) -> None:
+        """If this server leads, let another voter lead: EndQuorumEpoch, as soon as that voter has the whole log.
+
+        Returns when another leads, or after the longest election timeout. What is committed is safe without this; the
+        others would find out only when they have heard nothing for their fetch timeout.
+        """
+        if self.server.role.role is Role.LEADER:
+            with suppress(ServerBusyError, ServerStoppedError):
+                await self.server.transfer_leadership()
 
     @property
     def counters(self) -> dict[str, int]:
@@ -130,7 +156,7 @@ async def open_voter(
     names = QuorumNames(own, settings.advertised, configuration)
     retry = RetryTimes(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
     transport = KraftTransport(names, form.read, connection, retry=retry, learned=names.learned)
-    machine, heard = QuorumLog(form, options.max_state_bytes), _Heard(observe)
+    machine, heard, measurements = QuorumLog(form, options.max_state_bytes), _Heard(observe), QuorumMeasurements()
 
     def told(notice: Notice) -> None:
         if isinstance(notice, ConfigurationChanged):
@@ -151,6 +177,7 @@ async def open_voter(
         leader_records=leader_records(_unix_ms, is_dynamic=settings.is_dynamic),
         observe=told,
         snapshot_index=machine.snapshot_index,
+        watched=lambda core: MeasuredCore(core, measurements),
     ) as server:
         raft = server.describe().raft
         directory.check_not_older(raft.term)
@@ -158,7 +185,7 @@ async def open_voter(
         topic = LogTopic(
             server, machine, names, form, directory.cluster_id, _unix_ms, takes_records=options.takes_records
         )
-        services: tuple[Service, ...] = (
+        services = _services(
             QuorumService(
                 server, names, form.write, AnsweringLeader(lambda: server.describe().raft).now, learned=names.learned
             ),
@@ -171,7 +198,7 @@ async def open_voter(
                 connection,
                 is_dynamic=settings.is_dynamic,
             ),
-            *options.services(topic),
+            options.services(topic),
         )
         first = settings.listeners[0]
         listening = ListenerOptions(first.name, first.host, first.port, options.listener_security)
@@ -180,13 +207,35 @@ async def open_voter(
                 nursery.start_soon(_write_states, server, directory, settings, heard)
                 if settings.is_dynamic:
                     nursery.start_soon(_announce, server, names, settings, connection, directory.cluster_id)
-                yield KraftVoter(own, directory.cluster_id, server, machine, topic, names, listener, transport)
+                with _idle_measured() as idle:
+                    measured = measurements, idle
+                    yield KraftVoter(
+                        own, directory.cluster_id, server, machine, topic, names, listener, transport, *measured
+                    )
                 nursery.cancel_scope.cancel()
         except* OSError as error:
             raise VoterError(
                 f"cannot listen on {endpoint_text(first.host, first.port)}: {error.exceptions[0]}. Stop what listens "
                 "there, or change listeners"
             ) from error
+
+
+def _services(quorum: QuorumService, admin: AdminService, others: tuple[Service, ...]) -> tuple[Service, ...]:
+    """What the listener serves; Fetch is of replicas and of consumers, if there is a service for these."""
+    fetching = next((each for each in others if ApiKey.FETCH in each.apis()), None)
+    if fetching is None:
+        return quorum, admin, *others
+    return FetchDispatch(quorum, fetching), admin, *(each for each in others if each is not fetching)
+
+
+@contextmanager
+def _idle_measured() -> Iterator[PollIdle]:
+    idle = PollIdle()
+    trio.lowlevel.add_instrument(idle)
+    try:
+        yield idle
+    finally:
+        trio.lowlevel.remove_instrument(idle)
 
 
 class _Heard:

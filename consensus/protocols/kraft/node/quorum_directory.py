@@ -2,6 +2,7 @@
 
     log.dirs/meta.properties                    version, cluster.id, node.id, directory.id       as Kafka writes it
              initial-controllers                the first voters, where the log is to name them  made by `format`
+             scram-users                        what is kept of the passwords of users           made by `format`
              __cluster_metadata-0/quorum-state  leader, epoch and vote, one line of JSON         as Kafka writes it
              __cluster_metadata-0/storage/      the log, snapshots, term and vote                our own form
 
@@ -17,6 +18,8 @@ place in our log, and the leader's own records say the same.
 """
 
 import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,10 +35,12 @@ from consensus.protocols.kraft.wire.limits import (
     uuid_of_text,
     uuid_text,
 )
+from consensus.protocols.kraft.wire.scram import Mechanism, ScramCredential, ScramUsers
 from consensus.storage.durable_file import replace_file
 
 META_FILE: Final = "meta.properties"
 INITIAL_FILE: Final = "initial-controllers"
+USERS_FILE: Final = "scram-users"
 STATE_FILE: Final = "quorum-state"
 _LOG: Final = f"{TOPIC_NAME}-0"
 _META_VERSION: Final = "1"
@@ -103,6 +108,14 @@ class QuorumDirectory:
                 f"'{file}' cannot be read ({error}). Put it back, or remove it if the storage beside it is intact"
             ) from error
 
+    def read_users(self) -> ScramUsers | None:
+        """Who may log in by SCRAM; None: it was formatted without users. Raises `QuorumDirectoryError`."""
+        file = self.path / USERS_FILE
+        try:
+            return decode_users(file.read_bytes()) if file.exists() else None
+        except (OSError, ValueError) as error:
+            raise QuorumDirectoryError(f"'{file}' cannot be used: {error}. Put back the file that was there") from error
+
     def check_not_older(self, term: int) -> None:
         """Raise `QuorumDirectoryError` if the storage, which is at `term`, is older than `quorum-state`."""
         state = self.read_state()
@@ -141,6 +154,7 @@ def format_directory(
     standalone: bool = False,
     initial: tuple[InitialVoter, ...] = (),
     directory_id: UUID | None = None,
+    users: Mapping[str, Mapping[Mechanism, ScramCredential]] | None = None,
 ) -> QuorumDirectory:
     """Make the directory of a server, as `kafka-storage format` does; raises `QuorumDirectoryError`.
 
@@ -166,7 +180,7 @@ def format_directory(
         )
     chosen = UUID(bytes=own.key.directory) if own is not None else directory_id or new_uuid()
     formatted = QuorumDirectory(settings.log_dir, cluster_id, settings.node_id, chosen, initial)
-    _write(formatted)
+    _write(formatted, users or {})
     return formatted
 
 
@@ -246,14 +260,56 @@ def decode_state(data: bytes) -> QuorumState:
     return QuorumState(leader_id, epoch, voted, voters)
 
 
+def encode_users(users: Mapping[str, Mapping[Mechanism, ScramCredential]]) -> bytes:
+    """One JSON object: by user and mechanism, what is kept of the password."""
+    return json.dumps(
+        {
+            user: {
+                mechanism.value: {
+                    "salt": b64encode(each.salt).decode(),
+                    "iterations": each.iterations,
+                    "storedKey": b64encode(each.stored_key).decode(),
+                    "serverKey": b64encode(each.server_key).decode(),
+                }
+                for mechanism, each in credentials.items()
+            }
+            for user, credentials in users.items()
+        },
+        indent=1,
+    ).encode()
+
+
+def decode_users(data: bytes) -> ScramUsers:
+    """Reverse of `encode_users`; raises `KafkaWireError`."""
+    try:
+        return ScramUsers(
+            {
+                str(user): {
+                    Mechanism(name): ScramCredential(
+                        b64decode(each["salt"], validate=True),
+                        int(each["iterations"]),
+                        b64decode(each["storedKey"], validate=True),
+                        b64decode(each["serverKey"], validate=True),
+                    )
+                    for name, each in credentials.items()
+                }
+                for user, credentials in json.loads(data).items()
+            }
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise KafkaWireError(f"these are no users: {error}") from error
+
+
 def _check_cluster_id(cluster_id: str) -> None:
     try:
         uuid_of_text(cluster_id)
     except KafkaWireError as error:
-        raise QuorumDirectoryError(f"the cluster id cannot be used: {error}. Make one with `random-uuid`") from error
+        raise QuorumDirectoryError(
+            f"the cluster id cannot be used: {error}. Make one with `garlicfarm kraft random-uuid`"
+        ) from error
 
 
-def _write(formatted: QuorumDirectory) -> None:
+def _write(formatted: QuorumDirectory, users: Mapping[str, Mapping[Mechanism, ScramCredential]]) -> None:
     file = formatted.path / META_FILE
     meta = (
         f"version={_META_VERSION}\ncluster.id={formatted.cluster_id}\nnode.id={formatted.node_id}\n"
@@ -265,6 +321,8 @@ def _write(formatted: QuorumDirectory) -> None:
         (formatted.path / _LOG).mkdir(mode=0o700, parents=True, exist_ok=True)
         if formatted.initial:
             replace_file(formatted.path / INITIAL_FILE, ",".join(map(str, formatted.initial)).encode())
+        if users:
+            replace_file(formatted.path / USERS_FILE, encode_users(users))
         # Last: a directory with this file is whole.
         replace_file(file, meta.encode())
     except OSError as error:

@@ -60,6 +60,8 @@ class VoterSettings:
     listeners: tuple[Endpoint, ...] = (Endpoint("CONTROLLER", "127.0.0.1", 9093),)
     """Loopback, unlike Kafka's, which listens on every address."""
     advertised_listeners: tuple[Endpoint, ...] = ()
+    listener_names: str = ""
+    """If it is given: the name of the listener. Kafka's files have it."""
     election_timeout_ms: int = 1_000
     fetch_timeout_ms: int = 2_000
     election_backoff_max_ms: int = 1_000
@@ -104,7 +106,10 @@ def voter_settings(settings: Mapping[str, str]) -> VoterSettings:
     """The settings of one server; raises `SettingsError`."""
     unknown = sorted(settings.keys() - _READERS.keys())
     if unknown:
-        raise SettingsError(f"{unknown[0]} is no setting of this server: remove it. It has {', '.join(_READERS)}")
+        them = f"{unknown[0]} is no setting of this server: remove it"
+        if len(unknown) > 1:
+            them = f"{', '.join(unknown)} are no settings of this server: remove them"
+        raise SettingsError(f"{them}. It has {', '.join(_READERS)}")
     for name in ("node.id", "log.dirs"):
         if not settings.get(name):
             raise SettingsError(f"{name} is missing: add it to the settings")
@@ -113,7 +118,7 @@ def voter_settings(settings: Mapping[str, str]) -> VoterSettings:
         field, read = _READERS[name]
         values[field] = read(name, text)
     if values.pop("roles", "controller") != "controller":
-        raise SettingsError("process.roles can be controller only: this server has no brokers' part")
+        raise SettingsError("process.roles can be controller only: this server has no broker's part")
     return check_settings(VoterSettings(**values))
 
 
@@ -125,14 +130,7 @@ def check_settings(settings: VoterSettings) -> VoterSettings:
         )
     if len({voter.node_id for voter in settings.voters}) != len(settings.voters):
         raise SettingsError(f"{VOTERS} names a node.id twice: give each voter an id of its own")
-    if not settings.listeners:
-        raise SettingsError("listeners is empty: name at least one, such as CONTROLLER://127.0.0.1:9093")
-    names = [endpoint.name for endpoint in settings.listeners]
-    if len(set(names)) != len(names):
-        raise SettingsError("listeners names a listener twice: give each a name of its own")
-    for endpoint in settings.advertised_listeners:
-        if endpoint.name not in names:
-            raise SettingsError(f"advertised.listeners has {endpoint.name}, which is not among listeners: add it there")
+    _check_listeners(settings)
     for field in fields(settings):
         value = getattr(settings, field.name)
         least = 0 if field.name in ("append_linger_ms", "node_id") else 1
@@ -144,6 +142,21 @@ def check_settings(settings: VoterSettings) -> VoterSettings:
             "are only slow"
         )
     return settings
+
+
+def _check_listeners(settings: VoterSettings) -> None:
+    if not settings.listeners:
+        raise SettingsError("listeners is empty: name one, such as CONTROLLER://127.0.0.1:9093")
+    if len(settings.listeners) > 1:
+        raise SettingsError("listeners names several: this server has one, for the quorum, its tools and its clients")
+    name = settings.listeners[0].name
+    for endpoint in settings.advertised_listeners:
+        if endpoint.name != name:
+            raise SettingsError(f"advertised.listeners has {endpoint.name}, which is not among listeners: add it there")
+    if settings.listener_names not in ("", name):
+        raise SettingsError(f"controller.listener.names is {settings.listener_names}, but the listener is {name}")
+    if not settings.advertised[0].host:
+        raise SettingsError("no server would find this one: put a host into listeners or advertised.listeners")
 
 
 def core_options(settings: VoterSettings) -> Options:
@@ -211,14 +224,15 @@ def _addresses(name: str, text: str) -> tuple[tuple[str, int], ...]:
     return tuple(address(name, part) for part in text.split(",") if part.strip())
 
 
-def _endpoints(name: str, text: str) -> tuple[Endpoint, ...]:
-    endpoints = []
+def endpoints(name: str, text: str) -> tuple[Endpoint, ...]:
+    """`NAME://host:port,…`; raises `SettingsError` that names the setting."""
+    found = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         listener, separator, where = part.partition("://")
         if not separator or not _NAME.fullmatch(listener):
             raise SettingsError(f"{name} has {part!r}: write each listener as NAME://host:port")
-        endpoints.append(Endpoint(listener, *address(name, where)))
-    return tuple(endpoints)
+        found.append(Endpoint(listener, *address(name, where)))
+    return tuple(found)
 
 
 _READERS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
@@ -227,8 +241,9 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "log.dirs": ("log_dir", _path),
     VOTERS: ("voters", static_voters),
     BOOTSTRAP_SERVERS: ("bootstrap_servers", _addresses),
-    "listeners": ("listeners", _endpoints),
-    "advertised.listeners": ("advertised_listeners", _endpoints),
+    "listeners": ("listeners", endpoints),
+    "advertised.listeners": ("advertised_listeners", endpoints),
+    "controller.listener.names": ("listener_names", _text),
     "controller.quorum.election.timeout.ms": ("election_timeout_ms", _integer),
     "controller.quorum.fetch.timeout.ms": ("fetch_timeout_ms", _integer),
     "controller.quorum.election.backoff.max.ms": ("election_backoff_max_ms", _integer),
