@@ -1,6 +1,6 @@
 """`python -m benchmarks [NAME …]`: measure this machine and a real farm on it, in one run, and print a plain table.
 
-    machine ─▶ throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start
+    machine ─▶ throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start, idle
             ─▶ storage ─▶ ØMQ sockets, endpoint ─▶ consensus beside others ─▶ gossip
 
 Names choose parts; without any, all run. Figures that are bad are printed like the others.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from benchmarks import cold_start, consensus, failover, gossip, identity, machine, storage, throughput, zmq_raft
+from benchmarks import cold_start, consensus, failover, gossip, identity, idle, machine, storage, throughput, zmq_raft
 from benchmarks.child import ChildError
 from benchmarks.farm import BenchmarkError, Farm, running_farm
 from benchmarks.figures import Figure, table
@@ -29,6 +29,7 @@ NAMES = (
     "failover",
     "failover-local",
     "cold-start",
+    "idle",
     "storage",
     "zmq-sockets",
     "zmq-endpoint",
@@ -174,6 +175,8 @@ async def _alone(
     """What needs no farm that runs already."""
     if "cold-start" in names:
         tell(await trio.to_thread.run_sync(cold_start.measure, directory, COLD_STARTS))
+    if "idle" in names:
+        tell(await idle.measure(directory))
     if "storage" in names:
         tell(await trio.to_thread.run_sync(storage.measure, directory / "storage", runs, seconds / 6))
     if {"zmq-sockets", "zmq-endpoint"} & set(names):

@@ -228,12 +228,16 @@ class Farm:
 
 @asynccontextmanager
 async def running_farm(
-    directory: Path, timing: Timing, gossip_capacity: int | None = None, first_server: str = ""
+    directory: Path,
+    timing: Timing,
+    gossip_capacity: int | None = None,
+    first_server: str = "",
+    change: Callable[[str], str] = str,
 ) -> AsyncIterator[Farm]:
     """A founded farm in `directory` with the consensus timing that is asked for; its processes end with the block.
 
     With a `gossip_capacity` its first server may have so many peers, and all gossip with LAN timing. `first_server`:
-    more tables of settings for the first server.
+    more tables of settings for the first server. `change` takes the settings of each server and gives others.
     """
     files = _prepare(directory, timing)
     with files.nodes[0].configuration_file.open("a", encoding="utf-8") as file:
@@ -242,6 +246,9 @@ async def running_farm(
         for number, node in enumerate(files.nodes):
             capacity = f"\ncapacity = {gossip_capacity}" if number == 0 else ""
             _change(node, _GOSSIP_TIMING, rf'\1timing = "{Timing.LAN.value}"{capacity}', "gossip timing")
+    for node in files.nodes:
+        settings = node.configuration_file.read_text(encoding="utf-8")
+        node.configuration_file.write_text(change(settings), encoding="utf-8")
     with Farm(files, [Server(node) for node in files.nodes], timing) as farm:
         await farm.settle()
         yield farm

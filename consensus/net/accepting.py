@@ -178,6 +178,7 @@ class AcceptQueue:
         self._members = _Places(self.options.known_max, self.options.known_max)
         self._selector = selectors.DefaultSelector()
         self._changed = trio.Event()
+        self._some_wait = trio.Event()
         self._begun = self.options.begun_per_s
         self._begun_at_s = 0.0
 
@@ -236,6 +237,7 @@ class AcceptQueue:
 
     def _arrive(self, connection: socket.socket, address: str) -> None:
         pending = _PendingStream(connection, address, source_of(address), trio.current_time())
+        self._some_wait.set()
         self._arrived()
         places = self._places(pending)
         try:
@@ -310,6 +312,10 @@ class AcceptQueue:
 
     async def _expire(self) -> None:
         while True:
+            if not self.waiting:
+                # Most of the time there is none, and each needless waking costs an idle node.
+                self._some_wait = trio.Event()
+                await self._some_wait.wait()
             await trio.sleep(self.options.waiting_s / 10)
             oldest_s = trio.current_time() - self.options.waiting_s
             for places in (self._strangers, self._members):

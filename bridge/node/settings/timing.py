@@ -4,14 +4,21 @@ Over I2P an answer takes one to several seconds, a first connection half a minut
 looked up), and some tens of kilobytes a second are much. Raft asks that a round of messages be far shorter than the
 election timeout, which asks in turn that elections be far rarer than they take: hence 30 to 60 s, and everything that
 watches over a server's silence in proportion. A chunk of a log or snapshot must arrive within one reply timeout.
+
+On a LAN four heartbeats fit into the shortest election timeout, where `consensus.lan` has ten. They are most of what an
+idle node does, and a node may be a small box: ten cost a follower 1.1 % of a core in all, four 0.65 %. A heartbeat on a
+connection is never lost; at worst it is late by the 200 ms after which TCP repeats what is.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from bridge.core.formation.formation import FormationTuning
 from bridge.node.settings.choices import Timing
 from consensus import Options, i2p, lan, local
 from consensus.protocols.garlic_farm import ClientOptions, ConnectionLimits, ConnectionOptions, LinkOptions
+
+_LAN_HEARTBEAT_MS: Final = 250
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +56,7 @@ def profile_of(timing: Timing) -> Profile:
     """The profile of a `timing`."""
     match timing:
         case Timing.LAN:
-            return Profile(raft=lan())
+            return Profile(raft=replace(lan(), heartbeat_ms=_LAN_HEARTBEAT_MS))
         case Timing.LOCAL:
             return Profile(raft=local(), settle_ms=1_000, introduce_s=(1.0, 0.25))
         case Timing.I2P:

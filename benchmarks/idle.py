@@ -1,0 +1,97 @@
+"""What a farm's nodes cost while nothing happens: processor time and memory, beside serf's agents at the same time.
+
+    three nodes, timing "lan", a report each 30 s ─┐
+    three agents of serf, its profile "lan" ───────┴─ the same windows of time ─▶ share of one core, each process
+
+The settings are those of nodes on a LAN: `garlicfarm up` writes quicker ones for a demonstration. Serf does less: its
+agents only watch one another, while a node also exchanges Raft's heartbeats over TLS, applies the log and keeps a
+published structure.
+"""
+
+import re
+from pathlib import Path
+
+import trio
+
+from benchmarks import serf
+from benchmarks.farm import SERVERS, BenchmarkError, Farm, Server, running_farm
+from benchmarks.figures import Figure
+from benchmarks.gossip_group import Group, processes
+from bridge.node.settings.choices import Timing
+
+SETTLED_S = 10.0
+WINDOW_S = 20.0
+WINDOWS = 3
+REPORTING_PERIOD_MS = 30_000
+LEADER_GOAL = 1.2
+FOLLOWER_GOAL = 0.7
+SERF_GOAL = 3.0
+RESIDENT_GOAL_MB = 60
+MB = 1_000_000
+GROUP = f"{SERVERS} idle nodes, LAN timing, each process"
+_PERIOD = re.compile(r"(?m)^reporting_period_ms = \d+$")
+_GOSSIP_TIMING = re.compile(r'(?s)(\[gossip\].*?)timing = "[a-z]+"')
+
+
+async def measure(directory: Path) -> list[Figure]:
+    """Shares of one core in windows of time, and resident memory at the end; `directory` is for the farm's files."""
+    program, reason = await serf.find(directory)
+    async with processes() as agents, running_farm(directory / "idle", Timing.LAN, change=_as_on_a_lan) as farm:
+        if program is None:
+            print(f"serf beside it: skipped, {reason}", flush=True)
+        else:
+            await serf.start(agents, SERVERS, program)
+            await agents.converge()
+        await trio.sleep(SETTLED_S)
+        leader = await farm.leader()
+        shares = [await _window(farm, agents) for _ in range(WINDOWS)]
+        if await farm.leader() is not leader:
+            raise BenchmarkError("another node was elected meanwhile: measure again while the machine does less")
+        resident = tuple(server.resident_bytes() / MB for server in farm.servers)
+        serf_resident = tuple(agent.resident_bytes() / MB for agent in agents.members)
+    followers = [server for server in farm.servers if server is not leader]
+    led = tuple(nodes[leader.node.name] for nodes, _ in shares)
+    followed = tuple(nodes[server.node.name] for nodes, _ in shares for server in followers)
+    theirs = tuple(share for _, agent_shares in shares for share in agent_shares)
+    figures = [
+        Figure(GROUP, "processor time of the leader", "%", led, f"of one core; goal {LEADER_GOAL:g}"),
+        Figure(GROUP, "processor time of a follower", "%", followed, f"of one core; goal {FOLLOWER_GOAL:g}"),
+        Figure(GROUP, "resident memory of a node", "MB", resident, f"goal {RESIDENT_GOAL_MB}"),
+    ]
+    if theirs:
+        ratio = figures[1].median / Figure("", "", "", theirs).median
+        figures += [
+            Figure(GROUP, "processor time of a serf agent", "%", theirs, "of one core, at the same time"),
+            Figure(GROUP, "a follower beside a serf agent", "x", (ratio,), f"of the medians; goal {SERF_GOAL:g}"),
+            Figure(GROUP, "resident memory of a serf agent", "MB", serf_resident),
+        ]
+    return figures
+
+
+async def _window(farm: Farm, agents: Group) -> tuple[dict[str, float], list[float]]:
+    """Percent of one core in one window: of each node by its name, and of each agent."""
+    nodes = {server.node.name: server.processor_seconds() for server in farm.servers}
+    others = [agent.processor_seconds() for agent in agents.members]
+    began_s = trio.current_time()
+    await trio.sleep(WINDOW_S)
+    passed_s = trio.current_time() - began_s
+    return (
+        {server.node.name: _percent(server, nodes[server.node.name], passed_s) for server in farm.servers},
+        [
+            100 * (agent.processor_seconds() - used_s) / passed_s
+            for agent, used_s in zip(agents.members, others, strict=True)
+        ],
+    )
+
+
+def _percent(server: Server, used_s: float, passed_s: float) -> float:
+    return 100 * (server.processor_seconds() - used_s) / passed_s
+
+
+def _as_on_a_lan(settings: str) -> str:
+    """The settings that `up` writes, with the reporting period and gossip timing of a node on a LAN."""
+    settings, periods = _PERIOD.subn(f"reporting_period_ms = {REPORTING_PERIOD_MS}", settings)
+    settings, timings = _GOSSIP_TIMING.subn(rf'\1timing = "{Timing.LAN.value}"', settings)
+    if (periods, timings) != (1, 1):
+        raise BenchmarkError("the settings that `up` writes have no reporting period or no gossip timing to change")
+    return settings
