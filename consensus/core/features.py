@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from consensus.core.model import COMMAND, EntryKind
+from consensus.core.model import COMMAND, EntryKind, ServerId
 
 COMMAND_LIMIT_BYTES: Final = 10 * 2**20
 """What a client's command may have, without the head that a protocol puts before it."""
@@ -90,6 +90,10 @@ def _no_head() -> bytes:
     return b""
 
 
+def _as_it_is(server_id: ServerId) -> ServerId:
+    return server_id
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderRecords:
     """What a protocol has in the entries that a new leader makes by itself. The core has no clock of the day."""
@@ -98,6 +102,9 @@ class LeaderRecords:
     """The head of its no-op and of the members (`entry_data`), such as the time."""
     controls: Callable[[], tuple[bytes, ...]] = tuple
     """Data of the control records between the no-op and the first members."""
+    named: Callable[[ServerId], ServerId] = _as_it_is
+    """How its no-op names a server. What the wire does not carry must not be in the leader's own entry either: its
+    followers would read another one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,16 +265,19 @@ class Leader:
 
 def _first_entries(replica: Replica, granted_by: tuple[ServerId, ...]) -> tuple[Entry, ...]:
     """What the protocol has for the first entries of a term (`FirstEntries`)."""
-    head = replica.leader_records.head()
+    records = replica.leader_records
+    head, named = records.head(), records.named
     configuration = configuration_entry(replica.term, replica.log.configuration, head)
-    no_op = no_op_entry(replica.term, NoOp(replica.server_id, tuple(sorted(replica.voters)), granted_by), head)
+    voters = tuple(map(named, sorted(replica.voters)))
+    said = NoOp(named(replica.server_id), voters, tuple(map(named, granted_by)))
+    no_op = no_op_entry(replica.term, said, head)
     match replica.features.first_entries:
         case FirstEntries.CONFIGURATION:
             return (configuration,)
         case FirstEntries.NO_OP:
             if replica.log.names_configuration:
                 return (no_op,)
-            controls = [Entry(replica.term, EntryKind.CONTROL, data) for data in replica.leader_records.controls()]
+            controls = [Entry(replica.term, EntryKind.CONTROL, data) for data in records.controls()]
             return (no_op, *controls, configuration)
         case FirstEntries.NO_OP_ALONE:
             return (no_op,)

@@ -5,9 +5,12 @@
             itself comes in the protocol's message with each chunk, and lies in the file beside the bytes on disk
             (InstallSnapshot has it; a chunk that is fetched has not, so followers that fetch cannot use this form)
 
-A protocol chooses one for its group (`StorageOptions.snapshot_form`). The offsets and the size that servers tell each
-other are those of the form. A plain snapshot that was damaged on its way is not noticed by the form: its protocol, or
-the state machine's own format, has to. On disk the header of its file holds a checksum of it.
+A protocol chooses one for its group (`StorageOptions.snapshot_form`), or has one of its own. The offsets and the size
+that servers tell each other are those of the form. A plain snapshot that was damaged on its way is not noticed by the
+form: its protocol, or the state machine's own format, has to. On disk the header of its file holds a checksum of it.
+
+The file of a snapshot says by `file_format` of which form it is: 1 IMAGE, 2 PLAIN, from 3 on those of protocols. All
+but an image have the configuration beside them in the file, and are checked by size and checksum when they are found.
 """
 
 from collections.abc import Iterator
@@ -17,6 +20,8 @@ from crc32c import crc32c
 
 from consensus.core.model import Configuration, LogId, SnapshotDescription
 from consensus.storage.snapshot_image import ImageReader, ImageWriter
+
+IMAGE_FORMAT = 1
 
 
 class SnapshotWriting(Protocol):
@@ -49,6 +54,10 @@ class SnapshotReading(Protocol):
 class SnapshotForm(Protocol):
     """One form. What is said of a snapshot beside its bytes is `last` and `configuration`."""
 
+    @property
+    def file_format(self) -> int:
+        """The number of the form in the header of a file."""
+
     def writing(self, last: LogId, configuration: Configuration) -> SnapshotWriting:
         """Make a snapshot."""
 
@@ -57,6 +66,8 @@ class SnapshotForm(Protocol):
 
 
 class _Image:
+    file_format = IMAGE_FORMAT
+
     def writing(self, last: LogId, configuration: Configuration) -> SnapshotWriting:
         return ImageWriter(last, configuration)
 
@@ -65,6 +76,8 @@ class _Image:
 
 
 class _Plain:
+    file_format = 2
+
     def writing(self, last: LogId, configuration: Configuration) -> SnapshotWriting:
         return PlainSnapshot(last, configuration)
 

@@ -32,7 +32,7 @@ from consensus.storage.disk import (
 )
 from consensus.storage.journal import NEW_SUFFIX
 from consensus.storage.records import Binding, RecordError
-from consensus.storage.snapshot_form import IMAGE, PLAIN, SnapshotForm, SnapshotReading
+from consensus.storage.snapshot_form import IMAGE, IMAGE_FORMAT, PLAIN, SnapshotForm, SnapshotReading
 from consensus.storage.snapshot_image import ImageReader
 
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -41,9 +41,8 @@ HEADER_BYTES = 4096
 CHUNK_BYTES = 256 * 1024
 
 _MAGIC = b"GFSNAPFL"
-_VERSION = 1
-_VERSION_PLAIN = 2
-"""The bytes are plain: behind them lies the configuration, whose length and checksum follow in the header."""
+_FORMATS = range(IMAGE_FORMAT, 4)
+"""Where it is no image, the configuration lies behind the bytes; its length and checksum follow in the header."""
 _HEADER = struct.Struct(">8sH8s16sQQQI")
 _CONFIGURATION = struct.Struct(">II")
 _CHECKSUM = struct.Struct(">I")
@@ -114,11 +113,12 @@ class SnapshotFiles:
 
     def plan_adopt(self, snapshot: SnapshotDescription, file: str) -> list[DiskOperation]:
         """What `file` holds becomes the stored snapshot."""
-        beside = encode_configuration(snapshot.configuration) if self.form is PLAIN else None
+        file_format = self.form.file_format
+        beside = None if file_format == IMAGE_FORMAT else encode_configuration(snapshot.configuration)
         self.stored = snapshot
         return [
             *([] if beside is None else [WriteBytes(file, HEADER_BYTES + snapshot.size_bytes, beside)]),
-            WriteBytes(file, 0, _encode_header(self._binding, snapshot, beside)),
+            WriteBytes(file, 0, _encode_header(self._binding, snapshot, file_format, beside)),
             SyncFile(file),
             RenameFile(file, snapshot_file(snapshot.last)),
             SyncDirectory(),
@@ -169,7 +169,7 @@ def _check_file(reader: DiskReader, file: str, binding: Binding, form: SnapshotF
     )
     try:
         block = reader.read(file, 0, HEADER_BYTES)
-        owner, last, size_bytes, checksum, is_plain = _decode_header(block)
+        owner, last, size_bytes, checksum, file_format = _decode_header(block)
     except RecordError as error:
         raise DamagedStorageError(f"the snapshot '{file}' cannot be read: {error}. {again}") from error
     if owner != binding:
@@ -178,10 +178,13 @@ def _check_file(reader: DiskReader, file: str, binding: Binding, form: SnapshotF
             f"{owner.storage_id.hex()}): files of two directories were mixed. Put the right files back, or move the "
             "directory away and let the node join again as a new server"
         )
-    if form is not None and is_plain is not (form is PLAIN):
+    if form is not None and file_format != form.file_format:
         raise DamagedStorageError(f"the snapshot '{file}' was written by a server of another protocol. {again}")
     try:
-        found = _read_plain(reader, file, block, last, size_bytes) if is_plain else _read_self_describing(reader, file)
+        if file_format == IMAGE_FORMAT:
+            found = _read_image(reader, file, ImageReader(), reader.size(file))
+        else:
+            found = _read_beside(reader, file, block, last, size_bytes)
     except RecordError as error:
         raise DamagedStorageError(f"the snapshot '{file}' has rotted: {error}. {again}") from error
     if (found.last, found.size_bytes, found.checksum) != (last, size_bytes, checksum) or snapshot_file(last) != file:
@@ -192,11 +195,7 @@ def _check_file(reader: DiskReader, file: str, binding: Binding, form: SnapshotF
     return found
 
 
-def _read_self_describing(reader: DiskReader, file: str) -> SnapshotDescription:
-    return _read_image(reader, file, ImageReader(), reader.size(file))
-
-
-def _read_plain(reader: DiskReader, file: str, block: bytes, last: LogId, size_bytes: int) -> SnapshotDescription:
+def _read_beside(reader: DiskReader, file: str, block: bytes, last: LogId, size_bytes: int) -> SnapshotDescription:
     length, checksum = _CONFIGURATION.unpack_from(block, _CHECKSUM.size + _HEADER.size)
     end_bytes = HEADER_BYTES + size_bytes
     if reader.size(file) != end_bytes + length:
@@ -223,10 +222,10 @@ def _chunks(reader: DiskReader, file: str, end_bytes: int) -> Iterator[bytes]:
         yield reader.read(file, offset_bytes, min(CHUNK_BYTES, end_bytes - offset_bytes))
 
 
-def _encode_header(binding: Binding, snapshot: SnapshotDescription, beside: bytes | None) -> bytes:
+def _encode_header(binding: Binding, snapshot: SnapshotDescription, file_format: int, beside: bytes | None) -> bytes:
     body = _HEADER.pack(
         _MAGIC,
-        _VERSION if beside is None else _VERSION_PLAIN,
+        file_format,
         binding.node_id,
         binding.storage_id,
         snapshot.last.index,
@@ -240,18 +239,20 @@ def _encode_header(binding: Binding, snapshot: SnapshotDescription, beside: byte
     return _CHECKSUM.pack(crc32c(body)) + body
 
 
-def _decode_header(block: bytes) -> tuple[Binding, LogId, int, int, bool]:
+def _decode_header(block: bytes) -> tuple[Binding, LogId, int, int, int]:
     if len(block) != HEADER_BYTES:
         raise RecordError(f"the header block has {len(block)} bytes instead of {HEADER_BYTES}")
     if crc32c(block[_CHECKSUM.size :]) != _CHECKSUM.unpack_from(block)[0]:
         raise RecordError("the header's checksum does not match")
-    magic, version, node_id, storage_id, index, term, size_bytes, checksum = _HEADER.unpack_from(block, _CHECKSUM.size)
+    magic, file_format, node_id, storage_id, index, term, size_bytes, checksum = _HEADER.unpack_from(
+        block, _CHECKSUM.size
+    )
     if magic != _MAGIC:
         raise RecordError("not a snapshot")
-    if version not in (_VERSION, _VERSION_PLAIN):
-        raise RecordError(f"written by another version of this program (format {version}, not {_VERSION})")
-    is_plain = version == _VERSION_PLAIN
-    return Binding(node_id, storage_id), LogId(index, term), size_bytes, checksum, is_plain
+    if file_format not in _FORMATS:
+        known = f"{_FORMATS[0]} to {_FORMATS[-1]}"
+        raise RecordError(f"written by another version of this program (format {file_format}, not one of {known})")
+    return Binding(node_id, storage_id), LogId(index, term), size_bytes, checksum, file_format
 
 
 def snapshot_owner(reader: DiskReader, file: str) -> Binding:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from consensus.core.model import Entry, EntryKind, ReplicaKey
-from consensus.protocols.kraft.node.log_form import control_data, control_value, entry_head
 from consensus.protocols.kraft.node.quorum_directory import (
     QuorumDirectoryError,
     QuorumState,
@@ -22,6 +21,7 @@ from consensus.protocols.kraft.node.settings import (
     parse_properties,
     voter_settings,
 )
+from consensus.protocols.kraft.wire.entries import control_data, control_value, entry_head
 from consensus.protocols.kraft.wire.limits import KafkaWireError, uuid_of_text
 
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"

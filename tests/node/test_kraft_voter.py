@@ -1,6 +1,5 @@
 """Voters of a KRaft quorum on loopback: they elect, replicate, lose their leader, and change their voters."""
 
-import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,58 +9,22 @@ import pytest
 import trio
 
 from consensus.core.effects import Role
-from consensus.core.model import Entry, EntryKind, Index, LogId, ReplicaKey
+from consensus.core.model import Entry, EntryKind, Index, ReplicaKey
 from consensus.protocols.kraft.node.connection import open_connection
-from consensus.protocols.kraft.node.log_form import LogForm, leader_head
 from consensus.protocols.kraft.node.open_voter import KraftVoter, open_voter
 from consensus.protocols.kraft.node.quorum_directory import format_directory, new_uuid, parse_initial_voters
 from consensus.protocols.kraft.node.served_topic import ProduceRefusedError
 from consensus.protocols.kraft.node.settings import Endpoint, StaticVoter, VoterSettings
+from consensus.protocols.kraft.node.state_machine import QuorumLog, WrittenBatch
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import ErrorCode
-from consensus.protocols.kraft.wire.limits import KafkaWireError, uuid_text
+from consensus.protocols.kraft.wire.entries import data_of, entry_tail
+from consensus.protocols.kraft.wire.limits import uuid_text
+from consensus.protocols.kraft.wire.record_batches import decode_tail
 from consensus.protocols.kraft.wire.records import Record, RecordBatch
-from consensus.storage.snapshot_form import IMAGE
 
 CLUSTER = uuid_text(b"\x00" * 15 + b"\x01")
 LOOPBACK = "127.0.0.1"
-
-
-def write(first: Index, entries: tuple[Entry, ...]) -> bytes:
-    """Entries as lines of JSON, in the place of record batches."""
-    return b"".join(
-        json.dumps([first + at, entry.term, entry.kind.value, entry.data.hex()]).encode() + b"\n"
-        for at, entry in enumerate(entries)
-    )
-
-
-def read(data: bytes, _position: LogId) -> tuple[Entry, ...]:
-    """Reverse of `write`; raises `KafkaWireError`."""
-    try:
-        lines = [json.loads(line) for line in data.splitlines()]
-        return tuple(Entry(term, EntryKind(kind), bytes.fromhex(text)) for _, term, kind, text in lines)
-    except ValueError as error:
-        raise KafkaWireError(str(error)) from error
-
-
-def data_of(batch: RecordBatch) -> tuple[bytes, ...]:
-    """Of each record the timestamp, the producer's fields and the value."""
-    last = len(batch.records) - 1
-    heads = [
-        bytes([(at < last) | (2 if batch.producer_id >= 0 else 0)]) + leader_head(record.timestamp_ms)[1:]
-        for at, record in enumerate(batch.records)
-    ]
-    producers = [
-        batch.producer_id.to_bytes(8) + batch.producer_epoch.to_bytes(2) + (batch.base_sequence + at).to_bytes(4)
-        if batch.producer_id >= 0
-        else b""
-        for at in range(last + 1)
-    ]
-    values = [record.value or b"" for record in batch.records]
-    return tuple(b"".join(parts) for parts in zip(heads, producers, values, strict=True))
-
-
-FORM = LogForm(write, read, data_of, IMAGE)
 
 
 def batch(*values: bytes, producer: int = -1, sequence: int = -1) -> RecordBatch:
@@ -142,7 +105,7 @@ class Quorum:
     async def _run(self, settings: VoterSettings, *, task_status: trio.TaskStatus[None]) -> None:
         ended = trio.Event()
         with trio.CancelScope() as scope:
-            async with open_voter(settings, FORM) as voter:
+            async with open_voter(settings) as voter:
                 self.running[settings.node_id], self._ends[settings.node_id] = voter, (scope, ended)
                 task_status.started()
                 await trio.sleep_forever()
@@ -161,21 +124,16 @@ async def opened(settings: list[VoterSettings]) -> AsyncIterator[Quorum]:
             nursery.cancel_scope.cancel()
 
 
-def records(voter: KraftVoter, entries: tuple[Entry, ...]) -> list[bytes]:
-    """The values of the commands."""
-    del voter
-    return [
-        entry.data[9:] if not entry.data[0] & 2 else entry.data[23:]
-        for entry in entries
-        if entry.kind is EntryKind.COMMAND
-    ]
+def values(entries: tuple[Entry, ...]) -> list[bytes | None]:
+    """The values of the clients' records."""
+    return [decode_tail(entry_tail(entry.data))[1] for entry in entries if entry.kind is EntryKind.COMMAND]
 
 
-async def values_of(voter: KraftVoter, index: Index) -> list[bytes]:
+async def values_of(voter: KraftVoter, index: Index) -> list[bytes | None]:
     """What a server has committed up to an index."""
     await voter.server.wait_commit(index)
     first = voter.server.describe().raft.log_start.index + 1
-    return records(voter, await voter.server.read(first, 10_000, 10**7))
+    return values(await voter.server.read(first, 10_000, 10**7))
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -188,6 +146,10 @@ def test_three_voters_elect_and_replicate_what_is_acknowledged(tmp_path: Path, *
             produced = await leader.topic.append(batch(b"one", b"two"), None)
             for voter in quorum.running.values():
                 assert await values_of(voter, produced.base_offset + 2) == [b"one", b"two"]
+            # Byte for byte, also what the leader wrote by itself
+            logs = [await voter.server.read(1, 100, 10**6) for voter in quorum.running.values()]
+            assert logs[0] == logs[1] == logs[2]
+            assert len(logs[0]) == produced.base_offset + 2
 
     trio.run(run)
 
@@ -228,6 +190,20 @@ def test_a_batch_that_comes_again_is_written_once(tmp_path: Path) -> None:
             assert elsewhere == first
             following = await successor.topic.append(batch(b"c", producer=producer, sequence=2), None)
             assert await values_of(successor, following.base_offset + 1) == [b"a", b"b", b"c"]
+
+    trio.run(run)
+
+
+def test_a_batch_whose_end_was_lost_with_its_leader_takes_in_no_other() -> None:
+    """Records of another batch that follow it are not taken for its own."""
+
+    async def run() -> None:
+        machine = QuorumLog(1_000_000)
+        cut_off, *_ = data_of(batch(b"a", b"b", producer=1, sequence=0))
+        other = data_of(batch(b"c", b"d", producer=2, sequence=5))
+        await machine.apply(1, tuple(Entry.command(1, data) for data in (cut_off, *other)))
+        assert machine.producers[1].batches == [WrittenBatch(0, 0, 0)]
+        assert machine.producers[2].batches == [WrittenBatch(5, 6, 1)]
 
     trio.run(run)
 

@@ -1,4 +1,4 @@
-"""Both forms of snapshots: what lies on disk and travels, and servers at work with the plain one."""
+"""The forms of snapshots: what lies on disk and travels, and servers at work with the plain one."""
 
 from dataclasses import replace
 from random import Random
@@ -10,6 +10,9 @@ import trio.testing
 from consensus.core.effects import Compact, Persist
 from consensus.core.model import Configuration, Entry, HardState, LogId, ReplicaKey, Server, SnapshotDescription
 from consensus.net.memory import MemoryNetwork
+from consensus.protocols.kraft.wire.record_batches import encode_batch
+from consensus.protocols.kraft.wire.records import Record, RecordBatch
+from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.server.log_stream import EntryBatch, SnapshotChunk
 from consensus.server.options import ServerOptions
 from consensus.storage.disk import DamagedStorageError, WriteBytes
@@ -19,10 +22,11 @@ from consensus.storage.snapshots import HEADER_BYTES, SnapshotWriter, snapshot_f
 from tests.node.crash_disk import CrashDisk
 from tests.node.memory_server import SMALL, MemoryDisk, build, data, until
 
-FORMS = pytest.mark.parametrize("form", [IMAGE, PLAIN], ids=["image", "plain"])
+KAFKA = KafkaSnapshotForm(lambda: 1_000)
+FORMS = pytest.mark.parametrize("form", [IMAGE, PLAIN, KAFKA], ids=["image", "plain", "kafka"])
 LAST = LogId(3, 1)
-STATE = (b"a" * 300_000, b"b" * 5)
-CONFIGURATION = Configuration((Server(ReplicaKey(1, bytes(16)), "tcp://one", (("CONTROLLER", "one:9093"),)),))
+STATE = tuple(encode_batch(RecordBatch(0, 1, (Record(1, None, value),))) for value in (b"a" * 300_000, b"b" * 5))
+CONFIGURATION = Configuration((Server(ReplicaKey(1, b"d" * 16), "one:9093", (("CONTROLLER", "one:9093"),)),))
 PLAIN_STORAGE = replace(SMALL, snapshot_form=PLAIN)
 
 
@@ -52,7 +56,7 @@ def take(disk: CrashDisk, form: SnapshotForm) -> SnapshotDescription:
 
 
 @FORMS
-def test_a_snapshot_of_either_form_is_found_again_with_all_that_is_said_of_it(form: SnapshotForm) -> None:
+def test_a_snapshot_of_any_form_is_found_again_with_all_that_is_said_of_it(form: SnapshotForm) -> None:
     disk = CrashDisk()
     taken = take(disk, form)
     found = open_(disk.crash(Random(1)), form).storage.snapshot
@@ -69,7 +73,7 @@ def test_a_plain_snapshot_is_the_bytes_of_the_state_machine_and_nothing_else() -
 
 @FORMS
 @pytest.mark.parametrize("place", [20, HEADER_BYTES + 7, HEADER_BYTES + 300_004, -3])
-def test_rot_in_a_stored_snapshot_of_either_form_is_found(form: SnapshotForm, place: int) -> None:
+def test_rot_in_a_stored_snapshot_of_any_form_is_found(form: SnapshotForm, place: int) -> None:
     disk = CrashDisk()
     take(disk, form)
     file = snapshot_file(LAST)
@@ -80,11 +84,12 @@ def test_rot_in_a_stored_snapshot_of_either_form_is_found(form: SnapshotForm, pl
 
 
 @FORMS
-def test_a_snapshot_of_the_other_form_is_refused(form: SnapshotForm) -> None:
+def test_a_snapshot_of_another_form_is_refused(form: SnapshotForm) -> None:
     disk = CrashDisk()
     take(disk, form)
-    with pytest.raises(DamagedStorageError, match="another protocol"):
-        open_(disk, PLAIN if form is IMAGE else IMAGE)
+    for other in {IMAGE, PLAIN, KAFKA} - {form}:
+        with pytest.raises(DamagedStorageError, match="another protocol"):
+            open_(disk, other)
 
 
 async def test_servers_send_restore_and_stream_plain_snapshots(autojump_clock: trio.testing.MockClock) -> None:

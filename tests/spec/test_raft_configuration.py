@@ -149,6 +149,14 @@ def test_the_records_of_the_protocol_stand_between_the_no_op_and_the_first_membe
     assert no_op_head(no_op.data) == configuration_head(members.data) == b"at noon"
 
 
+def test_a_no_op_names_servers_as_the_wire_does() -> None:
+    """Otherwise the leader's own entry would differ from the one that its followers read."""
+    bench = FetchBench(leader_records=LeaderRecords(named=lambda server_id: f"server {server_id}"))
+    bench.lead()
+    named = tuple(f"server {number}" for number in (1, 2, 3))
+    assert bench.raft._replica.log.entries(1, 9, 1_000) == (no_op_entry(1, NoOp(named[0], named, named[:2])),)
+
+
 def test_a_leader_whose_log_has_entries_and_no_members_writes_them() -> None:
     """It may have fetched the no-op of the first leader, and not what follows it."""
     bench = FetchBench(features=KRAFT, entries=(no_op_entry(1, NoOp(2)),), term=1)

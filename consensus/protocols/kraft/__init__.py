@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from consensus.protocols.kraft.node.consumer_service import ConsumerService
     from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
+    from consensus.protocols.kraft.node.log_topic import LogTopic
     from consensus.protocols.kraft.node.metrics import STATES, QuorumFigures
     from consensus.protocols.kraft.node.open_voter import KraftVoter, VoterError, VoterOptions, open_voter
     from consensus.protocols.kraft.node.peer_transport import KraftTransport, RetryTimes
@@ -68,8 +69,10 @@ if TYPE_CHECKING:
     from consensus.protocols.kraft.node.settings import (
         Endpoint,
         SettingsError,
+        StaticVoter,
         VoterSettings,
         address,
+        check_settings,
         endpoints,
         parse_properties,
         voter_settings,
@@ -102,6 +105,7 @@ __all__ = [
     "ErrorCode",
     "FetchDispatch",
     "GroupOffsets",
+    "InitialVoter",
     "KafkaConnection",
     "KafkaConnectionError",
     "KafkaListener",
@@ -113,6 +117,7 @@ __all__ = [
     "ListenerSecurity",
     "LogRecord",
     "LogStart",
+    "LogTopic",
     "Login",
     "Mechanism",
     "OffsetOutOfRangeError",
@@ -138,11 +143,13 @@ __all__ = [
     "ServerSecurity",
     "Service",
     "SettingsError",
+    "StaticVoter",
     "TopicState",
     "VoterError",
     "VoterOptions",
     "VoterSettings",
     "address",
+    "check_settings",
     "client_context",
     "connect",
     "endpoints",
@@ -177,6 +184,7 @@ _HOMES: Final = {
     ),
     "consensus.protocols.kraft.node.consumer_service": ("ConsumerService",),
     "consensus.protocols.kraft.node.listener": ("KafkaListener", "ListenerOptions", "open_listener"),
+    "consensus.protocols.kraft.node.log_topic": ("LogTopic",),
     "consensus.protocols.kraft.node.metrics": ("STATES", "QuorumFigures"),
     "consensus.protocols.kraft.node.open_voter": ("KraftVoter", "VoterError", "VoterOptions", "open_voter"),
     "consensus.protocols.kraft.node.peer_transport": ("KraftTransport", "RetryTimes"),
@@ -226,6 +234,8 @@ _HOMES: Final = {
     ),
     "consensus.protocols.kraft.node.service": ("Caller", "ServedApi", "Service"),
     "consensus.protocols.kraft.node.settings": (
+        "check_settings",
+        "StaticVoter",
         "Endpoint",
         "SettingsError",
         "VoterSettings",

@@ -22,10 +22,11 @@ from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationRe
 from consensus.core.model import ReplicaKey, Server
 from consensus.core.status import FollowerProgress
 from consensus.protocols.kraft.node.connection import ConnectionOptions, KafkaConnectionError, connect
-from consensus.protocols.kraft.node.quorum_names import QuorumNames, endpoint_text, host_port
+from consensus.protocols.kraft.node.quorum_names import QuorumNames, host_port
 from consensus.protocols.kraft.node.service import Caller, ServedApi
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
+from consensus.protocols.kraft.wire.control_records import endpoint_text
 from consensus.protocols.kraft.wire.limits import PARTITION, TOPIC_NAME, ZERO_UUID
 from consensus.protocols.kraft.wire.mapping import replica
 from consensus.server.server import ConsensusServer

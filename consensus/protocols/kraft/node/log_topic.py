@@ -16,8 +16,7 @@ from typing import Final
 import trio
 
 from consensus.core.effects import Outcome, ProposalResolved, Role
-from consensus.core.model import Entry, EntryKind, ReplicaKey, ServerId
-from consensus.protocols.kraft.node.log_form import LogForm, control_data, entry_head, next_sequence
+from consensus.core.model import EntryKind, ReplicaKey, ServerId
 from consensus.protocols.kraft.node.quorum_names import QuorumNames
 from consensus.protocols.kraft.node.served_topic import (
     Broker,
@@ -30,6 +29,14 @@ from consensus.protocols.kraft.node.served_topic import (
 )
 from consensus.protocols.kraft.node.state_machine import NEW_PRODUCER, QuorumLog
 from consensus.protocols.kraft.wire.apis import ErrorCode
+from consensus.protocols.kraft.wire.entries import (
+    batches_of,
+    control_data,
+    data_of,
+    entry_head,
+    goes_on,
+    next_sequence,
+)
 from consensus.protocols.kraft.wire.limits import TOPIC_ID, TOPIC_NAME
 from consensus.protocols.kraft.wire.records import RecordBatch
 from consensus.server.errors import NotLeaderError
@@ -47,7 +54,6 @@ class LogTopic:
         server: ConsensusServer,
         machine: QuorumLog,
         names: QuorumNames,
-        form: LogForm,
         cluster_id: str,
         unix_ms: Callable[[], int],
         *,
@@ -56,7 +62,6 @@ class LogTopic:
         self._server = server
         self._machine = machine
         self._names = names
-        self._form = form
         self._cluster_id = cluster_id
         self._unix_ms = unix_ms
         self._takes_records = takes_records
@@ -90,12 +95,12 @@ class LogTopic:
         entries = await self._server.read(offset + 1, _READ_ENTRIES, max(1, max_bytes))
         if not entries:
             return b""
-        while all(map(_goes_on, entries)):
+        while all(map(goes_on, entries)):
             more = await self._server.read(offset + 1 + len(entries), _READ_ENTRIES, max(1, max_bytes))
             if not more:
                 break
             entries += more
-        return self._form.write(offset + 1, entries)
+        return batches_of(offset + 1, entries)
 
     async def wait_beyond(self, offset: int) -> None:
         """See `ServedTopic.wait_beyond`."""
@@ -195,7 +200,7 @@ class LogTopic:
         return None
 
     async def _append(self, batch: RecordBatch) -> Produced:
-        commands = self._form.data_of(batch)
+        commands = data_of(batch)
         last = await self._submit(commands)
         return Produced(last - len(commands), -1)
 
@@ -224,8 +229,3 @@ class LogTopic:
 
 def _id_of(leader: ServerId | None) -> int:
     return leader.id if isinstance(leader, ReplicaKey) else -1
-
-
-def _goes_on(entry: Entry) -> bool:
-    head = entry_head(entry.data) if entry.kind in (EntryKind.COMMAND, EntryKind.CONTROL) else None
-    return head is not None and head.goes_on

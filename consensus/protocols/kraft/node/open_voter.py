@@ -33,7 +33,6 @@ from consensus.core.model import Configuration, ReplicaKey, Server
 from consensus.protocols.kraft.node.admin_service import AdminService
 from consensus.protocols.kraft.node.connection import ConnectionOptions, KafkaConnectionError, open_connection
 from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
-from consensus.protocols.kraft.node.log_form import LogForm, control_data, leader_head
 from consensus.protocols.kraft.node.log_topic import LogTopic
 from consensus.protocols.kraft.node.metrics import (
     MeasuredCore,
@@ -44,7 +43,7 @@ from consensus.protocols.kraft.node.metrics import (
 )
 from consensus.protocols.kraft.node.peer_transport import KraftTransport, RetryTimes
 from consensus.protocols.kraft.node.quorum_directory import QuorumDirectory, QuorumState, read_directory
-from consensus.protocols.kraft.node.quorum_names import QuorumNames, endpoint_text, server_of
+from consensus.protocols.kraft.node.quorum_names import QuorumNames, server_of
 from consensus.protocols.kraft.node.quorum_service import AnsweringLeader, FetchDispatch, QuorumService
 from consensus.protocols.kraft.node.security import ClientSecurity, ListenerSecurity
 from consensus.protocols.kraft.node.service import Service
@@ -52,8 +51,11 @@ from consensus.protocols.kraft.node.settings import Endpoint, VoterSettings, che
 from consensus.protocols.kraft.node.state_machine import QuorumLog
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import ApiKey
+from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, by_id_alone, endpoint_text
+from consensus.protocols.kraft.wire.entries import batches_for_replicas, control_data, entries_of, leader_head
 from consensus.protocols.kraft.wire.limits import PARTITION, TOPIC_NAME, ZERO_UUID, KafkaWireError
 from consensus.protocols.kraft.wire.mapping import replica
+from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.opening import open_server
 from consensus.server.options import ServerOptions
@@ -61,9 +63,6 @@ from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
 from consensus.storage.planner import StorageOptions
 
-_KRAFT_VERSION_TYPE: Final = 5
-_KRAFT_VERSION_1: Final = b"\x00\x00\x00\x01\x00"
-"""A KRaftVersion record: its version 0, level 1, no tagged fields."""
 _DISCOVERY_S: Final = 1.0
 _JOIN_S: Final = 5.0
 
@@ -133,7 +132,6 @@ def _unix_ms() -> int:
 @asynccontextmanager
 async def open_voter(
     settings: VoterSettings,
-    form: LogForm,
     options: VoterOptions | None = None,
     observe: Callable[[Notice], None] = _ignore,
 ) -> AsyncIterator[KraftVoter]:
@@ -155,8 +153,8 @@ async def open_voter(
     configuration = await _first_configuration(settings, directory, connection)
     names = QuorumNames(own, settings.advertised, configuration)
     retry = RetryTimes(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
-    transport = KraftTransport(names, form.read, connection, retry=retry, learned=names.learned)
-    machine, heard, measurements = QuorumLog(form, options.max_state_bytes), _Heard(observe), QuorumMeasurements()
+    transport = KraftTransport(names, entries_of, connection, retry=retry, learned=names.learned)
+    machine, heard, measurements = QuorumLog(options.max_state_bytes), _Heard(observe), QuorumMeasurements()
 
     def told(notice: Notice) -> None:
         if isinstance(notice, ConfigurationChanged):
@@ -172,7 +170,7 @@ async def open_voter(
         features=KRAFT if settings.is_dynamic else KRAFT_STATIC,
         options=core_options(settings),
         server_options=_server_options(settings),
-        storage_options=StorageOptions(snapshot_form=form.snapshot),
+        storage_options=StorageOptions(snapshot_form=KafkaSnapshotForm(_unix_ms)),
         cluster_id=directory.cluster_id,
         leader_records=leader_records(_unix_ms, is_dynamic=settings.is_dynamic),
         observe=told,
@@ -182,13 +180,10 @@ async def open_voter(
         raft = server.describe().raft
         directory.check_not_older(raft.term)
         names.change(raft.configuration, ())
-        topic = LogTopic(
-            server, machine, names, form, directory.cluster_id, _unix_ms, takes_records=options.takes_records
-        )
+        topic = LogTopic(server, machine, names, directory.cluster_id, _unix_ms, takes_records=options.takes_records)
+        answering = AnsweringLeader(lambda: server.describe().raft)
         services = _services(
-            QuorumService(
-                server, names, form.write, AnsweringLeader(lambda: server.describe().raft).now, learned=names.learned
-            ),
+            QuorumService(server, names, batches_for_replicas, answering.now, learned=names.learned),
             AdminService(
                 server,
                 names,
@@ -269,9 +264,9 @@ def leader_records(unix_ms: Callable[[], int], *, is_dynamic: bool) -> LeaderRec
         return leader_head(unix_ms())
 
     def controls() -> tuple[bytes, ...]:
-        return (control_data(_KRAFT_VERSION_TYPE, _KRAFT_VERSION_1, unix_ms()),)
+        return (control_data(KRAFT_VERSION, KRAFT_VERSION_1, unix_ms()),)
 
-    return LeaderRecords(head, controls) if is_dynamic else LeaderRecords(head)
+    return LeaderRecords(head, controls if is_dynamic else tuple, by_id_alone)
 
 
 async def _first_configuration(

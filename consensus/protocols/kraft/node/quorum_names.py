@@ -8,21 +8,18 @@ counts only for a voter that the configuration knows without one; an address in 
 from collections.abc import Mapping
 
 from consensus.core.model import Configuration, ReplicaKey, Server
-from consensus.protocols.kraft.node.settings import Endpoint, SettingsError, address
+from consensus.protocols.kraft.node.settings import Endpoint
+from consensus.protocols.kraft.wire.control_records import endpoint_of, endpoint_text
+from consensus.protocols.kraft.wire.limits import KafkaWireError
 from consensus.protocols.kraft.wire.mapping import replica
 
 
 def host_port(endpoint: str) -> tuple[str, int] | None:
     """The address in a configuration; None: there is none."""
     try:
-        return address("an endpoint", endpoint)
-    except SettingsError:
+        return endpoint_of(endpoint)
+    except KafkaWireError:
         return None
-
-
-def endpoint_text(host: str, port: int) -> str:
-    """An address as a configuration has it."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def server_of(key: ReplicaKey, endpoints: tuple[Endpoint, ...]) -> Server:

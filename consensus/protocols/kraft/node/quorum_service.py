@@ -50,7 +50,7 @@ from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.interfaces import Receiver, next_call
 
 WriteEntries = Callable[[Index, tuple[Entry, ...]], bytes]
-"""Record batches of entries, the first of which has this index (`entries.batches_of`)."""
+"""Record batches of entries, the first of which has this index (`entries.batches_for_replicas`)."""
 Learned = Callable[[Mapping[int, tuple[str, int]]], None]
 """Told where replicas can be reached, by id, as a message of the quorum says it."""
 

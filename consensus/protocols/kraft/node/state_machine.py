@@ -26,12 +26,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from consensus.core.model import Entry, EntryKind, Index, LogId
-from consensus.protocols.kraft.node.log_form import (
+from consensus.protocols.kraft.wire.entries import (
     EntryHead,
-    LogForm,
+    batches_of,
     control_data,
     control_value,
+    entries_of,
     entry_head,
+    goes_on,
     next_sequence,
 )
 from consensus.protocols.kraft.wire.limits import KafkaWireError
@@ -69,10 +71,9 @@ class Producer:
 class QuorumLog:
     """The state machine (`consensus.server.interfaces.StateMachine`)."""
 
-    def __init__(self, form: LogForm, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self.producers: dict[int, Producer] = {}
         """By producer id, the one silent longest first."""
-        self._form = form
         self._max_bytes = max_bytes
         self._entries: list[Entry] = []
         self._bytes = 0
@@ -109,8 +110,7 @@ class QuorumLog:
         data = b"".join([chunk async for chunk in state])
         self.producers, self._entries, self._bytes = {}, [], 0
         self._is_kept, self._open, self._clock_ms = True, None, 0
-        position = LogId(0, 0)
-        for entry in self._form.read(data, position):
+        for entry in entries_of(data, LogId(0, 0)):
             if entry.kind is EntryKind.CONTROL:
                 table = control_value(entry.data, PRODUCER_TABLE)
                 if table is not None:
@@ -143,11 +143,13 @@ class QuorumLog:
         producer = self.producers.get(head.producer_id)
         if producer is None or producer.epoch != head.producer_epoch:
             producer = Producer(head.producer_epoch, 0)
-        if self._open is None:
+        written = self._open
+        is_next = written is not None and producer.batches[-1:] == [written]
+        if written is None or not is_next or next_sequence(written.last_sequence) != head.sequence:
             self._open = WrittenBatch(head.sequence, head.sequence, index - 1)
             producer.batches = [*producer.batches, self._open][-BATCHES:]
         else:
-            self._open.last_sequence = next_sequence(self._open.last_sequence)
+            written.last_sequence = head.sequence
         if not head.goes_on:
             self._open = None
         self._note(head.producer_id, producer, head.timestamp_ms)
@@ -166,9 +168,9 @@ class QuorumLog:
         first = 0
         while first < len(entries):
             end = min(len(entries), first + _WRITTEN_ENTRIES)
-            while end < len(entries) and _goes_on(entries[end - 1]):
+            while end < len(entries) and goes_on(entries[end - 1]):
                 end += 1
-            yield self._form.write(first + 1, entries[first:end])
+            yield batches_of(first + 1, entries[first:end])
             first = end
 
     def _table(self) -> tuple[Entry, ...]:
@@ -196,8 +198,3 @@ class QuorumLog:
             }
         except (ValueError, TypeError, RecursionError) as error:
             raise KafkaWireError(f"the snapshot's table of producers cannot be read: {error}") from error
-
-
-def _goes_on(entry: Entry) -> bool:
-    head = entry_head(entry.data)
-    return head is not None and head.goes_on

@@ -46,7 +46,8 @@ class Limits:
     max_batch_bytes: int = 16 * 1024 * 1024
     """Of one record batch, compressed and uncompressed."""
     max_batch_records: int = 100_000
-    max_record_bytes: int = 10 * 1024 * 1024
+    max_record_bytes: int = 10 * 1024 * 1024 - 64
+    """With what an entry has before it, a record fits the core's limit on a command."""
     max_headers: int = 1_000
     """Of one record."""
     max_voters: int = 64

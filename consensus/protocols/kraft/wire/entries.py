@@ -1,0 +1,325 @@
+"""Entries of the core as Kafka's record batches, and back; and what the data of an entry begin with.
+
+    core                         record batch
+    COMMAND                      a record of a batch of data
+    NO_OP                        LeaderChange, control type 2       `control_records`
+    CONFIGURATION                Voters, control type 6             `control_records`
+    CONTROL                      any other control record, opaque
+    term                         leader epoch of the batch
+    index                        offset + 1
+
+Data of a COMMAND and of a CONTROL are a head and the record's tail (`record_batches`), so key, value and headers are
+never decoded on their way. The head says what stands outside the tail, once for each record:
+
+    flags 1 │ timestamp in ms 8 │ producer id 8 │ producer epoch 2 │ sequence 4     the last three with flag 0x02
+
+    flags   0x01 the batch goes on behind this record      0x04 the batch is transactional
+
+All integers are big-endian. The first record of a batch has the batch's base sequence, each further one the next.
+No-ops and configurations have the same head where the core keeps one for the protocol (`no_op_head`,
+`configuration_head`); in that of a configuration the versions follow that its voters support (`voters_of`), if told.
+
+*Batches.* Where one ends is part of the log: an idempotent producer's batch is repeated whole, and each replica must
+come to the same table of producers. So the mark at each record says it, `batches_of` writes the batches that were read,
+and `entries_of` reads entries that are equal, byte for byte, to those of the leader. What a replica may not see of a
+batch is how it was compressed and whether its timestamps are the time of appending: batches are written uncompressed,
+each record with its own timestamp.
+
+A replica is sent whole batches (`batches_for_replicas`): the answer leaves what does not fit whole to the next. Part of
+a batch that has no room in any answer would be a batch of its own to the replica that reads it.
+
+*Trust.* `entries_of` reads what a leader sends, and raises `KafkaWireError` and nothing else: offsets follow the
+position without a gap, epochs do not fall, each record is one. Kafka's leaders answer with whole batches, so the first
+may begin before the position, and the last may be cut off: the one part is skipped, the other ignored.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from consensus.core.entry_data import (
+    EntryDataError,
+    configuration_entry,
+    configuration_head,
+    decode_configuration,
+    decode_no_op,
+    no_op_entry,
+    no_op_head,
+)
+from consensus.core.model import COMMAND, Entry, EntryKind, Index, LogId
+from consensus.protocols.kraft.wire.control_records import (
+    LEADER_CHANGE,
+    VOTERS,
+    control_key,
+    control_type_of,
+    leader_change_value,
+    no_op_of,
+    voters_of,
+    voters_value,
+)
+from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, MAX_EPOCH, KafkaWireError, Limits
+from consensus.protocols.kraft.wire.record_batches import (
+    BatchHead,
+    batch_heads,
+    decode_tail,
+    decode_tails,
+    encode_tail,
+    encode_tails,
+    read_varint,
+)
+from consensus.protocols.kraft.wire.records import RecordBatch
+
+GOES_ON: Final = 0x01
+_HAS_PRODUCER: Final = 0x02
+_TRANSACTIONAL: Final = 0x04
+_SEQUENCES: Final = 2**31
+_HEAD: Final = struct.Struct(">Bq")
+_HEAD_BYTES: Final = _HEAD.size
+_PRODUCER: Final = struct.Struct(">qhi")
+_LONG_HEAD_BYTES: Final = _HEAD.size + _PRODUCER.size
+_NO_PRODUCER: Final = (-1, -1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryHead:
+    """What an entry's data begin with. Without a producer the last three are -1."""
+
+    goes_on: bool
+    timestamp_ms: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+    sequence: int = -1
+
+
+def entry_head(data: bytes) -> EntryHead | None:
+    """The head of a command's or control record's data; None if they are too short to have one."""
+    if len(data) < _HEAD_BYTES:
+        return None
+    flags, timestamp_ms = _HEAD.unpack_from(data)
+    if not flags & _HAS_PRODUCER:
+        return EntryHead(bool(flags & GOES_ON), timestamp_ms)
+    if len(data) < _LONG_HEAD_BYTES:
+        return None
+    return EntryHead(bool(flags & GOES_ON), timestamp_ms, *_PRODUCER.unpack_from(data, _HEAD_BYTES))
+
+
+def entry_tail(data: bytes) -> bytes:
+    """What follows the head of a command's or control record's data: key, value and headers of the record."""
+    return data[_LONG_HEAD_BYTES if data[:1] and data[0] & _HAS_PRODUCER else _HEAD_BYTES :]
+
+
+def leader_head(timestamp_ms: int) -> bytes:
+    """The head of what a leader appends by itself: a batch of one record."""
+    return _HEAD.pack(0, timestamp_ms)
+
+
+def goes_on(entry: Entry) -> bool:
+    """Whether the batch of this entry goes on behind it."""
+    head = _head_of(entry)
+    return bool(head) and bool(head[0] & GOES_ON)
+
+
+def next_sequence(sequence: int, count: int = 1) -> int:
+    """The sequence `count` records later; numbers of 31 bits come round."""
+    return (sequence + count) % _SEQUENCES
+
+
+def control_data(control_type: int, value: bytes, timestamp_ms: int) -> bytes:
+    """The data of a control record that stands alone in its batch."""
+    return leader_head(timestamp_ms) + encode_tail(control_key(control_type), value)
+
+
+def control_value(data: bytes, control_type: int) -> bytes | None:
+    """The value of a control record that `control_data` made; None: it is another."""
+    tail, prefix = entry_tail(data), encode_tail(control_key(control_type), b"")[:-2]
+    if data[:1] != b"\x00" or not tail.startswith(prefix):
+        return None
+    try:
+        length, at = read_varint(tail, len(prefix))
+    except (IndexError, KafkaWireError):
+        return None
+    return tail[at:-1] if at + length + 1 == len(tail) and tail[-1:] == b"\x00" else None
+
+
+def data_of(batch: RecordBatch) -> tuple[bytes, ...]:
+    """A client's batch as commands, one for each record."""
+    last = len(batch.records) - 1
+    flags = _TRANSACTIONAL if batch.is_transactional else 0
+    heads = _heads(
+        flags,
+        [record.timestamp_ms for record in batch.records],
+        (batch.producer_id, batch.producer_epoch, batch.base_sequence),
+        range(last + 1),
+        last,
+    )
+    tails = [encode_tail(record.key, record.value, record.headers) for record in batch.records]
+    return tuple([head + tail for head, tail in zip(heads, tails, strict=True)])
+
+
+def batches_of(first: Index, entries: Sequence[Entry], limits: Limits = DEFAULT_LIMITS) -> bytes:
+    """Record batches of entries, the first of which has this index. Raises `KafkaWireError` for what none can say."""
+    batches: list[bytes] = []
+    at = 0
+    while at < len(entries):
+        end, tails, flags, producer = _next_batch(entries, at, limits)
+        batches.append(
+            encode_tails(
+                first - 1 + at,
+                entries[at].term,
+                tails,
+                is_control=entries[at].kind is not COMMAND,
+                is_transactional=bool(flags & _TRANSACTIONAL),
+                producer=producer,
+            )
+        )
+        at = end
+    return b"".join(batches)
+
+
+def batches_for_replicas(first: Index, entries: tuple[Entry, ...]) -> bytes:
+    """The same without a batch that is cut off at the end, unless that is all there is."""
+    end = len(entries)
+    while end and goes_on(entries[end - 1]):
+        end -= 1
+    return batches_of(first, entries[:end] or entries)
+
+
+def entries_of(data: bytes, position: LogId, limits: Limits = DEFAULT_LIMITS) -> tuple[Entry, ...]:
+    """The entries of record batches behind a position; raises `KafkaWireError`."""
+    entries: list[Entry] = []
+    expected, epoch = position.index, position.term
+    for at, head in batch_heads(data, limits):
+        if head.base_offset > expected or head.last_offset < expected or (entries and head.base_offset < expected):
+            raise KafkaWireError(
+                f"a record batch holds the offsets {head.base_offset} to {head.last_offset} where {expected} follows"
+            )
+        if not epoch <= head.leader_epoch <= MAX_EPOCH:
+            raise KafkaWireError(f"a record batch of epoch {head.leader_epoch} follows one of epoch {epoch}")
+        tails = decode_tails(data, at, head, limits)
+        entries += _entries_in(head, tails, skipped=expected - head.base_offset)
+        expected, epoch = head.last_offset + 1, head.leader_epoch
+    return tuple(entries)
+
+
+def _entries_in(head: BatchHead, tails: list[tuple[int, bytes]], skipped: int) -> list[Entry]:
+    """The entries of one batch, without those that are skipped at its beginning."""
+    flags = _TRANSACTIONAL if head.is_transactional else 0
+    producer = head.producer_id, head.producer_epoch, head.base_sequence
+    term, last = head.leader_epoch, head.count - 1
+    if producer == _NO_PRODUCER and not head.is_control:
+        pack, middle = _HEAD.pack, flags | GOES_ON
+        entries = [Entry(term, COMMAND, pack(middle, timestamp) + tail) for timestamp, tail in tails]
+        timestamp, tail = tails[last]
+        entries[last] = Entry(term, COMMAND, pack(flags, timestamp) + tail)
+        return entries[skipped:] if skipped else entries
+    heads = _heads(flags, [timestamp for timestamp, _ in tails], producer, range(skipped, last + 1), last)
+    if head.is_control:
+        return [_control_entry(term, each, tail) for each, (_, tail) in zip(heads, tails[skipped:], strict=True)]
+    return [Entry(term, COMMAND, each + tail) for each, (_, tail) in zip(heads, tails[skipped:], strict=True)]
+
+
+def _heads(flags: int, timestamps: list[int], producer: tuple[int, int, int], places: range, last: int) -> list[bytes]:
+    """The heads of the records at these places of a batch, which ends at `last`."""
+    producer_id, producer_epoch, base = producer
+    flags |= 0 if producer == _NO_PRODUCER else _HAS_PRODUCER
+    try:
+        heads = [_HEAD.pack(flags | (GOES_ON if place < last else 0), timestamps[place]) for place in places]
+        if flags & _HAS_PRODUCER:
+            sequences = [base if base < 0 else next_sequence(base, place) for place in places]
+            heads = [
+                head + _PRODUCER.pack(producer_id, producer_epoch, sequence)
+                for head, sequence in zip(heads, sequences, strict=True)
+            ]
+    except struct.error as error:
+        raise KafkaWireError(f"a record's time or producer is out of range: {error}") from error
+    return heads
+
+
+def _control_entry(term: int, head: bytes, tail: bytes) -> Entry:
+    key, value, headers = decode_tail(tail)
+    named = None if headers or value is None else control_type_of(key)
+    if value is None or named is None:
+        return Entry(term, EntryKind.CONTROL, head + tail)
+    control_type, version = named
+    try:
+        if control_type == VOTERS:
+            configuration, features = voters_of(version, value)
+            return configuration_entry(term, configuration, head + features)
+        no_op = no_op_of(value) if named == (LEADER_CHANGE, 0) else None
+        return Entry(term, EntryKind.CONTROL, head + tail) if no_op is None else no_op_entry(term, no_op, head)
+    except EntryDataError as error:
+        raise KafkaWireError(f"a control record cannot be kept: {error}") from error
+
+
+def _head_of(entry: Entry) -> bytes:
+    """The head of an entry of any kind; raises `KafkaWireError`."""
+    try:
+        match entry.kind:
+            case EntryKind.NO_OP:
+                return no_op_head(entry.data)
+            case EntryKind.CONFIGURATION:
+                return configuration_head(entry.data)
+            case _:
+                return entry.data
+    except EntryDataError as error:
+        raise KafkaWireError(f"an entry has no form in Kafka's log: {error}") from error
+
+
+def _record_data(entry: Entry) -> bytes:
+    """Head and tail of the record that an entry is; raises `KafkaWireError`."""
+    if entry.kind in (COMMAND, EntryKind.CONTROL):
+        return entry.data
+    head = _head_of(entry)
+    size = _LONG_HEAD_BYTES if head[:1] and head[0] & _HAS_PRODUCER else _HEAD_BYTES
+    try:
+        if entry.kind is EntryKind.NO_OP:
+            return head + encode_tail(control_key(LEADER_CHANGE), leader_change_value(decode_no_op(entry.data)))
+        value = voters_value(decode_configuration(entry.data), head[size:])
+    except EntryDataError as error:
+        raise KafkaWireError(f"an entry has no form in Kafka's log: {error}") from error
+    return head[:size] + encode_tail(control_key(VOTERS), value)
+
+
+def _next_batch(
+    entries: Sequence[Entry], at: int, limits: Limits
+) -> tuple[int, list[tuple[int, bytes]], int, tuple[int, int, int]]:
+    """Where the batch that begins at an entry ends; the records in it; its flags, and its producer with base sequence.
+
+    It ends where the mark says so, and before an entry that cannot be in it whatever the mark says.
+    """
+    first, tails, size_bytes = entries[at], list[tuple[int, bytes]](), 0
+    term, is_command, unpack = first.term, first.kind is COMMAND, _HEAD.unpack_from
+    flags, producer = _batch_fields(_head_of(first))
+    head_bytes = _LONG_HEAD_BYTES if flags & _HAS_PRODUCER else _HEAD_BYTES
+    for end in range(at, min(len(entries), at + limits.max_batch_records)):
+        entry = entries[end]
+        if entry.term != term or (entry.kind is COMMAND) is not is_command:
+            break
+        data = entry.data if is_command else _record_data(entry)
+        if len(data) <= head_bytes:
+            raise KafkaWireError("an entry has no form in Kafka's log: there is no record in it")
+        mark, timestamp = unpack(data)
+        if mark & ~GOES_ON != flags or (flags & _HAS_PRODUCER and not _continues(data, producer, end - at)):
+            break
+        size_bytes += len(data)
+        if tails and size_bytes > limits.max_batch_bytes:
+            break
+        tails.append((timestamp, data[head_bytes:]))
+        if not mark & GOES_ON:
+            break
+    return at + len(tails), tails, flags, producer
+
+
+def _batch_fields(head: bytes) -> tuple[int, tuple[int, int, int]]:
+    found = entry_head(head)
+    if found is None:
+        raise KafkaWireError("an entry has no form in Kafka's log: it does not say when it was made")
+    return head[0] & ~GOES_ON, (found.producer_id, found.producer_epoch, found.sequence)
+
+
+def _continues(data: bytes, producer: tuple[int, int, int], place: int) -> bool:
+    """Whether this is the producer's record at that place of the batch."""
+    producer_id, producer_epoch, base = producer
+    sequence = base if base < 0 else next_sequence(base, place)
+    return data[_HEAD_BYTES:_LONG_HEAD_BYTES] == _PRODUCER.pack(producer_id, producer_epoch, sequence)

@@ -1,0 +1,392 @@
+"""Entries and snapshots in Kafka's form: what its controllers wrote is read and written again, damage is refused."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consensus.core.entry_data import configuration_entry, decode_configuration, decode_no_op, no_op_entry
+from consensus.core.model import Configuration, Entry, EntryKind, LogId, NoOp, ReplicaKey, Server
+from consensus.protocols.kraft.wire.apis import ApiKey
+from consensus.protocols.kraft.wire.codec import decode_response
+from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, control_key
+from consensus.protocols.kraft.wire.entries import (
+    batches_for_replicas,
+    batches_of,
+    control_data,
+    control_value,
+    data_of,
+    entries_of,
+    entry_head,
+    goes_on,
+    leader_head,
+)
+from consensus.protocols.kraft.wire.limits import KafkaWireError, Limits
+from consensus.protocols.kraft.wire.record_batches import encode_batch, read_batches
+from consensus.protocols.kraft.wire.records import Compression, Record, RecordBatch
+from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
+from consensus.storage.records import RecordError
+from consensus.storage.snapshot_form import SnapshotReading
+
+STORIES: Final[dict[str, dict[str, Any]]] = json.loads(
+    (Path(__file__).parents[1] / "vectors" / "kraft.json").read_text(encoding="utf-8")
+)["stories"]
+VOTERS: Final = tuple(
+    Server(ReplicaKey(number, bytes([number]) * 16), where, (("CONTROLLER", where),))
+    for number, where in enumerate(("10.0.0.1:9093", "10.0.0.2:9093", "10.0.0.3:9093"), 1)
+)
+IPV6: Final = replace(VOTERS[0], endpoint="[::1]:9", listeners=(("CONTROLLER", "[::1]:9"), ("OTHER", "host:65535")))
+HEAD: Final = leader_head(1_000)
+FORM: Final = KafkaSnapshotForm(lambda: 1_795_467_470_087)
+BATCH: Final = RecordBatch(
+    0, 1, (Record(5, b"k", b"v", (("h", b"x"),)), Record(4, None, None)), producer_id=7, producer_epoch=1
+)
+
+
+def stored(kind: str) -> list[Any]:
+    """The recorded files of the metadata log with this ending, by story and name."""
+    return [
+        pytest.param(bytes.fromhex(data), id=f"{story} {name}")
+        for story, told in STORIES.items()
+        for name, data in told["files"].items()
+        if name.startswith("__cluster_metadata") and name.endswith(kind)
+    ]
+
+
+def fetched() -> list[Any]:
+    """The records of the recorded Fetch responses of controllers."""
+    found = []
+    for story in ("static quorum", "dynamic quorum"):
+        for number, exchange in enumerate(STORIES[story]["exchanges"]):
+            if exchange["api"] == ApiKey.FETCH:
+                _, answer = decode_response(ApiKey.FETCH, exchange["version"], bytes.fromhex(exchange["response"]))
+                records = [part.records for topic in answer.responses for part in topic.partitions if part.records]
+                found += [pytest.param(data, id=f"{story} {number}") for data in records]
+    return found
+
+
+def entries(data: bytes) -> tuple[Entry, ...]:
+    """All of some batches, wherever they begin."""
+    return entries_of(data, LogId(int.from_bytes(data[:8]), 0))
+
+
+def entry_of(*, term: int = 1, **fields: Any) -> tuple[Entry, ...]:
+    """A client's batch as a leader appends it."""
+    return tuple(Entry.command(term, data) for data in data_of(replace(BATCH, **fields)))
+
+
+@pytest.mark.parametrize("data", [*stored(".log"), *fetched()])
+def test_what_a_controller_of_kafka_wrote_is_read_and_written_as_it_was(data: bytes) -> None:
+    found = entries(data)
+    assert batches_of(int.from_bytes(data[:8]) + 1, found) == data
+    assert len(found) == sum(len(batch.records) for batch in read_batches(data))
+
+
+def test_a_leader_change_is_a_no_op_and_voters_are_a_configuration() -> None:
+    log = STORIES["dynamic quorum"]["files"][f"__cluster_metadata-0/{0:020}.log"]
+    no_op, version, voters, *_ = entries(bytes.fromhex(log))
+    assert decode_no_op(no_op.data) == NoOp(
+        ReplicaKey(1), (ReplicaKey(1), ReplicaKey(2), ReplicaKey(3)), (ReplicaKey(2), ReplicaKey(1))
+    )
+    assert version.kind is EntryKind.CONTROL
+    configuration = decode_configuration(voters.data)
+    assert [server.server_id.id for server in configuration.voters if isinstance(server.server_id, ReplicaKey)] == [
+        1,
+        2,
+        3,
+    ]
+    assert all(server.listeners == (("CONTROLLER", server.endpoint),) for server in configuration.voters)
+
+
+@pytest.mark.parametrize("data", stored(".checkpoint"))
+def test_a_snapshot_of_kafkas_gives_its_voters_and_its_batches(data: bytes) -> None:
+    told = Configuration((replace(VOTERS[0], server_id=ReplicaKey(1)),))
+    reading = FORM.reading(LogId(27, 1), told)
+    state = b"".join(part for at in range(0, len(data), 100) for part in reading.feed(data[at : at + 100]))
+    found = reading.finish()
+    assert found.size_bytes == len(data)
+    assert len(entries_of(state, LogId(0, 0))) == sum(
+        len(batch.records) for batch in read_batches(data) if not batch.is_control
+    )
+    is_dynamic = bytes(control_key(6)) in data
+    assert len(found.configuration.voters) == (3 if is_dynamic else 1)
+    writing = FORM.writing(found.last, found.configuration)
+    again = writing.begin() + writing.blocks(state) + writing.end()
+    assert writing.description.configuration == found.configuration
+    assert [replace(batch, leader_epoch=0, records=()) for batch in read_batches(again)] == [
+        replace(batch, leader_epoch=0, records=()) for batch in read_batches(data)
+    ]
+
+
+@pytest.mark.parametrize("configuration", [Configuration(VOTERS), Configuration((IPV6,))])
+def test_a_snapshot_of_ours_reads_back_whatever_the_chunks_are(configuration: Configuration) -> None:
+    state = batches_of(1, entry_of() + entry_of(term=2)) + batches_of(5, entry_of(term=2))
+    writing = FORM.writing(LogId(40, 3), configuration)
+    data = writing.begin() + writing.blocks(state) + writing.end()
+    random = Random(1)
+    for _ in range(20):
+        reading = FORM.reading(LogId(40, 3), Configuration(VOTERS[:1]))
+        found, at = b"", 0
+        while at < len(data):
+            size = random.randint(1, 90)
+            found += b"".join(reading.feed(data[at : at + size]))
+            at += size
+        assert reading.finish() == writing.description
+        assert found == state
+
+
+def damaged(data: bytes) -> Iterator[bytes]:
+    """Every beginning of it, and it with every byte changed."""
+    for at in range(len(data)):
+        yield data[:at]
+        yield data[:at] + bytes([data[at] ^ 0x21]) + data[at + 1 :]
+
+
+def read_snapshot(data: bytes) -> None:
+    """Take it whole."""
+    reading: SnapshotReading = FORM.reading(LogId(9, 3), Configuration(VOTERS))
+    for part in reading.feed(data):
+        entries_of(part, LogId(int.from_bytes(part[:8]), 0))
+    reading.finish()
+
+
+def test_a_damaged_snapshot_is_refused() -> None:
+    """Whatever is cut off or changed, but for the epoch and the base offset of a batch's own place."""
+    writing = FORM.writing(LogId(9, 3), Configuration(VOTERS))
+    data = writing.begin() + writing.blocks(batches_of(1, entry_of())) + writing.end()
+    read_snapshot(data)
+    refused = 0
+    for each in damaged(data):
+        try:
+            read_snapshot(each)
+        except RecordError:
+            refused += 1
+    epochs = 4 * len(read_batches(data))
+    assert refused >= 2 * len(data) - epochs
+    for extra in (data + data, data + b"\x00" * 70, batches_of(1, entry_of()) + data):
+        with pytest.raises(RecordError):
+            read_snapshot(extra)
+
+
+def test_every_cut_and_every_change_of_batches_gives_entries_or_the_one_error() -> None:
+    log = (
+        no_op_entry(1, NoOp(ReplicaKey(1), (ReplicaKey(1),), (ReplicaKey(1),)), HEAD),
+        Entry(1, EntryKind.CONTROL, control_data(KRAFT_VERSION, KRAFT_VERSION_1, 1_000)),
+        configuration_entry(1, Configuration(VOTERS), HEAD),
+        *entry_of(),
+    )
+    data = batches_of(1, log)
+    assert entries_of(data, LogId(0, 0)) == log
+    for each in damaged(data):
+        try:
+            found = entries_of(each, LogId(0, 0))
+        except KafkaWireError:
+            continue
+        assert [entry.data for entry in found] == [entry.data for entry in log[: len(found)]]
+
+
+_FIELD = st.none() | st.binary(max_size=20)
+_RECORDS = st.lists(
+    st.builds(
+        Record,
+        st.integers(-1, 2**45),
+        _FIELD,
+        _FIELD,
+        st.lists(st.tuples(st.text(max_size=5), _FIELD), max_size=2).map(tuple),
+    ),
+    min_size=1,
+    max_size=5,
+).map(tuple)
+_PRODUCERS = st.sampled_from([(-1, -1, -1), (5, 0, 0), (5, 0, 2**31 - 2), (2**62, 3, 17), (9, 0, -1)])
+_BATCHES = st.lists(st.tuples(_RECORDS, _PRODUCERS, st.integers(0, 2), st.sampled_from(Compression)), max_size=6)
+
+
+@given(_BATCHES, st.booleans(), st.integers(0, 2**40))
+def test_entries_keep_all_of_a_batch_that_counts(
+    told: list[tuple[tuple[Record, ...], tuple[int, int, int], int, Compression]],
+    is_log_append_time: bool,  # noqa: FBT001
+    first: int,
+) -> None:
+    """Times, keys, values, headers, producers, epochs, and where batches end; written uncompressed."""
+    batches, offset, epoch = [], first, 1
+    for records, (producer_id, producer_epoch, sequence), rise, compression in told:
+        epoch += rise
+        batches.append(
+            RecordBatch(
+                offset,
+                epoch,
+                records,
+                compression=compression,
+                log_append_time=is_log_append_time,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=sequence,
+            )
+        )
+        offset += len(records)
+    data = b"".join(map(encode_batch, batches))
+    found = entries_of(data, LogId(first, 0))
+    again = batches_of(first + 1, found)
+    assert read_batches(again) == [
+        replace(batch, compression=Compression.NONE, log_append_time=False) for batch in read_batches(data)
+    ]
+    assert entries_of(again, LogId(first, 0)) == found
+    # Kafka's leaders answer with whole batches, also to a replica that has the first records of one
+    if batches and len(batches[0].records) > 1:
+        assert entries_of(data, LogId(first + 1, 0)) == found[1:]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        configuration_entry(3, Configuration(VOTERS), HEAD),
+        configuration_entry(3, Configuration((IPV6,)), HEAD),
+        configuration_entry(3, Configuration((replace(VOTERS[0], server_id=ReplicaKey(0)),)), HEAD),
+        configuration_entry(3, Configuration((Server(ReplicaKey(4), ""),)), HEAD),
+        configuration_entry(3, Configuration(VOTERS), HEAD + b"\x00\x00\x00\x02"),
+        configuration_entry(3, Configuration(VOTERS), HEAD + b"\x00\x00\x00\x02" * 2 + b"\x00\x01\x00\x02"),
+        no_op_entry(3, NoOp(ReplicaKey(2), (ReplicaKey(1), ReplicaKey(2)), ()), HEAD),
+        no_op_entry(3, NoOp(), HEAD),
+        Entry(3, EntryKind.CONTROL, control_data(1_000, b"", 5)),
+        Entry(3, EntryKind.CONTROL, HEAD + b"\x01\x01\x00"),
+        Entry(3, EntryKind.CONTROL, HEAD + b"\x08\x00\x00\x00\x02\x01\x00"),
+    ],
+)
+def test_a_control_record_reads_back_as_the_same_entry(entry: Entry) -> None:
+    data = batches_of(8, (entry,))
+    assert entries_of(data, LogId(7, 3)) == (entry,)
+    assert [batch.is_control for batch in read_batches(data)] == [True]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        configuration_entry(1, Configuration(VOTERS, learners=VOTERS[:1]), HEAD),
+        configuration_entry(1, Configuration(VOTERS, VOTERS[:1]), HEAD),
+        configuration_entry(1, Configuration((Server(5, "tcp://a"),)), HEAD),
+        configuration_entry(1, Configuration((replace(VOTERS[0], endpoint="other:1"),)), HEAD),
+        configuration_entry(1, Configuration((replace(VOTERS[0], endpoint="x", listeners=(("C", "x"),)),)), HEAD),
+        configuration_entry(
+            1, Configuration((replace(VOTERS[0], endpoint="x:99999", listeners=(("C", "x:99999"),)),)), HEAD
+        ),
+        configuration_entry(1, Configuration(VOTERS)),
+        configuration_entry(1, Configuration(VOTERS), HEAD + b"\x00\x00\x00\x02" * 2),
+        no_op_entry(1, NoOp(7), HEAD),
+        no_op_entry(1, NoOp(ReplicaKey(2**31)), HEAD),
+        no_op_entry(1, NoOp()),
+        Entry.command(1, b""),
+        Entry.command(1, HEAD),
+        Entry(1, EntryKind.CONFIGURATION, b"none"),
+    ],
+)
+def test_what_kafkas_log_cannot_say_is_refused(entry: Entry) -> None:
+    with pytest.raises(KafkaWireError):
+        batches_of(1, (entry,))
+
+
+def voters_record(*, change: Callable[[bytes], bytes], version: int = 0) -> bytes:
+    """A batch with a Voters record whose value was changed."""
+    [batch] = read_batches(batches_of(1, (configuration_entry(1, Configuration(VOTERS), HEAD),)))
+    [record] = batch.records
+    key = version.to_bytes(2) + (6).to_bytes(2)
+    return encode_batch(replace(batch, records=(replace(record, key=key, value=change(record.value or b"")),)))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (voters_record(change=lambda value: value, version=1), "version 1"),
+        (voters_record(change=lambda value: b"\x00\x01" + value[2:]), "version 1"),
+        (voters_record(change=lambda value: value[:-1] + b"\x01\x00\x00"), "later version"),
+        (voters_record(change=lambda value: value + b"\x00"), "trail"),
+        (voters_record(change=lambda _: b"\x00\x00\x01\x00"), "no voter"),
+        (voters_record(change=lambda value: value[:2] + b"\xff\xff\xff\xff\x0f" + value[3:]), "elements"),
+        (voters_record(change=lambda value: value.replace(b"\x00\x00\x00\x02\x02", b"\x00\x00\x00\x01\x02")), "twice"),
+    ],
+)
+def test_voters_that_are_not_understood_are_refused(data: bytes, words: str) -> None:
+    with pytest.raises(KafkaWireError, match=words):
+        entries_of(data, LogId(0, 0))
+
+
+def test_a_leader_change_that_says_more_than_a_no_op_stays_as_it_is() -> None:
+    [batch] = read_batches(batches_of(1, (no_op_entry(1, NoOp(ReplicaKey(1)), HEAD),)))
+    [record] = batch.records
+    data = encode_batch(replace(batch, records=(replace(record, value=(record.value or b"")[:-1] + b"\x01\x09\x01x"),)))
+    [entry] = entries_of(data, LogId(0, 0))
+    assert entry.kind is EntryKind.CONTROL
+    assert batches_of(1, (entry,)) == data
+
+
+@pytest.mark.parametrize("position", [LogId(6, 1), LogId(9, 1), LogId(7, 4)])
+def test_batches_for_another_position_are_refused(position: LogId) -> None:
+    """A gap, records that are there already, and a later epoch than that of the batch."""
+    data = batches_of(8, entry_of(term=3))
+    assert len(entries_of(data, LogId(7, 3))) == 2
+    with pytest.raises(KafkaWireError):
+        entries_of(data, position)
+
+
+def test_a_gap_or_an_overlap_between_batches_is_refused() -> None:
+    data = batches_of(1, entry_of())
+    for first in (2, 4):
+        with pytest.raises(KafkaWireError, match="follows"):
+            entries_of(data + batches_of(first, entry_of()), LogId(0, 0))
+
+
+def test_an_epoch_that_falls_or_is_none_is_refused() -> None:
+    for epoch in (1, -1):
+        data = batches_of(1, entry_of(term=2)) + encode_batch(replace(BATCH, base_offset=2, leader_epoch=epoch))
+        with pytest.raises(KafkaWireError, match="epoch"):
+            entries_of(data, LogId(0, 0))
+
+
+def test_a_batch_ends_before_what_cannot_be_in_it() -> None:
+    """Whatever the mark says: another epoch, another kind, another producer, another sequence."""
+    open_entry = entry_of()[0]
+    others = (
+        entry_of(term=2)[1],
+        entry_of(producer_id=8)[1],
+        entry_of(base_sequence=5)[1],
+        entry_of(is_transactional=True)[1],
+    )
+    for other in (*others, Entry(1, EntryKind.CONTROL, control_data(9, b"", 1))):
+        assert len(read_batches(batches_of(1, (open_entry, other)))) == 2
+    whole = entry_of()
+    assert len(read_batches(batches_of(1, whole))) == 1
+    assert len(read_batches(batches_of(1, whole, Limits(max_batch_records=1)))) == 2
+    assert len(read_batches(batches_of(1, whole, Limits(max_batch_bytes=30)))) == 2
+
+
+def test_replicas_are_sent_whole_batches_unless_one_has_no_room() -> None:
+    first, second = entry_of(), entry_of()
+    assert goes_on(first[0])
+    assert not goes_on(first[1])
+    assert batches_for_replicas(1, (*first, second[0])) == batches_of(1, first)
+    assert batches_for_replicas(1, first[:1]) == batches_of(1, first[:1])
+
+
+def test_the_head_of_an_entry_says_what_a_batch_says_of_its_records() -> None:
+    first, second = entry_of()
+    assert entry_head(first.data) != entry_head(second.data)
+    heads = [entry_head(each.data) for each in (first, second)]
+    assert [(head.timestamp_ms, head.producer_id, head.sequence, head.goes_on) for head in heads if head] == [
+        (5, 7, -1, True),
+        (4, 7, -1, False),
+    ]
+    assert entry_head(b"\x00" * 8) is entry_head(b"\x02" + b"\x00" * 20) is None
+
+
+@given(st.binary(max_size=300), st.integers(0, 2**15 - 1), st.binary(max_size=20))
+def test_the_value_of_a_control_record_is_found_again(value: bytes, control_type: int, other: bytes) -> None:
+    data = control_data(control_type, value, 3)
+    assert control_value(data, control_type) == value
+    assert control_value(data, control_type ^ 1) is None
+    for damage in (data[:-1], data + b"\x00", other, data[:9] + other):
+        assert control_value(damage, control_type) in (None, value)
