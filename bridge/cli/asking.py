@@ -1,7 +1,8 @@
 """Asking the node that a command names.
 
 Which node: the one that was named (`--node`, or the variable GARLICFARM_NODE), a socket or a state directory; otherwise
-the first that answers in `./farm-state` (where `up` keeps its nodes), otherwise the default state directory of `run`.
+the first that answers in `./farm-state` (where `up` keeps its nodes), otherwise the default state directory of `run`,
+otherwise the one of the service that a package installed.
 """
 
 import os
@@ -15,7 +16,7 @@ import click
 from bridge.cli.failure import fail
 from bridge.node.control.client import ControlClient, ControlError, ask
 from bridge.node.security.control_socket import SOCKET_NAME, answers
-from bridge.node.security.local_trust import default_state_directory
+from bridge.node.security.local_trust import SYSTEM_STATE_DIRECTORY, default_state_directory
 
 LOCAL_FARM_DIRECTORY = "farm-state"
 NODE_VARIABLE = "GARLICFARM_NODE"
@@ -27,7 +28,7 @@ node_option = click.option(
     "node",
     metavar="ADDRESS",
     help="Control socket or state directory of the node to ask (default: $GARLICFARM_NODE, then the first that answers"
-    " in ./farm-state, then the default state directory).",
+    " in ./farm-state, the default state directory, and the service's).",
 )
 
 
@@ -50,12 +51,13 @@ def find_control_socket(
         return _named_socket(Path(chosen).expanduser())
     here = directory or Path.cwd()
     default = default_state_directory(environment)
-    for candidate in (*_sockets(here / LOCAL_FARM_DIRECTORY), *_sockets(default)):
+    for candidate in (*_sockets(here / LOCAL_FARM_DIRECTORY), *_sockets(default), *_sockets(SYSTEM_STATE_DIRECTORY)):
         if answers(candidate):
             return candidate
     raise ControlError(
-        f"no node answers in {here / LOCAL_FARM_DIRECTORY} or {default}; start one with `garlicfarm up` or "
-        f"`garlicfarm run`, or say which with --node STATE_DIR (or {NODE_VARIABLE})"
+        f"no node answers in {here / LOCAL_FARM_DIRECTORY}, {default} or {SYSTEM_STATE_DIRECTORY} (which only root may"
+        " look into); start one with `garlicfarm up`, `garlicfarm run` or `systemctl start garlicfarm`, or say which"
+        f" with --node STATE_DIR (or {NODE_VARIABLE})"
     )
 
 
@@ -71,9 +73,9 @@ def _named_socket(chosen: Path) -> Path:
 def _sockets(directory: Path) -> Iterator[Path]:
     """Sockets of a node's state directory, or of the nodes whose state directories lie in it, in the order of names."""
     own = directory / SOCKET_NAME
-    if own.exists():
-        yield own
     try:
+        if own.exists():
+            yield own
         found = sorted(directory.glob(f"*/{SOCKET_NAME}"), key=lambda path: (len(path.parent.name), path.parent.name))
     except OSError:
         return

@@ -16,6 +16,7 @@ from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.view import FarmView, PublishingView, RaftRole, WeightsView
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm, fail
+from bridge.cli.help.completion import complete_server
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import tell
@@ -200,7 +201,7 @@ def _show_servers(view: FarmView, *, as_json: bool) -> None:
 
 
 @servers.command()
-@click.argument("server")
+@click.argument("server", shell_complete=complete_server)
 @node_option
 @json_option
 @yes_option
@@ -230,7 +231,7 @@ def _on_their_way(view: FarmView) -> list[int]:
 
 
 @servers.command()
-@click.argument("server")
+@click.argument("server", shell_complete=complete_server)
 @node_option
 @json_option
 def restore(server: str, node: str | None, *, as_json: bool) -> None:

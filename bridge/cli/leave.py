@@ -20,6 +20,7 @@ from bridge.api.control import LeaderAnswer
 from bridge.api.outputs import ConfirmClusterOutput, LeaveOutput, WithdrawOutput
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm, fail
+from bridge.cli.help.completion import complete_server
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.core.formation.founding import CLUSTER_ID_BYTES
@@ -87,7 +88,10 @@ def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None
 @click.command()
 @node_option
 @click.option(
-    "--to", metavar="NODE", help="Name or Raft id of the voter that is to lead (default: the most caught up)."
+    "--to",
+    metavar="NODE",
+    help="Name or Raft id of the voter that is to lead (default: the most caught up).",
+    shell_complete=complete_server,
 )
 @json_option
 def transfer(node: str | None, to: str | None, *, as_json: bool) -> None:

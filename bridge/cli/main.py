@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 import click
+from click.shell_completion import CompletionItem
 
 from bridge import VERSION
 from bridge.cli.failure import REFUSED
@@ -58,6 +59,7 @@ COMMANDS = {
     "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Look at published structures."),
     "doctor": LazyCommand("bridge.cli.config:doctor", "Check this machine: what is missing and what to do."),
     "help": LazyCommand("bridge.cli.help.documents:help_command", "Show the documents, by topic, without a network."),
+    "completion": LazyCommand("bridge.cli.help.completion:completion", "Print the script that completes in a shell."),
     "simulate": LazyCommand("bridge.cli.simulate:simulate", "Run large groups in virtual time, and measure them."),
     "zmq-raft": LazyCommand(
         "bridge.cli.zmq_raft.cluster:zmq_raft", "Use and watch a replicated log that speaks ØMQ Raft."
@@ -85,6 +87,13 @@ class LazyGroup(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{lazy.target} is not a command")
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The names of commands and of options, without loading anything."""
+        names = [
+            CompletionItem(name, help=each.summary) for name, each in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The overview, without loading anything."""

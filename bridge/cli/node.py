@@ -17,6 +17,7 @@ from bridge.api.outputs import ClientsOutput
 from bridge.api.requests import ClientOrder, CommandRequest
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm, fail, failures
+from bridge.cli.help.completion import complete_member
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_json, print_table
 from bridge.cli.publish import tell
@@ -59,7 +60,7 @@ def list_nodes(node: str | None, *, as_json: bool) -> None:
 
 
 @node.command()
-@click.argument("which", metavar="NODE")
+@click.argument("which", metavar="NODE", shell_complete=complete_member)
 @node_option
 @yes_option
 @json_option
@@ -86,7 +87,7 @@ def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
 
 
 @node.command()
-@click.argument("which", metavar="NODE")
+@click.argument("which", metavar="NODE", shell_complete=complete_member)
 @node_option
 @click.option("--force", is_flag=True, help="Even if no majority is left, or once more.")
 @yes_option

@@ -14,6 +14,7 @@ from bridge.api.control import CommandAnswer
 from bridge.api.requests import CommandRequest, CostOrder, ExclusionOrder, ForceOrder
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm
+from bridge.cli.help.completion import complete_leaf, complete_master
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.node.control.client import ControlClient
@@ -25,7 +26,7 @@ def publish() -> None:
 
 
 @publish.command()
-@click.argument("master")
+@click.argument("master", shell_complete=complete_master)
 @node_option
 @json_option
 def force(master: str, node: str | None, *, as_json: bool) -> None:
@@ -34,7 +35,7 @@ def force(master: str, node: str | None, *, as_json: bool) -> None:
 
 
 @publish.command()
-@click.argument("leaf")
+@click.argument("leaf", shell_complete=complete_leaf)
 @node_option
 @json_option
 @yes_option
@@ -45,7 +46,7 @@ def exclude(leaf: str, node: str | None, *, yes: bool, as_json: bool) -> None:
 
 
 @publish.command()
-@click.argument("leaf")
+@click.argument("leaf", shell_complete=complete_leaf)
 @node_option
 @json_option
 def include(leaf: str, node: str | None, *, as_json: bool) -> None:
@@ -54,7 +55,7 @@ def include(leaf: str, node: str | None, *, as_json: bool) -> None:
 
 
 @publish.command()
-@click.argument("leaf")
+@click.argument("leaf", shell_complete=complete_leaf)
 @click.argument("factor", type=float)
 @node_option
 @json_option

@@ -29,6 +29,7 @@ from bridge.node.security.local_trust import (
     check_control_socket,
     check_node_user,
     check_state_directory,
+    facts_about_node,
     make_state_directory,
     peer_user_id,
 )
@@ -246,6 +247,29 @@ def test_a_socket_that_another_user_made_is_not_spoken_to() -> None:
     machine = Machine().add("/home/me/state", ME, 0o700).add("/home/me/state/control.sock", STRANGER, 0o600, SOCKET)
     with pytest.raises(UntrustedPathError, match="belongs to user"):
         check_control_socket(Path("/home/me/state/control.sock"), machine.facts())
+
+
+def test_root_asks_the_packages_service_which_runs_as_a_user_of_its_own() -> None:
+    service, directory = 107, Path("/var/garlicfarm")
+    machine = Machine().add("/var/garlicfarm", service, 0o700)
+    machine.add("/var/garlicfarm/control.sock", service, 0o600, SOCKET)
+    socket_path, elsewhere = directory / "control.sock", Path("/home/me/state/control.sock")
+    facts = facts_about_node(socket_path, directory, machine.facts(0))
+    check_control_socket(socket_path, facts)
+    check_node_user(socket_path, service, facts.user_id)
+    with pytest.raises(UntrustedPathError, match="neither this user nor root"):
+        check_node_user(socket_path, STRANGER, facts.user_id)
+    assert facts_about_node(elsewhere, directory, machine.facts(0)).user_id == 0
+    assert facts_about_node(socket_path, directory, machine.facts(ME)).user_id == ME
+    assert facts_about_node(socket_path, directory, Machine().facts(0)).user_id == 0
+
+
+def test_a_directory_on_the_way_to_the_service_that_another_user_made_is_refused() -> None:
+    directory = Path("/home/me/garlicfarm")
+    machine = Machine().add(str(directory), STRANGER, 0o700)
+    facts = facts_about_node(directory / "control.sock", directory, machine.facts(0))
+    with pytest.raises(UntrustedPathError, match="belongs to user"):
+        check_control_socket(directory / "control.sock", facts)
 
 
 def test_the_pipeline_checks_the_answering_user_as_well() -> None:

@@ -20,7 +20,8 @@ Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed
 | `--yes` | do not ask before something is taken away |
 
 Without `--node` a command asks the node that `$GARLICFARM_NODE` names, then the first node that answers in
-`./farm-state`, then the one in the default state directory.
+`./farm-state`, then the one in the default state directory, then the one that a package's service runs in
+`/var/lib/garlicfarm`, which only root may ask.
 """
 COMMON = ("--node", "--json", "--yes")
 

@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 import bridge
 from bridge.cli.failure import fail
@@ -101,8 +102,14 @@ def readable(text: str, topic: Topic, known: list[Topic]) -> str:
     return "".join(part if part.startswith("```") else _LINK.sub(link, part) for part in _FENCE.split(text))
 
 
+def _complete_topic(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    del context, parameter
+    known = topics(documents_directory())
+    return [CompletionItem(each.name, help=each.summary) for each in known if each.name.startswith(incomplete)]
+
+
 @click.command("help")
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=_complete_topic)
 @click.argument("words", nargs=-1)
 @click.pass_context
 def help_command(context: click.Context, topic: str | None, words: tuple[str, ...]) -> None:

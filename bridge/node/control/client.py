@@ -56,6 +56,7 @@ from bridge.node.security.local_trust import (
     UntrustedPathError,
     check_control_socket,
     check_node_user,
+    facts_about_node,
     peer_user_id,
 )
 
@@ -268,11 +269,12 @@ class _TrustedSocket(httpcore.TrioBackend):
         """A connection to the node; `ControlError` says why there is none."""
         del path  # It may be too long for a socket's address.
         try:
-            check_control_socket(self._path)
+            facts = facts_about_node(self._path)
+            check_control_socket(self._path, facts)
             with socket_address(self._path) as address:
                 stream = await super().connect_unix_socket(address, timeout, socket_options)
             try:
-                check_node_user(self._path, self._user_of(stream.get_extra_info("socket")))
+                check_node_user(self._path, self._user_of(stream.get_extra_info("socket")), facts.user_id)
             except UntrustedPathError:
                 await stream.aclose()
                 raise

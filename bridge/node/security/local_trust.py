@@ -11,6 +11,9 @@ Once that holds, no other user (root apart) can plant a link or a file inside, w
 
 A control socket is judged at both ends by the kernel's word on who is on the other side (SO_PEERCRED). Where a system
 has no such word, the directory's and the socket's owner and mode decide alone.
+
+A node that a package installed runs as a user of its own, and its operator is root. In that one directory, which only
+root could have made, root trusts the directory's owner, as it does when it installs the package.
 """
 
 import grp
@@ -21,7 +24,7 @@ import stat
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -29,6 +32,8 @@ from typing import Final
 import trio
 
 ROOT: Final = 0
+SYSTEM_STATE_DIRECTORY: Final = Path("/var/lib/garlicfarm")
+"""Where the packages have their service keep its state."""
 _LINKS_MAX: Final = 40
 """As many as Linux follows in one path."""
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -66,6 +71,17 @@ class Facts:
 def system_facts() -> Facts:
     """The facts for the user of this process."""
     return Facts(os.geteuid())
+
+
+def facts_about_node(path: Path, directory: Path = SYSTEM_STATE_DIRECTORY, facts: Facts | None = None) -> Facts:
+    """The facts by which to judge the control socket at `path`: root asks the packages' service as its user would."""
+    known = facts or system_facts()
+    if known.user_id != ROOT or path.parent != directory:
+        return known
+    try:
+        return replace(known, user_id=known.status(directory).st_uid)
+    except OSError:
+        return known
 
 
 def check_state_directory(path: Path, facts: Facts | None = None) -> None:

@@ -1,0 +1,95 @@
+"""`garlicfarm completion`, and what a shell offers while a command is typed.
+
+    garlicfarm completion bash | zsh | fish     the script that the shell reads at its start; click makes it
+    members, servers, leaves, masters           asked of the node that the command would ask
+    topics of `garlicfarm help`                 from the documents
+
+Each press of the key runs `garlicfarm` once, so a question to a node has half a second. A node that does not answer, or
+that this user may not ask, offers nothing: an error would be printed into the line that is being typed.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr
+from io import StringIO
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from bridge.api.view import FarmView
+from bridge.cli.asking import find_control_socket
+from bridge.cli.printing import echo
+from bridge.node.control.client import ControlClient, ControlError, ask
+
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_GARLICFARM_COMPLETE"
+ANSWER_TIMEOUT_S = 0.5
+Offered = Iterable[tuple[str, str]]
+"""Words, each with what a shell that has room for it shows beside the word."""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script that completes commands, options and members in a SHELL. The packages install it.
+
+    \b
+    bash   eval "$(garlicfarm completion bash)"      in ~/.bashrc
+    zsh    eval "$(garlicfarm completion zsh)"       in ~/.zshrc, behind compinit
+    fish   garlicfarm completion fish > ~/.config/fish/completions/garlicfarm.fish
+    """  # noqa: D301 - the backspace is click's mark of lines that stay as they are
+    for line in completion_script(context.find_root().command, shell).splitlines():
+        echo(line)
+
+
+def completion_script(command: click.Command, shell: str) -> str:
+    """Click's script for one of SHELLS."""
+    made = get_completion_class(shell)
+    if made is None:
+        raise LookupError(f"click completes nothing in {shell}")
+    # It warns on stderr where no bash is installed, or an old one: that is the business of the machine that uses it.
+    with redirect_stderr(StringIO()):
+        return made(command, {}, "garlicfarm", VARIABLE).source()
+
+
+def _from_view(
+    offered: Callable[[FarmView], Offered],
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """What the node's view offers; nothing if no node answers in time."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        del parameter
+        try:
+            path = find_control_socket(context.params.get("node"))
+            view = ask(path, ControlClient.view, ANSWER_TIMEOUT_S)
+        except (ControlError, OSError):
+            return []
+        found = dict(offered(view))
+        return [CompletionItem(word, help=about) for word, about in found.items() if word.startswith(incomplete)]
+
+    return complete
+
+
+def _members(view: FarmView) -> Offered:
+    return [(each.name, each.status.value) for each in view.members]
+
+
+def _servers(view: FarmView) -> Offered:
+    return [
+        *((each.name or str(each.raft_id), "voter") for each in view.raft.voters),
+        *((each.name or str(each.raft_id), "learner") for each in view.raft.learners),
+    ]
+
+
+def _leaves(view: FarmView) -> Offered:
+    return [(leaf.destination, leaf.name or "") for each in view.publishing for leaf in each.entries]
+
+
+def _masters(view: FarmView) -> Offered:
+    return [(each.master, each.publisher_name or "") for each in view.publishing]
+
+
+complete_member = _from_view(_members)
+complete_server = _from_view(_servers)
+complete_leaf = _from_view(_leaves)
+complete_master = _from_view(_masters)

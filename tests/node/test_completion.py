@@ -1,0 +1,102 @@
+"""What a shell is offered: commands and topics without loading them, and members as a node names them, or nothing."""
+
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bridge.cli.help.completion import ANSWER_TIMEOUT_S, SHELLS, VARIABLE
+from bridge.cli.main import COMMANDS, cli
+from tests.node.test_cli_commands import served
+from tests.node.test_control import FakeNode
+from tests.operator_views import farm_view
+from tests.structure.raft_rules import ROOT
+
+MEMBERS = [each.name for each in farm_view().members]
+RAFT = farm_view().raft
+SERVERS = [each.name or str(each.raft_id) for each in (*RAFT.voters, *RAFT.learners)]
+
+
+def offered(*words: str) -> list[str]:
+    """What bash is offered for the last of the words."""
+    environment = {VARIABLE: "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    done = CliRunner().invoke(cli, [], prog_name="garlicfarm", env=environment)
+    return [line.partition(",")[2] for line in done.output.splitlines() if line]
+
+
+def test_commands_are_offered_in_their_order() -> None:
+    assert offered("garlicfarm", "") == list(COMMANDS)
+    assert offered("garlicfarm", "se") == ["servers"]
+    assert offered("garlicfarm", "--v") == ["--version"]
+
+
+def test_offering_commands_loads_none_of_them() -> None:
+    environment = {VARIABLE: "bash_complete", "COMP_WORDS": "garlicfarm ", "COMP_CWORD": "1", "PYTHONPATH": str(ROOT)}
+    code = (
+        "import sys\nfrom bridge.cli.main import cli\n"
+        "try: cli(prog_name='garlicfarm', standalone_mode=False)\nexcept SystemExit: pass\n"
+        "print(sorted(each for each in sys.modules if each in {'trio', 'rich', 'cryptography', 'bridge.cli.status'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_topics_are_offered_for_help() -> None:
+    assert offered("garlicfarm", "help", "sett") == ["settings"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("node", "evict"), MEMBERS),
+        (("node", "approve"), MEMBERS),
+        (("servers", "remove"), SERVERS),
+        (("transfer", "--to"), SERVERS),
+        (("publish", "exclude"), sorted(each.destination for each in farm_view().publishing[0].entries)),
+        (("publish", "force"), [each.master for each in farm_view().publishing]),
+    ],
+)
+def test_a_node_is_asked_for_names(
+    words: tuple[str, ...], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "control.sock"
+    monkeypatch.setenv("GARLICFARM_NODE", str(path))
+    with served(path, FakeNode()):
+        assert sorted(offered("garlicfarm", *words, "")) == expected
+        assert offered("garlicfarm", *words, expected[-1]) == [expected[-1]]
+
+
+def test_the_node_that_the_line_names_is_asked(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with served(path, FakeNode()):
+        assert "node-2" in offered("garlicfarm", "servers", "remove", "--node", str(path), "")
+
+
+def test_where_no_node_runs_nothing_is_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GARLICFARM_NODE", str(tmp_path / "control.sock"))
+    assert offered("garlicfarm", "node", "evict", "") == []
+
+
+def test_a_node_that_does_not_answer_offers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GARLICFARM_NODE", str(tmp_path / "control.sock"))
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "control.sock"))
+        silent.listen()
+        assert offered("garlicfarm", "node", "evict", "") == []
+    assert ANSWER_TIMEOUT_S <= 1, "a press of a key waits for so long"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_of_a_shell_is_one_that_it_reads(shell: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["completion", shell])
+    assert done.exit_code == 0
+    assert VARIABLE in done.output
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} on this machine to read the script")
+    script = tmp_path / "script"
+    script.write_text(done.output)
+    subprocess.run([shell, "-n", script], check=True)
