@@ -1,5 +1,6 @@
 """A topic in memory for the endpoint of clients."""
 
+from collections.abc import Collection, Mapping
 from uuid import UUID
 
 import trio
@@ -8,6 +9,7 @@ from consensus.protocols.kraft import (
     BatchCache,
     Broker,
     Caller,
+    CommittedOffset,
     GroupOffsets,
     OffsetOutOfRangeError,
     Produced,
@@ -38,6 +40,36 @@ def values_in(data: bytes) -> list[bytes]:
     return [record.value or b"" for batch in read_batches(data) for record in batch.records]
 
 
+class MemoryOffsets:
+    """`GroupOffsets` of a leader; several servers may have the same, as they have the same log."""
+
+    def __init__(self) -> None:
+        self.noted: dict[str, dict[str, CommittedOffset]] = {}
+        self.is_ready = True
+        self.wait_s = 0.0
+        self.error: Exception | None = None
+
+    def is_coordinator(self) -> bool:
+        """As the test says."""
+        return self.is_ready
+
+    def groups(self) -> Collection[str]:
+        """All."""
+        return self.noted
+
+    def committed(self, group: str) -> Mapping[str, CommittedOffset]:
+        """What was committed."""
+        return self.noted.get(group, {})
+
+    async def commit(self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None) -> None:
+        """Note them after a while, or fail."""
+        del principal
+        await trio.sleep(self.wait_s)
+        if self.error is not None:
+            raise self.error
+        self.noted.setdefault(group, {}).update(offsets)
+
+
 class MemoryTopic:
     """A `ServedTopic` of which the test says how it stands."""
 
@@ -46,7 +78,9 @@ class MemoryTopic:
         self.end = 0
         self.start = 0
         self.node_id = self.leader_id = self.controller_id = 1
+        self.epoch = EPOCH
         self.port = 9092
+        self.offsets: MemoryOffsets | None = None
         self.takes_records = True
         self.is_stuck = False
         self.appended: dict[tuple[int, int, int], int] = {}
@@ -69,7 +103,7 @@ class MemoryTopic:
             cluster_id="cluster",
             node_id=self.node_id,
             leader_id=self.leader_id,
-            leader_epoch=EPOCH,
+            leader_epoch=self.epoch,
             controller_id=self.controller_id,
             brokers=brokers,
             log_start_offset=self.start,
@@ -123,5 +157,5 @@ class MemoryTopic:
         return ProducerId(41, 0)
 
     def groups(self) -> GroupOffsets | None:
-        """None."""
-        return None
+        """As the test says."""
+        return self.offsets

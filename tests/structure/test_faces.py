@@ -12,6 +12,7 @@ FACES = (
     "consensus",
     "consensus.net",
     "consensus.protocols.garlic_farm",
+    "consensus.protocols.kraft",
     "consensus.protocols.zmq_raft",
     "consensus.sessions",
     "consensus.storage",

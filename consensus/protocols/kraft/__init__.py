@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from consensus.protocols.kraft.groups.coordinator import GroupOptions
+    from consensus.protocols.kraft.groups.service import GroupService
     from consensus.protocols.kraft.node.batch_cache import BatchCache
     from consensus.protocols.kraft.node.connection import (
         ConnectionOptions,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
         QuorumState,
     )
     from consensus.protocols.kraft.node.quorum_directory import (
+        InitialVoter,
         QuorumDirectory,
         QuorumDirectoryError,
         format_directory,
@@ -105,6 +108,8 @@ __all__ = [
     "ErrorCode",
     "FetchDispatch",
     "GroupOffsets",
+    "GroupOptions",
+    "GroupService",
     "InitialVoter",
     "KafkaConnection",
     "KafkaConnectionError",
@@ -174,6 +179,8 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "consensus.protocols.kraft.groups.coordinator": ("GroupOptions",),
+    "consensus.protocols.kraft.groups.service": ("GroupService",),
     "consensus.protocols.kraft.node.batch_cache": ("BatchCache",),
     "consensus.protocols.kraft.node.connection": (
         "ConnectionOptions",
@@ -199,6 +206,7 @@ _HOMES: Final = {
         "QuorumState",
     ),
     "consensus.protocols.kraft.node.quorum_directory": (
+        "InitialVoter",
         "QuorumDirectory",
         "QuorumDirectoryError",
         "format_directory",

@@ -9,7 +9,7 @@ of Raft could tell. With `acks` 0 there is no answer, so the client never learns
 that it has (KIP-98). When the time that the client allows is over, the answer is REQUEST_TIMED_OUT and the batch may
 still be committed later: a producer with an id sends it again safely, one without an id may write it twice.
 
-*Transactions* are not served: FindCoordinator for them is not advertised, and what comes nevertheless is refused.
+*Transactions* are not served: there is no coordinator for them, and what comes nevertheless is refused.
 
 Where the topic takes no records, Produce is still advertised, because clients judge by it whether a server has the
 format of records that they need. It is answered TOPIC_AUTHORIZATION_FAILED, which is the one error that clients show

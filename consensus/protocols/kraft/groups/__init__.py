@@ -1,0 +1,1 @@
+"""Consumer groups: the rules of one group without I/O, the groups of a coordinator, and the service that answers."""

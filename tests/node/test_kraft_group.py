@@ -1,0 +1,361 @@
+"""One consumer group: rounds of assignment, who leads, who is removed, and what each is told."""
+
+from itertools import count
+
+import pytest
+
+from consensus.protocols.kraft.groups.group import (
+    Answer,
+    Answered,
+    Assigned,
+    Group,
+    GroupState,
+    Joined,
+    JoinedMember,
+    Joining,
+    MemberRef,
+    Refused,
+)
+from consensus.protocols.kraft.wire.apis import ErrorCode
+
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+FIRST_DELAY_MS = 1_000
+
+
+class Story:
+    """A group, a clock, and what was answered to whom."""
+
+    def __init__(self) -> None:
+        self.group = Group("g", FIRST_DELAY_MS)
+        self.now_ms = 1_000_000
+        self.answers: dict[int, Answer] = {}
+        self._tickets = count()
+
+    def after(self, ms: int) -> None:
+        """Time goes on, in steps as small as the group asks for."""
+        end_ms = self.now_ms + ms
+        while (due_ms := self.group.deadline_ms) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.take(self.group.expire(self.now_ms))
+        self.now_ms = end_ms
+
+    def take(self, answers: list[Answered]) -> None:
+        """Keep what is answered."""
+        for each in answers:
+            assert each.ticket not in self.answers, "a request is answered once"
+            self.answers[each.ticket] = each.answer
+
+    def join(self, member: str = "", new_id: str = "new", **given: object) -> int:
+        """Join; the ticket."""
+        fields: dict[str, object] = {
+            "instance_id": None,
+            "client_id": "client",
+            "client_host": "127.0.0.1",
+            "session_timeout_ms": SESSION_MS,
+            "rebalance_timeout_ms": REBALANCE_MS,
+            "protocol_type": "consumer",
+            "protocols": (("range", b"about " + (member or new_id).encode()),),
+        }
+        asked = Joining(member_id=member, **(fields | given))  # type: ignore[arg-type]
+        ticket = next(self._tickets)
+        self.take(self.group.join(ticket, asked, new_id, self.now_ms))
+        return ticket
+
+    def sync(self, member: str, assignments: dict[str, bytes] | None = None, generation: int | None = None) -> int:
+        """Ask for the assignment; the ticket."""
+        ticket = next(self._tickets)
+        asked = self.ref(member, generation)
+        self.take(self.group.sync(ticket, asked, ("consumer", "range"), assignments or {}, self.now_ms))
+        return ticket
+
+    def ref(self, member: str, generation: int | None = None) -> MemberRef:
+        """A member of this generation, or of another."""
+        return MemberRef(member, None, self.group.generation if generation is None else generation)
+
+    def heartbeat(self, member: str) -> ErrorCode:
+        """Say that a member lives."""
+        return self.group.heartbeat(self.ref(member), self.now_ms)
+
+    def leave(self, member: str) -> ErrorCode:
+        """Leave the group."""
+        error, answers = self.group.leave(member, None, self.now_ms)
+        self.take(answers)
+        return error
+
+    def joined(self, ticket: int) -> Joined:
+        """The answer to a join that was not refused."""
+        answer = self.answers[ticket]
+        assert isinstance(answer, Joined)
+        return answer
+
+    def refused(self, ticket: int) -> ErrorCode:
+        """Why a request was refused."""
+        answer = self.answers[ticket]
+        assert isinstance(answer, Refused)
+        return answer.error
+
+    def assignment(self, ticket: int) -> bytes:
+        """The answer to a sync that was not refused."""
+        answer = self.answers[ticket]
+        assert isinstance(answer, Assigned)
+        return answer.assignment
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+@pytest.fixture
+def pair() -> Story:
+    """A stable group of a, which leads, and b."""
+    story = Story()
+    tickets = story.join(new_id="a"), story.join(new_id="b")
+    story.after(2 * FIRST_DELAY_MS)
+    assert [story.joined(ticket).generation for ticket in tickets] == [1, 1]
+    story.sync("a", {"a": b"partition 0", "b": b""})
+    story.sync("b")
+    assert story.group.state is GroupState.STABLE
+    return story
+
+
+def test_the_first_round_waits_for_members_that_start_together(story: Story) -> None:
+    first = story.join(new_id="a")
+    story.after(FIRST_DELAY_MS - 1)
+    assert first not in story.answers
+    second = story.join(new_id="b")
+    story.after(FIRST_DELAY_MS + 1)
+    assert story.joined(first).generation == story.joined(second).generation == 1
+
+
+def test_the_first_round_ends_within_the_rebalance_timeout_however_many_members_come(story: Story) -> None:
+    first = story.join(new_id="0", rebalance_timeout_ms=5_000)
+    for number in range(1, 20):
+        story.join(new_id=str(number), rebalance_timeout_ms=5_000)
+        story.after(FIRST_DELAY_MS // 2)
+    assert first in story.answers
+
+
+def test_only_the_leader_learns_of_all_members(story: Story) -> None:
+    tickets = story.join(new_id="a"), story.join(new_id="b")
+    story.after(2 * FIRST_DELAY_MS)
+    leader, other = (story.joined(ticket) for ticket in tickets)
+    assert leader.leader_id == other.leader_id == "a"
+    assert leader.members == (JoinedMember("a", None, b"about a"), JoinedMember("b", None, b"about b"))
+    assert other.members == ()
+
+
+def test_an_assignment_is_told_when_the_leader_has_made_it(story: Story) -> None:
+    story.join(new_id="a")
+    story.join(new_id="b")
+    story.after(2 * FIRST_DELAY_MS)
+    other = story.sync("b")
+    assert other not in story.answers
+    leader = story.sync("a", {"b": b"partition 0"})
+    assert (story.assignment(other), story.assignment(leader)) == (b"partition 0", b"")
+
+
+def test_an_assignment_is_told_again_to_a_member_that_did_not_get_it(pair: Story) -> None:
+    assert pair.assignment(pair.sync("a")) == b"partition 0"
+
+
+def test_a_client_is_told_its_member_id_before_it_joins(story: Story) -> None:
+    ticket = story.join(new_id="a", needs_known_id=True)
+    assert story.answers[ticket] == Refused(ErrorCode.MEMBER_ID_REQUIRED, "a")
+    assert not story.group.members
+    story.join("a", needs_known_id=True)
+    assert [*story.group.members] == ["a"]
+
+
+def test_a_member_id_that_is_not_used_expires(story: Story) -> None:
+    story.join(new_id="a", needs_known_id=True)
+    story.after(SESSION_MS)
+    assert story.group.is_empty
+    assert story.refused(story.join("a", needs_known_id=True)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_newcomer_makes_the_others_join_a_new_round(pair: Story) -> None:
+    newcomer = pair.join(new_id="c")
+    assert pair.heartbeat("a") is ErrorCode.REBALANCE_IN_PROGRESS
+    again = pair.join("a"), pair.join("b")
+    assert {pair.joined(ticket).generation for ticket in (newcomer, *again)} == {2}
+    assert pair.joined(newcomer).leader_id == "a"
+
+
+def test_a_member_that_does_not_join_the_new_round_is_removed(pair: Story) -> None:
+    newcomer, again = pair.join(new_id="c"), pair.join("a")
+    began_ms = pair.now_ms
+    while newcomer not in pair.answers:
+        assert pair.heartbeat("b") is ErrorCode.REBALANCE_IN_PROGRESS
+        pair.after(SESSION_MS // 2)
+    assert pair.now_ms - began_ms == REBALANCE_MS
+    assert pair.joined(newcomer).generation == pair.joined(again).generation == 2
+    assert [*pair.group.members] == ["a", "c"]
+    assert pair.heartbeat("b") is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_leaves_makes_the_others_join_a_new_round(pair: Story) -> None:
+    assert pair.leave("a") is ErrorCode.NONE
+    assert pair.heartbeat("b") is ErrorCode.REBALANCE_IN_PROGRESS
+    assert pair.joined(pair.join("b")).leader_id == "b"
+    assert pair.assignment(pair.sync("b", {"b": b"partition 0"})) == b"partition 0"
+
+
+def test_a_silent_member_is_removed_and_the_others_go_on(pair: Story) -> None:
+    for _ in range(4):
+        pair.after(SESSION_MS // 3)
+        last = pair.heartbeat("b")
+    assert last is ErrorCode.REBALANCE_IN_PROGRESS
+    assert [*pair.group.members] == ["b"]
+    assert pair.joined(pair.join("b")).generation == 2
+
+
+def test_a_member_whose_request_waits_is_not_silent(pair: Story) -> None:
+    waiting = pair.join("a", protocols=(("range", b"changed"),))
+    for _ in range(5):
+        pair.after(SESSION_MS // 2)
+        assert pair.heartbeat("b") is ErrorCode.REBALANCE_IN_PROGRESS
+    pair.join("b")
+    assert pair.joined(waiting).generation == 2
+
+
+def test_a_member_that_joins_and_asks_for_no_assignment_is_removed(story: Story) -> None:
+    story.join(new_id="a", session_timeout_ms=10 * REBALANCE_MS)
+    story.join(new_id="b", session_timeout_ms=10 * REBALANCE_MS)
+    story.after(2 * FIRST_DELAY_MS)
+    waiting = story.sync("b")
+    story.after(REBALANCE_MS)
+    assert story.refused(waiting) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert [*story.group.members] == ["b"]
+
+
+def test_a_round_that_begins_refuses_those_that_wait_for_an_assignment(story: Story) -> None:
+    story.join(new_id="a")
+    story.join(new_id="b")
+    story.after(2 * FIRST_DELAY_MS)
+    waiting = story.sync("b")
+    story.join(new_id="c")
+    assert story.refused(waiting) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_second_join_of_a_member_takes_the_place_of_the_first(pair: Story) -> None:
+    first, second = pair.join("a", protocols=(("range", b"x"),)), pair.join("a", protocols=(("range", b"y"),))
+    assert pair.refused(first) is ErrorCode.REBALANCE_IN_PROGRESS
+    pair.join("b")
+    assert pair.joined(second).members[0].metadata == b"y"
+
+
+def test_a_member_that_did_not_get_its_answer_gets_it_again(story: Story) -> None:
+    story.join(new_id="a")
+    story.join(new_id="b")
+    story.after(2 * FIRST_DELAY_MS)
+    again = story.join("b")
+    assert story.joined(again).generation == 1
+    assert story.group.state is GroupState.COMPLETING
+
+
+def test_the_protocol_is_one_that_all_know_and_most_prefer(story: Story) -> None:
+    story.join(new_id="a", protocols=(("sticky", b""), ("range", b"")))
+    story.join(new_id="b", protocols=(("range", b""), ("sticky", b"")))
+    story.join(new_id="c", protocols=(("newest", b""), ("range", b""), ("sticky", b"")))
+    story.after(3 * FIRST_DELAY_MS)
+    assert story.group.protocol_name == "range"
+
+
+@pytest.mark.parametrize(
+    "given", [{"protocols": (("other", b""),)}, {"protocols": ()}, {"protocol_type": "connect"}, {"protocol_type": ""}]
+)
+def test_one_that_has_no_protocol_in_common_is_refused(pair: Story, given: dict[str, object]) -> None:
+    assert pair.refused(pair.join("", "c", **given)) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert pair.group.state is GroupState.STABLE
+
+
+def test_a_request_of_another_generation_is_refused(pair: Story) -> None:
+    assert pair.group.heartbeat(pair.ref("a", 7), pair.now_ms) is ErrorCode.ILLEGAL_GENERATION
+    assert pair.refused(pair.sync("a", generation=0)) is ErrorCode.ILLEGAL_GENERATION
+    assert pair.group.check_commit(pair.ref("a", 0), pair.now_ms) is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_one_that_is_no_member_is_refused(pair: Story) -> None:
+    assert pair.heartbeat("x") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert pair.refused(pair.sync("x")) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert pair.leave("x") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert pair.group.check_commit(pair.ref("x"), pair.now_ms) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert pair.refused(pair.join("x")) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_offsets_may_be_noted_until_a_member_has_joined_the_new_round_and_not_before_its_assignment(
+    pair: Story,
+) -> None:
+    pair.join(new_id="c")
+    assert pair.group.check_commit(pair.ref("a"), pair.now_ms) is ErrorCode.NONE
+    pair.join("a")
+    pair.join("b")
+    assert pair.group.check_commit(pair.ref("a"), pair.now_ms) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_client_without_a_group_may_note_offsets_while_it_has_no_members(pair: Story) -> None:
+    outsider = MemberRef("", None, -1)
+    assert pair.group.check_commit(outsider, pair.now_ms) is ErrorCode.UNKNOWN_MEMBER_ID
+    pair.leave("a")
+    pair.leave("b")
+    assert pair.group.check_commit(outsider, pair.now_ms) is ErrorCode.NONE
+    assert (pair.group.state, pair.group.is_empty) == (GroupState.EMPTY, True)
+
+
+def test_a_request_that_is_forgotten_is_not_answered(pair: Story) -> None:
+    waiting = pair.join("a", protocols=(("range", b"x"),))
+    pair.group.forget(waiting)
+    assert pair.group.members["a"].joining is None
+    pair.after(SESSION_MS)
+    assert waiting not in pair.answers
+
+
+@pytest.fixture
+def static() -> Story:
+    """A stable group of a, static member 1, which leads, and b, static member 2."""
+    story = Story()
+    story.join(new_id="a", instance_id="1")
+    story.join(new_id="b", instance_id="2")
+    story.after(2 * FIRST_DELAY_MS)
+    story.sync("a", {"a": b"partition 0", "b": b"nothing"})
+    story.sync("b")
+    return story
+
+
+@pytest.mark.parametrize("may_skip", [False, True])
+def test_a_static_member_that_starts_again_keeps_its_assignment_without_a_round(
+    static: Story, *, may_skip: bool
+) -> None:
+    joined = static.joined(static.join(new_id="a2", instance_id="1", may_skip_assignment=may_skip))
+    assert (joined.generation, joined.member_id, joined.skips_assignment) == (1, "a2", may_skip)
+    assert (joined.leader_id == "a2") == may_skip, "one that does not know of skipping must not assign"
+    assert static.assignment(static.sync("a2")) == b"partition 0"
+    assert static.group.state is GroupState.STABLE
+
+
+def test_the_former_holder_of_a_static_membership_is_fenced(static: Story) -> None:
+    static.join(new_id="a2", instance_id="1")
+    former = MemberRef("a", "1", 1)
+    assert static.group.heartbeat(former, static.now_ms) is ErrorCode.FENCED_INSTANCE_ID
+    assert static.group.check_commit(former, static.now_ms) is ErrorCode.FENCED_INSTANCE_ID
+    assert static.refused(static.join("a", instance_id="1")) is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_static_member_is_kept_through_a_round_that_it_misses_until_its_session_is_over(static: Story) -> None:
+    for each in static.group.members.values():
+        each.expires_ms += REBALANCE_MS
+    newcomer = static.join(new_id="c")
+    static.join("a", instance_id="1", session_timeout_ms=2 * REBALANCE_MS)
+    static.after(REBALANCE_MS)
+    assert static.joined(newcomer).generation == 2
+    assert "b" in static.group.members
+    static.after(SESSION_MS)
+    assert "b" not in static.group.members
+
+
+def test_an_operator_has_a_static_member_leave_by_its_instance_id(static: Story) -> None:
+    error, _ = static.group.leave("", "2", static.now_ms)
+    assert error is ErrorCode.NONE
+    assert [*static.group.members] == ["a"]
