@@ -102,6 +102,23 @@ async def test_a_fetch_without_news_is_answered_empty_after_max_wait(
     assert trio.current_time() - began == pytest.approx(0.7)
 
 
+@pytest.mark.parametrize(
+    ("epoch", "error", "end"),
+    [
+        (-1, ErrorCode.NONE, 2**63 - 1),
+        (EPOCH, ErrorCode.NONE, 2**63 - 1),
+        (EPOCH - 1, ErrorCode.FENCED_LEADER_EPOCH, -1),
+        (EPOCH + 1, ErrorCode.UNKNOWN_LEADER_EPOCH, -1),
+    ],
+)
+async def test_no_position_of_a_consumer_is_said_to_be_cut_off(epoch: int, error: ErrorCode, end: int) -> None:
+    asked = clients.OffsetForLeaderEpochRequestPartition(partition=0, current_leader_epoch=epoch, leader_epoch=EPOCH)
+    topic = clients.OffsetForLeaderEpochRequestTopic(topic="farm", partitions=(asked,))
+    request = clients.OffsetForLeaderEpochRequest(topics=(topic,))
+    [told] = (await ConsumerService(MemoryTopic()).offset_for_leader_epoch(request, caller(4))).topics
+    assert (told.partitions[0].error_code, told.partitions[0].end_offset) == (error, end)
+
+
 def _elsewhere(topic: MemoryTopic) -> None:
     topic.leader_id = 2
 

@@ -1,12 +1,14 @@
-"""What consumers ask of a topic of one partition: Metadata, DescribeCluster, ListOffsets and Fetch.
+"""What consumers ask of a topic of one partition: Metadata, DescribeCluster, ListOffsets, OffsetForLeaderEpoch, Fetch.
 
     Fetch ─▶ check topic, leader, epoch ─▶ offset within [log start, high watermark]? ─▶ enough bytes? ─▶ answer
                                                          │ beyond it                        │ no
                                                          └───── wait for the watermark ◀────┘ at most max_wait
 
 *Epochs.* A request with an epoch below the topic's is answered FENCED_LEADER_EPOCH, one above it UNKNOWN_LEADER_EPOCH:
-either way the client asks for Metadata and comes again (KIP-320). OffsetForLeaderEpoch is not served, so clients do not
-check their positions by epoch. They need not: what lies below the high watermark is never cut off.
+either way the client asks for Metadata and comes again (KIP-320). Then many ask OffsetForLeaderEpoch where the epoch of
+their last record ends, and take an end before their position for a log that was cut. What lies below the high watermark
+is never cut, and a server that lags behind would tell an end that is none. So the answer is the largest offset there
+is, for any epoch. It cannot be left unserved: kafka-python then asks for ever instead of reading on.
 
 *An offset beyond the high watermark.* A client that changes servers, as after a crash, may have read more than this
 server knows to be committed. OFFSET_OUT_OF_RANGE would make it begin anew and read records twice. So the request waits
@@ -37,6 +39,7 @@ _MAX_WAIT_MS: Final = 60_000
 """Of a Fetch; a client that asks for longer gets an empty answer after this."""
 _MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
 """Of a Fetch, whatever the client asks for."""
+_MAX_OFFSET: Final = 2**63 - 1
 
 
 class ConsumerService:
@@ -49,13 +52,14 @@ class ConsumerService:
             ApiKey.FETCH: self.fetch,
             ApiKey.LIST_OFFSETS: self.list_offsets,
             ApiKey.METADATA: self.metadata,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
         }
         if describes_cluster:
             answers[ApiKey.DESCRIBE_CLUSTER] = self.describe_cluster
         self._apis = {key: ServedApi(*VERSIONS[key], answer) for key, answer in answers.items()}
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """Metadata, ListOffsets, Fetch and, unless another service has it, DescribeCluster."""
+        """All of them; DescribeCluster unless another service has it."""
         return self._apis
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
@@ -142,6 +146,24 @@ class ConsumerService:
             return clients.ListOffsetsResponsePartition(partition_index=index, error_code=error)
         offset, timestamp_ms = found
         return clients.ListOffsetsResponsePartition(partition_index=index, timestamp=timestamp_ms, offset=offset)
+
+    async def offset_for_leader_epoch(
+        self, request: clients.OffsetForLeaderEpochRequest, caller: Caller
+    ) -> clients.OffsetForLeaderEpochResponse:
+        """That nothing of what a consumer has read was cut off."""
+        del caller
+        state = self._topic.state()
+        return clients.OffsetForLeaderEpochResponse(
+            topics=tuple(
+                clients.OffsetForLeaderEpochResponseTopic(
+                    topic=topic.topic,
+                    partitions=tuple(
+                        _epoch_end(state, asked, is_known=topic.topic == state.name) for asked in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            )
+        )
 
     async def fetch(self, request: clients.FetchRequest, caller: Caller) -> clients.FetchResponse:
         """Whole batches from the offsets that are asked for, when there are enough or the time is over."""
@@ -238,6 +260,17 @@ def _refusal(state: TopicState, partition: int, epoch: int, *, is_known: bool) -
     if epoch > state.leader_epoch:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
     return ErrorCode.NONE
+
+
+def _epoch_end(
+    state: TopicState, asked: clients.OffsetForLeaderEpochRequestPartition, *, is_known: bool
+) -> clients.OffsetForLeaderEpochResponsePartition:
+    error = _refusal(state, asked.partition, asked.current_leader_epoch, is_known=is_known)
+    if error is not ErrorCode.NONE:
+        return clients.OffsetForLeaderEpochResponsePartition(error_code=error, partition=asked.partition)
+    return clients.OffsetForLeaderEpochResponsePartition(
+        partition=asked.partition, leader_epoch=asked.leader_epoch, end_offset=_MAX_OFFSET
+    )
 
 
 def _beyond(state: TopicState) -> ErrorCode:
