@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from gossip.node.group import EVENTS_LIMIT, Group, GroupEvent
     from gossip.node.group import open_group as open  # noqa: A004 - `gossip.open`, as `gzip.open`
     from gossip.node.key_manager import KeyManager, ListedKey, NotEverywhereError
-    from gossip.node.limits import GroupDescription, WireDescription
+    from gossip.node.limits import GroupDescription, OtherFarm, WireDescription
     from gossip.node.requests import Answer, BusyError
     from gossip.node.settings import ConfigError, GroupSettings
     from gossip.node.state_files import StateError
@@ -97,6 +97,7 @@ __all__ = [
     "NotEverywhereError",
     "Numbered",
     "Options",
+    "OtherFarm",
     "Query",
     "QueryReceived",
     "Reader",
@@ -153,7 +154,7 @@ _HOMES: Final = {
     "gossip.core.swim": ("Swim",),
     "gossip.node.event_ring": ("EventRing", "Numbered", "Reader"),
     "gossip.node.key_manager": ("KeyManager", "ListedKey", "NotEverywhereError"),
-    "gossip.node.limits": ("GroupDescription", "WireDescription"),
+    "gossip.node.limits": ("GroupDescription", "OtherFarm", "WireDescription"),
     "gossip.node.requests": ("Answer", "BusyError"),
     "gossip.node.settings": ("ConfigError", "GroupSettings"),
     "gossip.node.state_files": ("StateError",),

@@ -180,8 +180,11 @@ class Group:
 
     def describe(self) -> GroupDescription:
         """Everything for operators: the members, the core's state, the counters."""
-        counters = self._transport.counters
-        return GroupDescription(self._core.describe(), counters.describe(self._transport.overflowed(), self._ring.lost))
+        transport = self._transport
+        wire = transport.counters.describe(
+            transport.overflowed(), self._ring.lost, transport.other_farms.lately(self.now_ms())
+        )
+        return GroupDescription(self._core.describe(), wire)
 
     # -- events --------------------------------------------------------------------------------------------------------
 

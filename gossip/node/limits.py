@@ -3,6 +3,7 @@
     SourceLimit      so many per second from one host, and so many from all hosts together, in bounded memory
     AdmissionCheck   the application's own `admit`, called so that its mistakes stay its own
     ForeignVersions  the alarm about senders of another version of the protocol
+    OtherFarms       the last senders under another farm's key
     Counters         datagrams in and out, and each drop by its reason
 
 *Sources.* The table of hosts is bounded. When it is full, a new host replaces the one that was silent longest and
@@ -16,6 +17,10 @@ raise (its metadata). Admitting everything instead would turn a mistake in the c
 
 *Versions.* A datagram of another version is not opened, so nothing proves who sent it. The alarm names the latest
 senders, at most `FOREIGN_SENDERS_LIMIT` hosts, and ends when none of them was heard for `FOREIGN_VERSION_STANDS_MS`.
+
+*Other farms.* Two farms may share a network, so a datagram under another farm's key is no alarm here: the description
+lists the last senders, at most `OTHER_FARMS_LIMIT` hosts for `OTHER_FARM_STANDS_MS`, and the application judges whether
+a member of its own may be among them.
 
 *Counters.* A datagram that is dropped silently looks like one that was never sent, so each way to drop one has a name.
 """
@@ -45,6 +50,8 @@ FOREIGN_SENDERS_LIMIT: Final = 8
 FOREIGN_VERSION_STANDS_MS: Final = 60_000
 FOREIGN_VERSION_ALARMS_PER_SECOND: Final = 1 / 5
 """Any machine can forge senders, and each new one changes the alarm's text."""
+OTHER_FARMS_LIMIT: Final = 8
+OTHER_FARM_STANDS_MS: Final = 60_000
 
 
 class SourceLimit:
@@ -108,6 +115,14 @@ class Loss(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class OtherFarm:
+    """A host that sends gossip under another farm's key, and the label of that key. Nothing proves either."""
+
+    source: Address
+    label: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class WireDescription:
     """The counters at one moment. `dropped` is keyed by the names in `Refusal` and `Loss`."""
 
@@ -122,6 +137,8 @@ class WireDescription:
     """Events that a reader came too late for."""
     resumptions: int = 0
     """How often this process was found to be resumed from a snapshot, and drew a new salt."""
+    other_farms: tuple[OtherFarm, ...] = ()
+    """The last senders under another farm's key, each heard within a minute, in order of their addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +165,7 @@ class Counters:
         """Count a datagram that ended here."""
         self.dropped[reason] += 1
 
-    def describe(self, overflowed: int, events_lost: int) -> WireDescription:
+    def describe(self, overflowed: int, events_lost: int, other_farms: tuple[OtherFarm, ...] = ()) -> WireDescription:
         """The figures now; `overflowed` datagrams were dropped by the kernel."""
         counts = self.dropped + Counter({Loss.OVERLOADED: overflowed})
         dropped = {reason.value: count for reason, count in sorted(counts.items(), key=lambda item: item[0].value)}
@@ -161,6 +178,7 @@ class Counters:
             piggyback_left_out=self.piggyback_left_out,
             events_lost=events_lost,
             resumptions=self.resumptions,
+            other_farms=other_farms,
         )
 
 
@@ -202,6 +220,26 @@ class ForeignVersions:
         if text != self._told and self._pace.take(now_ms):
             self._told = text
             self._publish(Alarm(AlarmKind.FOREIGN_VERSION, text))
+
+
+class OtherFarms:
+    """Which hosts send gossip under another farm's key, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._heard: OrderedDict[str, tuple[OtherFarm, int]] = OrderedDict()
+        """By host: what it sends, and when it did last."""
+
+    def heard(self, source: Address, label: bytes, now_ms: int) -> None:
+        """A datagram under the key of this label came."""
+        self._heard[source.host] = OtherFarm(source, label), now_ms
+        self._heard.move_to_end(source.host)
+        if len(self._heard) > OTHER_FARMS_LIMIT:
+            self._heard.popitem(last=False)
+
+    def lately(self, now_ms: int) -> tuple[OtherFarm, ...]:
+        """Those that were heard within `OTHER_FARM_STANDS_MS`, in order of their addresses."""
+        lately = [each for each, heard_ms in self._heard.values() if now_ms - heard_ms < OTHER_FARM_STANDS_MS]
+        return tuple(sorted(lately, key=lambda each: (each.source.host, each.source.port)))
 
 
 class AdmissionCheck:

@@ -30,13 +30,13 @@ from gossip.core.member import Address, NodeId
 from gossip.core.messages import DOMAIN, Broadcast, JoinNak, JoinReq, KeyringUpdate, Message, RefusalCode
 from gossip.node.discovery import Discovery
 from gossip.node.endpoints import is_private
-from gossip.node.limits import Counters, ForeignVersions, Loss, SourceLimits, offer_to
+from gossip.node.limits import Counters, ForeignVersions, Loss, OtherFarms, SourceLimits, offer_to
 from gossip.node.resumption import ResumptionWatch
 from gossip.node.settings import GroupSettings
 from gossip.node.udp import DatagramSocket
 from gossip.wire.codec import DatagramError
 from gossip.wire.identity import Signer
-from gossip.wire.seal import Refusal
+from gossip.wire.seal import Refusal, farm_named
 from gossip.wire.secure_codec import SECRETS_BYTES, RefusedError, SecureCodec
 
 BATCH: Final = 64
@@ -75,6 +75,7 @@ class Transport:
         self.keyring = keyring
         self.counters = Counters()
         self.foreign_versions = ForeignVersions(publish)
+        self.other_farms = OtherFarms()
         self.is_rung = False
         """Whether the doorbell rang; the owner resets it."""
 
@@ -172,16 +173,7 @@ class Transport:
             incoming = self._codec.incoming(datagram, source, now_ms)
         except RefusedError as error:
             self.counters.drop(error.reason)
-            if error.reason is Refusal.FOREIGN_VERSION:
-                self.foreign_versions.heard(source, error.version, now_ms)
-            elif error.outdated is not None:
-                applicant, key_id = error.outdated
-                offer = offer_to(applicant, self._settings.offer_keys)
-                nak = JoinNak(DOMAIN, RefusalCode.KEY_RETIRED, offer, applicant.incarnation.generation)
-                self._refuse(source, nak, applicant.node_id, now_ms, key_id)
-            elif error.reason in _UNREADABLE:
-                return Unreadable(source)
-            return None
+            return self._refused(error, datagram, source, now_ms)
         self.counters.piggyback_left_out += incoming.piggyback_left_out
         if incoming.outdated_key_id:
             self._send_keyring(source, incoming.outdated_key_id, now_ms)
@@ -196,6 +188,23 @@ class Transport:
                 self._publish(KeyringUpdateRefused(message.teller, source))
             return None
         return incoming.received
+
+    def _refused(self, error: RefusedError, datagram: bytes, source: Address, now_ms: int) -> Unreadable | None:
+        """What follows from a datagram that could not be opened."""
+        if error.reason is Refusal.FOREIGN_VERSION:
+            self.foreign_versions.heard(source, error.version, now_ms)
+        elif error.reason is Refusal.OTHER_FARM:
+            label = farm_named(datagram)
+            if label is not None:
+                self.other_farms.heard(source, label, now_ms)
+        elif error.outdated is not None:
+            applicant, key_id = error.outdated
+            offer = offer_to(applicant, self._settings.offer_keys)
+            nak = JoinNak(DOMAIN, RefusalCode.KEY_RETIRED, offer, applicant.incarnation.generation)
+            self._refuse(source, nak, applicant.node_id, now_ms, key_id)
+        elif error.reason in _UNREADABLE:
+            return Unreadable(source)
+        return None
 
     def _send_keyring(self, target: Address, known_key_id: bytes, now_ms: int) -> None:
         """The sender seals with a key that was replaced: perhaps it cannot read what this node seals."""

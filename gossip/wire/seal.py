@@ -78,6 +78,7 @@ _LABEL: Final = slice(2, PREFIX_BYTES)
 _KEY_ID: Final = slice(PREFIX_BYTES, PREFIX_BYTES + KEY_ID_BYTES)
 _ORIGIN: Final = slice(_KEY_ID.start, _KEY_ID.stop + SALT_BYTES)
 _COUNTER: Final = slice(_ORIGIN.stop, HEADER_BYTES)
+_CODES: Final = frozenset(Code)
 _NONCE_PREFIX: Final = bytes(12 - COUNTER_BYTES)
 """A nonce has twelve bytes: the counter, and zeros before it."""
 _COUNTER_LIMIT: Final = (1 << 8 * COUNTER_BYTES) - 1
@@ -111,6 +112,16 @@ class SealError(Exception):
 def prefix(code: int, label: bytes) -> bytes:
     """What every sealed or boxed datagram begins with."""
     return bytes((code, VERSION)) + label
+
+
+def farm_named(datagram: bytes) -> bytes | None:
+    """The label of the farm that a datagram of this version says it is of; None if it is no such datagram.
+
+    Nothing proves it. Rubbish that begins by chance like a datagram passes, one time in six thousand.
+    """
+    if len(datagram) < 1 + OVERHEAD_BYTES or datagram[1] != VERSION or datagram[0] not in _CODES:
+        return None
+    return datagram[_LABEL]
 
 
 def derive(key: bytes, salt: bytes, purpose: bytes) -> bytes:
