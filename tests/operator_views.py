@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from bridge.api.verdict import verdict_of
 from bridge.api.view import (
     AlarmView,
     CostFactorView,
@@ -17,6 +18,7 @@ from bridge.api.view import (
     MemberView,
     MetaEntryView,
     NodeView,
+    OtherFarmView,
     Phase,
     PipelineFactorView,
     ProcessView,
@@ -44,6 +46,15 @@ def leaf(number: int) -> str:
 def farm_view(number: int = 1, *, leader: int = 1, servers: int = 5) -> FarmView:
     """What node `number` sees while `leader` leads."""
     leads = number == leader
+    return judged(_farm_view(number, leader, servers, leads=leads))
+
+
+def judged(view: FarmView) -> FarmView:
+    """The same with the verdict that it deserves."""
+    return replace(view, verdict=verdict_of(view))
+
+
+def _farm_view(number: int, leader: int, servers: int, *, leads: bool) -> FarmView:
     return FarmView(
         taken_at_ms=NOW_MS,
         node=NodeView(
@@ -59,7 +70,13 @@ def farm_view(number: int = 1, *, leader: int = 1, servers: int = 5) -> FarmView
             state_directory=f"farm-state/node-{number}",
         ),
         farm=FarmIdentity("1f8a0c5e", "demo", "c0ffee00c0ffee00", servers, demo=True),
-        gossip=GossipView(servers - 1, 30, servers, {"datagrams_dropped": 3, "pings_sent": 812}),
+        gossip=GossipView(
+            servers - 1,
+            30,
+            servers,
+            {"datagrams_dropped": 3, "pings_sent": 812},
+            (OtherFarmView("10.0.0.9:7668", "77aa00ff77aa00ff"),),
+        ),
         raft=RaftView(
             role=RaftRole.LEADER if leads else RaftRole.FOLLOWER,
             term=3,
@@ -78,6 +95,8 @@ def farm_view(number: int = 1, *, leader: int = 1, servers: int = 5) -> FarmView
             followers=followers(leader, servers) if leads else (),
             waits=("node-5 is dead for 3 min; removed after 10 min",) if leads else (),
             counters={"elections_started": 2},
+            majorities=(tuple(servers_of(servers)),),
+            election_timeout_ms=1_000,
             links=tuple(
                 LinkView(each, f"node-{each}", each != servers, ("pre-vote", "transfer") if each != servers else ())
                 for each in servers_of(servers)
@@ -172,6 +191,7 @@ def publishing(servers: int) -> PublishingView:
             )
             for each in servers_of(servers)
         ),
+        published_by_name="node-2",
     )
 
 
@@ -200,16 +220,19 @@ def report(each: int) -> ReportView:
 def forming_view() -> FarmView:
     """What a lone node sees before there is a farm."""
     view = farm_view()
-    return replace(
-        view,
-        node=replace(view.node, raft_id=None, phase=Phase.DISCOVERING),
-        farm=replace(view.farm, cluster_id=None),
-        raft=RaftView(RaftRole.NONE, 0, None, None, None, 1, 0, 0, 0, None),
-        members=(view.members[0],),
-        publishing=(),
-        reports=(),
-        alarms=(),
-        events=(),
+    return judged(
+        replace(
+            view,
+            node=replace(view.node, raft_id=None, phase=Phase.DISCOVERING),
+            farm=replace(view.farm, cluster_id=None),
+            gossip=replace(view.gossip, other_farms=()),
+            raft=RaftView(RaftRole.NONE, 0, None, None, None, 1, 0, 0, 0, None),
+            members=(view.members[0],),
+            publishing=(),
+            reports=(),
+            alarms=(),
+            events=(),
+        )
     )
 
 

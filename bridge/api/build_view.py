@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from msgspec.structs import replace
+
+from bridge.api.verdict import verdict_of
 from bridge.api.view import (
     AlarmView,
     CostFactorView,
@@ -24,6 +27,7 @@ from bridge.api.view import (
     MemberView,
     MetaEntryView,
     NodeView,
+    OtherFarmView,
     PipelineFactorView,
     PublishingView,
     RaftRole,
@@ -36,15 +40,16 @@ from bridge.api.view import (
 )
 from bridge.core.formation.member import MemberStatus, NodeMetadata
 from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import Publication
 from bridge.core.log.weights import THOUSANDTHS
 from bridge.core.membership.admission import Standing
 from bridge.core.publishing.candidates import Candidate, candidates_of
-from bridge.core.publishing.lease_set import is_healthy, leaf_load
-from bridge.core.publishing.publication import Pace, lease_set_entries
+from bridge.core.publishing.lease_set import LeafEntry, is_healthy, leaf_load
+from bridge.core.publishing.publication import Pace, PlannedPublication, lease_set_entries
 from bridge.core.state.farm_state import FarmState, FarmTuning, MasterState, ServerState
 from consensus import Description as RaftDescription
 from consensus import ServerId, integer_id
-from gossip import Address, Member, NodeId
+from gossip import Address, Member, NodeId, OtherFarm, Status
 from gossip import Description as GossipDescription
 
 
@@ -55,6 +60,18 @@ class Link:
     peer: int
     connected: bool
     extensions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenAlone:
+    """What a node without a quorum makes of the farm by itself; by master destination."""
+
+    state: FarmState
+    """The last state, with this node's own health and with every server that it does not reach taken as silent."""
+    acting: Mapping[str, int | None]
+    """The Raft id of the server that publishes it meanwhile; None: no server that is reached can."""
+    signed: Mapping[str, PlannedPublication]
+    """What this node's own router took last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +92,13 @@ class FarmInputs:
     lease_set_files: Mapping[str, str] = field(default_factory=dict)
     """Of each master destination: where this node's router keeps its structure."""
     counters: Mapping[str, int] = field(default_factory=dict)
+    election_timeout_ms: int = 0
+    leaderless_ms: int | None = None
+    """For how long this server has known no leader."""
+    alone: SeenAlone | None = None
+    """While there is no quorum."""
+    stands_still: bool = False
+    """No clock entry was committed for several reporting periods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +112,8 @@ class ViewInputs:
     """Where this node's own Raft server listens."""
     gossip: GossipDescription
     gossip_counters: Mapping[str, int]
+    other_farms: tuple[OtherFarm, ...] = ()
+    """The senders under another farm's key that were heard within a minute."""
     metadata_of: Callable[[NodeId], NodeMetadata | None]
     """What a member has told of itself; None if it cannot be read."""
     log: FarmInputs | None
@@ -112,8 +138,8 @@ def build_view(inputs: ViewInputs) -> FarmView:
         names.update((server_id, each.name) for server_id, each in admitted.items() if each.name is not None)
     if inputs.node.raft_id is not None:
         names[inputs.node.raft_id] = inputs.node.name
-    farm = None if inputs.log is None else _FarmPart(inputs.log, names, inputs.address_of)
-    return FarmView(
+    farm = None if inputs.log is None else _FarmPart(inputs.log, names, inputs.address_of, _gone(inputs))
+    view = FarmView(
         taken_at_ms=inputs.taken_at_ms,
         node=inputs.node,
         farm=inputs.farm,
@@ -122,6 +148,9 @@ def build_view(inputs: ViewInputs) -> FarmView:
             capacity=inputs.gossip.self_info.capacity,
             known_count=len(inputs.gossip.members) + 1,
             counters=_ordered(inputs.gossip_counters),
+            other_farms=tuple(
+                OtherFarmView(_address(each.source, None) or "", each.label.hex()) for each in inputs.other_farms
+            ),
         ),
         raft=_no_raft() if farm is None else farm.raft(),
         members=_members(inputs),
@@ -133,6 +162,12 @@ def build_view(inputs: ViewInputs) -> FarmView:
         events=inputs.events,
         counters=_ordered(inputs.counters),
     )
+    return replace(view, verdict=verdict_of(view))
+
+
+def _gone(inputs: ViewInputs) -> frozenset[bytes]:
+    """The node ids that gossip holds for dead, or that have left."""
+    return frozenset(each.node_id for each in inputs.gossip.members if each.status in {Status.DEAD, Status.LEFT})
 
 
 def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
@@ -222,14 +257,24 @@ def _no_raft() -> RaftView:
 class _FarmPart:
     """What the log says, in the words of the view. Names of servers go by Raft id."""
 
-    def __init__(self, farm: FarmInputs, names: Mapping[int | None, str], address_of: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        farm: FarmInputs,
+        names: Mapping[int | None, str],
+        address_of: Callable[[str], str],
+        gone: frozenset[bytes],
+    ) -> None:
+        """`gone`: the node ids of the members that gossip gives up."""
         self._farm = farm
         self._names = names
         self._address_of = address_of
         self.state = farm.state
+        self._seen = farm.state if farm.alone is None else farm.alone.state
+        """What publishing rests on at the moment."""
+        self._gone = {server_id for server_id, each in farm.state.admitted.items() if each.node_id in gone}
         self._owners = {
             leaf.destination: names.get(server_id, f"server {server_id}")
-            for server_id, server in sorted(farm.state.servers.items())
+            for server_id, server in sorted(self._seen.servers.items())
             for leaf in server.report.destinations
         }
 
@@ -267,6 +312,10 @@ class _FarmPart:
             links=tuple(
                 LinkView(each.peer, names.get(each.peer), each.connected, each.extensions) for each in farm.links
             ),
+            majorities=tuple(tuple(sorted(map(integer_id, majority))) for majority in raft.configuration.majorities),
+            election_timeout_ms=farm.election_timeout_ms,
+            leaderless_ms=farm.leaderless_ms,
+            stands_still=farm.stands_still,
         )
 
     def _servers(self, wanted: frozenset[ServerId]) -> tuple[VoterView, ...]:
@@ -278,25 +327,27 @@ class _FarmPart:
 
     def publishing(self) -> tuple[PublishingView, ...]:
         """Each master destination: who publishes it, and what."""
-        return tuple(self._master(*each) for each in sorted(self.state.masters.items()))
+        return tuple(self._master(*each) for each in sorted(self._seen.masters.items()))
 
     def _master(self, destination: str, master: MasterState) -> PublishingView:
-        farm, state, names = self._farm, self.state, self._names
-        publication = master.publication
+        farm, names, alone, state = self._farm, self._names, self._farm.alone, self._seen
+        publication, entries = self._published(destination, master)
         published_s = None if publication is None else publication.published_s
-        entries = () if published_s is None else lease_set_entries(state, destination, published_s, farm.pace) or ()
         expires_s = min((entry.end_s for entry in entries), default=None)
         healthy = {
             leaf.destination
             for server, leaf in state.leaves_of(destination)
-            if is_healthy(state, server, leaf, farm.tuning)
+            if is_healthy(state, server, leaf, farm.tuning) and server.report.server_id not in self._gone
         }
         candidates = candidates_of(state, destination, farm.tuning)
+        publisher, reason = master.choice.server_id, _reason(master, candidates)
+        if alone is not None:
+            publisher, reason = alone.acting.get(destination), _reason_alone(alone.acting.get(destination), publication)
         return PublishingView(
             master=self._address_of(destination),
-            publisher_id=master.choice.server_id,
-            publisher_name=names.get(master.choice.server_id),
-            reason=_reason(master, candidates),
+            publisher_id=publisher,
+            publisher_name=names.get(publisher),
+            reason=reason,
             published_s=published_s,
             expires_s=expires_s,
             seconds_to_expiry=None if expires_s is None else expires_s - farm.log_time_ms // 1000,
@@ -312,6 +363,8 @@ class _FarmPart:
                 for entry in entries
             ),
             published_by=None if publication is None else publication.server_id,
+            published_by_name=None if publication is None else names.get(publication.server_id),
+            without_quorum=alone is not None,
             content_hash=None if publication is None else publication.content_hash,
             forced=master.forced,
             standings=tuple(
@@ -325,6 +378,16 @@ class _FarmPart:
                 for each in candidates
             ),
         )
+
+    def _published(self, destination: str, master: MasterState) -> tuple[Publication | None, tuple[LeafEntry, ...]]:
+        """The last publication that this node knows of: the log's, or without a quorum its own if that is later."""
+        accepted, alone = master.publication, self._farm.alone
+        signed = None if alone is None else alone.signed.get(destination)
+        if signed is not None and (accepted is None or signed.publication.published_s >= accepted.published_s):
+            return signed.publication, signed.entries
+        if accepted is None:
+            return None, ()
+        return accepted, lease_set_entries(self._seen, destination, accepted.published_s, self._farm.pace) or ()
 
     def reports(self) -> tuple[ReportView, ...]:
         """The latest report of each server."""
@@ -398,6 +461,14 @@ def _reason(master: MasterState, candidates: list[Candidate]) -> str:
     able = [each.score for each in candidates if each.inability is None]
     best = "the best" if chosen.score == max(able) else f"kept; the best is {max(able)}"
     return f"score {chosen.score}, {best} of {len(able)}"
+
+
+def _reason_alone(acting: int | None, publication: Publication | None) -> str:
+    if acting is None:
+        return "without a quorum, and no server that this node reaches can publish"
+    if publication is not None and publication.server_id == acting:
+        return "without a quorum: it published last"
+    return "without a quorum: the first of the servers that this node reaches and that can"
 
 
 def address_of_hash(destination_hash: str) -> str:

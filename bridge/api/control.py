@@ -10,7 +10,7 @@ from enum import Enum
 from msgspec.structs import force_setattr
 
 from bridge.api.json import Document, Record
-from bridge.api.view import VoterView
+from bridge.api.view import VerdictView, VoterView
 
 WAIT_LIMIT_MS = 30_000
 """How long an answer that would be empty may be held back."""
@@ -70,12 +70,23 @@ class LogTimeAnswer(Document, frozen=True):
 
 
 class HealthAnswer(Document, frozen=True):
-    """Whether the node can do its work."""
+    """Whether the process works, whatever the farm does: what a supervisor restarts a process for."""
 
     healthy: bool
-    """It is a server of a farm, and a leader is known."""
+    """A restart would not help."""
     reasons: tuple[str, ...]
-    """Why it is not healthy, in words."""
+    """What does not work in this process, in words."""
+    verdict: VerdictView
+    """How the farm is."""
+
+
+class ReadyAnswer(Document, frozen=True):
+    """Whether the farm does its work, as the asked node sees it."""
+
+    ready: bool
+    """As the verdict says."""
+    verdict: VerdictView
+    """How the farm is."""
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

@@ -60,6 +60,64 @@ class RaftRole(Enum):
     LEADER = "leader"
 
 
+class Severity(Enum):
+    """How much a verdict matters."""
+
+    OK = "ok"
+    """Nothing is wrong."""
+    WARNING = "warning"
+    """The farm does its work, or is about to; look at it before something else fails."""
+    CRITICAL = "critical"
+    """The farm does not do its work, or soon will not: act now."""
+
+
+class VerdictKind(Enum):
+    """What a verdict is about, in the order of precedence (`docs/reference/verdicts.md`)."""
+
+    STOPPING = "stopping"
+    FOREIGN_KEY = "foreign-key"
+    WAITING = "waiting"
+    NO_QUORUM = "no-quorum"
+    ELECTING = "electing"
+    NOT_PUBLISHED = "not-published"
+    NO_HEALTHY_LEAF = "no-healthy-leaf"
+    DEGRADED = "degraded"
+    HEALTHY = "healthy"
+    UNKNOWN = "unknown"
+    """The node that was asked is of a version that gives no verdict."""
+
+
+class VerdictView(Record, frozen=True):
+    """How the farm is, as the asked node sees it."""
+
+    kind: VerdictKind
+    """What it is about."""
+    severity: Severity
+    """How much it matters."""
+    text: str
+    """The verdict in one line; it names servers."""
+    can_lose: int | None
+    """How many servers may fail, whichever they are, before the farm loses its quorum, its last server that can publish
+    or its last healthy leaf; null if the asked node is not a server of the farm."""
+    voters: int
+    """How many servers vote."""
+    ready: bool
+    """`/readyz` answers 200."""
+    advice: str
+    """What to do, in words."""
+
+
+NO_VERDICT = VerdictView(
+    kind=VerdictKind.UNKNOWN,
+    severity=Severity.WARNING,
+    text="Unknown: the node gives no verdict",
+    can_lose=None,
+    voters=0,
+    ready=False,
+    advice="use the same version of garlicfarm as the node",
+)
+
+
 class NodeView(Record, frozen=True):
     """The node that was asked."""
 
@@ -137,6 +195,15 @@ class MemberView(Record, frozen=True):
     """What it is in the Raft group."""
 
 
+class OtherFarmView(Record, frozen=True):
+    """A sender of gossip under another farm's key. Nothing proves the address, and nothing of it is read."""
+
+    address: str
+    """From where it comes."""
+    label: str
+    """The public hash of that farm's key, in hexadecimal."""
+
+
 class GossipView(Record, frozen=True):
     """The asked node's place in gossip."""
 
@@ -148,6 +215,8 @@ class GossipView(Record, frozen=True):
     """How many members it knows, itself included."""
     counters: Mapping[str, int] = {}
     """What gossip has counted since the process started."""
+    other_farms: tuple[OtherFarmView, ...] = ()
+    """The last senders of gossip under another farm's key, each heard within a minute; at most eight."""
 
 
 class VoterView(Record, frozen=True):
@@ -226,6 +295,14 @@ class RaftView(Record, frozen=True):
     """The Raft id of the server to which this leader is handing leadership now; null if it is not."""
     links: tuple[LinkView, ...] = ()
     """This node's connections to the other servers, in order of their ids."""
+    majorities: tuple[tuple[int, ...], ...] = ()
+    """The sets of voters, by Raft id, of which each must agree by a majority: two while the group changes."""
+    election_timeout_ms: int = 0
+    """The shortest election timeout that a server of this farm draws."""
+    leaderless_ms: int | None = None
+    """For how long this node has known no leader; null while it knows one, and before it has the log."""
+    stands_still: bool = False
+    """No clock entry was committed for several reporting periods: there is no quorum, as this node sees it."""
 
 
 class MetaEntryView(Record, frozen=True):
@@ -240,7 +317,7 @@ class MetaEntryView(Record, frozen=True):
     end_s: int
     """When the entry ends, seconds since the epoch."""
     healthy: bool
-    """The state machine judges the leaf to be healthy."""
+    """The state machine judges the leaf to be healthy, and gossip does not hold its server for dead."""
 
 
 class StandingView(Record, frozen=True):
@@ -280,13 +357,18 @@ class PublishingView(Record, frozen=True):
     entries: tuple[MetaEntryView, ...] = ()
     """What the structure lists."""
     published_by: int | None = None
-    """The Raft id of the server that made the last accepted publication."""
+    """The Raft id of the server that made the publication that is shown."""
     content_hash: str | None = None
     """The hash of the content of the last accepted publication, in hexadecimal."""
     forced: bool = False
     """An operator has ordered a new publication, and it has not happened yet."""
     standings: tuple[StandingView, ...] = ()
     """Every server as a candidate to publish this master."""
+    published_by_name: str | None = None
+    """What operators call the server that made the publication that is shown."""
+    without_quorum: bool = False
+    """There is no quorum: `publisherId` is the server that publishes by itself, as this node sees it. What this node
+    has signed itself since is shown in place of what the log has accepted last."""
 
 
 class LeafView(Record, frozen=True):
@@ -426,6 +508,8 @@ class FarmView(Document, frozen=True):
     """The node's place in gossip."""
     raft: RaftView
     """The node's replica of the log."""
+    verdict: VerdictView = NO_VERDICT
+    """How the farm is, in one line."""
     members: tuple[MemberView, ...] = ()
     """The members that gossip knows, in order of their names."""
     publishing: tuple[PublishingView, ...] = ()

@@ -1,6 +1,7 @@
 """How a command ends when it was refused or failed: the reason on stderr, and exit code 1.
 
 Exit codes of every command: 0 done; 1 refused or failed, with the reason; 2 wrong usage (click's own).
+`status` has two more, for the verdict (`bridge.api.verdict`).
 """
 
 import sys

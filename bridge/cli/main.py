@@ -105,7 +105,7 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage.",
+    epilog="Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage; `status` has two more.",
 )
 @click.version_option(version=VERSION, prog_name="garlicfarm")
 def cli() -> None:

@@ -7,11 +7,12 @@ import click
 import trio
 
 from bridge.api.outputs import MembersOutput
+from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
 from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView
 from bridge.cli.asking import ask_node, find_control_socket, node_option
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import json_option
-from bridge.cli.printing import print_facts, print_json, print_table
+from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.tui.sections import by_name
@@ -23,11 +24,24 @@ from bridge.tui.words import clock_text, duration, known, milliseconds_text
 @node_option
 @json_option
 def status(node: str | None, *, as_json: bool) -> None:
-    """Show how the farm is, as one node sees it: Raft, what is published, alarms."""
+    """Show how the farm is, as one node sees it: the verdict, Raft, what is published, alarms.
+
+    Exit codes: 0 healthy, 3 look at it (degraded, waiting, an election), 4 the farm does not do its work (no quorum,
+    not published, no healthy leaf, another farm's key); 1 and 2 as with every command.
+    """
     view = ask_node(node, ControlClient.view)
     if as_json:
         print_json(view)
-        return
+    else:
+        _print_status(view)
+    sys.exit(EXIT_STATUS[view.verdict.severity])
+
+
+def _print_status(view: FarmView) -> None:
+    verdict = view.verdict
+    echo(verdict.text, bold=True)
+    if verdict.advice != NOTHING_TO_DO:
+        echo(f"  do: {verdict.advice}")
     facts = [*_node_facts(view), *_raft_facts(view)]
     for each in view.publishing:
         facts.extend(_publishing_facts(each))

@@ -22,7 +22,7 @@ from dataclasses import replace
 import trio
 
 from bridge.core.formation.messages import Founded
-from bridge.node.control.endpoint import control_server
+from bridge.node.control.endpoint import control_endpoint
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm, open_founded_farm
 from bridge.node.joined_node import JoinedNode, join, known_farm, new_applied_state, remembered_farm
@@ -83,7 +83,7 @@ class Node:
             trace=local.trace,
             alarms=local.alarms,
         )
-        control = control_server(node, current, self._leave, self._stop.is_set, zmq)
+        control = control_endpoint(node, current, self._leave, self._stop.is_set, zmq)
         local.trace.append("node-started", {"pid": os.getpid(), "generation": node.provider.generation})
         async with trio.open_nursery() as nursery:
             await node.connecting.listen(nursery, local.configuration.consensus.bind, raft_port)

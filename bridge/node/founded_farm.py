@@ -51,6 +51,8 @@ class FoundedFarm:
     background_tasks: BackgroundTasks
     reconciling: Reconciling
     identities: Identities
+    notices: RaftNotices
+    """What the Raft server has told of itself."""
     answered_within_ms: int
     """A member that answered the leader this recently is well."""
 
@@ -127,7 +129,7 @@ async def open_founded_farm(
         open_replica(settings, known.applied_state, local.metrics, notices.observe) as replica,
         trio.open_nursery() as nursery,
     ):
-        farm = _founded_farm(node, replace(known, group=replica.group), replica, halt)
+        farm = _founded_farm(node, replace(known, group=replica.group), replica, notices, halt)
         node.peers.farm = farm.known
         node.own_metadata.server_runs(server_id)
         nursery.start_soon(notices.run)
@@ -163,7 +165,9 @@ def _replica_settings(node: JoinedNode, known: KnownFarm, server_id: int) -> Rep
     )
 
 
-def _founded_farm(node: JoinedNode, known: KnownFarm, replica: Replica, halt: Callable[[str], None]) -> FoundedFarm:
+def _founded_farm(
+    node: JoinedNode, known: KnownFarm, replica: Replica, notices: RaftNotices, halt: Callable[[str], None]
+) -> FoundedFarm:
     local, provider = node.local, node.provider
     signer = EntrySigner(provider.identity_key, known.founding.cluster_id, known.applied_state)
     context = _task_context(node, known, replica, signer)
@@ -196,6 +200,7 @@ def _founded_farm(node: JoinedNode, known: KnownFarm, replica: Replica, halt: Ca
                 alarms=local.alarms,
             )
         ),
+        notices=notices,
         answered_within_ms=local.profile.answered_within_ms,
     )
 

@@ -1,6 +1,6 @@
 """A FarmView as a screen of exactly the given size: pure, so that a test looks at the same lines as an operator.
 
-    header      2 lines, always
+    header      3 lines, always: the verdict first
     alarms      next in importance
     members     (or, for a local farm, its processes)
     published   who publishes, and the entries

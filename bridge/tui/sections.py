@@ -20,6 +20,8 @@ from bridge.api.view import (
     PublishingView,
     RaftRole,
     ServerRole,
+    Severity,
+    VerdictView,
     WeightsView,
     best_view,
 )
@@ -45,8 +47,16 @@ def role_style(role: RaftRole, palette: Palette) -> str:
     return {RaftRole.LEADER: palette.accent, RaftRole.CANDIDATE: palette.doubtful}.get(role, "")
 
 
+def verdict_line(verdict: VerdictView, canvas: Canvas) -> Text:
+    """How the farm is."""
+    palette = canvas.palette
+    style = {Severity.OK: palette.good, Severity.WARNING: palette.doubtful, Severity.CRITICAL: palette.bad}
+    mark = {Severity.OK: " ", Severity.WARNING: "! ", Severity.CRITICAL: "!! "}[verdict.severity]
+    return canvas.line((f"{mark}{verdict.text}".strip(), f"{palette.title} {style[verdict.severity]}".strip()))
+
+
 def farm_header(view: FarmView, canvas: Canvas) -> list[Text]:
-    """Two lines: which node of which farm this is, and how Raft stands."""
+    """Three lines: the verdict, which node of which farm this is, and how Raft stands."""
     node, farm, palette = view.node, view.farm, canvas.palette
     alive = sum(member.status is MemberStatus.ALIVE for member in view.members)
     first = canvas.line(
@@ -58,7 +68,7 @@ def farm_header(view: FarmView, canvas: Canvas) -> list[Text]:
         (f"{alive}/{len(view.members)} alive", palette.good if alive == len(view.members) else palette.doubtful),
         ("  DEMO" if farm.demo else "", palette.doubtful),
     )
-    return [first, raft_line(view, canvas)]
+    return [verdict_line(view.verdict, canvas), first, raft_line(view, canvas)]
 
 
 def raft_line(view: FarmView, canvas: Canvas) -> Text:
@@ -153,7 +163,7 @@ def _lag(follower: FollowerView | None, palette: Palette) -> Part:
 
 
 def local_header(farm: LocalFarmView, canvas: Canvas) -> list[Text]:
-    """Two lines: what this is, and how Raft stands."""
+    """Three lines: the verdict, what this is, and how Raft stands."""
     palette = canvas.palette
     running = sum(process.running for process in farm.processes)
     first = canvas.line(
@@ -163,7 +173,10 @@ def local_header(farm: LocalFarmView, canvas: Canvas) -> list[Text]:
         (farm.notice, palette.doubtful),
     )
     best = best_view(farm)
-    return [first, canvas.line(("starting…", palette.doubtful)) if best is None else raft_line(best, canvas)]
+    if best is None:
+        said = "starting…" if running or not farm.processes else "No router runs: nothing is published by this farm"
+        return [canvas.line((said, palette.doubtful)), first]
+    return [verdict_line(best.verdict, canvas), first, raft_line(best, canvas)]
 
 
 def processes_section(farm: LocalFarmView, canvas: Canvas) -> Section:

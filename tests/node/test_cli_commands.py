@@ -25,6 +25,7 @@ from bridge.api.control import (
 from bridge.api.json import encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage
 from bridge.api.trace import EventPage
+from bridge.api.verdict import EXIT_STATUS
 from bridge.api.view import FarmView
 from bridge.cli import pipeline as pipeline_command
 from bridge.cli.main import COMMANDS, cli
@@ -188,7 +189,7 @@ def test_wrong_usage_ends_with_two(arguments: tuple[str, ...], garlicfarm: Calla
 @pytest.mark.usefixtures("node")
 def test_status_as_json_is_the_view(garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("status", "--json")
-    assert result.exit_code == 0
+    assert result.exit_code == EXIT_STATUS[farm_view().verdict.severity] == 3
     assert json.loads(result.stdout) == json.loads(encode(farm_view()))
 
 
@@ -196,6 +197,7 @@ def test_status_as_json_is_the_view(garlicfarm: Callable[..., Result]) -> None:
 def test_status_tells_people_what_matters(garlicfarm: Callable[..., Result]) -> None:
     text = garlicfarm("status").stdout
     for fact in (
+        "Degraded: node-5 down",
         "leader, term 3",
         "3 alive",
         "committed 217 of 218",

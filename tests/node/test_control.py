@@ -54,6 +54,11 @@ class FakeNode(NodePort):
         self.linearizable: list[bool] = []
         self.requests: list[RequestId | None] = []
         self.commands: list[object] = []
+        self.reasons: tuple[str, ...] = ()
+
+    def stuck(self) -> tuple[str, ...]:
+        """As told."""
+        return self.reasons
 
     async def view(self) -> FarmView:
         """The fabricated picture."""
@@ -351,21 +356,42 @@ async def test_a_bug_behind_the_endpoint_costs_the_request_and_not_the_node(
     assert "a bug in the picture" in caplog.text
 
 
-async def test_health_tells_what_is_missing(tmp_path: Path) -> None:
+async def test_a_process_that_works_is_healthy_whatever_the_farm_does(tmp_path: Path) -> None:
     node = FakeNode()
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
         assert (await client.request("GET", "/healthz"))[0] == 200
         node.current = forming_view()
         status, body = await client.request("GET", "/healthz")
+    assert status == 200
+    assert b"Waiting for 4 of 5 routers" in body
+
+
+async def test_a_stuck_process_is_not_healthy_whatever_the_farm_does(tmp_path: Path) -> None:
+    node = FakeNode()
+    node.reasons = ("entry 7 is committed and has not been applied for 30 s",)
+    async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
+        status, body = await client.request("GET", "/healthz")
     assert status == 503
-    assert b"discovering" in body
-    assert b"no leader" in body
+    assert b"entry 7" in body
+
+
+async def test_readiness_follows_the_verdict(tmp_path: Path) -> None:
+    node = FakeNode()
+    async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
+        assert (await client.request("GET", "/readyz"))[0] == 200
+        node.current = forming_view()
+        status, body = await client.request("GET", "/readyz")
+    assert status == 503
+    assert b'"kind":"waiting"' in body
 
 
 async def test_metrics_are_prometheus_text_without_hashes(tmp_path: Path) -> None:
     async with served(tmp_path / "control.sock", FakeNode()) as server, ControlClient(server.path) as client:
         text = await client.metrics()
     assert 'garlicfarm_members{status="alive"} 3.0' in text
+    assert 'garlicfarm_verdict{kind="degraded"} 1.0' in text
+    assert 'garlicfarm_verdict{kind="healthy"} 0.0' in text
+    assert "garlicfarm_can_lose_servers 1.0" in text
     assert "garlicfarm_raft_term 3.0" in text
     assert "garlicfarm_gossip_pings_sent_total 812.0" in text
     view = farm_view()

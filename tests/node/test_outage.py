@@ -9,7 +9,6 @@ import trio
 from trio.testing import MockClock
 
 from bridge.core.log.records import Clock, Publication, Report
-from bridge.node.tasks.outage import QUORUM_ALARM
 from bridge.node.tasks.publishing import UNFENCED_ALARM
 from bridge.wire.i2p.meta_lease_set import MetaLeaseSet, decode, verify
 from consensus.core.model import Configuration, Server
@@ -68,9 +67,9 @@ async def test_a_publisher_without_a_quorum_goes_on_refreshing_and_says_so(autoj
         await trio.sleep(20)
         stage.lose_quorum()
         await trio.sleep(PATIENCE_S - PERIOD_MS / 1000 - 0.5)
-        assert stage.alarm(QUORUM_ALARM) is None
+        assert not stage.background_tasks.stands_still
         await trio.sleep(PATIENCE_S)
-        assert stage.alarm(QUORUM_ALARM) is not None
+        assert stage.background_tasks.stands_still
         # What it published with a quorum is fresh; it is not alone with anything yet.
         assert stage.alarm(UNFENCED_ALARM) is None
         await trio.sleep(1_000)
@@ -109,6 +108,21 @@ async def test_a_server_that_gossip_hears_of_and_that_published_last_is_left_to_
         assert len(stage.router.published) == 1
 
 
+async def test_what_a_node_signs_without_a_quorum_is_what_it_shows(autojump_clock: MockClock) -> None:
+    stage = await stage_of_other()
+    async with on_duty(stage):
+        await trio.sleep(1)
+        assert stage.background_tasks.without_quorum() is None
+        stage.lose_quorum()
+        await trio.sleep(60)
+        seen = stage.background_tasks.without_quorum()
+        assert seen is not None
+        [master] = seen.acting
+        assert seen.acting[master] == OWN
+        assert seen.signed[master].publication.published_s == structures(stage)[-1].published_s
+        assert {each.destination for each in seen.signed[master].entries} == {LEAF.base64}
+
+
 async def test_the_alarms_end_with_the_outage_and_what_is_committed_next_is_later(autojump_clock: MockClock) -> None:
     stage = Stage()
     async with on_duty(stage):
@@ -118,7 +132,7 @@ async def test_the_alarms_end_with_the_outage_and_what_is_committed_next_is_late
         alone = structures(stage)[-1].published_s
         stage.regain_quorum(OWN)
         await trio.sleep(1.5)
-        assert stage.alarm(QUORUM_ALARM) is None
+        assert not stage.background_tasks.stands_still
         await trio.sleep(3 * PERIOD_MS / 1000)
         assert stage.alarm(UNFENCED_ALARM) is None
         _, committed = stage.records(Publication)[-1]
@@ -168,7 +182,7 @@ async def test_a_node_that_is_started_into_an_outage_publishes_what_its_own_log_
     # Log time stood still while the node was down: its clock tells what was missed.
     assert abs(structure.published_s - (NOW_S + now_ms() // 1000)) <= 10
     assert stage.applied_state.state.applied_index == 0
-    assert stage.alarm(QUORUM_ALARM) is not None
+    assert stage.background_tasks.stands_still
 
 
 async def test_a_node_that_was_removed_from_the_group_publishes_nothing(autojump_clock: MockClock) -> None:
@@ -179,7 +193,7 @@ async def test_a_node_that_was_removed_from_the_group_publishes_nothing(autojump
         stage.lose_quorum()
         await trio.sleep(400)
         assert stage.router.published == []
-        assert stage.alarm(QUORUM_ALARM) is None
+        assert not stage.background_tasks.stands_still
         stage.server.configuration = Configuration(
             (Server(OWN, "tcp://127.0.0.1:1"), Server(OTHER, "tcp://127.0.0.1:2"))
         )

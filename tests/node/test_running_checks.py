@@ -7,15 +7,17 @@ from bridge.api.outputs import Check, CheckResult
 from bridge.api.view import AlarmView, FarmView, Phase
 from bridge.core.formation.member import MemberStatus
 from bridge.node.doctor.running_checks import checks_of
-from tests.operator_views import farm_view
+from tests.operator_views import farm_view, judged
 
 
 def healthy(number: int = 2) -> FarmView:
     """A farm in which every node is well."""
     view = farm_view(number)
     members = tuple(replace(member, status=MemberStatus.ALIVE) for member in view.members)
-    raft = replace(view.raft, log_time_ms=view.taken_at_ms - 400)
-    return replace(view, members=members, raft=raft, alarms=())
+    raft = replace(view.raft, log_time_ms=view.taken_at_ms - 400, learners=())
+    entries = tuple(replace(entry, healthy=True) for entry in view.publishing[0].entries)
+    publishing = (replace(view.publishing[0], entries=entries),)
+    return judged(replace(view, members=members, raft=raft, publishing=publishing, alarms=()))
 
 
 def found(view: FarmView) -> dict[str, Check]:
@@ -27,7 +29,7 @@ def found(view: FarmView) -> dict[str, Check]:
 
 def test_a_node_of_a_healthy_farm_is_all_right() -> None:
     checks = found(healthy())
-    assert checks.keys() == {"node", "quorum", "log time", "members"}
+    assert checks.keys() == {"node", "verdict", "log time", "members"}
     assert {check.result for check in checks.values()} == {CheckResult.OK}
 
 
@@ -48,8 +50,10 @@ def test_the_clock_is_compared_with_log_time(ahead_ms: int, result: CheckResult,
 
 def test_a_farm_without_a_leader_is_a_problem() -> None:
     view = healthy()
-    check = found(replace(view, raft=replace(view.raft, leader_id=None, leader_name=None)))["quorum"]
+    raft = replace(view.raft, leader_id=None, leader_name=None, leaderless_ms=3_001)
+    check = found(judged(replace(view, raft=raft)))["verdict"]
     assert check.result is CheckResult.PROBLEM
+    assert "No quorum" in check.text
 
 
 def test_a_server_that_is_not_reached_is_named_with_its_address() -> None:
@@ -75,4 +79,4 @@ def test_each_alarm_is_told_with_what_to_do_and_one_that_stops_the_work_is_a_pro
 def test_a_node_that_still_looks_for_a_farm_is_not_blamed_for_having_none() -> None:
     view = healthy()
     checks = found(replace(view, node=replace(view.node, phase=Phase.DISCOVERING)))
-    assert checks.keys() == {"node"}
+    assert checks.keys() == {"node", "verdict"}

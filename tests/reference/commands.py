@@ -11,7 +11,8 @@ from bridge.cli.pipeline import pipeline as handing_on
 
 HEAD = """# Commands
 
-Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage.
+Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage; of
+`status` also 3 and 4 ([verdicts.md](verdicts.md)).
 
 | option of many commands | meaning |
 |---|---|

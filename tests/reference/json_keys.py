@@ -19,7 +19,8 @@ Commands that print facts take `--json`; the [control endpoint](control-endpoint
 document has `schema`, now 1, which is raised only by a change that breaks readers. Ignore keys that you do not know.
 What is not known is `null`, never a made-up figure. Names of units end keys: `Ms` milliseconds, `S` seconds;
 `takenAtMs` and `timeMs` are by the node's own clock since the epoch, `logTimeMs` is log time. Exit codes of every
-command: 0 done, 1 refused or failed (one line with the reason on stderr), 2 wrong usage.
+command: 0 done, 1 refused or failed (one line with the reason on stderr), 2 wrong usage; of
+`status` also 3 and 4 ([verdicts.md](verdicts.md)).
 
 | command with `--json` | document |
 |---|---|

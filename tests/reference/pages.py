@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.reference import alarms, commands, json_keys, layout, metrics, settings
+from tests.reference import alarms, commands, json_keys, layout, metrics, settings, verdicts
 from tests.structure import raft_rules
 
 REFERENCE = raft_rules.ROOT / "docs" / "reference"
@@ -14,5 +14,6 @@ PAGES: dict[Path, Callable[[], str]] = {
     REFERENCE / "metrics.md": metrics.page,
     REFERENCE / "settings.md": settings.page,
     REFERENCE / "commands.md": commands.page,
+    REFERENCE / "verdicts.md": verdicts.page,
     raft_rules.DOCUMENT: raft_rules.render,
 }

@@ -35,12 +35,14 @@ def test_the_keys_of_the_view_are_the_documented_ones() -> None:
 
 
 DOCUMENTED = """
-schema takenAtMs node farm gossip raft members publishing reports weights removed alarms events counters
+schema takenAtMs node farm gossip raft verdict members publishing reports weights removed alarms events counters
 node.name node.nodeId node.raftId node.generation node.pid node.version node.uptimeMs node.phase node.controlAddress
 node.stateDirectory node.zmqAddress
 farm.label farm.level farm.cluster farm.clusterId farm.expect farm.demo
 gossip.peerCount gossip.capacity gossip.knownCount gossip.counters gossip.counters.pings_sent
-gossip.counters.datagrams_dropped
+gossip.counters.datagrams_dropped gossip.otherFarms gossip.otherFarms.address gossip.otherFarms.label
+verdict.kind verdict.severity verdict.text verdict.canLose verdict.voters verdict.ready verdict.advice
+raft.majorities raft.electionTimeoutMs raft.leaderlessMs raft.standsStill
 raft.role raft.term raft.leaderId raft.leaderName raft.leaderEndpoint raft.firstIndex raft.lastIndex raft.commitIndex
 raft.appliedIndex raft.logTimeMs raft.voters raft.voters.raftId raft.voters.endpoint raft.voters.name raft.followers
 raft.learners raft.learners.raftId raft.learners.endpoint raft.learners.name raft.waits
@@ -54,7 +56,7 @@ publishing.expiresS publishing.secondsToExpiry publishing.leaseSetFile publishin
 publishing.entries.destination publishing.entries.name publishing.entries.cost publishing.entries.endS
 publishing.entries.healthy publishing.publishedBy publishing.contentHash publishing.forced publishing.standings
 publishing.standings.raftId publishing.standings.name publishing.standings.preferred publishing.standings.score
-publishing.standings.inability
+publishing.standings.inability publishing.publishedByName publishing.withoutQuorum
 reports.raftId reports.name reports.ageMs reports.stale reports.score reports.canPublish reports.publishing
 reports.attached reports.clockOff reports.healthyDestinations reports.destinations reports.jobLagMs
 reports.cpuPercent reports.memoryPercent reports.masters reports.leaves reports.leaves.destination

@@ -96,7 +96,7 @@ def plan_without_quorum(
     last = known.publication
     if handed_over is not None and (last is None or handed_over.published_s > last.published_s):
         last = handed_over
-    seen = _as_seen(state, tuning, around, now_ms)
+    seen = as_seen(state, tuning, around, now_ms)
     acting = replace(
         known,
         choice=Choice(own_id),
@@ -133,7 +133,7 @@ def _node_id(state: FarmState, server_id: int) -> bytes:
     return b"" if admitted is None else admitted.node_id
 
 
-def _as_seen(state: FarmState, tuning: FarmTuning, around: LocalObservations, now_ms: int) -> FarmState:
+def as_seen(state: FarmState, tuning: FarmTuning, around: LocalObservations, now_ms: int) -> FarmState:
     """The state as it would be if the log contained this server's observations."""
     log_time_ms = max(state.log_time_ms, now_ms)
     silent_ms = log_time_ms - tuning.stale_after_ms - 1

@@ -1,11 +1,15 @@
 """The control endpoint of a node: what it shows and what it does, behind one server.
 
 JoinedNode, CurrentFarm ──▶ ViewBuilder ──▶ NodePort, IdentityAdmin, KeyPort ──▶ routes ──▶ ControlServer
+                                     └──▶ VerdictWatch ──▶ events, alarms, /healthz
 
 A module of its own: it joins the parts of this folder, as `bridge.node.app` joins those of the node.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
 
 from bridge.node.control.access import open_remote_access
 from bridge.node.control.identity_admin import IdentityAdmin
@@ -13,24 +17,42 @@ from bridge.node.control.key_admin import key_port
 from bridge.node.control.node_port import NodePort
 from bridge.node.control.routes import new_counters
 from bridge.node.control.server import ControlLimits, ControlServer
+from bridge.node.control.verdict_watch import VerdictWatch
 from bridge.node.control.view_builder import ViewBuilder
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.joined_node import JoinedNode
+from bridge.node.local_node import LocalNode
 from bridge.node.security.control_socket import SOCKET_NAME
 from bridge.node.zmq.opening import ZmqEndpoint
 
 
-def control_server(
+@dataclass(frozen=True, slots=True)
+class ControlEndpoint:
+    """What a node shows of itself, and its own look at it."""
+
+    server: ControlServer
+    verdicts: VerdictWatch
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; started once the socket answers. A `ControlSocketError` says why it cannot."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.server.run)
+            task_status.started()
+            await self.verdicts.run()
+
+
+def control_endpoint(
     node: JoinedNode,
     current: CurrentFarm,
     leave: Callable[[], None],
     is_stopping: Callable[[], bool],
     zmq: ZmqEndpoint | None = None,
-) -> ControlServer:
+) -> ControlEndpoint:
     """Not running yet. `leave` begins to leave the farm and stop."""
     local, provider, directory, farm_keys = node.local, node.provider, node.member_directory, node.farm_keys
     counters = new_counters()
     view = ViewBuilder(node, current, counters, is_stopping, zmq)
+    verdicts = VerdictWatch(view.build, lambda: _period_s(local, current), local.trace, local.alarms)
     port = NodePort(
         make_view=view.build,
         trace=local.trace,
@@ -40,6 +62,7 @@ def control_server(
         keys=key_port(provider, directory, farm_keys, view.build, local.trace),
         messages=node.user_messages,
         current=current,
+        stuck=verdicts.stuck,
     )
     identities = IdentityAdmin(provider, directory, farm_keys, local.trace, current)
     shares = node.connecting.transport.shares
@@ -50,4 +73,12 @@ def control_server(
     )
     state_dir = local.configuration.state_dir
     remote = open_remote_access(state_dir, local.configuration.control_listen)
-    return ControlServer(state_dir / SOCKET_NAME, port, limits, remote, identities.handlers, counters)
+    server = ControlServer(state_dir / SOCKET_NAME, port, limits, remote, identities.handlers, counters)
+    return ControlEndpoint(server, verdicts)
+
+
+def _period_s(local: LocalNode, current: CurrentFarm) -> float:
+    """The farm's reporting period; this node's setting before it has the log."""
+    farm = current.farm
+    setting_ms = local.configuration.publishing.reporting_period_ms
+    return (setting_ms if farm is None else farm.applied_state.farm.tuning.period_ms) / 1000

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from bridge.api.printable import printable
-from bridge.api.view import FarmView, RaftRole
+from bridge.api.view import FarmView, RaftRole, VerdictKind
 from bridge.core.formation.member import MemberStatus
 
 PREFIX = "garlicfarm"
@@ -34,6 +34,7 @@ class _ViewCollector(Collector):
         self._extra_counters = extra_counters
 
     def collect(self) -> Iterator[Metric]:
+        yield from _verdict(self._view)
         yield from _node(self._view)
         yield from _members(self._view)
         yield from _raft(self._view)
@@ -62,6 +63,17 @@ def _labels(*texts: str) -> tuple[str, ...]:
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)
+
+
+def _verdict(view: FarmView) -> Iterator[Metric]:
+    """As Prometheus' state sets are: one series for each kind, of which one is 1."""
+    kinds = GaugeMetricFamily(f"{PREFIX}_verdict", "1 at the kind of the verdict, 0 at the others", labels=("kind",))
+    for kind in VerdictKind:
+        kinds.add_metric(_labels(kind.value), view.verdict.kind is kind)
+    yield kinds
+    if view.verdict.can_lose is not None:
+        text = "How many servers may fail, whichever they are, before the farm stops its work"
+        yield _gauge("can_lose_servers", text, view.verdict.can_lose)
 
 
 def _node(view: FarmView) -> Iterator[Metric]:

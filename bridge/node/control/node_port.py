@@ -50,6 +50,7 @@ class NodePort:
         keys: KeyPort,
         messages: UserMessages,
         current: CurrentFarm,
+        stuck: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._make_view = make_view
         self._trace = trace
@@ -59,10 +60,15 @@ class NodePort:
         self.keys = keys
         self.messages = messages
         self._current = current
+        self._stuck = stuck
 
     async def view(self) -> FarmView:
         """The view of this moment."""
         return self._make_view()
+
+    def stuck(self) -> tuple[str, ...]:
+        """What does not work in this process and would after a restart, in words."""
+        return self._stuck()
 
     async def cluster(self) -> ClusterAnswer:
         """Who leads and who votes."""

@@ -4,7 +4,8 @@
     GET  /v1/cluster                                who leads and where, who votes
     GET  /v1/log?from=N&limit=M&wait=MS             committed entries; waits for the first new one; `linearizable=1`
     GET  /v1/events?from=CURSOR&limit=M&wait=MS     the trace; waits likewise
-    GET  /metrics, /healthz                         Prometheus text; whether this node can do its work
+    GET  /metrics                                   Prometheus text
+    GET  /readyz, /healthz                          whether the farm does its work; whether this process works
     GET  /v1/log-time                               the farm's time, and the servers' clocks
     POST /v1/submit?request=ID                      one entry for the log
     POST /v1/commands                                 exclude a leaf, weigh it, publish anew, remove a server; log time
@@ -22,7 +23,7 @@ The routes know nothing of sockets, and of the node only its `NodePort`. Every r
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -39,6 +40,7 @@ from bridge.api.control import (
     KeyAnswer,
     LeaderAnswer,
     LeavingAnswer,
+    ReadyAnswer,
     RefusalAnswer,
     RefusalView,
     Refused,
@@ -47,7 +49,6 @@ from bridge.api.control import (
 )
 from bridge.api.json import DocumentError, RequestBody, decode, encode
 from bridge.api.requests import ConfirmClusterRequest, EventRequest, KeyRequest, QueryRequest, TransferRequest
-from bridge.api.view import FarmView, Phase
 from bridge.node.control.access import Access
 from bridge.node.control.node_port import NodePort
 from consensus.sessions import RequestId, parse_request_id
@@ -137,6 +138,7 @@ class Routes:
             "/v1/events": ("GET", self._events),
             "/metrics": ("GET", self._metrics),
             "/healthz": ("GET", self._healthz),
+            "/readyz": ("GET", self._readyz),
             "/v1/log-time": ("GET", self._log_time),
             "/v1/submit": ("POST", self._submit),
             "/v1/commands": ("POST", self._command),
@@ -203,8 +205,13 @@ class Routes:
         return Answer(200, exposition(await self._port.view(), self.counters), METRICS_TYPE)
 
     async def _healthz(self, _request: Request, _query: str) -> Answer:
-        reasons = tuple(_unhealthy(await self._port.view()))
-        return json_answer(HealthAnswer(not reasons, reasons), 503 if reasons else 200)
+        reasons = self._port.stuck()
+        view = await self._port.view()
+        return json_answer(HealthAnswer(not reasons, reasons, view.verdict), 503 if reasons else 200)
+
+    async def _readyz(self, _request: Request, _query: str) -> Answer:
+        verdict = (await self._port.view()).verdict
+        return json_answer(ReadyAnswer(verdict.ready, verdict), 200 if verdict.ready else 503)
 
     async def _submit(self, request: Request, query: str) -> Answer:
         answer = await self._port.submit(_entry(request.body), _request_id(query))
@@ -323,10 +330,3 @@ def _entry(body: bytes) -> bytes:
     if not isinstance(found, dict):
         raise Refused(400, "bad-entry", f"an entry is one JSON object, this is a {type(found).__name__}")
     return body
-
-
-def _unhealthy(view: FarmView) -> Iterator[str]:
-    if view.node.phase not in {Phase.FOUNDED, Phase.OBSERVER}:
-        yield f"this node is {view.node.phase.value}"
-    if view.raft.leader_id is None:
-        yield "no leader is known: no quorum, or an election is going on"

@@ -62,6 +62,7 @@ class ViewBuilder:
                     **_named("dropped", gossip.wire.dropped),
                     **_named("ignored", gossip.core.dropped),
                 },
+                other_farms=gossip.wire.other_farms,
                 metadata_of=node.member_directory.metadata_of,
                 log=None if farm is None else _farm_inputs(local, farm),
                 address_of=self._address_of,
@@ -147,6 +148,10 @@ def _farm_inputs(local: LocalNode, farm: FoundedFarm) -> FarmInputs:
         first_index=server.raft.log_start.index + 1,
         applied_index=server.applied,
         waits=farm.reconciling.waits,
+        election_timeout_ms=local.profile.raft.election_timeout_min_ms,
+        leaderless_ms=farm.notices.leaderless_ms if server.raft.leader is None else None,
+        alone=farm.background_tasks.without_quorum(),
+        stands_still=farm.background_tasks.stands_still,
         links=_links(farm.replica),
         lease_set_files=local.structure_files(),
         counters={

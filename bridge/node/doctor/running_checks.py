@@ -1,4 +1,4 @@
-"""What `garlicfarm doctor` learns from the node itself, if it runs: time, quorum, reachable members, alarms.
+"""What `garlicfarm doctor` learns from the node itself, if it runs: the verdict, time, reachable members, alarms.
 
 It asks the node's control socket for the view that `status` shows. It compares the clock with log time, which follows
 the clocks of all servers, so no time server is needed.
@@ -7,7 +7,8 @@ the clocks of all servers, so no time server is needed.
 from pathlib import Path
 
 from bridge.api.outputs import Check, CheckResult
-from bridge.api.view import FarmView, Phase
+from bridge.api.verdict import GRAVE_ALARMS, MEANINGS
+from bridge.api.view import FarmView, Phase, Severity
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError, ask
 from bridge.node.security.control_socket import SOCKET_NAME, answers
@@ -15,10 +16,8 @@ from bridge.node.security.control_socket import SOCKET_NAME, answers
 CLOCK_WARNING_MS = 5_000
 CLOCK_PROBLEM_MS = 30_000
 """A report that is dated further from log time than this keeps its sender from publishing."""
-GRAVE = frozenset(
-    {"no-quorum", "disk-full", "formation", "isolated", "key-retired", "generation-not-stored", "router-unreachable"}
-)
-"""With these alarms the node cannot do its work; the others are warnings."""
+GRAVE = GRAVE_ALARMS | {each.alarm for each in MEANINGS.values() if each.severity is Severity.CRITICAL}
+"""With these alarms the node or the farm cannot do its work; the others are warnings."""
 NTP = "switch on NTP here (for instance: timedatectl set-ntp true), and look at the clocks of the other routers"
 
 
@@ -42,17 +41,16 @@ def checks_of(view: FarmView) -> list[Check]:
     """The same out of a picture."""
     node = Check("node", CheckResult.OK, f"{view.node.name} runs, version {view.node.version}, {view.node.phase.value}")
     in_farm = view.node.phase in {Phase.FOUNDED, Phase.OBSERVER} and view.raft.log_time_ms is not None
-    of_farm = [_quorum_check(view), *_log_time_checks(view), _members_check(view)] if in_farm else []
-    return [node, *of_farm, *_alarm_checks(view)]
+    of_farm = [*_log_time_checks(view), _members_check(view)] if in_farm else []
+    return [node, _verdict_check(view), *of_farm, *_alarm_checks(view)]
 
 
-def _quorum_check(view: FarmView) -> Check:
-    raft = view.raft
-    if raft.leader_id is None:
-        action = "start the others or mend the network; `garlicfarm help recover`"
-        return Check("quorum", CheckResult.PROBLEM, "there is no leader: nothing can be committed", action)
-    leader = raft.leader_name or f"server {raft.leader_id}"
-    return Check("quorum", CheckResult.OK, f"{leader} leads {len(raft.voters)} voters in term {raft.term}")
+def _verdict_check(view: FarmView) -> Check:
+    verdict = view.verdict
+    if verdict.severity is Severity.OK:
+        return Check("verdict", CheckResult.OK, verdict.text)
+    result = CheckResult.PROBLEM if verdict.severity is Severity.CRITICAL else CheckResult.WARNING
+    return Check("verdict", result, verdict.text, verdict.advice)
 
 
 def _log_time_checks(view: FarmView) -> list[Check]:

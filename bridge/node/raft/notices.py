@@ -10,7 +10,7 @@ import trio
 
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, Role, RoleChanged, integer_id
+from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, Role, RoleChanged, integer_id, now_ms
 
 ALARM = "content-rejected"
 ACTION = (
@@ -31,11 +31,18 @@ class RaftNotices:
         self._name_of = name_of
         self._last_s = 0.0
         """When content was last rejected."""
+        self._leaderless_since_ms: int | None = now_ms()
+
+    @property
+    def leaderless_ms(self) -> int | None:
+        """For how long this server has known no leader; None while it knows one."""
+        return None if self._leaderless_since_ms is None else now_ms() - self._leaderless_since_ms
 
     def observe(self, notice: Notice) -> None:
         """The server tells of itself."""
         match notice:
             case RoleChanged(role, term, leader):
+                self._note_leader(known=leader is not None)
                 if role is Role.LEADER:
                     self._trace.append("leader-elected", {"term": term})
                 elif leader is not None:
@@ -63,6 +70,12 @@ class RaftNotices:
                     self._alarms.clear("disk-full")
             case ContentRejected():
                 self._content_rejected(notice)
+
+    def _note_leader(self, *, known: bool) -> None:
+        if known:
+            self._leaderless_since_ms = None
+        elif self._leaderless_since_ms is None:
+            self._leaderless_since_ms = now_ms()
 
     def _content_rejected(self, notice: ContentRejected) -> None:
         self._last_s = trio.current_time()

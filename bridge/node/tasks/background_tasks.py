@@ -13,7 +13,9 @@ not lead.
 
 import trio
 
+from bridge.api.build_view import SeenAlone
 from bridge.core.farm.state_machine import Change, RequestRefused
+from bridge.core.publishing.without_quorum import acting_publisher, as_seen
 from bridge.node.tasks.measuring import MeasuringTask
 from bridge.node.tasks.outage import Outage
 from bridge.node.tasks.publishing import PublishingTask, publishing_alarms
@@ -39,6 +41,23 @@ class BackgroundTasks:
     def published(self) -> int:
         """Structures that the router took in this life of the node."""
         return sum(task.published for task in self.publishing)
+
+    @property
+    def stands_still(self) -> bool:
+        """No clock entry was committed for several reporting periods."""
+        return self._outage.lasts
+
+    def without_quorum(self) -> SeenAlone | None:
+        """What this node makes of the farm by itself while there is no quorum."""
+        own = self._reporting.latest
+        if own is None or not self._outage.lasts:
+            return None
+        farm, around, log_time_ms = self._outage.farm, self._outage.around(own), self._outage.log_time_ms
+        return SeenAlone(
+            as_seen(farm.state, farm.tuning, around, log_time_ms),
+            {each: acting_publisher(farm.state, each, around, log_time_ms // 1000) for each in farm.state.masters},
+            {task.master: task.signed for task in self.publishing if task.signed is not None},
+        )
 
     def changed(self, change: Change) -> None:
         """A committed entry changed the farm's state."""

@@ -1,6 +1,6 @@
 """What this node notices of an outage: that the log stands still, what is known then, and when it is over.
 
-    clock entries applied ──▶ QuorumWatch ──▶ alarm `no-quorum` while there are none
+    clock entries applied ──▶ QuorumWatch ──▶ publishing without a quorum, and the verdict, while there are none
     gossip's members      ──▶ reachable   ──▶ who may publish meanwhile (`bridge.core.publishing.without_quorum`)
     the log on disk       ──▶ the farm, for a node that was started into the outage
 
@@ -25,15 +25,9 @@ from bridge.node.raft.applied_state import majorities_of
 from bridge.node.tasks.task_context import TaskContext
 from consensus import EntryKind, ServerBusyError, decode_configuration, integer_id, now_ms
 
-QUORUM_ALARM = "no-quorum"
 LOOK_INTERVAL_S = 1.0
 READ_ENTRIES = 128
 READ_BYTES = 1024 * 1024
-TEXT = "no majority of the voters is to be reached: the log stands still, and nothing can be committed"
-ACTION = (
-    "start the others again, or mend the network between them; if a majority is gone for good, stop this node and make"
-    " a farm of it with `garlicfarm recover`; see `garlicfarm help recover`"
-)
 
 
 class Outage:
@@ -92,11 +86,8 @@ class Outage:
         if self.lasts and not lost:
             self._copy = None
             self._hold_until_s = trio.current_time() + context.period_s
-            context.alarms.clear(QUORUM_ALARM)
-        elif lost and not self.lasts:
-            if not context.applied_state.quorum.moved:
-                self._copy = await self._from_disk()
-            context.alarms.set(QUORUM_ALARM, TEXT, ACTION)
+        elif lost and not self.lasts and not context.applied_state.quorum.moved:
+            self._copy = await self._from_disk()
         self.lasts = lost
 
     async def _from_disk(self) -> Farm:

@@ -76,6 +76,8 @@ class PublishingTask:
         self.last_published_ms = context.published.second(held.master_hash) * 1000
         """The second, in milliseconds, of the structure that the router took last, in whichever life of the node."""
         self._last_structure: str | None = None
+        self.signed: PlannedPublication | None = None
+        """What the router took last in this life of the node."""
 
     @property
     def master(self) -> str:
@@ -233,7 +235,7 @@ class PublishingTask:
             return
         self._failures = 0
         context.router_alarm.clear(self._cause)
-        self._handed_over = publication
+        self._handed_over, self.signed = publication, plan
         self.published += 1
         self.last_published_ms = publication.published_s * 1000
         self._last_structure = base64_encode(structure)
@@ -258,7 +260,7 @@ class PublishingTask:
 
     async def _stop_publishing(self) -> None:
         context = self._context
-        self._handed_over = None
+        self._handed_over = self.signed = None
         try:
             await context.router.stop_publishing_meta_lease_set(self._held.master_hash)
         except RouterError as error:

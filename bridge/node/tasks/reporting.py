@@ -54,6 +54,8 @@ class ReportingTask:
         self._random = Random()
         self._sequence = 0
         self._session_start: Index | None = None
+        self.latest: Report | None = None
+        """How this node was when it was last looked at, whether the report was sent or not."""
         self._leader_known = trio.Event()
         self._news = ReportNews(context.configuration)
 
@@ -155,6 +157,7 @@ class ReportingTask:
         )
         for task in self._publishing:
             task.reported(report)
+        self.latest = report
         return report
 
     def _masters(self) -> tuple[MetaStatus, ...]:

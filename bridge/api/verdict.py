@@ -1,0 +1,500 @@
+"""The verdict: how the farm is, in one line, as one function of the view (`docs/reference/verdicts.md`).
+
+    FarmView ──▶ concerns_of ──▶ every concern, gravest first ──▶ alarms
+                                      └─ the first one ─▶ verdict_of ──▶ `status`, `top`, `up`, /healthz, /readyz,
+                                                                         metrics, exit status, log
+
+A concern is what a rule finds. The rules stand in the order of their precedence: a rule that comes later describes what
+does not matter as long as an earlier one applies (who may be lost does not matter without a quorum). A farm in which no
+rule finds anything is healthy, so there is always exactly one verdict.
+
+*Who is down.* Gossip's word counts for a server's process, and on the leader Raft's contact for its part in a majority:
+a server whose Raft port is cut off is alive to gossip and of no use to the quorum. Only identities that the log has
+admitted count as servers; what a member says of itself does not make it one.
+
+*What may be lost* is how many servers may fail, whichever they are, without the farm losing its quorum, its last
+server that can publish, or its last healthy leaf. Counting votes alone would be simpler, and wrong for a farm of three
+voters of which one holds the signing key.
+
+The texts name servers, never numbers of them alone, and hold no running figures: a text changes only when the facts do,
+so that each change is worth an event.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.api.view import (
+    FarmView,
+    MemberView,
+    Phase,
+    PublishingView,
+    RaftRole,
+    ServerRole,
+    Severity,
+    VerdictKind,
+    VerdictView,
+    VoterView,
+)
+from bridge.core.formation.member import MemberStatus
+from bridge.core.publishing.candidates import Inability
+
+PATIENCE_ELECTIONS = 3
+"""After so many of the shortest election timeouts without a leader, and without an answer of a follower, a server is
+cut off: one timeout may go by, and two candidates may have split a vote."""
+GRAVE_ALARMS = frozenset(
+    {"disk-full", "formation", "isolated", "key-retired", "generation-not-stored", "router-unreachable"}
+)
+"""With these alarms the node cannot do its work."""
+NO_QUORUM_ACTION = (
+    "start the others again, or mend the network between them; if a majority is gone for good, stop this node and make"
+    " a farm of it with `garlicfarm recover`; see `garlicfarm help recover`"
+)
+_FOREIGN_ACTION = (
+    "compare the label that `garlicfarm doctor` shows on each router: routers of one farm have the same key file"
+    " (`garlicfarm keys export FILE` writes it); another farm on this network may stay, and is of no concern"
+)
+_WHY_NOT: Mapping[str, str] = {
+    Inability.STALE.value: "no server reports",
+    Inability.CLOCK_OFF.value: "the clocks are off",
+    Inability.UNATTACHED.value: "no router attached",
+    Inability.OFF.value: "publishing is switched off",
+    Inability.NO_KEY.value: "no server holds a signing key",
+    Inability.KEY_ENDS.value: "the signing keys have ended",
+}
+_DO_ABOUT: Mapping[str, str] = {
+    Inability.UNATTACHED.value: "attach a router to a node: `garlicfarm help attach-a-router`",
+    Inability.OFF.value: 'set publish = "auto" on a node that holds a signing key',
+    Inability.NO_KEY.value: "give a node a signing key: `garlicfarm help signing-keys`",
+    Inability.KEY_ENDS.value: "make new signing keys: `garlicfarm help signing-keys`",
+    Inability.CLOCK_OFF.value: "correct the clocks (NTP): `garlicfarm log-time show`",
+}
+NOTHING_TO_DO = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a kind of verdict says, whatever its text."""
+
+    severity: Severity
+    is_ready: bool
+    """`/readyz` answers 200."""
+    alarm: str | None
+    """The alarm that stands as long as the concern does."""
+    text: str
+    """For the table of the reference."""
+
+
+MEANINGS: Mapping[VerdictKind, Meaning] = {
+    VerdictKind.STOPPING: Meaning(
+        Severity.WARNING, is_ready=False, alarm=None, text="the node was told to stop and says goodbye"
+    ),
+    VerdictKind.FOREIGN_KEY: Meaning(
+        Severity.CRITICAL,
+        is_ready=False,
+        alarm="foreign-key",
+        text="gossip under another farm key arrives, and this node lacks routers of its own farm: before the farm is"
+        " founded, or while none of the others is alive. A whole farm ignores its neighbours",
+    ),
+    VerdictKind.WAITING: Meaning(
+        Severity.WARNING,
+        is_ready=False,
+        alarm=None,
+        text="the farm is not founded yet, this node is not admitted yet, or its Raft server is not open yet",
+    ),
+    VerdictKind.NO_QUORUM: Meaning(
+        Severity.CRITICAL,
+        is_ready=False,
+        alarm="no-quorum",
+        text="no leader for three of the shortest election timeouts, or no clock entry for 2.5 reporting periods, or no"
+        " leader and too few voters alive. The text says who publishes meanwhile, and who is down",
+    ),
+    VerdictKind.ELECTING: Meaning(
+        Severity.WARNING,
+        is_ready=True,
+        alarm=None,
+        text="no leader is known for a moment; what is submitted waits for the next one",
+    ),
+    VerdictKind.NOT_PUBLISHED: Meaning(
+        Severity.CRITICAL,
+        is_ready=False,
+        alarm="not-published",
+        text="a master has no structure that holds, or no server can publish the next one; the text says why. A warning"
+        " while the first structure is only about to be published",
+    ),
+    VerdictKind.NO_HEALTHY_LEAF: Meaning(
+        Severity.CRITICAL,
+        is_ready=False,
+        alarm="no-healthy-leaf",
+        text="a structure is published, and none of the leaves in it is healthy",
+    ),
+    VerdictKind.DEGRADED: Meaning(
+        Severity.WARNING,
+        is_ready=True,
+        alarm="servers-down",
+        text="the farm does its work with less than it has: servers are down or silent, leaves are unhealthy, or this"
+        " node has a grave alarm. The alarm stands while servers are down",
+    ),
+    VerdictKind.HEALTHY: Meaning(
+        Severity.OK,
+        is_ready=True,
+        alarm=None,
+        text="everything that the farm has works; the text says what may be lost",
+    ),
+}
+"""In the order of precedence."""
+EXIT_STATUS: Mapping[Severity, int] = {Severity.OK: 0, Severity.WARNING: 3, Severity.CRITICAL: 4}
+"""Of `garlicfarm status`. 1 and 2 are every command's own: refused, and wrong usage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """What one rule has found."""
+
+    kind: VerdictKind
+    text: str
+    advice: str
+    alarm: str | None
+    """The alarm to raise for it, with the text."""
+
+
+def verdict_of(view: FarmView) -> VerdictView:
+    """How the farm is, as the node of this view sees it."""
+    facts = _Facts(view)
+    concern = _concerns(facts)[0]
+    meaning = MEANINGS[concern.kind]
+    # What passes by itself is nothing to act upon.
+    severity = Severity.WARNING if concern.advice == NOTHING_TO_DO else Severity.CRITICAL
+    return VerdictView(
+        kind=concern.kind,
+        severity=min(meaning.severity, severity, key=list(Severity).index),
+        text=concern.text,
+        can_lose=facts.can_lose if facts.is_server else None,
+        voters=len(view.raft.voters),
+        ready=meaning.is_ready,
+        advice=concern.advice,
+    )
+
+
+def concerns_of(view: FarmView) -> tuple[Concern, ...]:
+    """All that the rules find, gravest first; that the farm is healthy, if they find nothing."""
+    return _concerns(_Facts(view))
+
+
+class _Facts:
+    """What the rules ask of a view, computed once."""
+
+    def __init__(self, view: FarmView) -> None:
+        self.view = view
+        raft = view.raft
+        servers = {server.raft_id for server in (*raft.voters, *raft.learners)}
+        self.is_server = raft.role is not RaftRole.NONE and view.node.raft_id in servers
+        self._members = {
+            member.raft_id: member
+            for member in view.members
+            if member.raft_id is not None and member.server_role in {ServerRole.VOTER, ServerRole.LEARNER}
+        }
+        self._silent = self._silent_followers()
+        self.down = self._down()
+        self.others_alive = any(
+            member.status in {MemberStatus.ALIVE, MemberStatus.SUSPECT} for member in view.members if not member.is_self
+        )
+        self.margin = self._margin()
+        self.can_lose, self.limit = self._losable()
+
+    @property
+    def down_text(self) -> str:
+        """`node-2 down, node-3 left`."""
+        return ", ".join(f"{name} {why}" for name, why in self.down.values())
+
+    def _silent_followers(self) -> frozenset[int]:
+        """On the leader: servers that do not answer it."""
+        limit_ms = PATIENCE_ELECTIONS * self.view.raft.election_timeout_ms
+        return frozenset(
+            each.raft_id
+            for each in self.view.raft.followers
+            if each.last_contact_ms is not None and each.last_contact_ms > limit_ms > 0
+        )
+
+    def _down(self) -> dict[int, tuple[str, str]]:
+        """By Raft id: the name, and what it is."""
+        found: dict[int, tuple[str, str]] = {}
+        raft = self.view.raft
+        answering = {
+            each.raft_id
+            for each in raft.followers
+            if each.last_contact_ms is not None and each.raft_id not in self._silent
+        }
+        for server in (*raft.voters, *raft.learners):
+            if server.raft_id in {self.view.node.raft_id, raft.leader_id}:
+                continue
+            why = self._why_down(self._members.get(server.raft_id), server)
+            if why is not None and server.raft_id not in answering:
+                found[server.raft_id] = (name_of(server), why)
+        return found
+
+    def _why_down(self, member: MemberView | None, server: VoterView) -> str | None:
+        if member is None:
+            return "not heard of"
+        match member.status:
+            case MemberStatus.DEAD:
+                return "down"
+            case MemberStatus.LEFT:
+                return "left"
+            case MemberStatus.ALIVE | MemberStatus.SUSPECT:
+                return "does not answer the leader" if server.raft_id in self._silent else None
+
+    def _margin(self) -> int:
+        """How many more voters than a majority are up; negative without a majority."""
+        raft = self.view.raft
+        majorities: Sequence[Sequence[int]] = raft.majorities or ([each.raft_id for each in raft.voters],)
+        return min(sum(each not in self.down for each in voters) - (len(voters) // 2 + 1) for voters in majorities)
+
+    def _losable(self) -> tuple[int, str]:
+        """How many servers may be lost, and what besides the quorum limits it."""
+        can_lose, limit = max(0, self.margin), ""
+        for each in self.view.publishing:
+            able = {
+                standing.name or f"server {standing.raft_id}"
+                for standing in each.standings
+                if standing.inability is None and standing.raft_id not in self.down
+            }
+            leaves = {entry.name or entry.destination for entry in each.entries if entry.healthy}
+            for names, what in ((able, "can publish"), (leaves, "has a healthy leaf")):
+                if len(names) - 1 < can_lose:
+                    can_lose, limit = max(0, len(names) - 1), f"only {_listed(sorted(names))} {what}" if names else ""
+        return can_lose, limit
+
+    @property
+    def quorum_is_lost(self) -> bool:
+        """Nothing can be committed, as far as this node can tell."""
+        raft = self.view.raft
+        if raft.stands_still:
+            return True
+        if raft.leader_id is not None or raft.leaderless_ms is None:
+            return False
+        return self.margin < 0 or raft.leaderless_ms > PATIENCE_ELECTIONS * raft.election_timeout_ms
+
+
+def _stopping(facts: _Facts) -> Concern | None:
+    if facts.view.node.phase is not Phase.STOPPING:
+        return None
+    return Concern(VerdictKind.STOPPING, "Stopping: this node says goodbye to the others", NOTHING_TO_DO, None)
+
+
+def _foreign_key(facts: _Facts) -> Concern | None:
+    """This node has nobody, or no farm, and hears others: its own key file may be the wrong one."""
+    return None if facts.is_server and facts.others_alive else _foreign_key_heard(facts)
+
+
+def _foreign_key_beside(facts: _Facts) -> Concern | None:
+    """A server is missing, and somebody is there with another key: it may be that server."""
+    return _foreign_key_heard(facts) if facts.is_server and facts.others_alive and facts.down else None
+
+
+def _foreign_key_heard(facts: _Facts) -> Concern | None:
+    view = facts.view
+    heard = view.gossip.other_farms
+    if not heard:
+        return None
+    sources = _listed([f"{each.address} (label {each.label})" for each in heard])
+    waits = "" if facts.is_server else f"; waiting for {_missing(view)}"
+    text = f"Another farm's key is heard: is the key file the same? Heard from {sources}{waits}"
+    action = f"{_FOREIGN_ACTION}. This node's label is {view.farm.label}"
+    return Concern(VerdictKind.FOREIGN_KEY, text, action, "foreign-key")
+
+
+def _waiting(facts: _Facts) -> Concern | None:
+    view = facts.view
+    if facts.is_server:
+        return None
+    alarm = next((each for each in view.alarms if each.kind in {"formation", "not-admitted", "isolated"}), None)
+    if view.node.raft_id in view.removed:
+        text = "Waiting: an operator has taken this node out of the farm"
+        return Concern(VerdictKind.WAITING, text, "`garlicfarm servers restore` lets it back", None)
+    match view.node.phase:
+        case Phase.OBSERVER:
+            text = "Waiting for the farm to admit this node"
+        case Phase.FOUNDED | Phase.STOPPING:
+            text = "Starting: this node opens its log"
+        case Phase.DISCOVERING | Phase.FORMING:
+            here = _routers_here(view)
+            missing = f"Waiting for {_missing(view)}"
+            text = missing if here < view.farm.expect else f"Founding: {here} routers are here and make their promises"
+    if alarm is not None and alarm.kind != "isolated":
+        return Concern(VerdictKind.WAITING, f"{text}: see the alarm {alarm.kind}", alarm.action, None)
+    advice = "start the other routers with the same farm key file; if they run, look at seeds, broadcast and firewall"
+    return Concern(VerdictKind.WAITING, text, advice, None)
+
+
+def _no_quorum(facts: _Facts) -> Concern | None:
+    view = facts.view
+    if not facts.is_server or not facts.quorum_is_lost:
+        return None
+    down = f"; {facts.down_text}" if facts.down else ""
+    text = f"No quorum: {_published_meanwhile(view)}{down}"
+    return Concern(VerdictKind.NO_QUORUM, text, NO_QUORUM_ACTION, "no-quorum")
+
+
+def _published_meanwhile(view: FarmView) -> str:
+    """What clients find while nothing can be committed."""
+    alone = [each for each in view.publishing if each.without_quorum and each.publisher_id is not None]
+    if alone:
+        return f"publishing from {_listed(sorted({_publisher(each) for each in alone}))} alone"
+    holding = [each for each in view.publishing if _holds(each)]
+    if not holding:
+        return "nothing is published"
+    published = sorted({each.published_by_name or f"server {each.published_by}" for each in holding})
+    return f"what {_listed(published)} published last still holds"
+
+
+def _electing(facts: _Facts) -> Concern | None:
+    if not facts.is_server or facts.view.raft.leader_id is not None:
+        return None
+    return Concern(VerdictKind.ELECTING, "No leader for a moment: the voters elect one", NOTHING_TO_DO, None)
+
+
+def _not_published(facts: _Facts) -> Concern | None:
+    view = facts.view
+    if not facts.is_server or view.raft.stands_still:
+        return None
+    if not view.publishing:
+        why = "no server names a master" if view.reports else "no server has reported yet"
+        advice = "give a node a signing key: `garlicfarm help signing-keys`" if view.reports else NOTHING_TO_DO
+        return Concern(VerdictKind.NOT_PUBLISHED, f"Not published: {why}", advice, "not-published")
+    for each in view.publishing:
+        found = _not_published_master(each)
+        if found is not None:
+            text, advice = found
+            of = f" ({each.master})" if len(view.publishing) > 1 else ""
+            return Concern(VerdictKind.NOT_PUBLISHED, f"{text}{of}", advice, "not-published")
+    return None
+
+
+def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
+    if each.publisher_id is None:
+        reasons = sorted({standing.inability for standing in each.standings if standing.inability is not None})
+        advice = "; ".join(_DO_ABOUT[reason] for reason in reasons if reason in _DO_ABOUT)
+        if len(reasons) == 1:
+            why = _WHY_NOT.get(reasons[0], reasons[0])
+        else:
+            why = ", ".join(f"{_name(every.name, every.raft_id)}: {every.inability}" for every in each.standings)
+        said = "Nobody can publish the next structure" if _holds(each) else "Not published"
+        return f"{said}: {why or 'no server names this master'}", advice or "see `garlicfarm status`"
+    if each.published_s is None:
+        return f"Not published yet: {_publisher(each)} is to publish", NOTHING_TO_DO
+    if not _holds(each):
+        return (
+            f"Not published: the last structure has ended, and {_publisher(each)} is to publish",
+            f"look at the alarms of {_publisher(each)}, and at its router",
+        )
+    return None
+
+
+def _no_healthy_leaf(facts: _Facts) -> Concern | None:
+    for each in facts.view.publishing:
+        if facts.is_server and each.entries and not any(entry.healthy for entry in each.entries):
+            names = sorted({entry.name or entry.destination for entry in each.entries})
+            text = f"Published, but no leaf is healthy: {_listed(names)}"
+            advice = (
+                "look at the routers and services of these nodes: `garlicfarm farm`, `garlicfarm help attach-a-router`"
+            )
+            return Concern(VerdictKind.NO_HEALTHY_LEAF, text, advice, "no-healthy-leaf")
+    return None
+
+
+def _degraded(facts: _Facts) -> Concern | None:
+    """Without a quorum the servers that are down are named with that."""
+    if not facts.is_server or facts.quorum_is_lost:
+        return None
+    troubles = list(_troubles(facts))
+    if not troubles:
+        return None
+    more = f"can lose {facts.can_lose} more" if facts.can_lose else "can lose none"
+    text = f"Degraded: {', '.join(troubles)}, {more}{f' ({facts.limit})' if facts.limit else ''}"
+    advice = (
+        "start them again, and look whether UDP (gossip) and TCP (consensus) get through to them; who is gone for good"
+        " is taken out with `garlicfarm servers remove`"
+        if facts.down
+        else "see `garlicfarm farm` and the alarms"
+    )
+    return Concern(VerdictKind.DEGRADED, text, advice, "servers-down" if facts.down else None)
+
+
+def _troubles(facts: _Facts) -> Iterator[str]:
+    view = facts.view
+    if facts.down:
+        yield facts.down_text
+    servers = {each.raft_id: name_of(each) for each in (*view.raft.voters, *view.raft.learners)}
+    for report in view.reports:
+        if report.raft_id in facts.down or report.raft_id not in servers:
+            continue
+        if report.stale:
+            yield f"{servers[report.raft_id]} has not reported lately"
+        elif report.clock_off:
+            yield f"the clock of {servers[report.raft_id]} is off"
+    ill = {
+        entry.name or entry.destination
+        for each in view.publishing
+        for entry in each.entries
+        if not entry.healthy and entry.name not in {name for name, _ in facts.down.values()}
+    }
+    if ill:
+        yield f"leaf of {_listed(sorted(ill))} unhealthy"
+    for alarm in view.alarms:
+        if alarm.kind in GRAVE_ALARMS:
+            yield f"alarm {alarm.kind} at {view.node.name}"
+
+
+def _healthy(facts: _Facts) -> Concern:
+    count = len(facts.view.raft.voters)
+    lost = f"{facts.can_lose} of {count}" if facts.can_lose else f"none of {count}"
+    limit = f": {facts.limit}" if facts.limit else ""
+    return Concern(VerdictKind.HEALTHY, f"Healthy, can lose {lost}{limit}", NOTHING_TO_DO, None)
+
+
+_RULES: tuple[Callable[[_Facts], Concern | None], ...] = (
+    _stopping,
+    _foreign_key,
+    _waiting,
+    _no_quorum,
+    _electing,
+    _not_published,
+    _no_healthy_leaf,
+    _degraded,
+    _foreign_key_beside,
+)
+
+
+def _concerns(facts: _Facts) -> tuple[Concern, ...]:
+    found = (rule(facts) for rule in _RULES)
+    return tuple(each for each in found if each is not None) or (_healthy(facts),)
+
+
+def name_of(server: VoterView) -> str:
+    """What operators call a server of the configuration."""
+    return _name(server.name, server.raft_id)
+
+
+def _name(name: str | None, raft_id: int) -> str:
+    return name or f"server {raft_id}"
+
+
+def _publisher(each: PublishingView) -> str:
+    return each.publisher_name or f"server {each.publisher_id}"
+
+
+def _holds(each: PublishingView) -> bool:
+    """A structure of this master was published and has not ended."""
+    return each.published_s is not None and (each.seconds_to_expiry or 0) > 0
+
+
+def _routers_here(view: FarmView) -> int:
+    return sum(member.status in {MemberStatus.ALIVE, MemberStatus.SUSPECT} for member in view.members)
+
+
+def _missing(view: FarmView) -> str:
+    return f"{max(0, view.farm.expect - _routers_here(view))} of {view.farm.expect} routers"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

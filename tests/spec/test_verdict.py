@@ -1,0 +1,337 @@
+"""The verdict: one line that is true, for every way in which a farm can be; and an order among them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from bridge.api.verdict import EXIT_STATUS, MEANINGS, concerns_of
+from bridge.api.view import (
+    AlarmView,
+    FarmView,
+    MetaEntryView,
+    OtherFarmView,
+    Phase,
+    PublishingView,
+    RaftRole,
+    Severity,
+    StandingView,
+    VerdictKind,
+    VerdictView,
+)
+from bridge.core.formation.member import MemberStatus
+from bridge.core.publishing.candidates import Inability
+from tests.operator_views import NOW_MS, farm_view, forming_view, judged, leaf
+
+OTHER = (OtherFarmView("10.77.0.3:7668", "77aa00ff77aa00ff"),)
+
+
+def healthy(number: int = 1, servers: int = 3) -> FarmView:
+    """What `number` sees of a farm in which every server is well."""
+    view = farm_view(number, servers=servers)
+    members = tuple(replace(each, status=MemberStatus.ALIVE) for each in view.members)
+    followers = tuple(replace(each, last_contact_ms=40, lag_entries=0) for each in view.raft.followers)
+    raft = replace(view.raft, learners=(), followers=followers)
+    gossip = replace(view.gossip, other_farms=())
+    publishing = replace(
+        view.publishing[0],
+        entries=tuple(replace(each, healthy=True) for each in view.publishing[0].entries),
+        standings=tuple(replace(each, inability=None) for each in view.publishing[0].standings),
+    )
+    return replace(view, members=members, raft=raft, gossip=gossip, publishing=(publishing,), alarms=())
+
+
+def verdict(view: FarmView) -> VerdictView:
+    """Of this view."""
+    return judged(view).verdict
+
+
+def with_status(view: FarmView, **statuses: MemberStatus) -> FarmView:
+    """Members by name (`node_2`), and what gossip says of them; on the leader they stop to answer as well."""
+    by_name = {name.replace("_", "-"): status for name, status in statuses.items()}
+    members = tuple(replace(each, status=by_name.get(each.name, each.status)) for each in view.members)
+    followers = tuple(
+        replace(each, last_contact_ms=60_000) if by_name.get(str(each.name)) is MemberStatus.DEAD else each
+        for each in view.raft.followers
+    )
+    return replace(view, members=members, raft=replace(view.raft, followers=followers))
+
+
+def leaderless(view: FarmView, for_ms: int) -> FarmView:
+    """It has known no leader for so long."""
+    raft = replace(view.raft, role=RaftRole.FOLLOWER, leader_id=None, leader_name=None, followers=())
+    return replace(view, raft=replace(raft, leaderless_ms=for_ms))
+
+
+def publishing_of(view: FarmView, **changes: object) -> FarmView:
+    """With something else about its one master."""
+    return replace(view, publishing=(replace(view.publishing[0], **changes),))
+
+
+def unable(view: FarmView, *reasons: Inability) -> FarmView:
+    """No server can publish; their reasons, in order of their names."""
+    standings = tuple(
+        StandingView(number, f"node-{number}", preferred=False, score=0, inability=reason.value)
+        for number, reason in enumerate(reasons, 1)
+    )
+    return publishing_of(view, publisher_id=None, publisher_name=None, standings=standings)
+
+
+@pytest.mark.parametrize(("servers", "text"), [(1, "none of 1"), (3, "1 of 3"), (5, "2 of 5")])
+def test_a_farm_in_which_all_is_well_is_healthy_and_says_how_many_it_may_lose(servers: int, text: str) -> None:
+    found = verdict(healthy(servers=servers))
+    assert found.text.startswith(f"Healthy, can lose {text}")
+    assert (found.kind, found.severity, found.ready) == (VerdictKind.HEALTHY, Severity.OK, True)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_dead_voter_is_named_by_the_leader_and_by_a_follower_alike(number: int) -> None:
+    found = verdict(with_status(healthy(number), node_3=MemberStatus.DEAD))
+    assert found.text == "Degraded: node-3 down, can lose none"
+    assert (found.severity, found.can_lose, found.ready) == (Severity.WARNING, 0, True)
+
+
+def test_a_farm_of_five_with_one_dead_may_lose_one_more() -> None:
+    found = verdict(with_status(healthy(servers=5), node_5=MemberStatus.DEAD))
+    assert found.text == "Degraded: node-5 down, can lose 1 more"
+
+
+def test_a_server_that_gossip_hears_and_that_does_not_answer_the_leader_counts_as_lost() -> None:
+    view = healthy()
+    followers = tuple(
+        replace(each, last_contact_ms=3_001) if each.raft_id == 2 else each for each in view.raft.followers
+    )
+    found = verdict(replace(view, raft=replace(view.raft, followers=followers)))
+    assert found.text == "Degraded: node-2 does not answer the leader, can lose none"
+
+
+def test_a_server_that_the_leader_hears_is_up_whatever_gossip_says() -> None:
+    view = healthy()
+    members = tuple(replace(each, status=MemberStatus.DEAD) if each.raft_id == 2 else each for each in view.members)
+    assert verdict(replace(view, members=members)).can_lose == 1
+
+
+def test_a_member_that_only_says_to_be_a_server_does_not_stand_in_for_a_dead_one() -> None:
+    view = with_status(healthy(2), node_3=MemberStatus.DEAD)
+    impostor = replace(
+        view.members[2], node_id="ff" * 8, status=MemberStatus.ALIVE, server_role=type(view.members[2].server_role).NONE
+    )
+    assert verdict(replace(view, members=(*view.members, impostor))).text.startswith("Degraded: node-3 down")
+
+
+def test_while_the_group_changes_both_majorities_count() -> None:
+    view = with_status(healthy(2, servers=5), node_5=MemberStatus.DEAD)
+    joint = replace(view, raft=replace(view.raft, majorities=((1, 2, 3), (1, 4, 5))))
+    assert verdict(joint).can_lose == 0
+
+
+def test_what_only_one_server_can_do_limits_what_may_be_lost() -> None:
+    view = healthy()
+    standings = tuple(
+        replace(each, inability=None if each.raft_id == 2 else Inability.NO_KEY.value)
+        for each in view.publishing[0].standings
+    )
+    found = verdict(publishing_of(view, standings=standings))
+    assert found.text == "Healthy, can lose none of 3: only node-2 can publish"
+    entries = tuple(replace(each, name="node-1") for each in view.publishing[0].entries)
+    assert verdict(publishing_of(view, entries=entries)).text.endswith("only node-1 has a healthy leaf")
+
+
+def test_an_election_is_no_outage_at_once_and_one_after_three_timeouts() -> None:
+    view = healthy(2)
+    assert verdict(leaderless(view, 200)).kind is VerdictKind.ELECTING
+    assert verdict(leaderless(view, 200)).ready
+    assert verdict(leaderless(view, 3_001)).kind is VerdictKind.NO_QUORUM
+
+
+def test_without_a_majority_alive_nothing_is_waited_for() -> None:
+    gone = with_status(healthy(2), node_1=MemberStatus.DEAD, node_3=MemberStatus.DEAD)
+    found = verdict(leaderless(gone, 1))
+    assert found.text == "No quorum: what node-2 published last still holds; node-1 down, node-3 down"
+    assert (found.severity, found.can_lose, found.ready) == (Severity.CRITICAL, 0, False)
+
+
+def test_without_a_quorum_the_server_that_publishes_alone_is_named() -> None:
+    gone = with_status(healthy(2), node_1=MemberStatus.DEAD, node_3=MemberStatus.DEAD)
+    alone = publishing_of(leaderless(gone, 9_000), without_quorum=True, publisher_id=2, publisher_name="node-2")
+    assert verdict(alone).text == "No quorum: publishing from node-2 alone; node-1 down, node-3 down"
+
+
+def test_a_learner_that_hears_its_leader_sees_by_the_clock_entries_that_the_log_stands_still() -> None:
+    view = healthy(2)
+    assert verdict(replace(view, raft=replace(view.raft, stands_still=True))).kind is VerdictKind.NO_QUORUM
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        (Inability.UNATTACHED, "no router attached"),
+        (Inability.NO_KEY, "no server holds a signing key"),
+        (Inability.OFF, "publishing is switched off"),
+        (Inability.KEY_ENDS, "the signing keys have ended"),
+        (Inability.STALE, "no server reports"),
+        (Inability.CLOCK_OFF, "the clocks are off"),
+    ],
+)
+def test_nobody_can_publish_says_why(reason: Inability, text: str) -> None:
+    never = publishing_of(unable(healthy(), reason, reason, reason), published_s=None, seconds_to_expiry=None)
+    assert verdict(never).text == f"Not published: {text}"
+    holding = verdict(unable(healthy(), reason, reason, reason))
+    assert holding.text == f"Nobody can publish the next structure: {text}"
+    assert (holding.severity, holding.ready) == (Severity.CRITICAL, False)
+
+
+def test_different_reasons_are_told_of_each_server() -> None:
+    found = verdict(unable(healthy(), Inability.NO_KEY, Inability.UNATTACHED, Inability.NO_KEY))
+    assert "node-2: it has no router" in found.text
+    assert "node-3: it holds no key" in found.text
+
+
+def test_a_structure_that_has_ended_is_not_published() -> None:
+    found = verdict(publishing_of(healthy(), seconds_to_expiry=-1))
+    assert found.text == "Not published: the last structure has ended, and node-2 is to publish"
+
+
+def test_a_first_structure_that_is_about_to_be_published_is_nothing_to_act_upon() -> None:
+    found = verdict(publishing_of(healthy(), published_s=None, seconds_to_expiry=None))
+    assert found.text == "Not published yet: node-2 is to publish"
+    assert (found.severity, found.ready) == (Severity.WARNING, False)
+
+
+def test_of_several_masters_the_one_in_trouble_is_named() -> None:
+    view = healthy()
+    other = replace(view.publishing[0], master="other.b32.i2p", published_s=None)
+    assert verdict(replace(view, publishing=(view.publishing[0], other))).text.endswith("(other.b32.i2p)")
+
+
+def test_a_farm_whose_servers_name_no_master_is_not_published() -> None:
+    assert verdict(replace(healthy(), publishing=())).text == "Not published: no server names a master"
+    assert verdict(replace(healthy(), publishing=(), reports=())).text == "Not published: no server has reported yet"
+
+
+def test_a_structure_without_a_healthy_leaf_is_not_healthy() -> None:
+    entries = tuple(replace(each, healthy=False) for each in healthy().publishing[0].entries)
+    found = verdict(publishing_of(healthy(), entries=entries))
+    assert found.text == "Published, but no leaf is healthy: node-1, node-2 and node-3"
+
+
+def test_one_unhealthy_leaf_is_a_degradation_with_the_name_of_its_server() -> None:
+    entries = healthy().publishing[0].entries
+    found = verdict(publishing_of(healthy(), entries=(replace(entries[0], healthy=False), *entries[1:])))
+    assert found.text == "Degraded: leaf of node-1 unhealthy, can lose 1 more"
+
+
+def test_a_grave_alarm_of_this_node_is_a_degradation() -> None:
+    found = verdict(replace(healthy(), alarms=(AlarmView("disk-full", "the disk is full", "free some"),)))
+    assert found.text == "Degraded: alarm disk-full at node-1, can lose 1 more"
+
+
+def test_before_the_farm_is_founded_the_missing_routers_are_counted() -> None:
+    found = verdict(replace(forming_view(), gossip=healthy().gossip))
+    assert found.text == "Waiting for 4 of 5 routers"
+    assert (found.can_lose, found.ready) == (None, False)
+
+
+def test_an_alarm_of_formation_is_what_the_farm_waits_for() -> None:
+    alarm = AlarmView("formation", "two clusters", "keep one")
+    found = verdict(replace(forming_view(), gossip=healthy().gossip, alarms=(alarm,)))
+    assert found.text.endswith("see the alarm formation")
+    assert found.advice == "keep one"
+
+
+def test_another_farms_key_is_asked_about_where_this_node_lacks_routers() -> None:
+    waiting = replace(forming_view(), gossip=replace(healthy().gossip, other_farms=OTHER))
+    found = verdict(waiting)
+    assert found.text.startswith("Another farm's key is heard: is the key file the same? Heard from 10.77.0.3:7668")
+    assert "waiting for 4 of 5 routers" in found.text
+    assert waiting.farm.label in found.advice
+
+
+def test_a_whole_farm_ignores_its_neighbours() -> None:
+    view = healthy()
+    neighboured = replace(view, gossip=replace(view.gossip, other_farms=OTHER))
+    assert verdict(neighboured).kind is VerdictKind.HEALTHY
+    assert [each.alarm for each in concerns_of(neighboured)] == [None]
+
+
+def test_where_a_server_is_down_a_foreign_key_is_an_alarm_beside_the_verdict() -> None:
+    view = with_status(healthy(2), node_3=MemberStatus.DEAD)
+    found = concerns_of(replace(view, gossip=replace(view.gossip, other_farms=OTHER)))
+    assert [each.kind for each in found] == [VerdictKind.DEGRADED, VerdictKind.FOREIGN_KEY]
+    assert {each.alarm for each in found} == {"servers-down", "foreign-key"}
+
+
+def test_a_node_that_nobody_answers_and_that_hears_another_key_has_the_wrong_one() -> None:
+    gone = with_status(healthy(2), node_1=MemberStatus.DEAD, node_3=MemberStatus.DEAD)
+    alone = leaderless(replace(gone, gossip=replace(gone.gossip, other_farms=OTHER)), 9_000)
+    assert verdict(alone).kind is VerdictKind.FOREIGN_KEY
+
+
+def test_a_removed_server_does_not_call_its_silence_an_outage() -> None:
+    view = leaderless(healthy(2), 90_000)
+    voters = tuple(each for each in view.raft.voters if each.raft_id != 2)
+    found = verdict(replace(view, raft=replace(view.raft, voters=voters), removed=(2,)))
+    assert found.text == "Waiting: an operator has taken this node out of the farm"
+
+
+def test_a_stopping_node_says_that_before_anything_else() -> None:
+    view = leaderless(healthy(), 90_000)
+    assert verdict(replace(view, node=replace(view.node, phase=Phase.STOPPING))).kind is VerdictKind.STOPPING
+
+
+def test_every_kind_has_a_meaning_and_the_table_stands_in_the_order_of_precedence() -> None:
+    assert list(MEANINGS) == [kind for kind in VerdictKind if kind is not VerdictKind.UNKNOWN]
+    assert EXIT_STATUS.keys() == set(Severity)
+    assert len(set(EXIT_STATUS.values())) == 3
+
+
+statuses = st.sampled_from(MemberStatus)
+
+
+@given(
+    dead=st.lists(statuses, min_size=3, max_size=3),
+    leaderless_ms=st.one_of(st.none(), st.integers(0, 100_000)),
+    still=st.booleans(),
+    phase=st.sampled_from(Phase),
+    seconds=st.one_of(st.none(), st.integers(-10, 900)),
+    publisher=st.one_of(st.none(), st.integers(1, 3)),
+    healthy_leaves=st.integers(0, 3),
+    foreign=st.booleans(),
+)
+def test_whatever_happens_there_is_one_verdict_and_it_is_the_gravest_by_the_table(
+    *,
+    dead: list[MemberStatus],
+    leaderless_ms: int | None,
+    still: bool,
+    phase: Phase,
+    seconds: int | None,
+    publisher: int | None,
+    healthy_leaves: int,
+    foreign: bool,
+) -> None:
+    view = healthy(1)
+    view = with_status(view, **{f"node_{number}": status for number, status in enumerate(dead, 1) if number > 1})
+    if leaderless_ms is not None:
+        view = leaderless(view, leaderless_ms)
+    entries = tuple(
+        MetaEntryView(leaf(each), f"node-{each}", 1, NOW_MS // 1000 + 10, each <= healthy_leaves)
+        for each in range(1, 4)
+    )
+    published: PublishingView = replace(
+        view.publishing[0], publisher_id=publisher, seconds_to_expiry=seconds, entries=entries
+    )
+    view = replace(
+        view,
+        raft=replace(view.raft, stands_still=still),
+        node=replace(view.node, phase=phase),
+        publishing=(published,),
+        gossip=replace(view.gossip, other_farms=OTHER if foreign else ()),
+    )
+    found, concerns = verdict(view), concerns_of(view)
+    assert found.kind is concerns[0].kind
+    order = list(MEANINGS)
+    ranked = [order.index(each.kind) for each in concerns if each.alarm != "foreign-key"]
+    assert ranked == sorted(ranked)
+    assert found.text
+    assert "\n" not in found.text
+    assert (found.kind is VerdictKind.HEALTHY) == (len(concerns) == 1 and found.severity is Severity.OK)
