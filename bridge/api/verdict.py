@@ -282,12 +282,12 @@ def _stopping(facts: _Facts) -> Concern | None:
 
 
 def _foreign_key(facts: _Facts) -> Concern | None:
-    """This node has nobody, or no farm, and hears others: its own key file may be the wrong one."""
+    """This node reaches no member, or has no farm, and hears another key: its own key file may be the wrong one."""
     return None if facts.is_server and facts.others_alive else _foreign_key_heard(facts)
 
 
 def _foreign_key_beside(facts: _Facts) -> Concern | None:
-    """A server is missing, and somebody is there with another key: it may be that server."""
+    """A server is missing, and another key is heard: it may be that server."""
     return _foreign_key_heard(facts) if facts.is_server and facts.others_alive and facts.down else None
 
 
@@ -378,7 +378,7 @@ def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
             why = _WHY_NOT.get(reasons[0], reasons[0])
         else:
             why = ", ".join(f"{_name(every.name, every.raft_id)}: {every.inability}" for every in each.standings)
-        said = "Nobody can publish the next structure" if _holds(each) else "Not published"
+        said = "No server can publish the next structure" if _holds(each) else "Not published"
         return f"{said}: {why or 'no server names this master'}", advice or "see `garlicfarm status`"
     if each.published_s is None:
         return f"Not published yet: {_publisher(each)} is to publish", NOTHING_TO_DO

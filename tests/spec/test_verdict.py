@@ -173,11 +173,11 @@ def test_a_learner_that_hears_its_leader_sees_by_the_clock_entries_that_the_log_
         (Inability.CLOCK_OFF, "the clocks are off"),
     ],
 )
-def test_nobody_can_publish_says_why(reason: Inability, text: str) -> None:
+def test_that_no_server_can_publish_says_why(reason: Inability, text: str) -> None:
     never = publishing_of(unable(healthy(), reason, reason, reason), published_s=None, seconds_to_expiry=None)
     assert verdict(never).text == f"Not published: {text}"
     holding = verdict(unable(healthy(), reason, reason, reason))
-    assert holding.text == f"Nobody can publish the next structure: {text}"
+    assert holding.text == f"No server can publish the next structure: {text}"
     assert (holding.severity, holding.ready) == (Severity.CRITICAL, False)
 
 
@@ -261,7 +261,7 @@ def test_where_a_server_is_down_a_foreign_key_is_an_alarm_beside_the_verdict() -
     assert {each.alarm for each in found} == {"servers-down", "foreign-key"}
 
 
-def test_a_node_that_nobody_answers_and_that_hears_another_key_has_the_wrong_one() -> None:
+def test_a_node_that_no_member_answers_and_that_hears_another_key_has_the_wrong_one() -> None:
     gone = with_status(healthy(2), node_1=MemberStatus.DEAD, node_3=MemberStatus.DEAD)
     alone = leaderless(replace(gone, gossip=replace(gone.gossip, other_farms=OTHER)), 9_000)
     assert verdict(alone).kind is VerdictKind.FOREIGN_KEY
