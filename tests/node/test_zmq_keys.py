@@ -9,8 +9,9 @@ from bridge.cli.main import cli
 from bridge.core.log.records import Exclusion, Factors
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
+from bridge.node.raft.client_scopes import Scope, needed_scope
 from bridge.node.security.key_files import KeyFileError, load_curve_key
-from bridge.node.zmq.listed_keys import ALARM, ListedKeys, Scope, needed_scope, own_key, read_listed_keys
+from bridge.node.zmq.listed_keys import ALARM, ListedKeys, own_key, read_listed_keys
 from bridge.wire.keys.curve_key import CurveKey, new_curve_key, to_z85
 from bridge.wire.log.entries import encode
 from tests.authored import signed

@@ -19,10 +19,11 @@ from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Clock, Exclusion
 from bridge.core.state.reqids import AHEAD_S, OLDEST_S, Reqids, request_text
 from bridge.node.founded_farm import CurrentFarm
+from bridge.node.raft.client_scopes import Scope
 from bridge.node.raft.replica import Replica
 from bridge.node.raft.submitting import Submitting, sealed
 from bridge.node.zmq import updates as updates_module
-from bridge.node.zmq.listed_keys import ListedKey, ListedKeys, Scope
+from bridge.node.zmq.listed_keys import ListedKey, ListedKeys
 from bridge.node.zmq.updates import ALARM, FarmUpdates
 from bridge.wire.log.entries import encode
 from consensus.protocols.zmq_raft import (

@@ -4,11 +4,8 @@
                                            collector   8.fG2x…   submit     may also have entries committed
     zmq.key      in the state directory: the endpoint's own key pair, made at the first start
 
-    submit       entries of applications, and entries that carry a proof of their own
-    weights      the pipeline's factors │ they act on the farm: this node signs them, as it does for an operator
-    operator     everything else that acts on the farm and that `garlicfarm submit` takes
+The scopes are those of `bridge.node.raft.client_scopes`.
 
-A scope permits its own kind of entry and no other, like the scopes of client keys (`bridge.core.membership.authors`).
 The file is read again when it has changed, so a key is listed or taken away without a restart; a file that cannot be
 read any more leaves in force what was read before, with an alarm. What has connected with a key that is taken away
 stays connected and may read on until it disconnects; it may not write any more. A connection is known by its key, and
@@ -20,45 +17,22 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Final
 
 import trio
 
-from bridge.core.log.records import NAME, Factors, Foreign
+from bridge.core.log.records import NAME
 from bridge.node.events.alarms import Alarms
+from bridge.node.raft.client_scopes import Scope, scopes_in
 from bridge.node.security.key_files import KeyFileError, load_curve_key, read_private_file, save_curve_key
 from bridge.wire.keys.curve_key import CurveKey, from_z85, new_curve_key
-from bridge.wire.log.entries import decode
-from bridge.wire.log.proof import ends_like_proof
 
 SERVER_KEY_FILE: Final = "zmq.key"
 ALARM: Final = "zmq-keys"
 LOOK_EVERY_S: Final = 5.0
 FILE_LIMIT_BYTES: Final = 256 * 1024
 KEYS_LIMIT: Final = 1_024
-
-
-class Scope(Enum):
-    """What a listed key may have committed."""
-
-    SUBMIT = "submit"
-    WEIGHTS = "weights"
-    OPERATOR = "operator"
-
-
-def needed_scope(entry: bytes) -> Scope:
-    """The scope for an entry that a client submits."""
-    if ends_like_proof(entry):
-        return Scope.SUBMIT  # the farm judges it by the author that the proof names
-    match decode(entry):
-        case Foreign():
-            return Scope.SUBMIT
-        case Factors():
-            return Scope.WEIGHTS
-        case _:
-            return Scope.OPERATOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +101,10 @@ def _listed(words: list[str], place: str) -> ListedKey:
         raise KeyFileError(
             f"{place}: expected NAME KEY [SCOPE …], the key in Z85 as `garlicfarm keys new-curve` shows it"
         )
-    known = [each.value for each in Scope]
-    unknown = next((each for each in scopes if each not in known), None)
-    if unknown is not None:
-        raise KeyFileError(f"{place}: no scope {unknown[:20]!r}; there are {', '.join(known)}")
-    return ListedKey(name, key, frozenset(map(Scope, scopes)))
+    try:
+        return ListedKey(name, key, scopes_in(scopes))
+    except ValueError as error:
+        raise KeyFileError(f"{place}: {error}") from None
 
 
 def own_key(state_dir: Path) -> CurveKey:

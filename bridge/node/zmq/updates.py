@@ -29,8 +29,9 @@ from bridge.core.state.reqids import AHEAD_S, ReqidStatus, second_of
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import clock_ms
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
+from bridge.node.raft.client_scopes import needed_scope
 from bridge.node.raft.submitting import SubmittedUpdate, entry_refusal
-from bridge.node.zmq.listed_keys import ListedKeys, needed_scope
+from bridge.node.zmq.listed_keys import ListedKeys
 from consensus import ServerBusyError, ServerStoppedError
 from consensus.protocols.zmq_raft import (
     UpdateAccepted,
