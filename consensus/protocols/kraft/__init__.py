@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     )
     from consensus.protocols.kraft.wire.apis import ErrorCode
     from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits, uuid_of_text, uuid_text
+    from consensus.protocols.kraft.wire.record_batches import encode_tail, encode_tails
     from consensus.protocols.kraft.wire.records import Compression, Record, RecordBatch
     from consensus.protocols.kraft.wire.scram import (
         Credentials,
@@ -157,6 +158,8 @@ __all__ = [
     "check_settings",
     "client_context",
     "connect",
+    "encode_tail",
+    "encode_tails",
     "endpoints",
     "fetch_dispatch",
     "format_directory",
@@ -260,6 +263,7 @@ _HOMES: Final = {
         "uuid_of_text",
         "uuid_text",
     ),
+    "consensus.protocols.kraft.wire.record_batches": ("encode_tail", "encode_tails"),
     "consensus.protocols.kraft.wire.records": ("Compression", "Record", "RecordBatch"),
     "consensus.protocols.kraft.wire.scram": (
         "Credentials",

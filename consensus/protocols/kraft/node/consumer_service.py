@@ -13,7 +13,8 @@ is, for any epoch. It cannot be left unserved: kafka-python then asks for ever i
 *An offset beyond the high watermark.* A client that changes servers, as after a crash, may have read more than this
 server knows to be committed. OFFSET_OUT_OF_RANGE would make it begin anew and read records twice. So the request waits
 for the watermark first. After that only the quorum's leader says OFFSET_OUT_OF_RANGE, since it alone knows where the
-log ends; another server says NOT_LEADER_OR_FOLLOWER, which every client takes as "ask again soon".
+log ends, and only of an offset beyond that end: a leader that has just been elected does not know yet what of its log
+is committed. Otherwise the answer is NOT_LEADER_OR_FOLLOWER, which every client takes as "ask again soon".
 
 *Sessions* (KIP-227) would spare the list of partitions in each request. There is one partition, so every answer has
 session id 0, which tells the client that it has none; a request of a session is answered FETCH_SESSION_ID_NOT_FOUND.
@@ -225,7 +226,7 @@ class ConsumerService:
             if not 0 <= state.log_start_offset <= asked.fetch_offset:
                 error = ErrorCode.OFFSET_OUT_OF_RANGE
             elif asked.fetch_offset > state.high_watermark:
-                error = _beyond(state) if is_last else ErrorCode.NONE
+                error = _beyond(state, asked.fetch_offset) if is_last else ErrorCode.NONE
             elif asked.fetch_offset < state.high_watermark and room_bytes > 0:
                 try:
                     records = await self._topic.read(asked.fetch_offset, min(asked.partition_max_bytes, room_bytes))
@@ -273,9 +274,10 @@ def _epoch_end(
     )
 
 
-def _beyond(state: TopicState) -> ErrorCode:
+def _beyond(state: TopicState, offset: int) -> ErrorCode:
     knows_end = state.controller_id == state.node_id
-    return ErrorCode.OFFSET_OUT_OF_RANGE if knows_end else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    is_beyond = knows_end and offset > max(state.log_end_offset, state.high_watermark)
+    return ErrorCode.OFFSET_OUT_OF_RANGE if is_beyond else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def _leader_endpoint(state: TopicState, *, is_refused: bool) -> tuple[clients.FetchResponseNodeEndpoint, ...]:

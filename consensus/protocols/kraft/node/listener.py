@@ -115,7 +115,7 @@ class KafkaListener:
         self.port = options.port
         """Where it listens, once it does."""
         self.counters: Counter[str] = Counter()
-        """Connections that were accepted, and that were closed, by reason; requests that were answered."""
+        """Connections that were accepted, and that were closed, by reason; requests that were answered, and bytes."""
         self._services = tuple(services)
         self._apis: dict[int, ServedApi] = {}
         self._served: dict[int, tuple[int, int]] = {}
@@ -129,10 +129,18 @@ class KafkaListener:
         """How many are open."""
         return self._open.total()
 
-    async def run(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen until cancelled; every connection ends with it. Starts with the port. Raises `OSError`."""
+    async def run(
+        self,
+        bound: Sequence[trio.SocketListener] = (),
+        *,
+        task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Listen until cancelled; every connection ends with it. Starts with the port. Raises `OSError`.
+
+        `bound` are the sockets, if the caller has them; else they are made as the options say.
+        """
         options = self.options
-        listeners = await trio.open_tcp_listeners(options.port, host=options.host or None)
+        listeners = list(bound) or await trio.open_tcp_listeners(options.port, host=options.host or None)
         self.port = int(listeners[0].socket.getsockname()[1])
         waiting = AcceptOptions(
             strangers_max=options.max_connections,
@@ -249,6 +257,8 @@ class KafkaListener:
                 self._expect(session, "the client to take an answer", options.send_s)
                 await frames.flush()
             self.counters["requests answered"] += 1
+            self.counters["bytes received"] += len(frame)
+            self.counters["bytes sent"] += 0 if response is None else len(response)
             held(0)
             self._expect(session, "a request", options.idle_s)
             if frames.has_begun:

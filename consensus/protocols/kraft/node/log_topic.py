@@ -87,6 +87,7 @@ class LogTopic:
             high_watermark=self._server.commit_index,
             is_internal=True,
             takes_records=self._takes_records and role.role is Role.LEADER,
+            log_end_offset=raft.last.index,
         )
 
     async def read(self, offset: int, max_bytes: int) -> bytes:

@@ -44,6 +44,8 @@ class TopicState:
     is_internal: bool
     takes_records: bool
     """Whether clients may produce to it at all, on this server."""
+    log_end_offset: int = -1
+    """Exclusive: where this server's log ends, committed or not; -1: at the high watermark."""
 
 
 class OffsetOutOfRangeError(Exception):
