@@ -227,6 +227,11 @@ class StageReplica:
         """By decree."""
         return self.server.role.role is Role.LEADER
 
+    async def submit_all(self, commands: tuple[bytes, ...], *, repeat_unknown: bool = False) -> SubmitAnswer:
+        """Commit one after the other."""
+        answers = [await self.submit(each, repeat_unknown=repeat_unknown) for each in commands]
+        return answers[-1]
+
     async def submit(self, command: bytes, *, repeat_unknown: bool = False) -> SubmitAnswer:
         """Commit, wherever the leader is."""
         del repeat_unknown

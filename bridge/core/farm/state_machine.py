@@ -386,6 +386,8 @@ class Farm:
         verdict = self.sessions.admit(request_id, index, self.state.log_time_ms)
         if verdict is RequestStatus.NEW:
             self.sessions.remember(request_id, b"".join(number.to_bytes(_NUMBER_BYTES) for number in (index, term)))
+        elif self.state.level >= KAFKA_LEVEL:
+            self.state = replace(self.state, kafka=self.state.kafka.skipping(index))
         return verdict
 
 

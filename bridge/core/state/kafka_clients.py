@@ -17,7 +17,8 @@ at 0 after 2^31 - 1. A producer that raises its epoch begins at sequence 0 again
 records are kept as runs of adjacent entries: a client that repeats a batch is told where its first copy stands.
 
 Expiry goes by log time, so it is the same on all servers. The number of producers, groups and runs is bounded, so the
-state is. The newest skipped indexes are kept, since the list is in each snapshot.
+state is. The newest skipped indexes are kept, since the list is in each snapshot. It also has the copies of requests
+that are not a producer's (`consensus.sessions`), so that a reader of the topic sees each of them once, on every server.
 """
 
 from bisect import bisect_left
@@ -146,7 +147,7 @@ class KafkaClients:
     producers: Mapping[int, Producer] = field(default_factory=dict)
     groups: Mapping[str, NotedOffset] = field(default_factory=dict)
     skipped: tuple[int, ...] = ()
-    """The newest entries that name a producer and do not count."""
+    """The newest entries that do not count: of producers, and copies of requests."""
 
     def judge(self, produced: Produced, log_time_ms: int) -> ProducedStatus:
         """What an entry with this name would be at this log time."""
@@ -166,15 +167,19 @@ class KafkaClients:
         """Judge the entry at `index`, and remember it; indexes rise."""
         verdict = self.judge(produced, log_time_ms)
         if verdict is not ProducedStatus.NEW:
-            skipped = (*self.skipped, index)
-            kept = skipped[-SKIPPED_MAX // 2 :] if len(skipped) > SKIPPED_MAX else skipped
-            return replace(self, skipped=kept), verdict
+            return self.skipping(index), verdict
         known = self.producers[produced.producer_id]
         producers = {**self.producers, produced.producer_id: known.after(produced, index, log_time_ms)}
         return replace(self, producers=producers), verdict
 
+    def skipping(self, index: int) -> "KafkaClients":
+        """These tables after an entry at `index` that does not count; indexes rise."""
+        skipped = (*self.skipped, index)
+        kept = skipped[-SKIPPED_MAX // 2 :] if len(skipped) > SKIPPED_MAX else skipped
+        return replace(self, skipped=kept)
+
     def is_skipped(self, index: int) -> bool:
-        """Whether the entry at `index` names a producer and does not count; no longer known of very old ones."""
+        """Whether the entry at `index` does not count; no longer known of very old ones."""
         place = bisect_left(self.skipped, index)
         return place < len(self.skipped) and self.skipped[place] == index
 

@@ -12,7 +12,7 @@ that it does not know. Configurations are remembered likewise: there is one for 
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import assert_never
 
@@ -131,6 +131,8 @@ class AppliedState:
         self._on_entry_without_effect = on_entry_without_effect
         self._moment_indexes = array("q", [0])
         self._moment_times_ms = array("q", [log_time_base_ms])
+        self._turns_back: list[int] = []
+        """The places among the moments at which log time is lower than before; an operator brings that about."""
         self._configuration_indexes = array("q")
         self._news = trio.Event()
         self._history_ends: Index = 0
@@ -151,6 +153,32 @@ class AppliedState:
         """Log time after the entry at `index`, milliseconds since the epoch; None if that is too long ago."""
         place = bisect_right(self._moment_indexes, index) - 1
         return None if place < 0 else self._moment_times_ms[place]
+
+    def first_index_at(self, time_ms: int) -> Index | None:
+        """The first index that is remembered and has this log time or a later one; None if none has it yet."""
+        for start, end in zip((0, *self._turns_back), (*self._turns_back, len(self._moment_times_ms)), strict=True):
+            place = bisect_left(self._moment_times_ms, time_ms, start, end)
+            if place < end:
+                return self._moment_indexes[place]
+        return None
+
+    def latest_log_time(self) -> int:
+        """The highest log time that is remembered, milliseconds since the epoch."""
+        ends = (*self._turns_back, len(self._moment_times_ms))
+        return max(self._moment_times_ms[end - 1] for end in ends)
+
+    def is_copy(self, index: Index, data: bytes) -> bool:
+        """Whether the entry at `index` was committed and did not count: a copy, or a request out of time or order."""
+        if self.state.kafka.is_skipped(index):
+            return True
+        if b"zmq:" not in data and b"\\" not in data:
+            return False
+        reqids = self._farm.reqids
+        if not reqids.may_have_forgotten(index):
+            return reqids.is_skipped(index)
+        update = self.update_in(data)
+        first = None if update is None else reqids.index_of(update)
+        return first is not None and first != index
 
     def configuration_before(self, index: Index) -> Index:
         """Index of the last configuration before `index`; 0 if there is none, or it is too long ago."""
@@ -205,6 +233,8 @@ class AppliedState:
         self._moment_indexes = array("q", snapshot.moment_indexes)
         self._moment_times_ms = array("q", snapshot.moment_times_ms)
         self._configuration_indexes = array("q", snapshot.configuration_indexes)
+        times_ms = self._moment_times_ms
+        self._turns_back = [place for place in range(1, len(times_ms)) if times_ms[place] < times_ms[place - 1]]
         self._history_ends = max(self._history_ends, last.index)
         self.log_time.period_changed(snapshot.period_ms)
         self.log_time.clock_applied(self.state.log_time_ms, now_ms())
@@ -306,11 +336,15 @@ class AppliedState:
         self.log_time.clock_applied(moment_ms, now_ms())
         if moment_ms == self._moment_times_ms[-1]:
             return
+        if moment_ms < self._moment_times_ms[-1]:
+            self._turns_back.append(len(self._moment_times_ms))
         self._moment_indexes.append(index)
         self._moment_times_ms.append(moment_ms)
         if len(self._moment_indexes) > MOMENTS_MAX:
-            del self._moment_indexes[: MOMENTS_MAX // 2]
-            del self._moment_times_ms[: MOMENTS_MAX // 2]
+            forgotten = MOMENTS_MAX // 2
+            del self._moment_indexes[:forgotten]
+            del self._moment_times_ms[:forgotten]
+            self._turns_back = [place - forgotten for place in self._turns_back if place > forgotten]
 
 
 def _may_name_request(command: bytes) -> bool:

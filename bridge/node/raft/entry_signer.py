@@ -46,6 +46,13 @@ class EntrySigner:
         self._last = max(following, applied + 1)
         return sign_entry(entry, self._key, self._cluster_id, self._last)
 
+    def vouch(self, entry: bytes) -> bytes:
+        """A foreign entry with this node's proof, for what it names; ValueError as above.
+
+        The farm does not ask for the number of such an entry, so it takes none that another entry could need.
+        """
+        return sign_entry(entry, self._key, self._cluster_id, max(1, self._last))
+
     def sign_for_operator(self, entry: bytes) -> bytes:
         """What an operator of this node submits, in the node's name; ValueError as above.
 

@@ -192,12 +192,16 @@ class Replica:
         return None if self.alone else self._client
 
     async def submit(self, command: bytes, *, repeat_unknown: bool = False) -> SubmitAnswer:
-        """Have one entry committed, wherever the leader is.
+        """Have one entry committed, wherever the leader is; see `submit_all`."""
+        return await self.submit_all((command,), repeat_unknown=repeat_unknown)
 
-        With `repeat_unknown` an entry of unknown fate is submitted again: only for entries that may be there twice.
+    async def submit_all(self, commands: tuple[bytes, ...], *, repeat_unknown: bool = False) -> SubmitAnswer:
+        """Have entries committed, adjacent and in order, wherever the leader is; the index is the last one's.
+
+        With `repeat_unknown` entries of unknown fate are submitted again: only for entries that may be there twice.
         What the leader alone writes is refused here too: it goes to the server directly, from those who make it.
         """
-        if is_leaders_own(command):
+        if any(map(is_leaders_own, commands)):
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=LEADERS_OWN_TEXT)
         deadline = trio.current_time() + self.patience.submit_s
         doubtful = False
@@ -205,7 +209,7 @@ class Replica:
             answer = SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason=NO_ANSWER)
             left_s = deadline - trio.current_time()
             with trio.move_on_after(left_s + SUBMIT_GRACE_SECONDS):
-                answer = await self._submit_once(command, left_s, repeat_unknown=repeat_unknown)
+                answer = await self._submit_once(commands, left_s, repeat_unknown=repeat_unknown)
             doubtful |= answer.outcome is SubmitOutcome.UNKNOWN
             again = answer.outcome is SubmitOutcome.REFUSED or (
                 answer.outcome is SubmitOutcome.UNKNOWN and repeat_unknown
@@ -222,13 +226,15 @@ class Replica:
         """Wait until this node has applied everything acknowledged before the call. Raises what `refusals` lists."""
         return await read_barrier_anywhere(self.server, self._others, patience_s=self.patience.submit_s)
 
-    async def _submit_once(self, command: bytes, patience_s: float, *, repeat_unknown: bool) -> SubmitAnswer:
+    async def _submit_once(
+        self, commands: tuple[bytes, ...], patience_s: float, *, repeat_unknown: bool
+    ) -> SubmitAnswer:
         client = self._others
         if self.leads or client is None:
-            return _answer_of(await self.server.propose((command,)))
+            return _answer_of(await self.server.propose(commands))
         try:
             sent = await client.submit(
-                (command,), patience_s=min(self.patience.client_s, patience_s), repeat_unknown=repeat_unknown
+                commands, patience_s=min(self.patience.client_s, patience_s), repeat_unknown=repeat_unknown
             )
         except GarlicFarmError as error:
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=str(error))

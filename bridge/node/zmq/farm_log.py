@@ -4,7 +4,7 @@
     application entry            ──▶  STATE       the bytes that `GET /v1/log` gives as its value
       that named a reqid                          with that reqid
       any other                                   with a reqid made of its log time and its index
-      a copy of an update, or one out of time     CHECKPOINT
+      a copy, or a request out of time            CHECKPOINT
     configuration, no-op         ──▶  CHECKPOINT  so each entry keeps its index
     the stored snapshot          ──▶  a JSON document of the state that it holds (`bridge.api.log_snapshot`)
 
@@ -175,7 +175,7 @@ class FarmLog:
 
 def as_clients_see(index: Index, entry: Entry, applied_state: AppliedState) -> Entry:
     """The entry of the farm's log at `index`, with the head of a ØMQ Raft entry."""
-    if entry.kind is not EntryKind.COMMAND or not entry.data or _is_skipped(index, entry.data, applied_state):
+    if entry.kind is not EntryKind.COMMAND or not entry.data or applied_state.is_copy(index, entry.data):
         return no_op_entry(entry.term, NoOp())
     reqid = _named_reqid(entry.data) or made_reqid(index, applied_state.log_time_at(index))
     return Entry(entry.term, EntryKind.COMMAND, reqid + entry.data)
@@ -196,15 +196,6 @@ def document_of(last: LogId, image: tuple[bytes, ...]) -> bytes:
         return encode(log_snapshot(decode_farm_at_once(state).farm, last.index, last.term))
     except (RecordError, MsgspecError) as error:
         raise FarmSnapshotError(f"the stored snapshot of entry {last.index} cannot be shown: {error}") from error
-
-
-def _is_skipped(index: Index, data: bytes, applied_state: AppliedState) -> bool:
-    reqids = applied_state.farm.reqids
-    if not reqids.may_have_forgotten(index):
-        return reqids.is_skipped(index)
-    update = applied_state.update_in(data)
-    first = None if update is None else reqids.index_of(update)
-    return first is not None and first != index
 
 
 def _named_reqid(data: bytes) -> bytes | None:

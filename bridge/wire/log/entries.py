@@ -15,6 +15,7 @@ The keys are the proposal's where it gives them and lowerCamelCase otherwise; `d
 has the table.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -78,8 +79,18 @@ _COMMANDS: Final[dict[str, msgspec.json.Decoder[CommandEntry]]] = {
     "correction": msgspec.json.Decoder(CorrectionEntry),
 }
 _KINDS: Final = ("router", "clock", "publication", *identity_entries.KINDS, *_COMMANDS)
+_NAMES_A_KIND: Final = re.compile(rb'\\|"(?:%s)"' % "|".join((*_KINDS, *kafka_entries.KINDS)).encode())
+"""A member that tells a kind, or an escape that may hide one."""
 
-__all__ = ["BRACKETS_LIMIT", "ENTRY_LIMIT_BYTES", "ApplicationError", "EntryReader", "decode", "encode"]
+__all__ = [
+    "BRACKETS_LIMIT",
+    "ENTRY_LIMIT_BYTES",
+    "ApplicationError",
+    "EntryReader",
+    "decode",
+    "encode",
+    "is_plainly_foreign",
+]
 
 
 class _Clock(Struct, omit_defaults=True):
@@ -131,6 +142,11 @@ def decode(data: bytes) -> Record:
         return _decode_kind(kinds, data)
     except ValueError as error:
         return Foreign(str(error)[:_REASON_LIMIT], _request_of(members))
+
+
+def is_plainly_foreign(data: bytes) -> bool:
+    """Whether the bytes show without decoding that an entry is of no kind of the farm's; most entries do."""
+    return _NAMES_A_KIND.search(data) is None
 
 
 class EntryReader:
