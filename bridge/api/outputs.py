@@ -139,6 +139,17 @@ class CurveKeyOutput(Document, frozen=True):
     """The public half, in Z85."""
 
 
+class KafkaUserOutput(Document, frozen=True):
+    """`keys kafka-user`."""
+
+    file: str
+    """The path of the file with the password."""
+    name: str
+    """The user's name."""
+    line: str
+    """What belongs into `kafka.users`."""
+
+
 class DestinationOutput(Document, frozen=True):
     """`keys new-destination` and `import-destination`."""
 

@@ -143,6 +143,8 @@ class NodeView(Record, frozen=True):
     """The path of its state directory."""
     zmq_address: str | None = None
     """Where ØMQ Raft clients read the farm's log; null where they cannot."""
+    kafka_address: str | None = None
+    """Where Kafka's clients read the farm's log; null where they cannot."""
 
 
 class FarmIdentity(Record, frozen=True):

@@ -22,6 +22,7 @@ from dataclasses import replace
 import trio
 
 from bridge.core.formation.messages import Founded
+from bridge.node.client_endpoints import ClientEndpoints, client_endpoints, serve_clients
 from bridge.node.control.endpoint import control_endpoint
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm, open_founded_farm
@@ -34,7 +35,6 @@ from bridge.node.raft.connecting import bound_port, load_transport
 from bridge.node.raft.handover import hand_over_before_stop, until_removed
 from bridge.node.raft.replica import RequestGateway
 from bridge.node.settings.configuration import NodeConfiguration
-from bridge.node.zmq.opening import ZmqEndpoint, zmq_endpoint
 
 
 class Node:
@@ -59,19 +59,19 @@ class Node:
         gateway = RequestGateway(self._current.replica, peers.is_server_out)
         async with AsyncExitStack() as stack:
             raft_port = await stack.enter_async_context(bound_port(settings.consensus.bind))
-            zmq = stack.enter_context(zmq_endpoint(local, self._current))
+            clients = await stack.enter_async_context(client_endpoints(local, self._current))
             nursery = await stack.enter_async_context(trio.open_nursery())
             await nursery.start(self._wait_for_signals)
             if stop_with_stdin:
                 nursery.start_soon(self._wait_for_parent)
             nursery.start_soon(local.run)
             async with join(local, beginning, transport, peers, gateway, self._current.offer_keys) as node:
-                await self._live(node, raft_port, zmq)
+                await self._live(node, raft_port, clients)
             nursery.cancel_scope.cancel()
         if self._reason:
             raise NodeStopped(self._reason)
 
-    async def _live(self, node: JoinedNode, raft_port: Sequence[trio.SocketListener], zmq: ZmqEndpoint | None) -> None:
+    async def _live(self, node: JoinedNode, raft_port: Sequence[trio.SocketListener], clients: ClientEndpoints) -> None:
         local, current = node.local, self._current
         events = GossipEvents(
             agent=node.provider,
@@ -83,7 +83,7 @@ class Node:
             trace=local.trace,
             alarms=local.alarms,
         )
-        control = control_endpoint(node, current, self._leave, self._stop.is_set, zmq)
+        control = control_endpoint(node, current, self._leave, self._stop.is_set, clients)
         local.trace.append("node-started", {"pid": os.getpid(), "generation": node.provider.generation})
         async with trio.open_nursery() as nursery:
             await node.connecting.listen(nursery, local.configuration.consensus.bind, raft_port)
@@ -92,8 +92,7 @@ class Node:
             await nursery.start(control.run)
             local.service_manager.ready()
             nursery.start_soon(events.follow)
-            if zmq is not None:
-                nursery.start_soon(zmq.serve)
+            nursery.start_soon(serve_clients, clients)
             nursery.start_soon(node.forming.run)
             nursery.start_soon(node.farm_keys.watch_file, local.alarms)
             nursery.start_soon(self._belong_to_a_farm, node)

@@ -73,6 +73,7 @@ class CurrentFarm:
     def __init__(self, farm: FoundedFarm | None = None) -> None:
         self.farm = farm
         self._news = trio.Event()
+        self._end = trio.Event()
 
     @contextmanager
     def of(self, farm: FoundedFarm) -> Iterator[None]:
@@ -83,6 +84,8 @@ class CurrentFarm:
             yield
         finally:
             self.farm, self._news = None, trio.Event()
+            self._end.set()
+            self._end = trio.Event()
 
     def required(self) -> FoundedFarm:
         """Raises `Refused` for an operator who asks for what only a server of the farm can do."""
@@ -95,6 +98,11 @@ class CurrentFarm:
         while self.farm is None:
             await self._news.wait()
         return self.farm
+
+    async def ended(self, farm: FoundedFarm) -> None:
+        """Returns as soon as it is not this one any more."""
+        while self.farm is farm:
+            await self._end.wait()
 
     def replica(self) -> Replica | None:
         """The Raft server that runs, if one does."""

@@ -14,7 +14,9 @@ from bridge.node.security.certificates import ALARM, look_at_certificate
 from bridge.node.settings.configuration import load_configuration
 from bridge.node.settings.machine import Machine, Network
 from bridge.wire.keys.curve_key import to_z85
+from bridge.wire.keys.scram_text import new_credential
 from consensus.net.tls import load_or_create_certificate
+from consensus.protocols.kraft import Mechanism
 from gossip.node.discovery import LanInterface
 from tests.i2p_proxy import LOOPBACK, I2pProxy
 from tests.node.certificates import Authority, self_signed
@@ -105,3 +107,27 @@ def test_an_endpoint_for_zmq_clients_needs_the_extra_and_a_list_that_can_be_read
     found = checked(tmp_path, listen)["zmq"]
     assert found[0] is CheckResult.PROBLEM
     assert "pip install 'garlicfarm[zmq]'" in found[1]
+
+
+def test_a_listener_for_kafkas_clients_needs_the_extra_and_files_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listen = '[kafka]\nlisten = "127.0.0.1:9092"\n'
+    assert checked(tmp_path, listen)["kafka"] == (
+        CheckResult.OK,
+        "127.0.0.1:9092: any process of this machine or its network may read, and not produce: ",
+    )
+    users = private(tmp_path / "users", "reader")
+    written = f'{listen}write = true\nusers = "{users}"\n'
+    found = checked(tmp_path, written)["kafka"]
+    assert found[0] is CheckResult.PROBLEM
+    assert "line 1: expected NAME CREDENTIAL" in found[1]
+    private(users, f"reader {new_credential(Mechanism.SCRAM_SHA_512, 'x')} submit")
+    assert "1 listed users may produce" in checked(tmp_path, written)["kafka"][1]
+    found = checked(tmp_path, f'{listen}certificate = "{tmp_path / "none.pem"}"\n')["kafka"]
+    assert found[0] is CheckResult.PROBLEM
+    assert "none.pem cannot be used" in found[1]
+    monkeypatch.setattr(transport_checks_module, "missing_module", lambda: "kio")
+    found = checked(tmp_path, listen)["kafka"]
+    assert found[0] is CheckResult.PROBLEM
+    assert "pip install 'garlicfarm[kafka]'" in found[1]

@@ -72,6 +72,12 @@ def _counters() -> Iterator[tuple[list[str], str]]:
     yield _keys(view_builder, "counters", "", of="ViewInputs"), "what other nodes told and this node could not use"
     text = "with `[zmq]`: messages of the ØMQ endpoint, updates by their end, and what it dropped, by reason in words"
     yield ["zmq_messages_received", "zmq_messages_sent", "zmq_updates_…", "zmq_…"], text
+    text = (
+        "with `[kafka]`: requests of the Kafka listener, bytes of requests and answers, logins;"
+        " records that clients produced and batches that were refused, by reason; connections by their end, in words"
+    )
+    names = ["kafka_requests_answered", "kafka_bytes_received", "kafka_bytes_sent", "kafka_logins"]
+    yield [*names, "kafka_connections_accepted", "kafka_closed_…", "kafka_produced_…"], text
 
 
 def _values(prefix: str, *kinds: type[Enum]) -> list[str]:

@@ -23,6 +23,7 @@ TABLES = {
     "leaf": "`[[leaf]]`",
     "control": "`[control]`",
     "zmq": "`[zmq]`",
+    "kafka": "`[kafka]`",
 }
 
 

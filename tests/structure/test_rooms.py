@@ -36,6 +36,7 @@ FLOORS = {
         "joined_node",
         "founded_farm",
         "kafka zmq",
+        "client_endpoints",
         "control",
         "doctor offline local",
         "app",

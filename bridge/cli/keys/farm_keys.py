@@ -4,30 +4,44 @@ Gossip's keys are named by ids; a key itself is never printed, and leaves a node
 of the farm's destination are made by `bridge.cli.keys.destination_keys`.
 """
 
+import re
 from pathlib import Path
 
 import click
 
 from bridge.api.control import FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer
-from bridge.api.outputs import CurveKeyOutput, KeyExportOutput, NewClientOutput, NewFarmOutput, RotationOutput
+from bridge.api.outputs import (
+    CurveKeyOutput,
+    KafkaUserOutput,
+    KeyExportOutput,
+    NewClientOutput,
+    NewFarmOutput,
+    RotationOutput,
+)
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.keys.destination_keys import import_destination, new_destination, offline
 from bridge.cli.keys.rotation import RotationError, rotate
 from bridge.cli.options import file_path, json_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
+from bridge.core.log.records import NAME
 from bridge.node.control.client import ControlClient
+from bridge.node.raft.client_scopes import Scope
 from bridge.node.security.key_files import (
     KeyFileError,
     load_curve_key,
+    read_password,
     replace_farm_key,
     save_client_key,
     save_curve_key,
     save_farm_key,
+    write_private_file,
 )
 from bridge.wire.keys.client_key import ClientKeyError, new_client_key
 from bridge.wire.keys.curve_key import CurveKey, CurveKeyError, new_curve_key, to_z85
 from bridge.wire.keys.farm_key import DEFAULT_CLUSTER, EXPECT_LIMIT, FarmKeyError, new_farm_key, parse_farm_key
+from bridge.wire.keys.scram_text import new_credential, new_password
+from consensus.protocols.kraft import Mechanism
 
 STATES = {
     FarmKeyState.PRIMARY: "in use",
@@ -132,6 +146,44 @@ def _print_curve(file: Path, key: CurveKey, *, as_json: bool) -> None:
         print_json(CurveKeyOutput(str(file), key.name, to_z85(key.public)))
     else:
         echo(f"{key.name} {to_z85(key.public)}")
+
+
+@keys.command("kafka-user")
+@click.argument("file", type=file_path)
+@click.option("--name", required=True, help="The user's name.")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice([each.value for each in Scope]),
+    help="What the user may produce, once for each; none: it only reads.",
+)
+@click.option(
+    "--mechanism",
+    default=Mechanism.SCRAM_SHA_512.value,
+    show_default=True,
+    type=click.Choice([each.value for each in Mechanism]),
+    help="How the user's client logs in.",
+)
+@json_option
+def kafka_user(file: Path, *, name: str, scopes: tuple[str, ...], mechanism: str, as_json: bool) -> None:
+    """Make the line of a user of Kafka listeners.
+
+    FILE holds the user's password, in one line, and is for the client; it is made with mode 0600 and a password at
+    random if it is not there. The line that is shown belongs into `kafka.users` of the nodes. The password cannot be
+    computed from it.
+    """
+    if re.fullmatch(NAME, name) is None:
+        fail(f"name {name[:40]!r}: 1 to 32 of letters, digits, `.`, `_`, `-`, no mark first")
+    with failures(KeyFileError):
+        if not file.exists():
+            write_private_file(file, new_password() + "\n")
+        credential = new_credential(Mechanism(mechanism), read_password(file))
+    line = " ".join((name, credential, *scopes))
+    if as_json:
+        print_json(KafkaUserOutput(str(file), name, line))
+    else:
+        echo(line)
 
 
 # Here, because the help shows commands in the order of their use.

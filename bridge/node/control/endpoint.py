@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import trio
 
+from bridge.node.client_endpoints import ClientEndpoints
 from bridge.node.control.access import open_remote_access
 from bridge.node.control.identity_admin import IdentityAdmin
 from bridge.node.control.key_admin import key_port
@@ -23,7 +24,6 @@ from bridge.node.founded_farm import CurrentFarm
 from bridge.node.joined_node import JoinedNode
 from bridge.node.local_node import LocalNode
 from bridge.node.security.control_socket import SOCKET_NAME
-from bridge.node.zmq.opening import ZmqEndpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ def control_endpoint(
     current: CurrentFarm,
     leave: Callable[[], None],
     is_stopping: Callable[[], bool],
-    zmq: ZmqEndpoint | None = None,
+    clients: ClientEndpoints,
 ) -> ControlEndpoint:
     """Not running yet. `leave` begins to leave the farm and stop."""
     local, provider, directory, farm_keys = node.local, node.provider, node.member_directory, node.farm_keys
     counters = new_counters()
-    view = ViewBuilder(node, current, counters, is_stopping, zmq)
+    view = ViewBuilder(node, current, counters, is_stopping, clients)
     verdicts = VerdictWatch(view.build, lambda: _period_s(local, current), local.trace, local.alarms)
     port = NodePort(
         make_view=view.build,

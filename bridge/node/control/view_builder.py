@@ -9,12 +9,12 @@ from bridge.api.build_view import FarmInputs, Link, ViewInputs, build_view
 from bridge.api.trace import event_text
 from bridge.api.view import EventView, FarmIdentity, FarmView, NodeView, Phase
 from bridge.core.formation.messages import Phase as FormationPhase
+from bridge.node.client_endpoints import ClientEndpoints
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.joined_node import JoinedNode
 from bridge.node.local_node import LocalNode
 from bridge.node.raft.replica import Replica
 from bridge.node.security.control_socket import SOCKET_NAME
-from bridge.node.zmq.opening import ZmqEndpoint
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 from consensus import integer_id, now_ms
 
@@ -31,13 +31,13 @@ class ViewBuilder:
         current: CurrentFarm,
         control_counters: Mapping[str, int],
         is_stopping: Callable[[], bool],
-        zmq: ZmqEndpoint | None = None,
+        clients: ClientEndpoints,
     ) -> None:
         self._node = node
         self._current = current
         self._control_counters = control_counters
         self._is_stopping = is_stopping
-        self._zmq = zmq
+        self._clients = clients
         self._started_at = time.monotonic()
         self._addresses: dict[str, str] = {}
 
@@ -76,7 +76,11 @@ class ViewBuilder:
                     **_named("garlic_farm", local.metrics.counts),
                     "metadata_unreadable": node.member_directory.unreadable,
                     "foundings_ignored": node.forming.ignored_count,
-                    **_named("zmq", {} if self._zmq is None else self._zmq.counters),
+                    **{
+                        name: count
+                        for table, endpoint in self._clients.items()
+                        for name, count in _named(table, endpoint.counters).items()
+                    },
                 },
             )
         )
@@ -94,7 +98,8 @@ class ViewBuilder:
             phase=self._phase(farm),
             control_address=str(configuration.state_dir / SOCKET_NAME),
             state_directory=str(configuration.state_dir),
-            zmq_address=None if self._zmq is None else self._zmq.url,
+            zmq_address=self._clients["zmq"].url if "zmq" in self._clients else None,
+            kafka_address=self._clients["kafka"].url if "kafka" in self._clients else None,
         )
 
     def _phase(self, farm: FoundedFarm | None) -> Phase:

@@ -160,6 +160,9 @@ def port_checks(configuration: NodeConfiguration) -> list[Check]:
                 checks.append(
                     _port_check(name, address, socket.SOCK_STREAM, running=running, setting=f"[zmq] {setting}")
                 )
+    if configuration.kafka is not None:
+        listen = configuration.kafka.listen
+        checks.append(_port_check("kafka port", listen, socket.SOCK_STREAM, running=running, setting="[kafka] listen"))
     return checks
 
 

@@ -1,10 +1,12 @@
-"""What `doctor` looks at between servers, and towards clients: certificate, files of users, proxy, ØMQ."""
+"""What `doctor` looks at between servers, and towards clients: certificate, files of users, proxy, ØMQ, Kafka."""
 
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from bridge.api.outputs import Check, CheckResult
+from bridge.node.kafka.listed_users import read_listed_users
+from bridge.node.kafka.opening import INSTALL_KAFKA, missing_module
 from bridge.node.raft.users import UsersError, read_files, read_password
 from bridge.node.security.certificates import RENEW_SIGNED, validity_of
 from bridge.node.security.key_files import KeyFileError
@@ -13,6 +15,7 @@ from bridge.node.settings.transport import ProxySettings
 from bridge.node.zmq.listed_keys import read_listed_keys
 from bridge.node.zmq.opening import INSTALL, is_installed
 from consensus.net import CERTIFICATE_FILE, CertificateError, NodeCertificate, operators_certificate
+from consensus.protocols.kraft import server_context
 from gossip.node import endpoint
 
 CONNECT_TIMEOUT_S = 3.0
@@ -25,6 +28,7 @@ def transport_checks(configuration: NodeConfiguration) -> list[Check]:
         *_users_checks(configuration),
         *_proxy_checks(configuration),
         *_zmq_checks(configuration),
+        *_kafka_checks(configuration),
     ]
 
 
@@ -84,6 +88,35 @@ def _zmq_checks(configuration: NodeConfiguration) -> Iterator[Check]:
     reach = "any process of this machine or its network" if settings.keys is None else f"{len(keys)} listed keys"
     may = "may write as far as their scopes go" if settings.write else "may read, and not write"
     yield Check("zmq", CheckResult.OK, f"{settings.url}: {reach} {may}")
+
+
+def _kafka_checks(configuration: NodeConfiguration) -> Iterator[Check]:
+    """What a Kafka listener needs is there."""
+    settings = configuration.kafka
+    if settings is None:
+        return
+    missing = missing_module()
+    if missing is not None:
+        problem = f"[kafka] listen is set, and {missing} is not installed"
+        yield Check("kafka", CheckResult.PROBLEM, problem, INSTALL_KAFKA)
+        return
+    by_certificate = settings.client_ca is not None
+    try:
+        users = None if settings.users is None else read_listed_users(settings.users, by_certificate=by_certificate)
+        if settings.certificate is not None:
+            server_context(settings.certificate, settings.client_ca)
+    except KeyFileError as error:
+        yield Check("kafka", CheckResult.PROBLEM, str(error), "mend the file, or name another with [kafka] users")
+        return
+    except CertificateError as error:
+        yield Check("kafka", CheckResult.PROBLEM, str(error), "mend the file, or name another in [kafka]")
+        return
+    if by_certificate:
+        reach = "clients with a certificate of the authority"
+    else:
+        reach = "any process of this machine or its network" if users is None else f"{len(users)} listed users"
+    may = "may produce as far as their scopes go" if settings.write else "may read, and not produce"
+    yield Check("kafka", CheckResult.OK, f"{endpoint(settings.listen)}: {reach} {may}")
 
 
 def _proxy_check(proxy: ProxySettings) -> Check:

@@ -15,6 +15,7 @@
     [[leaf]]      destination, probe, master
     [control]     listen: the control endpoint over TCP, for other machines; off unless it is named
     [zmq]         listen: an endpoint for ØMQ Raft clients (`bridge.node.settings.zmq`); off unless it is named
+    [kafka]       listen: a listener for Kafka's clients (`bridge.node.settings.kafka`); off unless it is named
 
 On a LAN no address is needed: the node binds to the machine's private address on the default ports and finds the
 others by broadcast. It never guesses beyond that: with several networks and no default route, or with none, it says
@@ -33,6 +34,7 @@ from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAUL
 from bridge.core.state.farm_state import MASTERS_MAX
 from bridge.node.router.router import Leaf, RouterError, leaf_from_settings
 from bridge.node.settings.choices import Admit, GossipTiming, Pace, RouterKind, Timing, TransportKind
+from bridge.node.settings.kafka import KafkaSettings, kafka_settings
 from bridge.node.settings.machine import Machine, NoAddressError, private_host
 from bridge.node.settings.masters import MasterSettings, read_leaf_master, read_masters
 from bridge.node.settings.reader import Section
@@ -114,6 +116,8 @@ class NodeConfiguration:
     """Where the control endpoint is open to other machines; nowhere by default."""
     zmq: ZmqSettings | None = None
     """None: no endpoint for ØMQ Raft clients."""
+    kafka: KafkaSettings | None = None
+    """None: no listener for Kafka's clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +188,7 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
     control_listen = control.address("listen")
     control.finish()
     zmq = zmq_settings(root.section("zmq"))
+    kafka = kafka_settings(root.section("kafka"))
     if farm_key is None or consensus is None:
         return None
     return NodeConfiguration(
@@ -200,6 +205,7 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
         transport=transport,
         control_listen=control_listen,
         zmq=zmq,
+        kafka=kafka,
     )
 
 

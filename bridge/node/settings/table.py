@@ -21,6 +21,8 @@ GOSSIP_PORT = 7668
 CONSENSUS_PORT = 7669
 I2P_SEEDS_LIMIT = 32
 ZMQ_PEERS_LIMIT = 16
+KAFKA_PEERS_LIMIT = 64
+KAFKA_TOPIC_DEFAULT = "farm-log"
 SEGMENT_DEFAULT_BYTES = 64 * 1024 * 1024
 REPORTING_PERIOD_DEFAULT_MS = 30_000
 REPORTING_PERIOD_I2P_MS = 60_000
@@ -252,6 +254,47 @@ SETTINGS = _table(
             "zmq.keys",
             "lines `NAME KEY SCOPE …` (mode 0600): only these keys are answered, over CURVE; see"
             " [read the log from Node.js](../how-to/read-the-log-from-node-js.md)",
+        ),
+        _text(
+            "kafka.listen", "where Kafka's clients read the farm's log: `IP:port`; needs the extra `kafka`", "nowhere"
+        ),
+        _text(
+            "kafka.advertise",
+            "`host:port`, what clients are told to connect to; with TLS a name that the certificate has",
+            "`kafka.listen`",
+        ),
+        _flag(
+            "kafka.allow_network",
+            "allows an address that is not loopback, so that others on that network can read the log",
+        ),
+        _text("kafka.topic", "what the log is called as a topic; the same on all nodes", f'`"{KAFKA_TOPIC_DEFAULT}"`'),
+        _flag(
+            "kafka.write",
+            "listed users may produce entries as far as their scopes go; needs `kafka.users`, on loopback too",
+        ),
+        _flag(
+            "kafka.groups",
+            "consumer groups may note their offsets, each as an entry of the log, at most one for a group in 5 s and"
+            " 100 groups; set it on all nodes with a listener, and `kafka.peers`: the leader coordinates the groups",
+        ),
+        _texts(
+            "kafka.peers",
+            KAFKA_PEERS_LIMIT,
+            '`["ID@host:port", …]`, the Raft ids of other nodes of this farm and where their listeners are, which'
+            " clients are told",
+        ),
+        _file(
+            "kafka.certificate", "TLS: the listener's certificate, its chain and its key in one PEM file (mode 0600)"
+        ),
+        _file(
+            "kafka.client_ca",
+            "an authority's certificate: only clients whose certificates it has signed are answered; needs"
+            " `kafka.certificate`",
+        ),
+        _file(
+            "kafka.users",
+            "lines `NAME CREDENTIAL SCOPE …` (mode 0600), as `garlicfarm keys kafka-user` makes them: only these users"
+            ' are answered, by SCRAM; with `kafka.client_ca` lines `"SUBJECT" certificate SCOPE …`, which give scopes',
         ),
     )
 )

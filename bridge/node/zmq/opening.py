@@ -4,10 +4,10 @@ The endpoint takes a few megabytes, and pyzmq, which is an extra. A node without
 what needs pyzmq is imported here, at the start of a node that wants it, and nowhere else.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm
@@ -17,19 +17,8 @@ EXTRA: Final = "zmq"
 INSTALL: Final = "install the extra (pip install 'garlicfarm[zmq]'), or take [zmq] out of the configuration"
 
 
-class ZmqEndpoint(Protocol):
-    """What a node asks of its endpoint."""
-
-    @property
-    def url(self) -> str:
-        """Where clients connect."""
-
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """What it has counted since the process started."""
-
-    async def serve(self) -> None:
-        """Answer clients until cancelled."""
+if TYPE_CHECKING:
+    from bridge.node.zmq.endpoint import FarmEndpoint
 
 
 def is_installed() -> bool:
@@ -38,7 +27,7 @@ def is_installed() -> bool:
 
 
 @contextmanager
-def zmq_endpoint(local: LocalNode, current: CurrentFarm) -> Iterator[ZmqEndpoint | None]:
+def zmq_endpoint(local: LocalNode, current: CurrentFarm) -> "Iterator[FarmEndpoint | None]":
     """Have the endpoint bound while the block lasts; None if there is to be none.
 
     Raises `NodeStopped` and `KeyFileError`.

@@ -1,0 +1,185 @@
+"""The farm's committed log as a topic: this node's own applied prefix, an offset for each index.
+
+    offset            index - 1                     high watermark   what this node has applied
+    leader, epoch     this node, its term           controller       the leader of the farm
+    log start         where compaction has reached  brokers          this node and `kafka.peers`
+
+A consumer of Kafka's reads from a partition's leader only. Every node has the whole committed log, so each calls itself
+the leader of its own prefix: a consumer stays where it connected, and needs no node's leave to go on at another one,
+where the same entries have the same offsets. The prefix ends at what is applied and not at what is committed: whether
+an entry is a copy, and its log time, are known by then.
+
+While this node is no server of a founded farm the topic has no leader, and clients ask again.
+"""
+
+from contextlib import suppress
+from hashlib import sha256
+from typing import Final
+from uuid import UUID
+
+from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
+from bridge.node.kafka.farm_batches import batches_of, epoch_of, timestamp_of
+from bridge.node.kafka.producing import Producing
+from bridge.node.settings.kafka import KafkaSettings
+from consensus import ServerBusyError, ServerStoppedError, integer_id
+from consensus.protocols.kraft import (
+    BatchCache,
+    Broker,
+    GroupOffsets,
+    OffsetOutOfRangeError,
+    Produced,
+    ProducerId,
+    RecordBatch,
+    TopicState,
+)
+from gossip import Address
+
+READ_ENTRIES: Final = 4_096
+CACHE_BYTES: Final = 8 * 1024 * 1024
+"""An edge node has 80 MB in all. What consumers read that follow the log fits in here for a long time."""
+NO_ID: Final = 0
+"""The id of a node that is no server yet: Raft ids begin at 1."""
+UNKNOWN: Final = -1
+_TOPIC_ID_PURPOSE: Final = b"garlic farm topic\x00"
+
+
+class FarmTopic:
+    """A `ServedTopic` over the farm that this node is a server of at the moment.
+
+    `advertise` is where clients reach this listener. `producing` takes what they produce, `groups` what they note.
+    """
+
+    def __init__(
+        self,
+        current: CurrentFarm,
+        settings: KafkaSettings,
+        advertise: Address,
+        producing: Producing,
+        groups: GroupOffsets | None,
+    ) -> None:
+        self._current = current
+        self._settings = settings
+        self._advertise = advertise
+        self._producing = producing
+        self._groups = groups
+        self._cache = BatchCache(self._load, CACHE_BYTES)
+        self._cached: FoundedFarm | None = None
+        """Of which farm the batches are."""
+        self._topic_id: tuple[bytes, UUID] | None = None
+
+    def state(self) -> TopicState:
+        """How it is now."""
+        farm, settings, here = self._current.farm, self._settings, self._advertise
+        if farm is None:
+            return TopicState(
+                name=settings.topic,
+                topic_id=UUID(int=0),
+                cluster_id="",
+                node_id=NO_ID,
+                leader_id=UNKNOWN,
+                leader_epoch=UNKNOWN,
+                controller_id=UNKNOWN,
+                brokers=(Broker(NO_ID, here.host, here.port),),
+                log_start_offset=0,
+                high_watermark=0,
+                is_internal=False,
+                takes_records=settings.write,
+            )
+        own_id, cluster_id = farm.replica.server_id, farm.known.founding.cluster_id
+        about, role = farm.replica.server.describe(), farm.replica.server.role
+        others = (peer for peer in settings.peers if peer.raft_id != own_id)
+        return TopicState(
+            name=settings.topic,
+            topic_id=self._id_in(cluster_id),
+            cluster_id=cluster_id.hex(),
+            node_id=own_id,
+            leader_id=own_id,
+            leader_epoch=epoch_of(role.term),
+            controller_id=UNKNOWN if role.leader is None else integer_id(role.leader),
+            brokers=(
+                Broker(own_id, here.host, here.port),
+                *(Broker(peer.raft_id, peer.address.host, peer.address.port) for peer in others),
+            ),
+            log_start_offset=about.raft.log_start.index,
+            high_watermark=about.applied,
+            is_internal=False,
+            takes_records=settings.write,
+            log_end_offset=max(about.applied, about.raft.last.index),
+        )
+
+    async def read(self, offset: int, max_bytes: int) -> bytes:
+        """Whole batches from the one with `offset` on; see `ServedTopic.read`."""
+        farm = self._founded()
+        start, end = _bounds(farm)
+        if not start <= offset <= end:
+            raise OffsetOutOfRangeError(f"offset {offset} is not between {start} and {end}")
+        if offset == end:
+            return b""
+        if self._cached is not farm:
+            self._cache.clear()
+            self._cached = farm
+        self._cache.drop_before(start)
+        return await self._cache.read(offset, max_bytes)
+
+    async def wait_beyond(self, offset: int) -> None:
+        """Returns when more than `offset` entries are applied, here or in the farm that this node is in then."""
+        while True:
+            farm = await self._current.founded()
+            with suppress(ServerStoppedError):
+                await farm.replica.server.wait_applied(offset + 1)
+                return
+            await self._current.ended(farm)
+
+    async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """The first offset with this log time or a later one, and its log time. Nothing of the log is read for it."""
+        farm = self._founded()
+        applied_state, (start, end) = farm.applied_state, _bounds(farm)
+        index = applied_state.first_index_at(timestamp_ms)
+        offset = None if index is None else max(start, index - 1)
+        if offset is None or offset >= end:
+            return None
+        return offset, timestamp_of(offset + 1, applied_state)
+
+    async def latest_timestamp(self) -> tuple[int, int] | None:
+        """The first offset with the highest log time, and that."""
+        return await self.offset_for_time(self._founded().applied_state.latest_log_time())
+
+    async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
+        """Have the records committed as entries; see `Producing`."""
+        return await self._producing.append(batch, principal)
+
+    async def new_producer_id(self, principal: str | None) -> ProducerId:
+        """The index of an entry; see `Producing`."""
+        return await self._producing.new_producer_id(principal)
+
+    def groups(self) -> GroupOffsets | None:
+        """Where consumer groups note their offsets, if the settings have them."""
+        return self._groups
+
+    def _founded(self) -> FoundedFarm:
+        if self._current.farm is None:
+            raise ServerStoppedError(NO_SERVER)
+        return self._current.farm
+
+    async def _load(self, offset: int, max_bytes: int) -> bytes:
+        farm = self._founded()
+        limit = min(READ_ENTRIES, _bounds(farm)[1] - offset)
+        entries = await farm.replica.server.read(offset + 1, limit, max_bytes)
+        if not entries:
+            if offset < _bounds(farm)[0]:
+                raise OffsetOutOfRangeError(f"offset {offset} was compacted")
+            raise ServerBusyError("the log gives no entry that is applied")
+        return await batches_of(offset + 1, entries, farm.applied_state)
+
+    def _id_in(self, cluster_id: bytes) -> UUID:
+        """The same on all nodes, and another one for each farm and name: clients must not take one log for another."""
+        if self._topic_id is None or self._topic_id[0] != cluster_id:
+            digest = sha256(_TOPIC_ID_PURPOSE + cluster_id + self._settings.topic.encode()).digest()
+            self._topic_id = cluster_id, UUID(bytes=digest[:16], version=4)
+        return self._topic_id[1]
+
+
+def _bounds(farm: FoundedFarm) -> tuple[int, int]:
+    """Log start offset and high watermark."""
+    about = farm.replica.server.describe()
+    return about.raft.log_start.index, about.applied

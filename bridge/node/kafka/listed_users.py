@@ -1,0 +1,126 @@
+"""Which users the Kafka listener answers, and what each may have committed.
+
+    kafka.users     a file of mode 0600:   reader      SCRAM-SHA-512$4096:…                may read the log
+                                           collector   SCRAM-SHA-512$4096:…    submit      may also produce
+
+    the same with kafka.client_ca:         "CN=collector,O=Example" certificate submit
+
+With passwords only listed users are answered. With certificates every client is answered that the authority of
+`kafka.client_ca` vouches for, and the file gives scopes to some of them, by the subject of their certificates as RFC
+4514 writes it. Words are separated as a shell separates them, so a subject with spaces stands in quotes. The scopes are
+those of `bridge.node.raft.client_scopes`.
+
+The file is read again when it has changed, so a user is listed or taken away without a restart; a file that cannot be
+read any more leaves in force what was read before, with an alarm. A connection of a user who is taken away may read on
+until it ends, and produces nothing more: scopes are looked up for each batch.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from bridge.core.log.records import NAME
+from bridge.node.events.alarms import Alarms
+from bridge.node.raft.client_scopes import Scope, scopes_in
+from bridge.node.security.key_files import KeyFileError, read_private_file
+from bridge.wire.keys.scram_text import credential_in
+from consensus.protocols.kraft import Mechanism, ScramCredential
+
+ALARM: Final = "kafka-users"
+LOOK_EVERY_S: Final = 5.0
+FILE_LIMIT_BYTES: Final = 1024 * 1024
+USERS_LIMIT: Final = 1_024
+SUBJECT_CHARACTERS: Final = 1_024
+CERTIFICATE: Final = "certificate"
+_PREFIX: Final = "User:"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedUser:
+    """One line of the file. `credential` is None where a certificate proves the name."""
+
+    name: str
+    credential: tuple[Mechanism, ScramCredential] | None
+    scopes: frozenset[Scope]
+
+
+class ListedUsers:
+    """The users that are listed at the moment. `users`: what `read_listed_users` found at the start."""
+
+    def __init__(self, path: Path, users: tuple[ListedUser, ...], *, by_certificate: bool) -> None:
+        self._path = path
+        self._by_certificate = by_certificate
+        self._take(users)
+
+    def scram(self, mechanism: Mechanism, user: str) -> ScramCredential | None:
+        """What is kept of the user's password; None: there is no such user with this mechanism."""
+        found = self._users.get(user)
+        if found is None or found.credential is None or found.credential[0] is not mechanism:
+            return None
+        return found.credential[1]
+
+    def scopes_of(self, principal: str | None) -> frozenset[Scope]:
+        """What a connection may have committed, by its principal (`User:` and the name)."""
+        if principal is None or not principal.startswith(_PREFIX):
+            return frozenset()
+        found = self._users.get(principal.removeprefix(_PREFIX))
+        return frozenset() if found is None else found.scopes
+
+    async def watch(self, alarms: Alarms) -> None:
+        """Take over a changed file, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            await self.look(alarms)
+
+    async def look(self, alarms: Alarms) -> None:
+        """Read the file again."""
+        try:
+            found = await trio.to_thread.run_sync(
+                lambda: read_listed_users(self._path, by_certificate=self._by_certificate)
+            )
+        except KeyFileError as error:
+            alarms.set(ALARM, f"{error}; what was read before still holds", "mend the file: it is read again")
+        else:
+            self._take(found)
+            alarms.clear(ALARM)
+
+    def _take(self, users: tuple[ListedUser, ...]) -> None:
+        self._users: Mapping[str, ListedUser] = {each.name: each for each in users}
+
+
+def read_listed_users(path: Path, *, by_certificate: bool) -> tuple[ListedUser, ...]:
+    """The users in a file, who log in by passwords or show certificates; raises `KeyFileError`."""
+    lines = read_private_file(path, FILE_LIMIT_BYTES).splitlines()
+    found = [
+        _listed(line, f"{path}, line {number}", by_certificate=by_certificate)
+        for number, line in enumerate(lines, start=1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    if len(found) > USERS_LIMIT:
+        raise KeyFileError(f"{path} lists {len(found)} users, at most {USERS_LIMIT} are read")
+    if len({each.name for each in found}) != len(found):
+        raise KeyFileError(f"{path} lists a user twice: each has one line")
+    return tuple(found)
+
+
+def _listed(line: str, place: str, *, by_certificate: bool) -> ListedUser:
+    try:
+        words = shlex.split(line)
+        name, word, scopes = words[0], "".join(words[1:2]), words[2:]
+        user = ListedUser(name, None if by_certificate else credential_in(word), scopes_in(scopes))
+    except ValueError as error:
+        raise KeyFileError(f"{place}: {error}") from None
+    if by_certificate:
+        if word != CERTIFICATE or not 0 < len(name) <= SUBJECT_CHARACTERS:
+            raise KeyFileError(
+                f'{place}: expected "SUBJECT" certificate [SCOPE …], for kafka.client_ca is set and clients show'
+                " certificates"
+            )
+    elif user.credential is None or re.fullmatch(NAME, name) is None:
+        raise KeyFileError(f"{place}: expected NAME CREDENTIAL [SCOPE …], as `garlicfarm keys kafka-user` shows it")
+    return user

@@ -1,0 +1,271 @@
+"""What Kafka's clients produce, committed to the farm's log as `garlicfarm submit` would, a record an entry.
+
+    batch ─▶ each record: a JSON object that submit takes? within the user's scopes? ─▶ else refused as a whole
+          ─▶ no producer id: signed if it acts on the farm ─▶ submitted once ─▶ committed │ fate unknown: timed out
+          ─▶ producer id:    names `kafka:ID.EPOCH.SEQUENCE`, signed by this node ─▶ submitted, repeated while its fate
+                             is unknown ─▶ applied: the table of producers tells where the first copies stand
+
+What is committed is the record's value, with `request` in front and a proof behind where the batch has a producer id;
+a key, headers and the timestamp of a record are not kept, since an entry has none.
+
+*Once.* The table of producers in the farm's state (`bridge.core.state.kafka_clients`) decides it for all nodes alike.
+Here the table is asked first, so that a repetition gives no second entry. This node may lag behind the leader: what it
+does not find new or known, it judges again after a read barrier. Batches of one producer come one after the other.
+
+*Partly.* A batch is submitted in pieces, and of a batch whose client gave up a part may be committed. When it comes
+again, what is known is passed over. Its records are then not adjacent, and the answer tells the first one's place.
+
+A producer id is the index of an entry `{"kafkaProducer":…}` of this node. Repeating that is harmless: it is signed, and
+a second copy has no effect.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from secrets import token_hex
+from typing import Final, assert_never
+
+import trio
+
+from bridge.api.control import SubmitOutcome
+from bridge.core.log.feature_level import KAFKA_LEVEL
+from bridge.core.log.records import Foreign, ProducerStart, request_of
+from bridge.core.state.kafka_clients import SEQUENCES, ProducedStatus
+from bridge.core.state.kafka_clients import Produced as ProducedEntry
+from bridge.node.events.alarms import Alarms
+from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
+from bridge.node.kafka.listed_users import ListedUsers
+from bridge.node.raft.client_scopes import needed_scope
+from bridge.node.raft.submitting import entry_refusal, sealed
+from bridge.wire.log.entries import decode, encode
+from bridge.wire.log.proof import ends_like_proof
+from consensus import NotLeaderError, ServerBusyError, ServerStoppedError
+from consensus.protocols.kraft import ErrorCode, Produced, ProduceRefusedError, ProducerId, RecordBatch
+
+ALARM: Final = "kafka-level"
+BATCH_RECORDS: Final = 10_000
+PIECE_ENTRIES: Final = 256
+PIECE_BYTES: Final = 512 * 1024
+"""What is proposed at once: the leader's other work waits for no more than this."""
+
+
+class Producing:
+    """What a listener does for producers. `users`: those that may produce; None where no client may."""
+
+    def __init__(self, current: CurrentFarm, users: ListedUsers | None, alarms: Alarms) -> None:
+        self._current = current
+        self._users = users
+        self._alarms = alarms
+        self._batches_of: dict[int, trio.Lock] = {}
+        """By producer id, held while a batch of it is under way."""
+        self.counters: Counter[str] = Counter()
+        """Records that were committed, and batches that were refused, by reason."""
+
+    async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
+        """See `ServedTopic.append`."""
+        values = self._checked(batch, principal)
+        farm = self._ready()
+        if batch.producer_id < 0:
+            return await self._append_once(farm, values)
+        lock = self._batches_of.setdefault(batch.producer_id, trio.Lock())
+        try:
+            async with lock:
+                return await self._append_sequence(farm, batch, values)
+        finally:
+            if not lock.locked() and not lock.statistics().tasks_waiting:
+                self._batches_of.pop(batch.producer_id, None)
+
+    async def new_producer_id(self, principal: str | None) -> ProducerId:
+        """See `ServedTopic.new_producer_id`."""
+        if self._users is None or not self._users.scopes_of(principal):
+            raise self._refused(
+                "out_of_scope",
+                ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                f"{principal or 'an unknown client'} has no scope in kafka.users, so it may not produce",
+            )
+        farm = self._ready()
+        name = f"{farm.signer.node_id.hex()}-{token_hex(8)}"
+        await self._submit(farm, (farm.signer.sign(encode(ProducerStart(name))),), repeat_unknown=True)
+        producer_id = farm.state.kafka.id_of(name)
+        if producer_id is None:
+            raise self._refused("unknown", ErrorCode.COORDINATOR_NOT_AVAILABLE, "the new producer is not known yet")
+        self.counters["producers"] += 1
+        return ProducerId(producer_id, 0)
+
+    def _checked(self, batch: RecordBatch, principal: str | None) -> tuple[bytes, ...]:
+        """The entries that are produced; raises `ProduceRefusedError` if one of them cannot be."""
+        if len(batch.records) > BATCH_RECORDS:
+            text = f"a batch has at most {BATCH_RECORDS} records, this one has {len(batch.records)}"
+            raise self._refused("invalid", ErrorCode.RECORD_LIST_TOO_LARGE, text)
+        scopes = frozenset() if self._users is None else self._users.scopes_of(principal)
+        values = []
+        for number, record in enumerate(batch.records):
+            value = record.value or b""
+            refusal = entry_refusal(value)
+            if refusal is None and batch.producer_id >= 0:
+                refusal = _cannot_be_sealed(value)
+            if refusal is not None:
+                raise self._refused("invalid", ErrorCode.INVALID_RECORD, f"record {number} of the batch: {refusal}")
+            scope = needed_scope(value)
+            if scope not in scopes:
+                text = f"record {number} of the batch needs the scope {scope.value}, which {principal} does not have"
+                raise self._refused("out_of_scope", ErrorCode.TOPIC_AUTHORIZATION_FAILED, text)
+            values.append(value)
+        return tuple(values)
+
+    def _ready(self) -> FoundedFarm:
+        farm = self._current.farm
+        if farm is None:
+            raise ServerStoppedError(NO_SERVER)
+        if not has_level(farm, self._alarms):
+            text = f"the farm has feature level {farm.state.level}; producers need {KAFKA_LEVEL}"
+            raise self._refused("early", ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+        return farm
+
+    async def _append_once(self, farm: FoundedFarm, values: tuple[bytes, ...]) -> Produced:
+        """Without a producer id nothing can be told apart from a copy: of unknown fate, the client decides."""
+        entries = tuple(self._signed(farm, value) for value in values)
+        offsets = []
+        for piece in _pieces(entries):
+            last = await self._submit(farm, piece, repeat_unknown=False)
+            offsets.append(last - len(piece))
+            self.counters["records"] += len(piece)
+        return Produced(offsets[0], -1)
+
+    async def _append_sequence(self, farm: FoundedFarm, batch: RecordBatch, values: tuple[bytes, ...]) -> Produced:
+        named = tuple(
+            ProducedEntry(batch.producer_id, batch.producer_epoch, (batch.base_sequence + place) % SEQUENCES)
+            for place in range(len(values))
+        )
+        known = await self._known(farm, named)
+        entries = tuple(
+            self._sealed(farm, value, name) for value, name in zip(values[known:], named[known:], strict=True)
+        )
+        done = known
+        for piece in _pieces(entries):
+            await self._submit(farm, piece, repeat_unknown=True)
+            done += len(piece)
+            status = farm.state.kafka.judge(named[done - 1], farm.state.log_time_ms)
+            if status is not ProducedStatus.DUPLICATE:
+                raise self._out_of_order(status, named[done - 1])
+            self.counters["records"] += len(piece)
+        self.counters["duplicates"] += known
+        producer = farm.state.kafka.producer(batch.producer_id, farm.state.log_time_ms)
+        index = None if producer is None else producer.index_of(named[0])
+        if index is None:
+            text = "these records were committed before, so long ago that their offset is forgotten"
+            raise self._refused("forgotten", ErrorCode.DUPLICATE_SEQUENCE_NUMBER, text)
+        return Produced(index - 1, -1)
+
+    async def _known(self, farm: FoundedFarm, named: tuple[ProducedEntry, ...]) -> int:
+        """How many records at the front were committed before. Raises `ProduceRefusedError` if the rest cannot be."""
+        for is_last in (False, True):
+            state = farm.state
+            known = 0
+            status = ProducedStatus.DUPLICATE
+            for name in named:
+                status = state.kafka.judge(name, state.log_time_ms)
+                if status is not ProducedStatus.DUPLICATE:
+                    break
+                known += 1
+            if status in {ProducedStatus.NEW, ProducedStatus.DUPLICATE}:
+                return known
+            if is_last:
+                raise self._out_of_order(status, named[known])
+            try:
+                await farm.replica.read_barrier()
+            except NotLeaderError as error:
+                raise ServerBusyError("no leader is known now") from error
+        return 0
+
+    def _signed(self, farm: FoundedFarm, value: bytes) -> bytes:
+        try:
+            return farm.signer.sign_for_operator(value)
+        except ValueError as error:
+            raise self._refused("invalid", ErrorCode.INVALID_RECORD, f"the entry cannot be signed: {error}") from error
+
+    def _sealed(self, farm: FoundedFarm, value: bytes, name: ProducedEntry) -> bytes:
+        entry = sealed(value, str(name))
+        record = decode(entry)
+        if request_of(record) == str(name):
+            # What cannot be signed either is told with the same words.
+            with suppress(ValueError):
+                return farm.signer.vouch(entry) if isinstance(record, Foreign) else farm.signer.sign(entry)
+        text = "the producer's number and this node's proof cannot be put into the entry: it is too large or too nested"
+        raise self._refused("invalid", ErrorCode.INVALID_RECORD, text)
+
+    async def _submit(self, farm: FoundedFarm, entries: tuple[bytes, ...], *, repeat_unknown: bool) -> int:
+        """Have adjacent entries committed, and applied here; returns the index of the last."""
+        answer = await farm.replica.submit_all(entries, repeat_unknown=repeat_unknown)
+        match answer.outcome:
+            case SubmitOutcome.COMMITTED if answer.index is not None:
+                await farm.replica.server.wait_applied(answer.index)
+                return answer.index
+            case SubmitOutcome.COMMITTED | SubmitOutcome.UNKNOWN | SubmitOutcome.EXPIRED:
+                raise self._refused("unknown", ErrorCode.REQUEST_TIMED_OUT, answer.reason)
+            case SubmitOutcome.BUSY:
+                raise ServerBusyError(answer.reason)
+            case SubmitOutcome.REFUSED:
+                raise self._refused("no_leader", ErrorCode.NOT_LEADER_OR_FOLLOWER, answer.reason)
+            case _:
+                assert_never(answer.outcome)
+
+    def _out_of_order(self, status: ProducedStatus, named: ProducedEntry) -> ProduceRefusedError:
+        match status:
+            case ProducedStatus.UNKNOWN:
+                text = f"producer {named.producer_id} was silent for a day, or too many others began since"
+                return self._refused("expired", ErrorCode.UNKNOWN_PRODUCER_ID, text)
+            case ProducedStatus.FENCED:
+                text = f"producer {named.producer_id} has left epoch {named.epoch}"
+                return self._refused("fenced", ErrorCode.INVALID_PRODUCER_EPOCH, text)
+            case ProducedStatus.OUT_OF_ORDER | ProducedStatus.NEW | ProducedStatus.DUPLICATE:
+                text = f"sequence {named.sequence} of producer {named.producer_id} does not follow what is committed"
+                return self._refused("out_of_order", ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
+            case _:
+                assert_never(status)
+
+    def _refused(self, reason: str, error_code: ErrorCode, text: str) -> ProduceRefusedError:
+        self.counters[f"refused_{reason}"] += 1
+        return ProduceRefusedError(error_code, text)
+
+
+def has_level(farm: FoundedFarm, alarms: Alarms) -> bool:
+    """Whether the farm's state has tables for Kafka's clients; an alarm says what they wait for."""
+    level = farm.state.level
+    if level >= KAFKA_LEVEL:
+        alarms.clear(ALARM)
+        return True
+    alarms.set(
+        ALARM,
+        f"clients of the Kafka listener wait: the farm has feature level {level}, and producers and consumer groups"
+        f" need level {KAFKA_LEVEL}",
+        "update garlicfarm on all routers that vote; the leader then raises the level by itself",
+    )
+    return False
+
+
+def _cannot_be_sealed(value: bytes) -> str | None:
+    if ends_like_proof(value):
+        return (
+            "an entry with a proof of its own cannot carry a producer's number: produce it with"
+            " enable.idempotence=false"
+        )
+    if request_of(decode(value)) is not None:
+        return (
+            "an entry that names a request cannot carry a producer's number: leave `request` out, or produce it with"
+            " enable.idempotence=false"
+        )
+    return None
+
+
+def _pieces(entries: tuple[bytes, ...]) -> Iterator[tuple[bytes, ...]]:
+    piece: list[bytes] = []
+    size_bytes = 0
+    for entry in entries:
+        if piece and (len(piece) >= PIECE_ENTRIES or size_bytes + len(entry) > PIECE_BYTES):
+            yield tuple(piece)
+            piece, size_bytes = [], 0
+        piece.append(entry)
+        size_bytes += len(entry)
+    if piece:
+        yield tuple(piece)

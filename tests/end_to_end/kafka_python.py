@@ -1,0 +1,80 @@
+"""kafka-python as an application uses it, in a process of its own: its modules warn in ways that tests forbid.
+
+    python -m tests.end_to_end.kafka_python '{"read": UNTIL, "group": …}'     prints the records below the offset UNTIL
+    python -m tests.end_to_end.kafka_python '{"produce": [VALUE, …]}'         prints an offset, or an error's name, each
+
+with "listen", "login" (the client's settings) and, to produce, "idempotent". The answer is JSON.
+"""
+
+import json
+import sys
+from typing import Any, Final
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
+
+TOPIC: Final = "farm-log"
+BOUND_S: Final = 20.0
+
+
+def read(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """The records of the log, from the start or from where the group has stopped."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=job["listen"],
+        group_id=job.get("group"),
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        **job["login"],
+    )
+    log = TopicPartition(TOPIC, 0)
+    found: list[dict[str, Any]] = []
+    try:
+        if job.get("group") is None:
+            consumer.assign([log])
+            consumer.seek_to_beginning(log)
+        else:
+            consumer.subscribe([TOPIC])
+            while log not in consumer.assignment():
+                consumer.poll(timeout_ms=500)
+                consumer.seek_to_committed() if consumer.committed(log) else consumer.seek_to_beginning()
+        while consumer.position(log) < job["read"]:
+            for batch in consumer.poll(timeout_ms=1_000).values():
+                found += [
+                    {
+                        "offset": each.offset,
+                        "key": None if each.key is None else each.key.decode(),
+                        "value": each.value.decode(),
+                        "timestamp": each.timestamp,
+                        "headers": [[name, value.decode()] for name, value in each.headers],
+                    }
+                    for each in batch
+                ]
+        if job.get("group") is not None:
+            consumer.commit()
+    finally:
+        consumer.close()
+    return found
+
+
+def produce(job: dict[str, Any]) -> list[int | str]:
+    """The offset of each value, or the name of the error that it met."""
+    producer = KafkaProducer(
+        bootstrap_servers=job["listen"], enable_idempotence=job["idempotent"], linger_ms=50, **job["login"]
+    )
+    try:
+        sent = [producer.send(TOPIC, value.encode()) for value in job["produce"]]
+        return [_result(each) for each in sent]
+    finally:
+        producer.close()
+
+
+def _result(sent: Any) -> int | str:
+    try:
+        return int(sent.get(BOUND_S).offset)
+    except KafkaError as error:
+        return type(error).__name__
+
+
+if __name__ == "__main__":
+    told = json.loads(sys.argv[1])
+    sys.stdout.write(json.dumps(read(told) if "read" in told else produce(told)))

@@ -1,0 +1,48 @@
+"""A node without `[kafka]` loads nothing of kio, and one with it does not start without the extra."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from bridge.node.events.alarms import NodeStopped
+from bridge.node.founded_farm import CurrentFarm
+from bridge.node.kafka import opening
+from bridge.node.local_node import LocalNode
+from bridge.node.settings.kafka import KafkaSettings
+from gossip import Address
+
+ROOT = Path(__file__).parents[2]
+LOOPBACK = Address("127.0.0.1", 0)
+
+
+def local_node(**settings: object) -> LocalNode:
+    kafka = KafkaSettings(listen=LOOPBACK, advertise=LOOPBACK, **settings)  # type: ignore[arg-type]
+    return cast("LocalNode", SimpleNamespace(configuration=SimpleNamespace(kafka=kafka), alarms=None))
+
+
+def test_a_node_without_the_listener_loads_nothing_of_kafkas_messages() -> None:
+    program = "import sys, bridge.node.app; sys.exit(bool({'kio', 'cramjam'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False).returncode == 0
+
+
+async def test_without_the_extra_a_node_with_the_listener_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "find_spec", lambda _: None)
+    with pytest.raises(NodeStopped, match=r"pip install 'garlicfarm\[kafka\]'"):
+        async with opening.kafka_listener(local_node(), CurrentFarm()):
+            pass
+
+
+async def test_a_certificate_that_cannot_be_read_keeps_a_node_from_starting(tmp_path: Path) -> None:
+    with pytest.raises(NodeStopped, match=r"none\.pem cannot be used"):
+        async with opening.kafka_listener(local_node(certificate=tmp_path / "none.pem"), CurrentFarm()):
+            pass
+
+
+async def test_the_listener_is_bound_before_it_serves_and_counts_nothing_yet() -> None:
+    async with opening.kafka_listener(local_node(), CurrentFarm()) as listener:
+        assert listener is not None
+        assert (listener.url, dict(listener.counters)) == ("127.0.0.1:0", {})

@@ -1,0 +1,91 @@
+"""The settings of `[kafka]`: what opens the listener, how far, and what is refused with what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from bridge.node.settings.configuration import ConfigurationError, load_configuration
+from bridge.node.settings.kafka import KafkaPeer, KafkaSettings
+from bridge.node.settings.machine import Machine, Network
+from gossip import Address
+from gossip.node.discovery import LanInterface
+
+LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
+LOOPBACK = Address("127.0.0.1", 9092)
+NETWORK = 'listen = "192.168.7.5:9092"\nallow_network = true\n'
+PUBLIC = 'listen = "203.0.114.5:9092"\nallow_network = true\n'
+
+
+def load(tmp_path: Path, kafka: str) -> KafkaSettings | None:
+    file = tmp_path / "node.toml"
+    file.write_text(f'farm_key = "farm.key"\n{kafka}')
+    machine = Machine("router", tmp_path / "state", Network(lambda: [LAN], lambda: None))
+    return load_configuration(file, None, machine).kafka
+
+
+def problems(tmp_path: Path, kafka: str) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path, f"[kafka]\n{kafka}")
+    return str(caught.value).replace(f"{tmp_path / 'node.toml'}: ", "")
+
+
+def test_without_the_table_there_is_no_listener(tmp_path: Path) -> None:
+    assert load(tmp_path, "") is None
+
+
+def test_on_loopback_the_address_is_enough_and_no_client_writes(tmp_path: Path) -> None:
+    found = load(tmp_path, '[kafka]\nlisten = "127.0.0.1:9092"\n')
+    assert found == KafkaSettings(listen=LOOPBACK, advertise=LOOPBACK)
+    assert (found.topic, found.write, found.groups) == ("farm-log", False, False)
+
+
+def test_all_of_it(tmp_path: Path) -> None:
+    found = load(
+        tmp_path,
+        '[kafka]\nlisten = "0.0.0.0:9092"\nallow_network = true\nadvertise = "router-1.example:9092"\ntopic = "log"\n'
+        'write = true\ngroups = true\npeers = ["2@router-2.example:9092", "3@[fd00::1]:9092"]\n'
+        'certificate = "tls.pem"\nclient_ca = "ca.pem"\nusers = "users"\n',
+    )
+    assert found == KafkaSettings(
+        listen=Address("0.0.0.0", 9092),  # noqa: S104 - compared, not bound
+        advertise=Address("router-1.example", 9092),
+        topic="log",
+        write=True,
+        groups=True,
+        peers=(KafkaPeer(2, Address("router-2.example", 9092)), KafkaPeer(3, Address("fd00::1", 9092))),
+        certificate=tmp_path / "tls.pem",
+        client_ca=tmp_path / "ca.pem",
+        users=tmp_path / "users",
+    )
+
+
+@pytest.mark.parametrize(
+    ("kafka", "told"),
+    [
+        ("write = false", "kafka.listen: missing"),
+        ('listen = "router-1:9092"', "kafka.listen: 'router-1' is not a numeric address"),
+        ('listen = "127.0.0.1"', "kafka.listen: "),
+        ('listen = "127.0.0.1:9092"\nadvertise = "nowhere"', "kafka.advertise: 'nowhere': expected HOST:PORT"),
+        ('listen = "127.0.0.1:9092"\ntopic = ".."', "kafka.topic: '..' is no name of a topic"),
+        ('listen = "127.0.0.1:9092"\ntopic = "farm log"', "kafka.topic: 'farm log' is no name of a topic"),
+        ('listen = "127.0.0.1:9092"\npeers = ["127.0.0.1:9092"]', "kafka.peers: '127.0.0.1:9092' is not ID@host:port"),
+        ('listen = "127.0.0.1:9092"\npeers = ["0@127.0.0.1:9092"]', "kafka.peers: '0@127.0.0.1:9092' is not ID@host"),
+        ('listen = "127.0.0.1:9092"\npeers = ["2@a:1", "2@b:1"]', "kafka.peers: names a Raft id twice"),
+        ('listen = "127.0.0.1:9092"\nclient_ca = "ca.pem"', "kafka.client_ca: needs kafka.certificate"),
+        ('listen = "127.0.0.1:9092"\nwrite = true', "kafka.write: true, and no users"),
+        ('listen = "192.168.7.5:9092"', "kafka.listen: 192.168.7.5:9092 is not a loopback address"),
+        ('listen = "0.0.0.0:9092"\nallow_network = true\nusers = "u"\ncertificate = "c"', "kafka.listen: 0.0.0.0:9092"),
+        (NETWORK + 'write = true\nusers = "users"', "kafka.write: true on 192.168.7.5:9092 without TLS"),
+        (PUBLIC + 'certificate = "tls.pem"', "kafka.listen: 203.0.114.5:9092 is open to strangers: there only known"),
+        (PUBLIC + 'users = "users"', "kafka.listen: 203.0.114.5:9092 is open to strangers, who could read"),
+    ],
+)
+def test_what_is_refused_is_named_with_what_to_do(tmp_path: Path, kafka: str, told: str) -> None:
+    assert problems(tmp_path, kafka).startswith(told)
+
+
+@pytest.mark.parametrize(
+    "kafka", [NETWORK, PUBLIC + 'certificate = "c"\nusers = "u"', PUBLIC + 'certificate = "c"\nclient_ca = "ca"']
+)
+def test_a_network_is_open_to_readers_and_the_internet_to_known_ones_over_tls(tmp_path: Path, kafka: str) -> None:
+    assert load(tmp_path, f"[kafka]\n{kafka}") is not None

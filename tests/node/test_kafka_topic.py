@@ -1,0 +1,246 @@
+"""The farm's log as a topic: an offset for each index, a key of kind and server, and what no reader sees."""
+
+from dataclasses import replace
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import Clock, Exclusion, GroupOffset, ProducerStart
+from bridge.core.state.reqids import request_text
+from bridge.node.founded_farm import CurrentFarm
+from bridge.node.kafka import farm_batches
+from bridge.node.kafka.farm_batches import CONTROL_TYPE, batches_of, key_of
+from bridge.node.kafka.farm_topic import FarmTopic
+from bridge.node.kafka.producing import Producing
+from bridge.node.raft.submitting import sealed
+from bridge.node.settings.kafka import KafkaPeer
+from bridge.wire.log.entries import encode
+from consensus import ServerStoppedError
+from consensus.core.entry_data import configuration_entry, no_op_entry
+from consensus.core.model import Entry, LogId, NoOp, SnapshotDescription
+from consensus.protocols.kraft import Broker, OffsetOutOfRangeError
+from consensus.protocols.kraft.wire.record_batches import read_batches
+from consensus.sessions import RequestId
+from gossip import Address
+from tests.authored import CLUSTER_ID, signed
+from tests.node.farm_stage import CONFIGURATION, LEAF, NOW_MS, OTHER, OWN, Stage, machine_clock, rival_report
+from tests.node.kafka_farm import HERE, SETTINGS, batches, farm_of, stage_at, topic_of
+
+EXCLUSION = Exclusion(hash_of(LEAF.base64), excluded=True)
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_clock(monkeypatch)
+
+
+async def test_an_entry_is_a_record_with_kind_and_server_as_its_key_log_time_and_term() -> None:
+    # Given
+    stage = Stage()
+    await stage.append(b'{"note": 1}')
+    await stage.append_record(rival_report())
+    await stage.append(signed(EXCLUSION))
+    await stage.append_record(Clock(NOW_MS + 2_000, OWN))
+    await stage.append(b"not \xff JSON")
+    # When
+    [batch] = await batches(topic_of(stage))
+    # Then
+    assert (batch.base_offset, batch.leader_epoch, batch.is_control) == (0, 1, False)
+    assert [each.key for each in batch.records] == [b"foreign", b"report/2", b"exclusion", b"clock/1", b"foreign"]
+    assert [each.value for each in batch.records] == stage.log
+    assert [each.timestamp_ms for each in batch.records] == [NOW_MS] * 3 + [NOW_MS + 2_000] * 2
+    assert {each.headers for each in batch.records} == {(("term", b"1"),)}
+
+
+async def test_a_kind_that_hides_behind_an_escape_is_found() -> None:
+    stage = Stage()
+    report = signed(rival_report())
+    hidden = report.replace(b'"router"', b'"\\u0072outer"')
+    assert hidden != report
+    assert key_of(1, Entry.command(1, hidden), stage.applied_state) == f"report/{OTHER}".encode()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        configuration_entry(4, CONFIGURATION),
+        no_op_entry(4, NoOp(OWN)),
+        Entry.command(4, b""),
+        Entry.command(4, encode(ProducerStart("p"))),
+        Entry.command(4, encode(GroupOffset("readers", 7))),
+    ],
+)
+async def test_what_is_not_for_readers_is_a_control_record_of_its_term(entry: Entry) -> None:
+    [batch] = read_batches(await batches_of(9, (entry,), stage_at().applied_state))
+    assert (batch.base_offset, batch.leader_epoch, batch.is_control) == (8, 4, True)
+    [record] = batch.records
+    assert record.key == bytes(2) + CONTROL_TYPE.to_bytes(2, "big")
+
+
+async def test_a_copy_is_a_control_record_whatever_names_its_request() -> None:
+    stage = stage_at()
+    update = sealed(b'{"note": 1}', request_text((NOW_MS // 1000).to_bytes(4, "big") + bytes(8)))
+    request = sealed(b'{"note": 2}', RequestId("client", 0, 1))
+    for entry in (update, update, request, request, b'{"note": 3}'):
+        await stage.append(entry)
+    found = await batches(topic_of(stage))
+    read = [(each.base_offset + place, each.is_control) for each in found for place in range(len(each.records))]
+    assert read == [(0, False), (1, True), (2, False), (3, True), (4, False)]
+
+
+async def test_a_batch_ends_with_its_term_and_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    applied_state = Stage().applied_state
+    monkeypatch.setattr(farm_batches, "BATCH_RECORDS", 3)
+    entries = tuple(Entry.command(1 + place // 5, b"{}") for place in range(10))
+    found = read_batches(await batches_of(1, entries, applied_state))
+    assert [(each.base_offset, len(each.records), each.leader_epoch) for each in found] == [
+        (0, 3, 1),
+        (3, 2, 1),
+        (5, 3, 2),
+        (8, 2, 2),
+    ]
+    monkeypatch.setattr(farm_batches, "BATCH_BYTES", 10)
+    assert len(read_batches(await batches_of(1, entries, applied_state))) == 10
+
+
+async def test_other_tasks_have_their_turn_while_many_batches_are_written() -> None:
+    applied_state, turns = Stage().applied_state, 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    entries = (Entry.command(1, b"{}"),) * (5 * farm_batches.BREATH_ENTRIES)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        await batches_of(1, entries, applied_state)
+        nursery.cancel_scope.cancel()
+    assert turns >= 4
+
+
+async def test_a_node_calls_itself_the_leader_of_what_it_has_applied() -> None:
+    stage = stage_at()
+    await stage.append(b"{}")
+    peers = (KafkaPeer(2, Address("router-2", 9092)), KafkaPeer(OWN, Address("elsewhere", 1)))
+    topic = topic_of(stage, replace(SETTINGS, peers=peers, write=True))
+    stage.lead(2)
+    state = topic.state()
+    assert (state.name, state.cluster_id, state.is_internal, state.takes_records) == (
+        "farm-log",
+        CLUSTER_ID.hex(),
+        False,
+        True,
+    )
+    assert (state.node_id, state.leader_id, state.leader_epoch, state.controller_id) == (OWN, OWN, 2, 2)
+    assert state.brokers == (Broker(OWN, "127.0.0.1", 9092), Broker(2, "router-2", 9092))
+    assert (state.log_start_offset, state.high_watermark, state.log_end_offset) == (0, 1, 1)
+    other_name = topic_of(stage, replace(SETTINGS, topic="other")).state()
+    assert topic_of(stage).state().topic_id == state.topic_id != other_name.topic_id
+    stage.lose_quorum()
+    assert topic.state().controller_id == -1
+
+
+async def test_while_the_node_is_no_server_the_topic_has_no_leader_and_gives_nothing() -> None:
+    topic = topic_of(Stage(), is_server=False)
+    state = topic.state()
+    assert (state.node_id, state.leader_id, state.leader_epoch, state.high_watermark) == (0, -1, -1, 0)
+    assert state.brokers == (Broker(0, *("127.0.0.1", 9092)),)
+    for ask in (topic.read(0, 1), topic.offset_for_time(0), topic.latest_timestamp()):
+        with pytest.raises(ServerStoppedError, match="not a server of a founded farm"):
+            await ask
+
+
+async def test_what_is_compacted_and_what_is_not_applied_are_out_of_range() -> None:
+    stage = stage_at()
+    for _ in range(4):
+        await stage.append(b"{}")
+    topic = topic_of(stage)
+    assert [each.base_offset for each in await batches(topic, 0)] == [0]
+    stage.server.snapshot = SnapshotDescription(LogId(2, 1), CONFIGURATION, 1, 0)
+    for offset in (-1, 0, 1, 5):
+        with pytest.raises(OffsetOutOfRangeError):
+            await topic.read(offset, 100)
+    assert topic.state().log_start_offset == 2
+    assert await topic.read(4, 100) == b""
+
+
+async def test_batches_are_read_again_from_memory_and_of_another_farm_anew() -> None:
+    stage, other = stage_at(), stage_at()
+    for number in range(3):
+        await stage.append(b'{"note": %d}' % number)
+        await other.append(b'{"other": %d}' % number)
+    current = CurrentFarm(farm_of(stage))
+    topic = FarmTopic(current, SETTINGS, HERE, Producing(current, None, stage.alarms), None)
+    first = await topic.read(0, 1_000)
+    stage.log.clear()
+    stage.log += [b"changed"] * 3
+    assert await topic.read(0, 1_000) == first
+    current.farm = farm_of(other)
+    [batch] = await batches(topic)
+    assert batch.records[0].value == b'{"other": 0}'
+
+
+async def test_an_offset_is_found_by_log_time_also_after_an_operator_has_set_that_back() -> None:
+    stage = stage_at()
+    topic = topic_of(stage)
+
+    async def tick(log_time_ms: int) -> None:
+        await stage.append(b"{}")
+        await stage.append_record(replace(rival_report(), server_id=OWN, date_ms=log_time_ms, request=None))
+        await stage.append_record(Clock(log_time_ms, OWN))
+
+    for second in (2, 4, 6):
+        await tick(NOW_MS + second * 1000)
+    assert await topic.offset_for_time(0) == (0, NOW_MS)
+    assert await topic.offset_for_time(NOW_MS + 1) == (2, NOW_MS + 2_000)
+    assert await topic.offset_for_time(NOW_MS + 4_000) == (5, NOW_MS + 4_000)
+    assert await topic.offset_for_time(NOW_MS + 6_001) is None
+    assert await topic.latest_timestamp() == (8, NOW_MS + 6_000)
+
+    # When log time goes back, and on from there
+    applied = stage.applied_state
+    applied.farm.state = replace(applied.state, log_time_ms=NOW_MS + 3_000)
+    await stage.append(b"{}")
+    applied._note_log_time(10)
+    for second in (5, 7):
+        await tick(NOW_MS + second * 1000)
+    assert await topic.offset_for_time(NOW_MS + 5_000) == (8, NOW_MS + 6_000)
+    assert await topic.offset_for_time(NOW_MS + 6_500) == (15, NOW_MS + 7_000)
+    assert await topic.latest_timestamp() == (15, NOW_MS + 7_000)
+
+    # And a time before the log's start is its start
+    stage.server.snapshot = SnapshotDescription(LogId(12, 1), CONFIGURATION, 1, 0)
+    found = await topic.offset_for_time(NOW_MS)
+    assert found is not None
+    assert found[0] == 12
+
+
+async def test_a_reader_at_the_end_waits_for_the_next_entry_also_in_the_farm_that_comes_after() -> None:
+    stage = stage_at()
+    await stage.append(b"{}")
+    current = CurrentFarm()
+    topic = FarmTopic(current, SETTINGS, HERE, Producing(current, None, stage.alarms), None)
+    returned = trio.Event()
+
+    async def wait() -> None:
+        await topic.wait_beyond(1)
+        returned.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        with current.of(farm_of(stage)):
+            await wait_all_tasks_blocked()
+            assert not returned.is_set()
+            await stage.append(b"{}")
+            with trio.fail_after(5):
+                await returned.wait()
+
+
+def test_the_entries_for_groups_and_producers_are_what_nodes_write() -> None:
+    assert encode(ProducerStart("p")) == b'{"kafkaProducer":{"name":"p"}}'
+    assert encode(GroupOffset("g", 7)) == b'{"kafkaOffset":{"group":"g","offset":7}}'
