@@ -100,7 +100,7 @@ def test_listed_users_read_the_log_and_produce_to_it_each_record_once(tmp_path: 
             assert each["headers"] == [["term", str(entry.term)]]
             assert each["timestamp"] == (-1 if entry.log_time_ms is None else entry.log_time_ms)
 
-        # And what is no entry, or out of scope, is refused, whoever produces it
+        # And what is no entry, or out of scope, is refused
         for login, value, error in (
             (writer, "no JSON", "InvalidRecordError"),
             (writer, EXCLUSION, "TopicAuthorizationFailedError"),

@@ -11,7 +11,7 @@
 
 Any process of the machine may open a loopback port, so `write` always needs `users`, also where certificates prove who
 a client is: the file is what gives scopes. Beyond loopback it needs TLS as well: SCRAM protects the password and not
-what follows the login, so whoever is on the way could put entries into a connection that is not encrypted. Readers
+what follows the login, so a machine on the way could put entries into a connection that is not encrypted. Readers
 learn from the log which routers belong together; therefore the listener leaves the machine only if an operator says so.
 """
 
