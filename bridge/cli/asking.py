@@ -1,8 +1,9 @@
 """Asking the node that a command names.
 
-Which node: the one that was named (`--node`, or the variable GARLICFARM_NODE), a socket or a state directory; otherwise
-the first that answers in `./farm-state` (where `up` keeps its nodes), otherwise the default state directory of `run`,
-otherwise the one of the service that a package installed.
+Which node: the one that was named (`--node`, or the variable GARLICFARM_NODE), a socket, a state directory or a URL;
+otherwise the first that answers in `./farm-state` (where `up` keeps its nodes), otherwise the default state directory
+of `run`, otherwise the one of the service that a package installed. What a URL needs beside it comes by options of
+their own, which click keeps for the command that runs (`Context.meta`), so that no command has to hand them on.
 """
 
 import os
@@ -14,32 +15,80 @@ from typing import TypeVar
 import click
 
 from bridge.cli.failure import fail
+from bridge.cli.options import file_path
 from bridge.node.control.client import ControlClient, ControlError, ask
+from bridge.node.control.node_address import NodeAddress, NodeAddressError, is_remote, remote_node
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 from bridge.node.security.local_trust import SYSTEM_STATE_DIRECTORY, default_state_directory
 
 LOCAL_FARM_DIRECTORY = "farm-state"
 NODE_VARIABLE = "GARLICFARM_NODE"
+TOKEN_VARIABLE = "GARLICFARM_TOKEN_FILE"  # noqa: S105 - the name of a variable
+CERTIFICATE_VARIABLE = "GARLICFARM_CERTIFICATE"
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
 
-node_option = click.option(
-    "--node",
-    "node",
-    metavar="ADDRESS",
-    help="Control socket or state directory of the node to ask (default: $GARLICFARM_NODE, then the first that answers"
-    " in ./farm-state, the default state directory, and the service's).",
-)
+
+def node_option(command: F) -> F:
+    """The options that say which node is asked; the command gets `node`."""
+    named = click.option(
+        "--node",
+        "node",
+        metavar="ADDRESS",
+        help="Control socket or state directory of the node to ask, or https://HOST:PORT (default: $GARLICFARM_NODE,"
+        " then the first that answers in ./farm-state, the default state directory, and the service's).",
+    )
+    token = click.option(
+        "--token-file",
+        type=file_path,
+        envvar=TOKEN_VARIABLE,
+        expose_value=False,
+        callback=_keep,
+        help="With https: a file of that node, control.read.token to look, control.admin.token to change something"
+        f" (default: ${TOKEN_VARIABLE}).",
+    )
+    certificate = click.option(
+        "--certificate",
+        type=file_path,
+        envvar=CERTIFICATE_VARIABLE,
+        expose_value=False,
+        callback=_keep,
+        help="With https: that node's control.crt, or the authority that signed its certificate (default:"
+        f" ${CERTIFICATE_VARIABLE}, then the authorities of this system).",
+    )
+    return named(token(certificate(command)))
+
+
+def _keep(context: click.Context, option: click.Parameter, told: Path | None) -> Path | None:
+    context.meta[f"{__name__}.{option.name}"] = told
+    return told
+
+
+def _kept(name: str) -> Path | None:
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(f"{__name__}.{name}")
 
 
 def ask_node(node: str | None, question: Callable[[ControlClient], Awaitable[T]]) -> T:
     """The answer of the node that is meant, or the end of the command with the reason."""
     try:
-        return ask(find_control_socket(node), question)
+        return ask(find_node(node), question)
     except ControlError as error:
         fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def find_node(named: str | None, environment: Mapping[str, str] = os.environ) -> NodeAddress:
+    """The address of the node that is meant; `ControlError` says how to name one."""
+    chosen = named or environment.get(NODE_VARIABLE)
+    if chosen is None or not is_remote(chosen):
+        return find_control_socket(named, environment)
+    try:
+        return remote_node(chosen, _kept("token_file"), _kept("certificate"))
+    except NodeAddressError as error:
+        raise ControlError(str(error)) from error
 
 
 def find_control_socket(

@@ -9,7 +9,7 @@ import trio
 from bridge.api.outputs import MembersOutput
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
 from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView
-from bridge.cli.asking import ask_node, find_control_socket, node_option
+from bridge.cli.asking import ask_node, find_node, node_option
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
@@ -153,9 +153,9 @@ def top(node: str | None) -> None:
     if not sys.stdout.isatty():
         fail("top draws on a terminal and stdout is none; use `garlicfarm status` or `garlicfarm status --json`")
     with failures(ControlError):
-        path = find_control_socket(node)
+        address = find_node(node)
     try:
-        trio.run(show_farm, path)
+        trio.run(show_farm, address)
     except* KeyboardInterrupt:
         # Ctrl-C is the other way to quit.
         pass

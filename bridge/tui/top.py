@@ -5,7 +5,6 @@ that stopped leaves the reason on it, until the node is back.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 import trio
 from rich.console import Console, RenderableType
@@ -13,6 +12,7 @@ from rich.console import Console, RenderableType
 from bridge.api.json import DocumentError
 from bridge.api.view import FarmView, LocalFarmView
 from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.control.node_address import NodeAddress
 from bridge.tui.render import render, render_local_farm, render_message
 from bridge.tui.screen import show
 
@@ -20,12 +20,12 @@ ASK_EVERY_S = 0.5
 ANSWER_TIMEOUT_S = 5.0
 
 
-async def show_farm(path: Path, console: Console | None = None) -> None:
-    """The farm as the node at the control socket `path` sees it, until the operator quits."""
+async def show_farm(address: NodeAddress, console: Console | None = None) -> None:
+    """The farm as the node at `address` sees it, until the operator quits."""
     shown = console or Console()
-    latest: list[FarmView | str] = [f"asking {path} …"]
+    latest: list[FarmView | str] = [f"asking {address} …"]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_keep_asking, path, latest)
+        nursery.start_soon(_keep_asking, address, latest)
         await show(lambda width, height: _picture(latest[0], width, height, shown), shown)
         nursery.cancel_scope.cancel()
 
@@ -37,8 +37,8 @@ async def show_local_farm(picture: Callable[[], LocalFarmView], console: Console
     await show(lambda width, height: render_local_farm(picture(), width, height, color=color), shown)
 
 
-async def _keep_asking(path: Path, latest: list[FarmView | str]) -> None:
-    async with ControlClient(path, ANSWER_TIMEOUT_S) as client:
+async def _keep_asking(address: NodeAddress, latest: list[FarmView | str]) -> None:
+    async with ControlClient(address, ANSWER_TIMEOUT_S) as client:
         while True:
             try:
                 latest[0] = await client.view()

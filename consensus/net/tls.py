@@ -151,9 +151,7 @@ def operators_certificate(path: Path) -> NodeCertificate:
     except OSError as error:
         raise CertificateError(f"{path} cannot be read ({error.strerror}): give this user access to it") from error
     except (ValueError, TypeError) as error:
-        raise CertificateError(
-            f"{path} ([consensus] certificate) does not hold a certificate and its unencrypted private key in PEM"
-        ) from error
+        raise CertificateError(f"{path} does not hold a certificate and its unencrypted private key in PEM") from error
     if certificate.not_valid_after_utc < datetime.now(UTC):
         raise CertificateError(
             f"{path} ended on {certificate.not_valid_after_utc:%Y-%m-%d}: have the authority sign a new one"

@@ -13,6 +13,7 @@ from bridge.node.control.access import Access, RemoteAccess, open_remote_access
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.settings.configuration import ConfigurationError, load_configuration
+from bridge.node.settings.control import ControlSettings
 from gossip.core.member import Address
 from pipeline.endpoint import CredentialError, Credentials, Endpoint, load_credentials
 from pipeline.log_client import FarmLog, FarmLogError
@@ -22,7 +23,7 @@ LOOPBACK = Address("127.0.0.1", 0)
 
 
 def opened(state_dir: Path) -> RemoteAccess:
-    access = open_remote_access(state_dir, LOOPBACK)
+    access = open_remote_access(state_dir, ControlSettings(listen=LOOPBACK))
     assert access is not None
     return access
 
@@ -198,9 +199,9 @@ def test_tcp_is_closed_unless_the_configuration_opens_it(tmp_path: Path) -> None
     settings = tmp_path / "node.toml"
     common = 'farm_key = "farm.key"\n[gossip]\nbind = "127.0.0.1:7668"\n'
     settings.write_text(common)
-    assert load_configuration(settings).control_listen is None
+    assert load_configuration(settings).control is None
     settings.write_text(f'{common}[control]\nlisten = "127.0.0.1:7650"\n')
-    assert load_configuration(settings).control_listen == Address("127.0.0.1", 7650)
+    assert load_configuration(settings).control == ControlSettings(listen=Address("127.0.0.1", 7650))
     settings.write_text(f'{common}[control]\nlisten = "everywhere"\n')
     with pytest.raises(ConfigurationError, match=r"control\.listen"):
         load_configuration(settings)

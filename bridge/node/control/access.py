@@ -4,12 +4,11 @@
 
     control.read.token     a client that shows it may look: every GET
     control.admin.token    a client that shows it may do everything that the Unix socket allows
-    control.crt            the node's certificate, without its key: clients compare it, no authority vouches for it
+    control.crt            the endpoint's certificate, without its key (`bridge.node.control.control_certificate`)
 
 The tokens are made at the first start, 32 random bytes each, in files of mode 0600; a client sends one as
 `Authorization: Bearer …`. They are exchanged by removing the file and restarting the node. Comparing takes the same
-time wherever they differ, and a guess among 2^256 needs no lockout. The certificate is the one by which the nodes know
-each other (`consensus.net.tls`), so a fingerprint that gossip carries is the one that a client pins.
+time wherever they differ, and a guess among 2^256 needs no lockout.
 """
 
 import hmac
@@ -19,18 +18,16 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
-
+from bridge.node.control.control_certificate import control_certificate
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.security.key_files import KeyFileError, read_private_file
-from consensus.net import NodeCertificate, load_or_create_certificate
+from bridge.node.settings.control import ControlSettings
+from consensus.net import CertificateError, NodeCertificate, operators_certificate
 from consensus.storage import replace_file
 from gossip import Address
 
 READ_TOKEN_FILE = "control.read.token"  # noqa: S105 - the name of the file that holds it
 ADMIN_TOKEN_FILE = "control.admin.token"  # noqa: S105 - likewise
-CERTIFICATE_FILE = "control.crt"
 TOKEN_BYTES = 32
 TOKEN_LEAST_CHARACTERS = 32
 _SCHEME = "bearer "
@@ -53,6 +50,8 @@ class RemoteAccess:
     certificate: NodeCertificate
     read_token: str = field(repr=False)
     admin_token: str = field(repr=False)
+    open_health: bool = False
+    """Whether the node's health is told without a token."""
 
     def granted(self, authorization: str) -> Access:
         """What the value of a request's header `Authorization` allows."""
@@ -64,20 +63,24 @@ class RemoteAccess:
         return Access.READ if hmac.compare_digest(shown, self.read_token.encode()) else Access.NONE
 
 
-def open_remote_access(state_dir: Path, address: Address | None) -> RemoteAccess | None:
-    """Reads or makes the tokens and writes the certificate out, if there is an address; raises `ControlSocketError`."""
-    if address is None:
+def open_remote_access(state_dir: Path, settings: ControlSettings | None) -> RemoteAccess | None:
+    """Read or make tokens and certificate, if there are settings; raises `ControlSocketError`."""
+    if settings is None:
         return None
-    certificate = load_or_create_certificate(state_dir)
     try:
-        public = x509.load_pem_x509_certificate(certificate.path.read_bytes()).public_bytes(Encoding.PEM)
-        replace_file(state_dir / CERTIFICATE_FILE, public, mode=0o644)
+        certificate = (
+            control_certificate(state_dir, settings.listen, settings.names)
+            if settings.certificate is None
+            else operators_certificate(settings.certificate)
+        )
         read, admin = (_token(state_dir / name) for name in (READ_TOKEN_FILE, ADMIN_TOKEN_FILE))
+    except CertificateError as error:
+        raise ControlSocketError(f"control.certificate: {error}") from error
     except OSError as error:
         if isinstance(error, ControlSocketError):
             raise
-        raise ControlSocketError(f"the control tokens in {state_dir} cannot be used: {error}") from error
-    return RemoteAccess(address, certificate, read, admin)
+        raise ControlSocketError(f"certificate and tokens in {state_dir} cannot be used: {error}") from error
+    return RemoteAccess(settings.listen, certificate, read, admin, settings.open_health)
 
 
 def _token(path: Path) -> str:

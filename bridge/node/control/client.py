@@ -1,13 +1,15 @@
-"""The other end of the control socket: what the command line, the terminal view and `up` ask a node.
+"""The other end of the control endpoint: what the command line, the terminal view and `up` ask a node.
 
 One connection is kept and used for one question at a time; when the node closed it in between, the question is asked
 once more on a new one (only questions that change nothing: a submission whose answer was lost is never repeated).
 Whatever goes wrong is a `ControlError`, whose text an operator can act on.
 
-Before it asks, it checks the user that answers: a node is run by this user or by root, and no other user could have put
-its socket there (`bridge.node.security.local_trust`). No other user may see a question or an answer.
+Before it asks on a socket, it checks the user that answers: a node is run by this user or by root, and no other user
+could have put its socket there (`bridge.node.security.local_trust`). No other user may see a question or an answer. On
+TCP the node shows its certificate before it is sent the token (`bridge.node.control.node_address`).
 """
 
+import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -50,6 +52,7 @@ from bridge.api.requests import (
 )
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
+from bridge.node.control.node_address import NodeAddress, RemoteNode
 from bridge.node.http_exchange import AnswerTooLongError, exchange
 from bridge.node.security.control_socket import socket_address
 from bridge.node.security.local_trust import (
@@ -64,7 +67,7 @@ ANSWER_TIMEOUT_S = 30.0
 DONE = frozenset({200, 202})
 SUBMIT_STATUSES = frozenset({200, 409, 410, 503, 504})
 
-_ORIGIN = httpcore.Origin(b"http", b"node", 80)
+_LOCAL_ORIGIN = httpcore.Origin(b"http", b"node", 80)
 
 T = TypeVar("T")
 
@@ -74,17 +77,17 @@ class ControlError(Exception):
 
 
 class ControlClient:
-    """Asks the node behind one control socket. An async context manager; not for several tasks at a time."""
+    """Asks the node at one address. An async context manager; not for several tasks at a time."""
 
     def __init__(
         self,
-        path: Path,
+        address: NodeAddress,
         timeout_s: float = ANSWER_TIMEOUT_S,
         user_of: Callable[[trio.socket.SocketType], int | None] = peer_user_id,
     ) -> None:
         """`user_of` tells who runs the process on the other side of a connected socket."""
         self._user_of = user_of
-        self.path = path
+        self.address = address
         self._timeout_s = timeout_s
         self._http = self._new_connection()
 
@@ -219,7 +222,7 @@ class ControlClient:
     def _refused(self, status: int, body: bytes) -> ControlError:
         text = _refusal(body)
         if text is None:
-            return ControlError(f"the node at {self.path} answered {status} and gave no reason")
+            return ControlError(f"the node at {self.address} answered {status} and gave no reason")
         return ControlError(f"the node refused: {text}")
 
     async def request(self, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
@@ -230,27 +233,61 @@ class ControlClient:
         if not kept:
             await self.aclose()
             self._http = self._new_connection()
-        headers = [("Host", "node"), ("Content-Length", str(len(body)))]
+        headers = [*self._headers, ("Content-Length", str(len(body)))]
         if body:
             headers.append(("Content-Type", "application/json"))
-        url = httpcore.URL(scheme="http", host="node", port=None, target=target)
+        origin = self._origin
+        url = httpcore.URL(scheme=origin.scheme, host=origin.host, port=origin.port, target=target)
         try:
             with trio.fail_after(self._timeout_s + WAIT_LIMIT_MS / 1000 * ("wait=" in target)):
                 return await exchange(self._http, method, url, headers, body, DOCUMENT_LIMIT_BYTES)
         except trio.TooSlowError as error:
-            raise ControlError(f"the node at {self.path} does not answer; is it stopped or overloaded?") from error
+            raise ControlError(f"the node at {self.address} does not answer; is it stopped or overloaded?") from error
         except AnswerTooLongError as error:
-            raise ControlError(f"the node at {self.path} sent {error}") from error
+            raise ControlError(f"the node at {self.address} sent {error}") from error
+        except httpcore.ConnectError as error:
+            raise ControlError(self._not_connected(error)) from error
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
             if not kept:
                 unknown = "; whether it did what was asked is unknown" if method == "POST" else ""
-                lost = f"the node at {self.path} closed the connection without an answer{unknown}"
+                lost = f"the node at {self.address} closed the connection without an answer{unknown}"
                 raise ControlError(lost) from error
         return await self.request(method, target, body)
 
     def _new_connection(self) -> httpcore.AsyncHTTPConnection:
-        backend = _TrustedSocket(self.path, self._user_of)
-        return httpcore.AsyncHTTPConnection(_ORIGIN, uds=str(self.path), network_backend=backend)
+        if isinstance(self.address, RemoteNode):
+            return httpcore.AsyncHTTPConnection(
+                self._origin, ssl_context=self.address.context, network_backend=httpcore.TrioBackend()
+            )
+        backend = _TrustedSocket(self.address, self._user_of)
+        return httpcore.AsyncHTTPConnection(self._origin, uds=str(self.address), network_backend=backend)
+
+    @property
+    def _origin(self) -> httpcore.Origin:
+        if isinstance(self.address, RemoteNode):
+            return httpcore.Origin(b"https", self.address.host.encode("idna"), self.address.port)
+        return _LOCAL_ORIGIN
+
+    @property
+    def _headers(self) -> list[tuple[str, str]]:
+        if isinstance(self.address, RemoteNode):
+            return [("Host", self.address.authority), ("Authorization", f"Bearer {self.address.token}")]
+        return [("Host", "node")]
+
+    def _not_connected(self, error: BaseException) -> str:
+        """Why a node on TCP could not be reached; on a socket `_TrustedSocket` says it."""
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__ or cause.__context__
+        match cause:
+            case ssl.SSLCertVerificationError():
+                return (
+                    f"the certificate of {self.address} is refused ({cause.verify_message}): copy the node's file"
+                    " control.crt anew and name it by --certificate; otherwise another program may listen there"
+                )
+            case _:
+                reason = getattr(cause, "strerror", None) or error
+                return f"cannot reach a node at {self.address}: {reason}; does it run, with control.listen set?"
 
 
 class _TrustedSocket(httpcore.TrioBackend):
@@ -312,14 +349,16 @@ def _refusal(body: bytes) -> str | None:
         return None
 
 
-def ask(path: Path, question: Callable[[ControlClient], Awaitable[T]], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
+def ask(
+    address: NodeAddress, question: Callable[[ControlClient], Awaitable[T]], timeout_s: float = ANSWER_TIMEOUT_S
+) -> T:
     """Ask one question from code that is not async. Whatever goes wrong is a `ControlError`."""
 
     async def conversation() -> T:
-        async with ControlClient(path, timeout_s) as client:
+        async with ControlClient(address, timeout_s) as client:
             return await question(client)
 
     try:
         return trio.run(conversation)
     except DocumentError as error:
-        raise ControlError(f"the node at {path} answered what this version does not understand: {error}") from error
+        raise ControlError(f"the node at {address} answered what this version does not understand: {error}") from error

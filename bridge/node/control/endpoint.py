@@ -72,7 +72,7 @@ def control_endpoint(
         remote_strangers=shares.control_remote,
     )
     state_dir = local.configuration.state_dir
-    remote = open_remote_access(state_dir, local.configuration.control_listen)
+    remote = open_remote_access(state_dir, local.configuration.control)
     server = ControlServer(state_dir / SOCKET_NAME, port, limits, remote, identities.handlers, counters)
     return ControlEndpoint(server, verdicts)
 

@@ -30,6 +30,7 @@ from bridge.node.security.local_trust import is_trusted_user, peer_user_id
 from consensus.net import AcceptOptions, AcceptQueue, DropReason, TlsStream
 
 RECEIVE_BYTES = 16 * 1024
+HEALTH_TARGETS = frozenset({b"/healthz", b"/readyz"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,9 @@ class ControlServer:
                     return
                 patience_s = self._limits.idle_s
                 answer = await self._routes.answer(request)
-            await self._send(stream, connection, answer, closing=remaining == 1, head_only=request.method == "HEAD")
+            # Who asked for the node's health without a token keeps no place.
+            closing = remaining == 1 or (client is not None and not client.place.authenticated)
+            await self._send(stream, connection, answer, closing=closing, head_only=request.method == "HEAD")
             if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
                 return
             connection.start_next_cycle()
@@ -257,6 +260,8 @@ class ControlServer:
             return Access.ADMIN
         shown = [value.decode("latin-1") for name, value in head.headers if name == b"authorization"]
         access = client.remote.granted(shown[0]) if len(shown) == 1 else Access.NONE
+        if access is Access.NONE and client.remote.open_health and _asks_for_health(head):
+            return Access.READ
         if access is not Access.NONE and not self._places.authenticate(client.place, client.address):
             raise Full(f"{self._limits.remote_connections} connections are open already; try again")
         return access
@@ -336,6 +341,10 @@ class ControlServer:
     async def _write(self, stream: trio.abc.Stream, data: bytes) -> None:
         with trio.fail_after(self._limits.send_s):
             await stream.send_all(data)
+
+
+def _asks_for_health(head: h11.Request) -> bool:
+    return head.method in (b"GET", b"HEAD") and head.target in HEALTH_TARGETS
 
 
 def _bytes(data: bytes | None) -> bytes:

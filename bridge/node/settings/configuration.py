@@ -13,7 +13,7 @@
     [[master]]    signing_key or destination, publish: in place of the first two, for several masters
     [router]      kind ("file", "i2cp"), and what that kind needs (`bridge.node.settings.router`)
     [[leaf]]      destination, probe, master
-    [control]     listen: the control endpoint over TCP, for other machines; off unless it is named
+    [control]     listen, names, certificate, open_health: the control endpoint over TCP; off unless it is named
     [zmq]         listen: an endpoint for ØMQ Raft clients (`bridge.node.settings.zmq`); off unless it is named
     [kafka]       listen: a listener for Kafka's clients (`bridge.node.settings.kafka`); off unless it is named
 
@@ -34,6 +34,7 @@ from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAUL
 from bridge.core.state.farm_state import MASTERS_MAX
 from bridge.node.router.router import Leaf, RouterError, leaf_from_settings
 from bridge.node.settings.choices import Admit, GossipTiming, Pace, RouterKind, Timing, TransportKind
+from bridge.node.settings.control import ControlSettings, control_settings
 from bridge.node.settings.kafka import KafkaSettings, kafka_settings
 from bridge.node.settings.machine import Machine, NoAddressError, private_host
 from bridge.node.settings.masters import MasterSettings, read_leaf_master, read_masters
@@ -112,7 +113,7 @@ class NodeConfiguration:
     leaves: tuple[Leaf, ...] = ()
     demo: bool = False
     transport: TransportSettings = field(default_factory=TransportSettings)
-    control_listen: Address | None = None
+    control: ControlSettings | None = None
     """Where the control endpoint is open to other machines; nowhere by default."""
     zmq: ZmqSettings | None = None
     """None: no endpoint for ØMQ Raft clients."""
@@ -184,9 +185,7 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
     if router.kind is RouterKind.I2CP and publishing.pace is Pace.REPORTING_PERIOD:
         publishing_section.problem("pace", '"reporting-period" is for files: a router takes one structure a minute')
     leaves = tuple(leaf for each in root.sections("leaf", LEAVES_LIMIT) if (leaf := _leaf(each)) is not None)
-    control = root.section("control")
-    control_listen = control.address("listen")
-    control.finish()
+    control = control_settings(root.section("control"))
     zmq = zmq_settings(root.section("zmq"))
     kafka = kafka_settings(root.section("kafka"))
     if farm_key is None or consensus is None:
@@ -203,7 +202,7 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
         leaves=leaves,
         demo=demo,
         transport=transport,
-        control_listen=control_listen,
+        control=control,
         zmq=zmq,
         kafka=kafka,
     )

@@ -20,6 +20,7 @@ from gossip.wire import CAPACITY_LIMIT
 GOSSIP_PORT = 7668
 CONSENSUS_PORT = 7669
 I2P_SEEDS_LIMIT = 32
+CONTROL_NAMES_LIMIT = 32
 ZMQ_PEERS_LIMIT = 16
 KAFKA_PEERS_LIMIT = 64
 KAFKA_TOPIC_DEFAULT = "farm-log"
@@ -231,6 +232,9 @@ SETTINGS = _table(
         _address(
             "control.listen", "where the control endpoint is open to other machines, with TLS and tokens", "nowhere"
         ),
+        _texts("control.names", CONTROL_NAMES_LIMIT, "more host names and addresses for the endpoint's certificate"),
+        _file("control.certificate", "a certificate of an authority with its key (PEM, mode 0600), for the endpoint"),
+        _flag("control.open_health", "`/healthz` and `/readyz` are answered on TCP without a token"),
         _text(
             "zmq.listen",
             "where ØMQ Raft clients read the farm's log: `tcp://IP:port` or `IP:port`; needs the extra `zmq`",

@@ -1,0 +1,142 @@
+"""The certificate of the control endpoint on TCP: names and addresses by which curl, Prometheus and browsers verify it.
+
+    state directory/control.key    certificate and private key, 0600     made at the first start that needs it
+                    control.crt    the certificate alone, 0644           what clients are given
+
+The certificate by which nodes know each other has no names and lives for ten years (`consensus.net.tls`), and its
+fingerprint is in the log: that one cannot also please a browser. So the control endpoint has its own. It names the
+address of `control.listen`, what `control.names` adds, and the loopback addresses. If it listens on every address, the
+names of this machine and its addresses as far as they are known. It is made again when a name is missing, and at a
+start in its last weeks: clients that compare it get it anew then. An operator who has an authority gives
+`control.certificate` instead.
+
+It is no authority (`CA:FALSE`) and has no key usage: OpenSSL takes a self-signed certificate with a key usage but
+without the right to sign for none, and Firefox refuses a server whose certificate is an authority.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import psutil
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from bridge.node.security.control_socket import ControlSocketError
+from bridge.node.security.key_files import KeyFileError, read_private_file
+from consensus.net import NodeCertificate
+from consensus.storage import replace_file
+from gossip import Address
+
+KEY_FILE: Final = "control.key"
+CERTIFICATE_FILE: Final = "control.crt"
+_FILE_LIMIT_BYTES: Final = 64 * 1024
+_COMMON_NAME: Final = "garlicfarm control endpoint"
+_LIFETIME: Final = timedelta(days=820)
+"""Some systems refuse a server's certificate that lives for more than 825 days, also one that the user trusts."""
+_RENEWED_BEFORE: Final = timedelta(days=30)
+_BACKDATED: Final = timedelta(days=2)
+"""A client's clock may be behind ours."""
+_ALWAYS: Final = ("localhost", "127.0.0.1", "::1")
+
+_Names: TypeAlias = tuple[x509.GeneralName, ...]
+
+
+def control_certificate(state_dir: Path, address: Address, names: Iterable[str] = ()) -> NodeCertificate:
+    """The node's own, made if there is none that will do; raises `ControlSocketError` and `OSError`."""
+    path = state_dir / KEY_FILE
+    wanted = _general_names(address.host, names)
+    certificate = _read(path)
+    if certificate is None or not set(wanted) <= set(_names_in(certificate)) or _ends_soon(certificate):
+        certificate = _make(path, wanted)
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    replace_file(state_dir / CERTIFICATE_FILE, pem, mode=0o644)
+    return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))
+
+
+def _general_names(host: str, names: Iterable[str]) -> _Names:
+    found = dict.fromkeys([*_listened(host), *names, *_ALWAYS])
+    return tuple(map(_general_name, found))
+
+
+def _listened(host: str) -> Iterator[str]:
+    try:
+        everywhere = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        everywhere = False
+    if not everywhere:
+        yield host
+        return
+    yield socket.gethostname()
+    with suppress(OSError, psutil.Error):
+        for addresses in psutil.net_if_addrs().values():
+            for each in addresses:
+                if each.family in (socket.AF_INET, socket.AF_INET6) and "%" not in each.address:
+                    yield each.address
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(name)
+    except ValueError as error:
+        raise ControlSocketError(
+            f"{name!r} can stand in no certificate: put host names in ASCII and addresses into control.names"
+        ) from error
+
+
+def _read(path: Path) -> x509.Certificate | None:
+    if not path.exists():
+        return None
+    try:
+        pem = read_private_file(path, _FILE_LIMIT_BYTES).encode()
+        serialization.load_pem_private_key(pem, None)
+        return x509.load_pem_x509_certificate(pem)
+    except KeyFileError as error:
+        raise ControlSocketError(f"{error}; or remove it, and the node makes one") from error
+    except (ValueError, TypeError) as error:
+        raise ControlSocketError(f"{path} is damaged: remove it, and the node makes another") from error
+
+
+def _names_in(certificate: x509.Certificate) -> _Names:
+    try:
+        return tuple(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except (x509.ExtensionNotFound, ValueError):
+        return ()
+
+
+def _ends_soon(certificate: x509.Certificate) -> bool:
+    return certificate.not_valid_after_utc - datetime.now(UTC) < _RENEWED_BEFORE
+
+
+def _make(path: Path, names: _Names) -> x509.Certificate:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _COMMON_NAME)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now - _BACKDATED + _LIFETIME)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM) + key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    replace_file(path, pem)
+    return certificate

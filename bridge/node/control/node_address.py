@@ -1,0 +1,121 @@
+"""Where a node is asked: its socket on this machine, or its control endpoint over TLS on another one.
+
+    /var/lib/garlicfarm/control.sock           a path: this user's or root's process must be behind it
+    https://192.168.7.5:7650  + a token file   TCP: the node must prove itself before it is sent the token
+
+A node signs the certificate of its control endpoint itself, unless an operator gives it one that an authority signed.
+So `--certificate` takes either: a node's own certificate (`control.crt`) is compared as a whole, since any other name
+for the node's address is then as good; an authority's is believed for the host that the URL names. Without it the
+authorities of the system count. One file may hold the certificates of several nodes.
+"""
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+from cryptography import x509
+
+SCHEME: Final = "https://"
+DEFAULT_PORT: Final = 7650
+_FILE_LIMIT_BYTES: Final = 1024 * 1024
+_READ_TOKEN: Final = "control.read.token to look, control.admin.token to change something"  # noqa: S105 - names of files
+
+
+class NodeAddressError(ValueError):
+    """A node's address, token or certificate cannot be used; the text says which, why, and what to give."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteNode:
+    """A control endpoint on TCP, and what is shown to it."""
+
+    host: str
+    port: int
+    token: str = field(repr=False)
+    context: ssl.SSLContext = field(repr=False)
+
+    @property
+    def authority(self) -> str:
+        """Host and port, as in a URL."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        """As an operator names it."""
+        return SCHEME + self.authority
+
+
+NodeAddress: TypeAlias = Path | RemoteNode
+
+
+def is_remote(named: str) -> bool:
+    """Whether this names a node by URL; anything else is a path."""
+    return "://" in named
+
+
+def remote_node(url: str, token_file: Path | None, certificate_file: Path | None) -> RemoteNode:
+    """The node behind a URL; raises `NodeAddressError`."""
+    parts = _parts(url)
+    if token_file is None:
+        raise NodeAddressError(f"{url} needs a token: copy a file of that node, {_READ_TOKEN}; name it by --token-file")
+    return RemoteNode(
+        host=parts.hostname or "",
+        port=parts.port or DEFAULT_PORT,
+        token=_token(token_file),
+        context=_context(certificate_file),
+    )
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme == "https" and parts.hostname is not None and (parts.port is None or parts.port > 0)
+    except ValueError as error:
+        raise NodeAddressError(f"{url} is no address of a node: {error}") from error
+    if not known or parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
+        raise NodeAddressError(f"{url} is no address of a node: write it as https://HOST:PORT, or give a path")
+    return parts
+
+
+def _token(path: Path) -> str:
+    token = _read(path).decode("utf-8", "replace").strip()
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise NodeAddressError(f"{path} holds no token: copy a file of the node, {_READ_TOKEN}")
+    return token
+
+
+def _context(certificate_file: Path | None) -> ssl.SSLContext:
+    if certificate_file is None:
+        context = ssl.create_default_context()
+    else:
+        pem = _read(certificate_file)
+        try:
+            certificates = x509.load_pem_x509_certificates(pem)
+            context = ssl.create_default_context(cadata=pem.decode("ascii"))
+        except (ValueError, ssl.SSLError) as error:
+            raise NodeAddressError(
+                f"{certificate_file} holds no certificate in PEM: copy the node's file control.crt"
+            ) from error
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.check_hostname = any(map(_is_authority, certificates))
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_FILE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise NodeAddressError(f"{path} cannot be read: {error.strerror or error}") from error
+    if len(data) > _FILE_LIMIT_BYTES:
+        raise NodeAddressError(f"{path} is larger than {_FILE_LIMIT_BYTES} bytes: it is no token and no certificate")
+    return data

@@ -1,0 +1,227 @@
+"""The command line asks a node on another machine, and other programs verify its certificate by name."""
+
+import shutil
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from bridge.cli.main import cli
+from bridge.node.control.access import open_remote_access
+from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.control.control_certificate import control_certificate
+from bridge.node.control.node_address import NodeAddressError, RemoteNode, remote_node
+from bridge.node.control.server import ControlServer
+from bridge.node.security.control_socket import ControlSocketError
+from bridge.node.settings.control import ControlSettings
+from gossip import Address
+from tests.node.test_control import FakeNode
+
+LOOPBACK = Address("127.0.0.1", 0)
+CURL = shutil.which("curl")
+
+
+@asynccontextmanager
+async def serving(settings: ControlSettings, directory: Path) -> AsyncIterator[tuple[FakeNode, str]]:
+    """A control endpoint on TCP, and its URL."""
+    node = FakeNode()
+    server = ControlServer(directory / "control.sock", node, remote=open_remote_access(directory, settings))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        yield node, f"https://127.0.0.1:{server.remote_port}"
+        nursery.cancel_scope.cancel()
+
+
+def known(url: str, directory: Path, token: str = "control.read.token") -> RemoteNode:  # noqa: S107 - a file's name
+    return remote_node(url, directory / token, directory / "control.crt")
+
+
+async def command(*arguments: str) -> Result:
+    return await trio.to_thread.run_sync(partial(CliRunner().invoke, cli, arguments, catch_exceptions=False))
+
+
+async def test_a_client_with_token_and_certificate_reads_and_changes_what_the_token_allows(tmp_path: Path) -> None:
+    async with serving(ControlSettings(listen=LOOPBACK), tmp_path) as (node, url):
+        async with ControlClient(known(url, tmp_path)) as client:
+            assert await client.view() == node.current
+            assert (await client.cluster()).leader_name == "node-1"
+            with pytest.raises(ControlError, match="this token only reads"):
+                await client.leave()
+        async with ControlClient(known(url, tmp_path, "control.admin.token")) as client:
+            await client.leave()
+        assert node.leaving
+
+
+async def test_the_command_line_asks_a_node_by_its_url(tmp_path: Path) -> None:
+    async with serving(ControlSettings(listen=LOOPBACK), tmp_path) as (_, url):
+        options = ("--token-file", str(tmp_path / "control.read.token"), "--certificate", str(tmp_path / "control.crt"))
+        shown = await command("members", "--json", "--node", url, *options)
+        assert (shown.exit_code, '"members"' in shown.output) == (0, True), shown.output
+        without = await command("members", "--node", url)
+        assert without.exit_code != 0
+        assert "needs a token" in without.output
+
+
+async def test_a_node_that_shows_another_certificate_is_not_sent_the_token(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    control_certificate(other, LOOPBACK)
+    async with serving(ControlSettings(listen=LOOPBACK), tmp_path) as (node, url):
+        pinned = remote_node(url, tmp_path / "control.read.token", other / "control.crt")
+        async with ControlClient(pinned) as client:
+            with pytest.raises(ControlError, match=r"certificate of https://127.0.0.1:[0-9]+ is refused"):
+                await client.view()
+        by_authority = remote_node(url, tmp_path / "control.read.token", None)
+        async with ControlClient(by_authority) as client:
+            with pytest.raises(ControlError, match=r"copy the node's file control\.crt anew"):
+                await client.view()
+        assert node.asked == []
+
+
+@pytest.mark.parametrize(("host", "is_believed"), [("127.0.0.1", True), ("127.0.0.2", False)])
+async def test_an_authority_is_believed_for_the_host_of_the_url_alone(
+    tmp_path: Path, host: str, *, is_believed: bool
+) -> None:
+    authority, signed = signed_by_an_authority(tmp_path, host)
+    async with (
+        serving(ControlSettings(listen=LOOPBACK, certificate=signed), tmp_path) as (node, url),
+        ControlClient(remote_node(url, tmp_path / "control.read.token", authority)) as client,
+    ):
+        if is_believed:
+            assert await client.view() == node.current
+            return
+        with pytest.raises(ControlError, match="is refused"):
+            await client.view()
+
+
+async def test_a_port_that_no_process_listens_on_is_told_as_that(tmp_path: Path) -> None:
+    control_certificate(tmp_path, LOOPBACK)
+    open_remote_access(tmp_path, ControlSettings(listen=LOOPBACK))
+    async with ControlClient(known("https://127.0.0.1:1", tmp_path)) as client:
+        with pytest.raises(ControlError, match=r"cannot reach a node at https://127\.0\.0\.1:1: .*control\.listen"):
+            await client.view()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:7650", "https://", "https://a:b", "https://h:0", "https://h/path", "https://u@h", "ftp://h"],
+)
+def test_an_address_that_is_no_nodes_url_is_refused_by_name(url: str, tmp_path: Path) -> None:
+    with pytest.raises(NodeAddressError, match="is no address of a node"):
+        remote_node(url, tmp_path / "token", None)
+
+
+def test_files_that_hold_no_token_or_certificate_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "token").write_text("a-token\n")
+    with pytest.raises(NodeAddressError, match="empty holds no token"):
+        remote_node("https://h", tmp_path / "empty", None)
+    with pytest.raises(NodeAddressError, match="empty holds no certificate"):
+        remote_node("https://h", tmp_path / "token", tmp_path / "empty")
+    with pytest.raises(NodeAddressError, match="absent cannot be read"):
+        remote_node("https://h", tmp_path / "absent", None)
+
+
+def test_a_token_is_never_printed(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("a-token\n")
+    node = remote_node("https://h", tmp_path / "token", None)
+    assert "a-token" not in repr(node) + str(node)
+
+
+async def test_a_client_that_knows_names_verifies_the_certificate(tmp_path: Path) -> None:
+    """As Prometheus and browsers do: an authority file, and the name of the URL."""
+    async with serving(ControlSettings(listen=LOOPBACK), tmp_path) as (_, url):
+        context = ssl.create_default_context(cafile=tmp_path / "control.crt")
+        stream = await trio.open_ssl_over_tcp_stream("127.0.0.1", int(url.rpartition(":")[2]), ssl_context=context)
+        await stream.do_handshake()
+        await trio.aclose_forcefully(stream)
+        by_name = await trio.open_tcp_stream("127.0.0.1", int(url.rpartition(":")[2]))
+        wrong = trio.SSLStream(by_name, context, server_hostname="example.org")
+        with pytest.raises(trio.BrokenResourceError):
+            await wrong.do_handshake()
+        await trio.aclose_forcefully(wrong)
+
+
+@pytest.mark.skipif(CURL is None, reason="curl is not installed")
+async def test_curl_verifies_the_certificate(tmp_path: Path) -> None:
+    async with serving(ControlSettings(listen=LOOPBACK), tmp_path) as (_, url):
+        token = (tmp_path / "control.read.token").read_text().strip()
+        asked = [str(CURL), "--silent", "--show-error", "--cacert", str(tmp_path / "control.crt"), "--max-time", "10"]
+        done = await trio.run_process(
+            [*asked, "-H", f"Authorization: Bearer {token}", f"{url}/v1/cluster"],
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+        assert (done.returncode, b"node-1" in done.stdout) == (0, True), done.stderr
+
+
+def test_the_certificate_is_kept_and_made_again_when_a_name_is_missing(tmp_path: Path) -> None:
+    first = control_certificate(tmp_path, LOOPBACK)
+    assert control_certificate(tmp_path, LOOPBACK) == first
+    named = control_certificate(tmp_path, LOOPBACK, ["farm.example.org", "192.0.2.7"])
+    assert named.fingerprint != first.fingerprint
+    assert control_certificate(tmp_path, LOOPBACK, ["192.0.2.7"]) == named
+    with pytest.raises(ControlSocketError, match="can stand in no certificate"):
+        control_certificate(tmp_path, LOOPBACK, ["bücher.example"])
+    assert (tmp_path / "control.key").stat().st_mode & 0o077 == 0
+
+
+def test_a_certificate_file_that_others_can_read_or_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    control_certificate(tmp_path, LOOPBACK)
+    (tmp_path / "control.key").chmod(0o644)
+    with pytest.raises(ControlSocketError, match=r"control\.key"):
+        control_certificate(tmp_path, LOOPBACK)
+    (tmp_path / "control.key").chmod(0o600)
+    (tmp_path / "control.key").write_text("nothing")
+    with pytest.raises(ControlSocketError, match="damaged: remove it"):
+        control_certificate(tmp_path, LOOPBACK)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_health_is_told_without_a_token_only_if_the_operator_says_so(tmp_path: Path, *, is_open: bool) -> None:
+    async with serving(ControlSettings(listen=LOOPBACK, open_health=is_open), tmp_path) as (_, url):
+        context = ssl.create_default_context(cafile=tmp_path / "control.crt")
+        for target, status in (("/healthz", b"200" if is_open else b"401"), ("/v1/view", b"401")):
+            stream = await trio.open_ssl_over_tcp_stream("127.0.0.1", int(url.rpartition(":")[2]), ssl_context=context)
+            await stream.send_all(f"GET {target} HTTP/1.1\r\nHost: node\r\n\r\n".encode())
+            with trio.fail_after(10):
+                answer = await stream.receive_some(1024)
+            assert answer.split(b" ")[1] == status
+            await trio.aclose_forcefully(stream)
+
+
+def signed_by_an_authority(directory: Path, host: str) -> tuple[Path, Path]:
+    """An authority's certificate, and a file with a certificate for `host` that it has signed, and the key."""
+    now, keys = datetime.now(UTC), [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in ("an authority", host)]
+
+    def made(number: int, extension: x509.ExtensionType) -> x509.Certificate:
+        builder = x509.CertificateBuilder().subject_name(names[number]).issuer_name(names[0])
+        builder = builder.public_key(keys[number].public_key()).serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        return builder.add_extension(extension, critical=False).sign(keys[0], hashes.SHA256())
+
+    authority = made(0, x509.BasicConstraints(ca=True, path_length=None))
+    server = made(1, x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))]))
+    (directory / "authority.crt").write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    signed = directory / "signed.pem"
+    signed.write_bytes(
+        server.public_bytes(serialization.Encoding.PEM)
+        + keys[1].private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    signed.chmod(0o600)
+    return directory / "authority.crt", signed
