@@ -139,7 +139,7 @@ def test_a_message_of_many_small_elements_is_refused() -> None:
     frame = encode_request(ApiKey.METADATA, 9, 1, "", clients.MetadataRequest(topics=topics))
     assert len(decode_request(frame).message.topics) == 100
     with pytest.raises(KafkaWireError, match="more elements"):
-        decode_request(frame, limits=Limits(max_elements=99))
+        decode_request(frame, limits=Limits(max_request_elements=99))
 
 
 def test_a_request_that_is_too_large_is_refused() -> None:

@@ -30,6 +30,7 @@ _RECORDS = st.lists(
     min_size=1,
     max_size=150,
 ).map(tuple)
+XERIAL = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 _SMALL = RecordBatch(
     7, 3, (Record(1_000, b"k", b"v" * 200, (("h", b"x"),)), Record(990, None, None)), producer_id=5, producer_epoch=0
 )
@@ -119,6 +120,29 @@ def test_other_framings_are_read() -> None:
     data = b"garlic" * 99
     assert decompress(bytes(cramjam.snappy.compress_raw(data)), Compression.SNAPPY, 1_000) == data
     assert decompress(gzip.compress(data) * 2, Compression.GZIP, 2_000) == data * 2
+
+
+@pytest.mark.parametrize(
+    ("data", "compression", "text"),
+    [
+        (gzip.compress(b"") * 100, Compression.GZIP, "more than 64 members"),
+        (XERIAL + b"\x00\x00\x00\x01\x00" * 100, Compression.SNAPPY, "more than 17 blocks"),
+        (b"\xff\x07\x00a", Compression.SNAPPY, "says that it becomes 1023"),
+    ],
+    ids=["members", "blocks", "announced"],
+)
+def test_empty_members_and_announced_lengths_cost_nothing(data: bytes, compression: Compression, text: str) -> None:
+    """A few bytes make an empty member or block, and any length."""
+    with pytest.raises(KafkaWireError, match=text):
+        decompress(data, compression, 1_024)
+
+
+def test_the_headers_of_all_records_of_a_batch_have_a_limit() -> None:
+    """Each record alone is within its own."""
+    batch = RecordBatch(0, 0, (Record(0, None, None, (("h", None),) * 6),) * 5)
+    assert decode_batch(encode_batch(batch), Limits(max_headers=6, max_batch_headers=30)) == batch
+    with pytest.raises(KafkaWireError, match="more than 29 headers"):
+        decode_batch(encode_batch(batch), Limits(max_headers=6, max_batch_headers=29))
 
 
 def test_the_limits_hold_on_the_size_of_a_batch_and_on_its_records() -> None:

@@ -58,7 +58,7 @@ def decode_request(
     Raises `KafkaWireError`, and of these `UnsupportedVersionError` for another version.
     """
     _check_size(frame, limits.max_request_bytes)
-    cursor = Cursor(frame, 0, limits.max_elements)
+    cursor = Cursor(frame, 0, limits.max_request_elements)
     api_number, version, correlation_id, client_id_bytes = _REQUEST_HEAD.unpack_from(
         frame, cursor.take(_REQUEST_HEAD.size)
     )

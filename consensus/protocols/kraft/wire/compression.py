@@ -6,15 +6,18 @@
     lz4       one or more frames
     zstd      one or more frames
 
-A length that a sender declares is never allocated by itself. Gzip is read up to the bound and no further. The others
-write into a buffer that is as large as the bound: the operating system gives it zeroed pages only as they are written,
-so that the memory used is that of the real data. Data that do not fit are refused.
+A length that a sender declares is never allocated by itself. Gzip is read up to the bound and no further. Snappy
+declares its length, which is believed only as far as its bytes can become so many. LZ4 and zstd write into a map of
+memory as large as the bound, whose pages exist when they are written, so that it costs what the real data need; a
+`bytearray` would be filled with zeros first. Data that do not fit are refused, and so are more members or blocks than
+any producer writes, since a few bytes make an empty one.
 
 cramjam is loaded when the first compressed batch comes.
 """
 
 import struct
 import zlib
+from mmap import mmap
 from typing import Any, Final, assert_never
 
 from consensus.protocols.kraft.wire.limits import KafkaWireError
@@ -25,6 +28,13 @@ _XERIAL_HEAD: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _BLOCK_BYTES: Final = 32 * 1024
 _LENGTH: Final = struct.Struct(">I")
 _GZIP_WINDOW: Final = 31
+_MAX_MEMBERS: Final = 64
+"""Of gzip; producers write one. What is left behind a member is copied."""
+_MIN_BLOCK_BYTES: Final = 1024
+"""Of snappy, on average; Java writes blocks of 32 KiB and can be told to write smaller ones, of no less than this."""
+_FREE_BLOCKS: Final = 16
+_MAX_SNAPPY_GROWTH: Final = 22
+"""A byte of snappy becomes no more: three bytes copy at most 64."""
 
 
 def compress(data: bytes, compression: Compression) -> bytes:
@@ -82,6 +92,8 @@ def _gunzip(data: bytes, max_bytes: int) -> bytes:
     left = max_bytes
     try:
         while data:
+            if len(parts) == _MAX_MEMBERS:
+                raise KafkaWireError(f"the gzip data of a batch have more than {_MAX_MEMBERS} members")
             reader = zlib.decompressobj(wbits=_GZIP_WINDOW)
             part = reader.decompress(data, left + 1)
             left -= len(part)
@@ -101,11 +113,14 @@ def _unsnappy(data: bytes, max_bytes: int) -> bytes:
         return _unsnappy_block(data, max_bytes)
     parts: list[bytes] = []
     at, left = len(_XERIAL_HEAD), max_bytes
+    max_blocks = _FREE_BLOCKS + max_bytes // _MIN_BLOCK_BYTES
     if len(data) < at:
         raise KafkaWireError("the snappy data of a batch end within their head")
     while at < len(data):
         if len(data) - at < _LENGTH.size:
             raise KafkaWireError("the snappy data of a batch end within a block's length")
+        if len(parts) == max_blocks:
+            raise KafkaWireError(f"the snappy data of a batch have more than {max_blocks} blocks")
         (length,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
         if length > len(data) - at:
@@ -123,6 +138,8 @@ def _unsnappy_block(data: bytes, max_bytes: int) -> bytes:
         length = cramjam.snappy.decompress_raw_len(data)
         if length > max_bytes:
             raise _too_long("snappy", max_bytes)
+        if length > _MAX_SNAPPY_GROWTH * len(data):
+            raise KafkaWireError(f"a snappy block of {len(data)} bytes says that it becomes {length}")
         buffer = bytearray(length)
         written = cramjam.snappy.decompress_raw_into(data, buffer)
     except cramjam.DecompressionError as error:
@@ -133,16 +150,15 @@ def _unsnappy_block(data: bytes, max_bytes: int) -> bytes:
 
 
 def _into_buffer(decompress_into: Any, data: bytes, max_bytes: int, name: str) -> bytes:
-    buffer = bytearray(max_bytes + 1)
-    try:
-        written = decompress_into(data, buffer)
-    except _cramjam().DecompressionError as error:
-        reason = f"the {name} data of a batch are damaged, or more than {max_bytes} bytes: {error}"
-        raise KafkaWireError(reason) from error
-    if written > max_bytes:
-        raise _too_long(name, max_bytes)
-    with memoryview(buffer) as view:
-        return bytes(view[:written])
+    with mmap(-1, max_bytes + 1) as buffer:
+        try:
+            written = decompress_into(data, buffer)
+        except _cramjam().DecompressionError as error:
+            reason = f"the {name} data of a batch are damaged, or more than {max_bytes} bytes: {error}"
+            raise KafkaWireError(reason) from error
+        if written > max_bytes:
+            raise _too_long(name, max_bytes)
+        return buffer[:written]
 
 
 def _too_long(name: str, max_bytes: int) -> KafkaWireError:

@@ -41,8 +41,11 @@ class Limits:
 
     max_request_bytes: int = 16 * 1024 * 1024
     max_response_bytes: int = 64 * 1024 * 1024
+    max_request_elements: int = 2_000
+    """Of all arrays of one request together: an element of two bytes takes hundreds in memory, and requests wait for
+    their answers by the hundred. There is one topic to ask for, of one partition."""
     max_elements: int = 100_000
-    """Of all arrays of one message together: an element of two bytes would take a hundred in memory."""
+    """Of all arrays of one response together."""
     max_batch_bytes: int = 16 * 1024 * 1024
     """Of one record batch, compressed and uncompressed."""
     max_batch_records: int = 100_000
@@ -50,6 +53,8 @@ class Limits:
     """With what an entry has before it, a record fits the core's limit on a command."""
     max_headers: int = 1_000
     """Of one record."""
+    max_batch_headers: int = 200_000
+    """Of all records of one batch: a header of two bytes would take a hundred in memory."""
     max_voters: int = 64
     max_listeners: int = 16
     """Of one voter."""

@@ -134,7 +134,7 @@ def decode_tails(data: bytes, at: int, head: BatchHead, limits: Limits = DEFAULT
 def _split(body: bytes, head: BatchHead, limits: Limits) -> tuple[list[tuple[int, bytes]], int]:
     """The loop over all records. What is short is read in place, for a call costs as much as the rest of it."""
     tails: list[tuple[int, bytes]] = []
-    position, first = 0, head.first_timestamp_ms
+    position, first, headers_left = 0, head.first_timestamp_ms, limits.max_batch_headers
     for index in range(head.count):
         length, position = read_varint(body, position)
         end = position + length
@@ -158,7 +158,9 @@ def _split(body: bytes, head: BatchHead, limits: Limits) -> tuple[list[tuple[int
         if offset != index or not -_MAX_NUMBER <= timestamp <= _MAX_NUMBER:
             raise KafkaWireError(f"record {index} of a batch says that it is {offset}, at {timestamp} ms")
         tail = body[position:end]
-        check_tail(tail, limits)
+        headers_left -= check_tail(tail, limits)
+        if headers_left < 0:
+            raise KafkaWireError(f"a record batch has more than {limits.max_batch_headers} headers")
         tails.append((timestamp, tail))
         position = end
     return tails, position
@@ -200,18 +202,18 @@ def write_varint(number: int) -> bytes:
 _ONE_BYTE: Final = [bytes([number]) for number in range(128)]
 
 
-def check_tail(tail: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Raise `KafkaWireError` unless these bytes are the tail of one record."""
+def check_tail(tail: bytes, limits: Limits = DEFAULT_LIMITS) -> int:
+    """How many headers a record has; raises `KafkaWireError` unless these bytes are the tail of one."""
     try:
         length, at = read_varint(tail, 0)
         at += max(length, 0)
         value_length, at = read_varint(tail, at)
         at += max(value_length, 0)
         if length >= -1 <= value_length and tail[at:] == b"\x00":
-            return
+            return 0
     except IndexError as error:
         raise KafkaWireError("a record ends within its key or value") from error
-    decode_tail(tail, limits)
+    return len(decode_tail(tail, limits)[2])
 
 
 def decode_tail(

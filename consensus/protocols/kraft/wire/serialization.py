@@ -10,8 +10,8 @@
 A tagged field that has its default is not written, and one that is not known is skipped (KIP-482).
 
 *Hostile bytes.* Nothing is allocated by an announced number: a string or bytes must lie within what there is, an array
-grows as its elements are read, and all arrays and tagged fields of a message together have at most
-`Limits.max_elements` elements. Structures hold no structures of their own kind, so the depth is the schema's.
+grows as its elements are read, and all arrays and tagged fields of a message together have at most so many elements
+as `Limits` says. Structures hold no structures of their own kind, so the depth is the schema's.
 """
 
 import struct
