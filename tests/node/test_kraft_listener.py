@@ -53,6 +53,7 @@ class Told:
         self.port = 0
         self.before: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         self.key = ApiKey.METADATA
+        self.name, self.topics = "log", 1
 
     def apis(self) -> Mapping[int, ServedApi]:
         """One."""
@@ -74,7 +75,7 @@ class Told:
             brokers=(clients.MetadataResponseBroker(node_id=1, host=LOOPBACK, port=self.port, rack=None),),
             cluster_id="cluster",
             controller_id=1,
-            topics=(clients.MetadataResponseTopic(name="log", partitions=(partition,)),),
+            topics=(clients.MetadataResponseTopic(name=self.name, partitions=(partition,)),) * self.topics,
         )
 
 
@@ -289,6 +290,23 @@ async def test_incomplete_frames_of_all_connections_share_a_budget() -> None:
             await trio.testing.wait_all_tasks_blocked()
         assert listener.connections == 1
         assert listener.counters["closed: too many bytes of requests"] == 3
+        nursery.cancel_scope.cancel()
+
+
+async def test_answers_that_are_not_taken_share_a_budget() -> None:
+    service = Told()
+    service.name, service.topics = "n" * 30_000, 5
+    listener = KafkaListener((service,), ListenerOptions(max_untaken_bytes=2**16))
+    async with trio.open_nursery() as nursery:
+        held = []
+        for number in range(4):
+            ours, theirs = trio.testing.lockstep_stream_pair()
+            held.append(ours)
+            nursery.start_soon(listener.serve, theirs, f"192.0.2.{number}", 1)
+            await ours.send_all(framed(encode_request(ApiKey.METADATA, 12, 1, "", ASKED)))
+            await trio.testing.wait_all_tasks_blocked()
+        assert listener.connections == 1
+        assert listener.counters["closed: too many bytes of answers that are not taken"] == 3
         nursery.cancel_scope.cancel()
 
 

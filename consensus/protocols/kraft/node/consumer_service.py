@@ -38,7 +38,7 @@ _BROKERS: Final = 1
 """The endpoint type of DescribeCluster that means what clients connect to."""
 _MAX_WAIT_MS: Final = 60_000
 """Of a Fetch; a client that asks for longer gets an empty answer after this."""
-_MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
+_MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 """Of a Fetch, whatever the client asks for."""
 _MAX_OFFSET: Final = 2**63 - 1
 

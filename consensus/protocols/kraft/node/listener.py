@@ -10,8 +10,8 @@ own socket instead of this process. A fetch that waits therefore holds up what c
 *Limits.* A connection ends, and is counted by reason, when it is silent between two requests for long, when a frame
 that has begun is not complete soon, when the client does not take its answers, when a frame is longer than allowed, or
 is none. Before the client has authenticated, where it must, frames are short and time is limited. All incomplete frames
-together have a budget of bytes (`net.receive_budget`), since a limit for each connection would allow the product. One
-address has a part of all connections at most.
+together have a budget of bytes (`net.receive_budget`), and so have all answers that their clients do not take, since a
+limit for each connection would allow the product. One address has a part of all connections at most.
 
 There is one deadline for each connection, moved on as it goes from step to step. A deadline for each request would cost
 a scope and a task.
@@ -58,6 +58,7 @@ _SECRET_BYTES: Final = 32
 _TOLERANCE: Final = 0.02
 """By which part of itself a limit of time may be too short."""
 _MAX_FRAME_BYTES_BEFORE_LOGIN: Final = 64 * 1024
+_TAKING: Final = "the client to take an answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class ListenerOptions:
     max_connections_per_source: int = 256
     max_incomplete_bytes: int = 64 * 2**20
     """Of frames that are incomplete or unanswered, of all connections together."""
+    max_untaken_bytes: int = 64 * 2**20
+    """Of answers that clients have not taken yet, of all connections together."""
     idle_s: float = 600.0
     """Between two requests; Kafka's `connections.max.idle.ms`."""
     first_s: float = 30.0
@@ -106,6 +109,14 @@ class _Session:
     answered: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    """Where the bytes that a connection holds are counted; each is told how many there are now."""
+
+    request: Callable[[int], None]
+    answer: Callable[[int], None]
+
+
 class KafkaListener:
     """Answers connections; `open_listener` makes one and runs it."""
 
@@ -122,6 +133,7 @@ class KafkaListener:
         self._open: Counter[str] = Counter()
         self._secret = urandom(_SECRET_BYTES)
         self._budget = ReceiveBudget(BudgetOptions(others_bytes=options.max_incomplete_bytes))
+        self._untaken = ReceiveBudget(BudgetOptions(others_bytes=options.max_untaken_bytes))
         self._merge()
 
     @property
@@ -163,10 +175,15 @@ class KafkaListener:
         self._open[source] += 1
         scope = trio.CancelScope(deadline=trio.current_time() + self.options.first_s)
         account = self._budget.open(source, is_server=False, close=scope.cancel)
+        answer = self._untaken.open(source, is_server=False, close=scope.cancel)
+        holding = _Holding(
+            lambda held: self._budget.hold(account, held), lambda held: self._untaken.hold(answer, held)
+        )
         try:
-            await self._serve(stream, scope, host, port, lambda held: self._budget.hold(account, held))
+            await self._serve(stream, scope, host, port, holding)
         finally:
             self._budget.end(account)
+            self._untaken.end(answer)
             self._open[source] -= 1
             if not self._open[source]:
                 del self._open[source]
@@ -197,18 +214,18 @@ class KafkaListener:
         await self.serve(transport, host, port)
 
     async def _serve(
-        self, stream: trio.abc.Stream, scope: trio.CancelScope, host: str, port: int, held: Callable[[int], None]
+        self, stream: trio.abc.Stream, scope: trio.CancelScope, host: str, port: int, holding: _Holding
     ) -> None:
         session: _Session | None = None
         try:
             with scope:
                 stream = await self._secure(stream)
                 must_login = self.options.security.credentials is not None
-                frames = FrameStream(stream, self.options.limits.max_request_bytes, held)
+                frames = FrameStream(stream, self.options.limits.max_request_bytes, holding.request)
                 if must_login:
                     frames.max_frame_bytes = min(frames.max_frame_bytes, _MAX_FRAME_BYTES_BEFORE_LOGIN)
                 session = _Session(frames, scope, host, port, certificate_principal(stream), must_login)
-                await self._converse(session, held)
+                await self._converse(session, holding)
                 self._count("closed: the client hung up")
                 with trio.move_on_after(1):
                     await frames.aclose()
@@ -225,7 +242,11 @@ class KafkaListener:
         if scope.cancelled_caught:
             late = trio.current_time() >= scope.deadline
             waits_for = "the handshake" if session is None or session.must_login else session.waits_for
-            self._count(f"closed: waited too long for {waits_for}" if late else "closed: too many bytes of requests")
+            if late:
+                self._count(f"closed: waited too long for {waits_for}")
+            else:
+                what = "answers that are not taken" if waits_for == _TAKING else "requests"
+                self._count(f"closed: too many bytes of {what}")
 
     async def _secure(self, stream: trio.abc.Stream) -> trio.abc.Stream:
         tls = self.options.security.tls
@@ -242,7 +263,7 @@ class KafkaListener:
             raise _EndedError("the TLS handshake failed") from error
         return secured
 
-    async def _converse(self, session: _Session, held: Callable[[int], None]) -> None:
+    async def _converse(self, session: _Session, holding: _Holding) -> None:
         """Answer one request after the other."""
         frames, scope, options = session.frames, session.scope, self.options
         if not session.must_login:
@@ -254,12 +275,14 @@ class KafkaListener:
             self._expect(session, "a service", options.answer_s)
             response = await self._answer(session, frame)
             if response is not None and not frames.send_now(response):
-                self._expect(session, "the client to take an answer", options.send_s)
+                self._expect(session, _TAKING, options.send_s)
+                holding.answer(len(response))
                 await frames.flush()
+                holding.answer(0)
             self.counters["requests answered"] += 1
             self.counters["bytes received"] += len(frame)
             self.counters["bytes sent"] += 0 if response is None else len(response)
-            held(0)
+            holding.request(0)
             self._expect(session, "a request", options.idle_s)
             if frames.has_begun:
                 # What a client sends at once may be thousands of requests, and nothing above had to wait.
