@@ -270,6 +270,9 @@ async def connect(host: str, port: int, options: ConnectionOptions | None = None
                 f"the certificate of {peer} is refused ({error.verify_message}): an authority of the CA file must have "
                 f"signed it, and it must name {host}"
             ) from error
+        if isinstance(error, UnicodeError):
+            # Addresses come in messages, and the resolver's encoding takes not all that is text.
+            raise KafkaConnectionError(f"no connection to {peer}: this is no host name") from error
         if isinstance(error, OSError | trio.BrokenResourceError | KafkaWireError):
             raise KafkaConnectionError(f"no connection to {peer}: {_reason(error)}") from error
         raise

@@ -1,0 +1,101 @@
+"""A crowd of connections on a listener of Kafka's protocol: it still answers, and its memory stays bounded."""
+
+import struct
+from pathlib import Path
+
+import pytest
+import trio
+
+from consensus.protocols.kraft import ConsumerService, ListenerOptions, ProduceService, open_listener
+from consensus.protocols.kraft.node.connection import KafkaConnectionError, connect, open_connection
+from consensus.protocols.kraft.node.listener import KafkaListener
+from consensus.protocols.kraft.wire import messages_clients as clients
+from consensus.protocols.kraft.wire.apis import ApiKey
+from consensus.protocols.kraft.wire.codec import encode_request
+from tests.node.kraft_topic import TOPIC_ID, MemoryTopic, values_in, written
+
+LOOPBACK = "127.0.0.1"
+PATIENCE_S = 120
+CROWD = 120
+"""Of each kind; a process may have a thousand files."""
+MOST_MIB = 600
+"""Twice what the budgets of the listener, the cache and the decoded requests that wait take together; answers of 8 MB
+for each of the crowd would be a thousand alone."""
+
+
+def resident_mib() -> float:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4_096 / 2**20
+
+
+def fetch(offset: int, *, partitions: int = 1, max_wait_ms: int = 0) -> clients.FetchRequest:
+    partition = clients.FetchRequestPartition(partition=0, fetch_offset=offset, partition_max_bytes=2**31 - 1)
+    topic = clients.FetchRequestTopic(topic_id=TOPIC_ID, partitions=(partition,) * partitions)
+    return clients.FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=(topic,))
+
+
+def framed(message: clients.FetchRequest | clients.ProduceRequest) -> bytes:
+    key = ApiKey.FETCH if isinstance(message, clients.FetchRequest) else ApiKey.PRODUCE
+    frame = encode_request(key, 17 if key is ApiKey.FETCH else 9, 1, "crowd", message)
+    return struct.pack(">i", len(frame)) + frame
+
+
+async def still_answers(listener: KafkaListener, topic: MemoryTopic) -> None:
+    async with open_connection(LOOPBACK, listener.port) as connection:
+        last = topic.batches[-1]
+        answer = await connection.ask(fetch(last[0]))
+        assert values_in(answer.responses[0].partitions[0].records)[0] == values_in(last[2])[0]
+
+
+async def crowd(listener: KafkaListener, data: bytes) -> list[trio.SocketStream]:
+    streams = []
+    for _ in range(CROWD):
+        stream = await trio.open_tcp_stream(LOOPBACK, listener.port)
+        streams.append(stream)
+        with trio.move_on_after(0.05):
+            await stream.send_all(data)
+    return streams
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads its memory from /proc")
+async def test_a_crowd_that_waits_sends_half_or_takes_nothing_leaves_the_listener_answering() -> None:
+    # Given a topic of 20 MB and a listener that the crowd has room on
+    topic = MemoryTopic()
+    for _ in range(20):
+        topic.write(b"x" * 1_000_000)
+    options = ListenerOptions(max_connections=1_000, max_connections_per_source=900)
+    with trio.fail_after(PATIENCE_S):
+        async with open_listener([ConsumerService(topic), ProduceService(topic)], options) as listener:
+            topic.port = listener.port
+            await still_answers(listener, topic)
+            before_mib = resident_mib()
+            # When some wait for records with the largest request there may be, some have sent half of a large one,
+            # some take nothing of a large answer, and some produce without waiting
+            flood = clients.ProduceRequest(
+                acks=0,
+                timeout_ms=1_000,
+                topic_data=(
+                    clients.ProduceRequestTopic(
+                        name="farm",
+                        partition_data=(clients.ProduceRequestPartition(index=0, records=written(0, [b"flood"])),),
+                    ),
+                ),
+            )
+            held = await crowd(listener, framed(fetch(topic.end, partitions=1_900, max_wait_ms=60_000)))
+            held += await crowd(listener, struct.pack(">i", 8_000_000) + bytes(2_000_000))
+            held += await crowd(listener, framed(fetch(0)))
+            held += await crowd(listener, framed(flood) * 200)
+            await still_answers(listener, topic)
+            grown_mib = resident_mib() - before_mib
+            # Then the listener answers others, its memory is bounded, and connections beyond its budgets are closed
+            assert grown_mib < MOST_MIB, f"{grown_mib:.0f} MiB"
+            assert listener.counters["closed: too many bytes of requests"] > 0
+            assert listener.counters["closed: too many bytes of answers that are not taken"] > 0
+            for stream in held:
+                await trio.aclose_forcefully(stream)
+
+
+@pytest.mark.parametrize("host", ["a" * 70, "..", "\ud800"])
+async def test_an_address_that_is_no_host_name_is_a_connection_that_failed(host: str) -> None:
+    """A message of a peer, or of an administrator, may say anything of addresses."""
+    with pytest.raises(KafkaConnectionError, match="this is no host name"):
+        await connect(host, 1)
