@@ -2,7 +2,7 @@
 
 NAME is consensus (which may be left out), consensus-mutants, gossip-fuzz,
 gossip-experiments, meta-lease-set-fuzz, garlic-farm-fuzz, entry-fuzz, i2cp-fuzz,
-zmq-raft-fuzz, log-time or garlic-farm-joins.
+zmq-raft-fuzz, kraft-fuzz, log-time or garlic-farm-joins.
 """
 
 import sys
@@ -13,6 +13,7 @@ from tests.simulation import (
     garlic_farm_joins,
     gossip_fuzz,
     i2cp_fuzz,
+    kraft_fuzz,
     log_time_clocks,
     meta_lease_set_fuzz,
     zmq_raft_fuzz,
@@ -37,6 +38,8 @@ if arguments[:1] == ["i2cp-fuzz"]:
     sys.exit(i2cp_fuzz.main(arguments[1:]))
 if arguments[:1] == ["zmq-raft-fuzz"]:
     sys.exit(zmq_raft_fuzz.main(arguments[1:]))
+if arguments[:1] == ["kraft-fuzz"]:
+    sys.exit(kraft_fuzz.main(arguments[1:]))
 if arguments[:1] == ["log-time"]:
     sys.exit(log_time_clocks.main(arguments[1:]))
 if arguments[:1] == ["consensus-mutants"]:

@@ -12,11 +12,17 @@ import argparse
 import resource
 import sys
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Final, TypeVar
 
+Result = TypeVar("Result")
+FREE_BYTES: Final = 256 * 1024
+"""That a decoder may use whatever it reads."""
+MEASURED_SHARE: Final = 0.02
 SLOWEST_LIMIT_S = 1.0
 """A thousand times what an input takes: only a decoder whose work explodes reaches it."""
 
@@ -96,6 +102,20 @@ def run(subject: Subject, seed: int, count: int) -> bool:
         say([f"never seen: {', '.join(missing)}: these inputs say too little"])
         return False
     return grown_mib <= subject.memory_growth_limit_mib and tally.slowest_s <= SLOWEST_LIMIT_S
+
+
+def within_memory(decode: Callable[[], Result], read_bytes: int, random: Random, factor: int) -> Result:
+    """What `decode` gives; every fiftieth time with a look at the memory that it needs for so many bytes."""
+    if random.random() >= MEASURED_SHARE:
+        return decode()
+    tracemalloc.start()
+    try:
+        return decode()
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        if peak > (most := FREE_BYTES + factor * read_bytes):
+            raise FuzzError(f"a decoder used {peak} bytes; at most {most} were to be expected")
 
 
 def options_of(command: str, description: str | None) -> argparse.ArgumentParser:

@@ -9,10 +9,9 @@ fiftieth input, for that takes long). The limits are small here, so that inputs 
 """
 
 import struct
-import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import msgspec
 
@@ -29,15 +28,12 @@ from consensus.protocols.zmq_raft.wire.codec import (
 )
 from consensus.protocols.zmq_raft.wire.entries import configuration_of, entry_frames
 from consensus.protocols.zmq_raft.wire.frames import MAX_UINT, Limits, ZmqRaftError
-from tests.simulation.fuzzing import FuzzError
+from tests.simulation.fuzzing import FuzzError, within_memory
 
-Message = TypeVar("Message")
 LIMITS: Final = Limits(
     max_frames=48, max_message_bytes=16_384, max_entry_data_bytes=4_096, max_peers=8, max_json_bytes=2_048
 )
-MEMORY_BYTES: Final = 256 * 1024
 MEMORY_FACTOR: Final = 16
-MEASURED_SHARE: Final = 0.02
 MUTATIONS_MAX: Final = 6
 REFUSED: Final = "refused"
 IDENT: Final = b"testcluster"
@@ -224,20 +220,6 @@ def cut(frame: bytes, random: Random) -> bytes:
     return frame[:at] + bytes((frame[at] ^ 1 << random.randrange(8),)) + frame[at + 1 :]
 
 
-def within_memory(decode: Callable[[], Message], frames: Sequence[bytes], random: Random) -> Message:
-    """What `decode` gives; every fiftieth time with a look at the memory that it needs."""
-    if random.random() >= MEASURED_SHARE:
-        return decode()
-    tracemalloc.start()
-    try:
-        return decode()
-    finally:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        if peak > (most := MEMORY_BYTES + MEMORY_FACTOR * sum(map(len, frames))):
-            raise FuzzError(f"a decoder used {peak} bytes; at most {most} were to be expected")
-
-
 class RequestTarget:
     """What arrives at a ROUTER socket."""
 
@@ -257,7 +239,9 @@ class RequestTarget:
     def check(self, frames: Sequence[bytes], random: Random) -> list[str]:
         """What is decoded has one meaning."""
         try:
-            request = within_memory(lambda: decode_request(frames, LIMITS), frames, random)
+            request = within_memory(
+                lambda: decode_request(frames, LIMITS), sum(map(len, frames)), random, MEMORY_FACTOR
+            )
         except ZmqRaftError:
             return [REFUSED]
         if isinstance(request, wire.ChangeRequest) and isinstance(request.peers, wire.MalformedPeers):
@@ -293,7 +277,9 @@ class ReplyTarget:
         """What is decoded has one meaning."""
         asked, frames = REQUEST_TYPES[frames[0].decode()], frames[1:]
         try:
-            reply = within_memory(lambda: decode_reply(asked, frames, LIMITS), frames, random)
+            reply = within_memory(
+                lambda: decode_reply(asked, frames, LIMITS), sum(map(len, frames)), random, MEMORY_FACTOR
+            )
         except ZmqRaftError:
             return [REFUSED]
         if decode_reply(asked, encode_reply(reply), LIMITS) != reply:
@@ -317,7 +303,9 @@ class BroadcastTarget:
     def check(self, frames: Sequence[bytes], random: Random) -> list[str]:
         """What is decoded has one meaning."""
         try:
-            broadcast = within_memory(lambda: decode_broadcast(frames, LIMITS), frames, random)
+            broadcast = within_memory(
+                lambda: decode_broadcast(frames, LIMITS), sum(map(len, frames)), random, MEMORY_FACTOR
+            )
         except ZmqRaftError:
             return [REFUSED]
         if decode_broadcast(encode_broadcast(broadcast), LIMITS) != broadcast:

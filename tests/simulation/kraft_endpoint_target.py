@@ -1,0 +1,477 @@
+"""What the fuzz of KRaft has a listener go through: conversations with many clients at once, mostly hostile.
+
+    STEPS steps ─▶ a client connects │ sends │ stops reading │ logs in │ hangs up │ a pause │ a change of the log
+                     └─▶ every answer is judged by what was sent; at the end the listener answers an honest client
+
+The listener has all services: the quorum's over a server that leaves some requests unanswered, the administrators', the
+consumers' and the producers' over a topic in memory. A second one demands a login. What must hold: no connection ends
+the listener or another connection; a client's answers are those to its requests, in their order, each in the form of
+the version that was asked; a client that has not logged in is answered nothing but what leads to it. When the clients
+are gone, nothing is held: no connection, no byte of a budget, no request that waits at the server. Then an honest
+client logs in, reads the whole log, and it is what was written.
+
+The limits are small, so that each is reached. Time is that of a mock clock, so that waiting costs nothing.
+"""
+
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import msgspec
+import trio
+import trio.testing
+
+from consensus.core import messages as core
+from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved, Role, RoleChanged
+from consensus.core.messages import Reply, Request
+from consensus.core.model import Configuration, LogId, ReplicaKey, Server
+from consensus.protocols.kraft.node.admin_service import AdminService
+from consensus.protocols.kraft.node.connection import ConnectionOptions
+from consensus.protocols.kraft.node.consumer_service import ConsumerService
+from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions
+from consensus.protocols.kraft.node.produce_service import ProduceService
+from consensus.protocols.kraft.node.quorum_names import QuorumNames
+from consensus.protocols.kraft.node.quorum_service import FetchDispatch
+from consensus.protocols.kraft.node.security import ListenerSecurity
+from consensus.protocols.kraft.node.settings import Endpoint
+from consensus.protocols.kraft.wire import messages_clients as clients
+from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kraft.wire.codec import (
+    UnsupportedVersionError,
+    decode_request,
+    decode_response,
+    encode_request,
+)
+from consensus.protocols.kraft.wire.entries import leader_head
+from consensus.protocols.kraft.wire.limits import KafkaWireError, Limits
+from consensus.protocols.kraft.wire.scram import Mechanism, ScramClient
+from consensus.server.errors import ServerBusyError
+from consensus.server.server import ConsensusServer
+from tests.node.kraft_replicas import ScriptedReceiver, service
+from tests.node.kraft_topic import TOPIC_ID, MemoryTopic, values_in
+from tests.simulation.fuzzing import FuzzError
+from tests.simulation.kraft_clients import USERS, Wire, framed, hostile
+from tests.simulation.kraft_targets import NAMES, RequestTarget
+
+REQUESTS: Final = 64
+"""Of a conversation, roughly."""
+_STEPS: Final = 48
+_SOURCES: Final = 3
+_LIMITS: Final = Limits(max_request_bytes=256 * 1024, max_request_elements=200, max_batch_bytes=32 * 1024)
+_BUDGET_BYTES: Final = 32 * 1024
+_OPTIONS: Final = ListenerOptions(
+    limits=_LIMITS,
+    max_connections=9,
+    max_connections_per_source=5,
+    max_incomplete_bytes=_BUDGET_BYTES,
+    max_untaken_bytes=_BUDGET_BYTES,
+    answer_s=50.0,
+)
+_LONG_S: Final = 1_000.0
+_SERVED: Final = frozenset(
+    {
+        *(ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.SASL_HANDSHAKE),
+        *(ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID, ApiKey.SASL_AUTHENTICATE, ApiKey.VOTE),
+        *(ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.DESCRIBE_QUORUM, ApiKey.FETCH_SNAPSHOT),
+        *(ApiKey.DESCRIBE_CLUSTER, ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT),
+        *(ApiKey.CONTROLLER_REGISTRATION, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.UPDATE_RAFT_VOTER),
+    }
+)
+_LOGINS: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+_PLACES: Final = 20
+"""Of clients; the odd ones meet the listener that demands a login."""
+
+
+class Step(msgspec.Struct, array_like=True):
+    """One thing that happens to the client at `place`."""
+
+    kind: str
+    place: int = 0
+    data: bytes = b""
+    number: int = 0
+
+
+class _NoNetwork(trio.abc.HostnameResolver, trio.abc.SocketFactory):
+    """No name is known and nothing can be reached: what a message says of addresses leads nowhere."""
+
+    async def getaddrinfo(self, *_: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "no network")
+
+    async def getnameinfo(self, *_: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "no network")
+
+    def socket(self, *_: Any, **__: Any) -> Any:
+        raise OSError("no network")
+
+
+class _StandingServer:
+    """In place of a server that leads a quorum of three: it tells how it stands, and decides changes by their size."""
+
+    def __init__(self) -> None:
+        self.role = RoleChanged(Role.LEADER, 5, ReplicaKey(1))
+        voters = tuple(Server(ReplicaKey(number, bytes([number]) * 16), f"127.0.0.1:{number}") for number in (1, 2, 3))
+        self._raft = SimpleNamespace(
+            configuration=Configuration(voters),
+            server_id=ReplicaKey(1),
+            followers=(),
+            last=LogId(9, 5),
+            commit_index=9,
+        )
+
+    def describe(self) -> Any:
+        return SimpleNamespace(raft=self._raft)
+
+    async def change_configuration(self, voters: tuple[Server, ...], *, head: bytes) -> ConfigurationResolved:
+        del head
+        await trio.sleep(0.05)
+        if len(voters) % 2:
+            return ConfigurationResolved(0, ChangeOutcome.COMMITTED)
+        return ConfigurationResolved(0, ChangeOutcome.REFUSED, ChangeRefusal.BUSY)
+
+
+def _replied(request: Request) -> Reply:
+    match request:
+        case core.RequestVote():
+            return core.VoteReply(request.term, request.term % 2 == 1, request.correlation, request.pre_vote)
+        case core.BeginQuorumEpoch():
+            return core.BeginQuorumEpochReply(request.term, ReplicaKey(1), request.correlation)
+        case core.EndQuorumEpoch():
+            return core.EndQuorumEpochReply(request.term, ReplicaKey(1), request.correlation)
+        case core.FetchSnapshot():
+            return core.FetchSnapshotReply(request.term, ReplicaKey(1), request.snapshot, 0, request.correlation, b"x")
+        case core.Fetch():
+            return core.FetchReply(request.term, ReplicaKey(1), 4, request.correlation)
+        case _:
+            raise FuzzError(f"the server is asked {request}")
+
+
+class _Server(ScriptedReceiver):
+    """Answers what a replica asks, but leaves a fetch that may wait without an answer; at times it is busy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: dict[int, Any] = {}
+
+    def ask(self, sender: Any, request: Request, answered: Any) -> None:
+        del sender
+        if self.busy:
+            raise ServerBusyError("busy")
+        if isinstance(request, core.Fetch) and request.max_wait_ms:
+            self.waiting[request.correlation] = answered
+        else:
+            answered(_replied(request))
+
+    def forget(self, number: int) -> None:
+        self.waiting.pop(number, None)
+
+
+class _Client:
+    """One client at its place; `judge` looks at what it was answered."""
+
+    def __init__(self, listener: KafkaListener, *, must_login: bool) -> None:
+        self.wire = Wire()
+        self.logged_in = not must_login
+        self._listener = listener
+
+    def judge(self, outcomes: set[str]) -> None:
+        """Raise `FuzzError` unless the answers are those to the requests, in order."""
+        answers = _cut(bytes(self.wire.received))
+        asked = self._asked()
+        for answer in answers:
+            if not asked:
+                raise FuzzError(f"an answer to nothing: {answer.hex()}")
+            key, version, correlation_id = asked.pop(0)
+            try:
+                answered_id, message = decode_response(key, version, answer)
+            except KafkaWireError as error:
+                raise FuzzError(f"the answer to {key.name} v{version} is none: {error}: {answer.hex()}") from error
+            if answered_id != correlation_id:
+                raise FuzzError(f"{key.name} {correlation_id} is answered as {answered_id}")
+            if not self.logged_in and key not in _LOGINS:
+                raise FuzzError(f"{key.name} is answered before the login")
+            del message
+            outcomes.add(key.name)
+
+    def _asked(self) -> list[tuple[ApiKey, int, int]]:
+        """What a right listener answers, as far as it gets: API, version and correlation id."""
+        asked: list[tuple[ApiKey, int, int]] = []
+        for frame in _cut(bytes(self.wire.sent)):
+            try:
+                request = decode_request(frame, self._listener._served, _LIMITS)
+            except UnsupportedVersionError as error:
+                if error.api_key != ApiKey.API_VERSIONS:
+                    break
+                asked.append((ApiKey.API_VERSIONS, 0, error.correlation_id))
+                continue
+            except KafkaWireError:
+                break
+            if not (request.api_key is ApiKey.PRODUCE and request.message.acks == 0):
+                asked.append((request.api_key, request.api_version, request.correlation_id))
+        return asked
+
+
+def _cut(data: bytes) -> list[bytes]:
+    """The whole frames, up to one with an impossible length."""
+    frames, at = [], 0
+    while len(data) - at >= 4:
+        (length,) = struct.unpack_from(">i", data, at)
+        if not 0 <= length <= len(data) - at - 4:
+            break
+        frames.append(data[at + 4 : at + 4 + length])
+        at += 4 + length
+    return frames
+
+
+class Conversation:
+    """Two listeners over the same services, and their clients."""
+
+    def __init__(self) -> None:
+        self.topic = MemoryTopic()
+        for number in range(20):
+            self.topic.write(b"%d" % number * 4_000)
+        self.server = _Server()
+        self.outcomes: set[str] = set()
+        names = QuorumNames(ReplicaKey(1), (Endpoint("CONTROLLER", "127.0.0.1", 1),), Configuration(()))
+        standing = cast("ConsensusServer", _StandingServer())
+        administrators = AdminService(
+            standing, names, "cluster", lambda: 1_000, lambda: leader_head(1_000), ConnectionOptions(), is_dynamic=True
+        )
+        services = (
+            FetchDispatch(service(self.server, NAMES), ConsumerService(self.topic, describes_cluster=False)),
+            ProduceService(self.topic),
+            administrators,
+        )
+        self.listeners = tuple(
+            KafkaListener(services, replace(_OPTIONS, security=security))
+            for security in (ListenerSecurity(), ListenerSecurity(credentials=USERS))
+        )
+        self._clients: dict[int, _Client] = {}
+        self._gone: list[_Client] = []
+
+    async def play(self, steps: Sequence[Step]) -> None:
+        """Everything in order, then an honest client, when the others are gone."""
+        trio.socket.set_custom_hostname_resolver(_NoNetwork())
+        trio.socket.set_custom_socket_factory(_NoNetwork())
+        async with trio.open_nursery() as nursery:
+            for step in steps:
+                await self._take(step, nursery)
+                await trio.testing.wait_all_tasks_blocked()
+                self._look()
+            for place in list(self._clients):
+                self._hang_up(place)
+            self.server.busy = self.topic.is_stuck = False
+            await trio.sleep(_LONG_S)
+            self._look_for_rest()
+            for listener in self.listeners:
+                await self._be_honest(listener, nursery)
+            nursery.cancel_scope.cancel()
+        for client in self._gone:
+            client.judge(self.outcomes)
+        for listener in self.listeners:
+            self.outcomes.update(listener.counters)
+
+    async def _take(self, step: Step, nursery: trio.Nursery) -> None:
+        client = self._clients.get(step.place)
+        match step.kind:
+            case "pause":
+                await trio.sleep(step.number / 10)
+            case "log":
+                self._change_log(step.number)
+            case "open" if client is None:
+                self._open(step.place, step.number, nursery)
+            case "open":
+                self._hang_up(step.place)
+            case _ if client is None:
+                return
+            case "send":
+                client.wire.put(step.data)
+            case "half":
+                client.wire.end()
+            case "taking":
+                client.wire.take(takes=step.number % 2 == 0)
+            case _:
+                await _log_in(client)
+
+    def _open(self, place: int, number: int, nursery: trio.Nursery) -> None:
+        listener = self.listeners[place % 2]
+        client = self._clients[place] = _Client(listener, must_login=bool(place % 2))
+        client.wire.take(takes=number % 4 != 0)
+        nursery.start_soon(listener.serve, client.wire, f"192.0.2.{number % _SOURCES}", 1_000 + place)
+
+    def _hang_up(self, place: int) -> None:
+        client = self._clients.pop(place)
+        client.wire.take(takes=True)
+        client.wire.end()
+        self._gone.append(client)
+
+    def _change_log(self, number: int) -> None:
+        match number % 8:
+            case 0:
+                self.topic.is_stuck = True
+            case 1:
+                self.server.busy = True
+            case 2:
+                self.topic.leader_id = 2
+            case 3:
+                self.topic.write(b"x" * (number * 97 % 9_000))
+            case 4:
+                for correlation in list(self.server.waiting):
+                    answered = self.server.waiting.pop(correlation)
+                    answered(None if number % 3 == 0 else _fetched(correlation))
+            case 5:
+                self.topic.takes_records = False
+            case _:
+                self.topic.is_stuck = self.server.busy = False
+                self.topic.leader_id, self.topic.takes_records = 1, True
+
+    def _look(self) -> None:
+        for listener in self.listeners:
+            if listener.connections > _OPTIONS.max_connections:
+                raise FuzzError(f"{listener.connections} connections")
+            for budget in (listener._budget, listener._untaken):
+                # One connection may hold more than the budget, if no other holds any.
+                if budget.others_bytes > _BUDGET_BYTES and len(budget._others) > 1:
+                    raise FuzzError(f"{budget.others_bytes} bytes held by {len(budget._others)} connections")
+
+    def _look_for_rest(self) -> None:
+        for listener in self.listeners:
+            held = listener._budget.others_bytes + listener._untaken.others_bytes
+            if listener.connections or held or self.server.waiting:
+                rest = f"{listener.connections} connections, {held} bytes, {len(self.server.waiting)} requests"
+                raise FuzzError(f"{rest} are left when all clients are gone")
+
+    async def _be_honest(self, listener: KafkaListener, nursery: trio.Nursery) -> None:
+        """Log in where that is demanded, and read the whole log."""
+        self.topic.leader_id = 1
+        client = _Client(listener, must_login=listener is self.listeners[1])
+        nursery.start_soon(listener.serve, client.wire, "192.0.2.77", 1)
+        if not client.logged_in:
+            await _log_in(client)
+        values: list[bytes] = []
+        while len(values) < self.topic.end:
+            client.wire.received.clear()
+            partition = clients.FetchRequestPartition(partition=0, fetch_offset=len(values), partition_max_bytes=2**20)
+            asked = clients.FetchRequest(
+                max_wait_ms=0,
+                min_bytes=1,
+                topics=(clients.FetchRequestTopic(topic_id=TOPIC_ID, partitions=(partition,)),),
+            )
+            client.wire.put(framed(encode_request(ApiKey.FETCH, 17, 7, "honest", asked)))
+            await trio.testing.wait_all_tasks_blocked()
+            answers = _cut(bytes(client.wire.received))
+            if len(answers) != 1:
+                raise FuzzError(f"an honest client gets {len(answers)} answers")
+            _, response = decode_response(ApiKey.FETCH, 17, answers[0])
+            read = values_in(response.responses[0].partitions[0].records)
+            if not read:
+                raise FuzzError(f"an honest client reads nothing at {len(values)}")
+            values += read
+        if values != [value for _, _, data in self.topic.batches for value in values_in(data)]:
+            raise FuzzError("an honest client reads another log")
+        client.wire.end()
+
+
+def _fetched(correlation: int) -> Reply:
+    return core.FetchReply(3, ReplicaKey(1), 5, correlation)
+
+
+async def _log_in(client: _Client) -> None:
+    """The right exchange, where the client has asked for nothing yet that is not answered."""
+    scram = ScramClient(Mechanism.SCRAM_SHA_256, "alice", "pencil", bytes)
+    handshake = clients.SaslHandshakeRequest(mechanism="SCRAM-SHA-256")
+    await _exchange(client, ApiKey.SASL_HANDSHAKE, handshake)
+    first = await _exchange(client, ApiKey.SASL_AUTHENTICATE, clients.SaslAuthenticateRequest(auth_bytes=scram.first()))
+    if first is None or first.error_code:
+        return
+    proof = clients.SaslAuthenticateRequest(auth_bytes=scram.final(first.auth_bytes))
+    end = await _exchange(client, ApiKey.SASL_AUTHENTICATE, proof)
+    if end is not None and end.error_code == ErrorCode.NONE:
+        scram.check(end.auth_bytes)
+        client.logged_in = True
+
+
+async def _exchange(client: _Client, key: ApiKey, message: Any) -> Any:
+    """The answer, if it is the next thing that comes."""
+    before = len(client.wire.received)
+    version = 1
+    client.wire.put(framed(encode_request(key, version, 9, "login", message)))
+    await trio.testing.wait_all_tasks_blocked()
+    answers = _cut(bytes(client.wire.received[before:]))
+    try:
+        return decode_response(key, version, answers[0])[1] if len(answers) == 1 else None
+    except KafkaWireError:
+        return None
+
+
+class EndpointTarget:
+    """Listeners with all services, and their clients."""
+
+    name = "endpoint"
+    expected = frozenset(
+        {
+            *(key.name for key in _SERVED),
+            "logins",
+            "requests answered",
+            "closed: a request before the login",
+            "closed: a version that is not served",
+            "closed: no request of Kafka's",
+            "closed: the client hung up",
+            "closed: the connection broke",
+            "closed: the login failed",
+            "closed: the server is busy or has stopped",
+            "closed: too many bytes of answers that are not taken",
+            "closed: too many bytes of requests",
+            "closed: too many connections",
+            "closed: too many connections of one source",
+            "closed: waited too long for a request",
+            "closed: waited too long for a service",
+            "closed: waited too long for the client to take an answer",
+            "closed: waited too long for the handshake",
+            "closed: waited too long for the rest of a request",
+        }
+    )
+
+    def __init__(self) -> None:
+        self._known = RequestTarget().known
+
+    def make(self, random: Random) -> bytes:
+        """The steps of a conversation."""
+        steps = [Step("open", place, number=random.randrange(9)) for place in range(_PLACES) if random.random() < 0.8]
+        steps += [self._step(random) for _ in range(_STEPS)]
+        return msgspec.msgpack.encode(steps)
+
+    def check(self, data: bytes, random: Random) -> list[str]:
+        """Every answer is right, and nothing is left."""
+        del random
+        conversation = Conversation()
+        steps = msgspec.msgpack.decode(data, type=list[Step])
+        try:
+            trio.run(conversation.play, steps, clock=trio.testing.MockClock(autojump_threshold=0))
+        except ExceptionGroup as group:
+            error: Exception = group
+            while isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
+            raise error from group
+        return sorted(conversation.outcomes)
+
+    def _step(self, random: Random) -> Step:  # noqa: PLR0911 - one case per kind of step
+        place = random.randrange(_PLACES)
+        match random.randrange(16):
+            case 0:
+                return Step("pause", number=random.choice((0, 1, 5, 50, 400, 700, 7_000)))
+            case 1:
+                return Step("log", number=random.randrange(1_000))
+            case 2:
+                return Step("open", place, number=random.randrange(9))
+            case 3:
+                return Step("taking", place, number=random.randrange(4))
+            case 4:
+                return Step("login", place | 1)
+            case 5 if random.random() < 0.3:
+                return Step("half", place)
+            case _:
+                return Step("send", place, hostile(random, self._known))

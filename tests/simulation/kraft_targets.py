@@ -1,0 +1,470 @@
+"""What the fuzz of KRaft puts under fire: the codec in both directions, record batches, and SCRAM.
+
+    frames that Kafka sent, generated messages, batches ─▶ up to six mutations ─▶ decode ─▶ encode ─▶ decode
+
+What must hold for each input: nothing is raised but `KafkaWireError`; what was decoded is encoded to bytes that mean
+the same; and a decoder takes no more memory than a small multiple of what it reads (looked at for every fiftieth input,
+for that takes long). Messages of the quorum go on through the mapping to the core, as they do in a server. A log-in is
+granted only to the proof of the one who knows the password.
+
+The limits are small here, so that inputs go beyond them. Bombs, whose few bytes become or announce gigabytes, meet the
+limits of production too.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Final, Protocol
+
+import cramjam
+from crc32c import crc32c
+
+from consensus.core import messages as core
+from consensus.core.model import Entry, LogId, ReplicaKey
+from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey
+from consensus.protocols.kraft.wire.codec import (
+    UnsupportedVersionError,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from consensus.protocols.kraft.wire.compression import compress
+from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
+from consensus.protocols.kraft.wire.mapping import Refused, reply_from_wire, request_from_wire, told_endpoints
+from consensus.protocols.kraft.wire.record_batches import decode_batch, encode_batch, read_batches
+from consensus.protocols.kraft.wire.records import Compression, Record, RecordBatch
+from consensus.protocols.kraft.wire.schemas import Direction
+from consensus.protocols.kraft.wire.scram import (
+    Mechanism,
+    ScramClient,
+    ScramError,
+    ScramServer,
+    ScramUsers,
+    scram_credential,
+)
+from tests.node.kraft_replicas import KnownReplicas
+from tests.simulation.fuzzing import FuzzError, within_memory
+from tests.wire.kraft_messages import ALL, any_message
+
+LIMITS: Final = Limits(
+    max_request_bytes=64 * 1024,
+    max_response_bytes=64 * 1024,
+    max_request_elements=200,
+    max_elements=400,
+    max_batch_bytes=32 * 1024,
+    max_batch_records=300,
+    max_record_bytes=8 * 1024,
+    max_headers=20,
+    max_batch_headers=200,
+)
+REFUSED: Final = "refused"
+OTHER_VERSION: Final = "version that is not served"
+VECTORS: Final = Path(__file__).parents[1] / "vectors" / "kraft.json"
+_MUTATIONS_MAX: Final = 6
+_POOL: Final = 3
+"""Messages that are generated of each API, version and direction."""
+_MEMORY_FACTOR: Final = 40
+"""An element of an array is a dataclass, of up to twenty fields."""
+NAMES: Final = KnownReplicas(ReplicaKey(1), {1: ("127.0.0.1", 1), 2: ("127.0.0.1", 2), 3: ("127.0.0.1", 3)})
+ASKED: Final[tuple[core.Request, ...]] = (
+    core.RequestVote(3, ReplicaKey(1), LogId(5, 2), 77),
+    core.BeginQuorumEpoch(3, ReplicaKey(1), 77),
+    core.EndQuorumEpoch(3, ReplicaKey(1), (ReplicaKey(2),), 77),
+    core.Fetch(3, ReplicaKey(1), LogId(5, 3), 4, 500, 1_000, 77),
+    core.FetchSnapshot(3, ReplicaKey(1), LogId(5, 3), 0, 1_000, 77),
+)
+
+
+class Target(Protocol):
+    """What is under fire. `expected`: outcomes that must occur in a run worth its name."""
+
+    name: str
+    expected: frozenset[str]
+
+    def make(self, random: Random) -> bytes:
+        """One input; some are as they should be."""
+
+    def check(self, data: bytes, random: Random) -> Sequence[str]:
+        """The outcomes of one input."""
+
+
+LENGTHS: Final = (
+    *(struct.pack(">h", number) for number in (-(2**15), -2, -1, 0, 1, 2**15 - 1)),
+    *(struct.pack(">i", number) for number in (-(2**31), -2, -1, 0, 1, 255, 65_536, 2**30, 2**31 - 1)),
+    *(struct.pack(">q", number) for number in (-(2**63), -1, 2**31, 2**63 - 1)),
+    *(b"\x00", b"\x01", b"\x02", b"\x7f", b"\x80\x01", b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f"),
+    *(b"\x80" * 5, b"\xff" * 10, b"\xff" * 9 + b"\x01", b"\xc3\x28", b"\xed\xa0\x80"),
+)
+"""What stands in the places of numbers, lengths and counts; and what is no UTF-8."""
+
+
+def mutated(data: bytes, random: Random, known: Sequence[bytes]) -> bytes:
+    """The bytes after up to six mutations; some stay as they are. `known` are others, of which parts come in."""
+    changed = bytearray(data)
+    for _ in range(random.choice((0, 1, 1, 1, 2, 3, _MUTATIONS_MAX))):
+        at = random.randrange(len(changed) + 1)
+        match random.randrange(8):
+            case 0 | 1 if at < len(changed):
+                changed[at] ^= 1 << random.randrange(8)
+            case 2 | 3:
+                length = random.choice(LENGTHS)
+                changed[at : at + len(length)] = length
+            case 4:
+                changed[at:at] = random.choice(LENGTHS)
+            case 5:
+                del changed[at : at + random.choice((1, 2, 4, 16, 1_000))]
+            case 6:
+                del changed[at:]
+            case _:
+                other = random.choice(known)
+                start = random.randrange(len(other) + 1)
+                changed[at:at] = other[start : start + random.choice((1, 8, 64, 4_000))]
+    return bytes(changed)
+
+
+def recorded() -> list[tuple[ApiKey, int, bytes, bytes]]:
+    """API, version, request and response of all that Kafka's programs said to one another."""
+    stories = json.loads(VECTORS.read_text(encoding="utf-8"))["stories"]
+    return [
+        (ApiKey(each["api"]), each["version"], bytes.fromhex(each["request"]), bytes.fromhex(each["response"]))
+        for told in stories.values()
+        for each in told["exchanges"]
+    ]
+
+
+def _read_entries(data: bytes, _position: LogId) -> tuple[Entry, ...]:
+    """No entries: they have a target of their own."""
+    del data
+    return ()
+
+
+class RequestTarget:
+    """What arrives at a listener."""
+
+    name = "requests"
+    expected = frozenset({REFUSED, OTHER_VERSION, "taken by the core", *(ApiKey(key).name for key in VERSIONS)})
+
+    def __init__(self) -> None:
+        source = Random(1)
+        self.known = [request for _, _, request, _ in recorded()]
+        self.known += [
+            encode_request(
+                key, version, source.randrange(2**31), "client", any_message(key, version, direction, source)
+            )
+            for key, version, direction in ALL
+            if direction is Direction.REQUEST
+            for _ in range(_POOL)
+        ]
+
+    def make(self, random: Random) -> bytes:
+        """Changed requests, some with another API or version in the head."""
+        data = mutated(random.choice(self.known), random, self.known)
+        if random.random() < 0.1:
+            head = struct.pack(">hh", random.choice([*VERSIONS, -1, 999]), random.choice((-1, 0, 1, 5, 12, 17, 99)))
+            return head + data[4:]
+        return data
+
+    def check(self, data: bytes, random: Random) -> list[str]:
+        """What is decoded has one meaning, and the quorum's part of it one for the core."""
+        try:
+            request = within_memory(lambda: decode_request(data, limits=LIMITS), len(data), random, _MEMORY_FACTOR)
+        except UnsupportedVersionError:
+            return [OTHER_VERSION]
+        except KafkaWireError:
+            return [REFUSED]
+        again = encode_request(
+            request.api_key, request.api_version, request.correlation_id, request.client_id, request.message
+        )
+        if decode_request(again) != request:
+            raise FuzzError("encoded and decoded again, it means something else")
+        if request.api_key in _OF_QUORUMS:
+            taken = request_from_wire(request.message, 7, NAMES)
+            if not isinstance(taken, Refused):
+                told_endpoints(request.message)
+                return [request.api_key.name, "taken by the core"]
+        return [request.api_key.name]
+
+
+_OF_QUORUMS: Final = frozenset(
+    {ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT}
+)
+
+
+class ResponseTarget:
+    """What a connection to another server receives; the first two bytes of an input are the API and the version."""
+
+    name = "responses"
+    expected = frozenset({REFUSED, "taken by the core", *(ApiKey(key).name for key in VERSIONS)})
+
+    def __init__(self) -> None:
+        source = Random(2)
+        self._known = [bytes((key, version)) + response for key, version, _, response in recorded()]
+        self._known += [
+            bytes((key, version)) + encode_response(key, version, 5, any_message(key, version, direction, source))
+            for key, version, direction in ALL
+            if direction is Direction.RESPONSE
+            for _ in range(_POOL)
+        ]
+
+    def make(self, random: Random) -> bytes:
+        """Changed responses, some to another request."""
+        data = random.choice(self._known)
+        head = random.choice(self._known)[:2] if random.random() < 0.1 else data[:2]
+        return head + mutated(data[2:], random, self._known)
+
+    def check(self, data: bytes, random: Random) -> list[str]:
+        """What is decoded has one meaning; the quorum's are an answer for the core, or refused."""
+        key, version, frame = ApiKey(data[0]), data[1], data[2:]
+        try:
+            correlation_id, response = within_memory(
+                lambda: decode_response(key, version, frame, LIMITS), len(frame), random, _MEMORY_FACTOR
+            )
+        except KafkaWireError:
+            return [REFUSED]
+        again = encode_response(key, version, correlation_id, response)
+        if decode_response(key, version, again) != (correlation_id, response):
+            raise FuzzError("encoded and decoded again, it means something else")
+        outcomes = [key.name]
+        if key in _OF_QUORUMS:
+            told_endpoints(response)
+            for asked in ASKED:
+                try:
+                    reply_from_wire(response, asked, NAMES, _read_entries)
+                except KafkaWireError:
+                    continue
+                outcomes.append("taken by the core")
+        return outcomes
+
+
+_HEAD_BYTES: Final = 61
+_CRC_AT: Final = 17
+_BOMB_BYTES: Final = 64 * 1024 * 1024
+_MEGABYTES: Final = 20
+"""More than a batch may have, in records that are right."""
+
+
+def _bombs() -> list[tuple[Compression, bytes]]:
+    """What would become, or says that it becomes, far more than any batch may be."""
+    zeros, raw = bytes(_BOMB_BYTES), bytes(1024 * 1024)
+    snappy = bytes(cramjam.snappy.compress_raw(raw))
+    block = struct.pack(">I", len(snappy)) + snappy
+    xerial = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+    zstd_head = struct.pack("<IB", 0xFD2FB528, 0xE0) + struct.pack("<Q", 2**60)
+    wide_window = struct.pack("<IBB", 0xFD2FB528, 0, (31 - 10) << 3)
+    return [
+        (Compression.GZIP, compress(zeros, Compression.GZIP)),
+        (Compression.GZIP, compress(b"", Compression.GZIP) * 2_000),
+        (Compression.GZIP, zlib.compress(zeros)),
+        (Compression.LZ4, compress(zeros, Compression.LZ4)),
+        (Compression.LZ4, compress(b"", Compression.LZ4) * 2_000),
+        (Compression.LZ4, b"\x04\x22\x4d\x18\x6c\x40" + struct.pack("<Q", 2**60) + b"\x00" + b"\xff" * 20),
+        (Compression.ZSTD, compress(zeros, Compression.ZSTD)),
+        (Compression.ZSTD, compress(b"", Compression.ZSTD) * 2_000),
+        (Compression.ZSTD, zstd_head + b"\x4b\x00\x00a" * 9),
+        (Compression.ZSTD, wide_window + b"\x4b\x00\x00a" * 9),
+        (Compression.SNAPPY, b"\xff\xff\xff\xff\x0f" + snappy[3:]),
+        (Compression.SNAPPY, b"\xff\xff\xff\x07\x00a"),
+        (Compression.SNAPPY, xerial + block * 64),
+        (Compression.SNAPPY, xerial + (struct.pack(">I", 1) + b"\x00") * 50_000),
+        (Compression.SNAPPY, xerial + struct.pack(">I", 2**32 - 1) + snappy),
+        (Compression.GZIP, compress(b"\x0e\x00\x00\x00\x01\x00\x00" * 2**20, Compression.GZIP)),
+        (Compression.ZSTD, compress(b"\xd4\x0f\x00\x00\x00\x01\x01\xd0\x0f" + b"\x00\x01" * 1_000, Compression.ZSTD)),
+    ]
+
+
+class BatchTarget:
+    """Record batches, as a leader, a producer or a disk gives them."""
+
+    name = "batches"
+    expected = frozenset(
+        {REFUSED, "bomb refused", "control", "headers", "partial or several", *(each.name for each in Compression)}
+    )
+
+    def __init__(self) -> None:
+        source = Random(3)
+        self._known = [encode_batch(_any_batch(source)) for _ in range(300)]
+        self._bombs = [_sealed(kind, body, 1 + at) for at, (kind, body) in enumerate(_bombs())]
+        mega = (Record(0, None, bytes(2**20)),) * _MEGABYTES
+        self._bombs += [encode_batch(RecordBatch(0, 0, mega, compression=kind)) for kind in Compression if kind]
+
+    def make(self, random: Random) -> bytes:
+        """Changed batches, mostly with a checksum and a length that fit what they have become; some bombs."""
+        if random.random() < 0.002:
+            return b"!" + random.choice(self._bombs)
+        data = random.choice(self._known)
+        if random.random() < 0.2:
+            head = data[:_HEAD_BYTES] if random.random() < 0.5 else mutated(data[:_HEAD_BYTES], random, self._known)
+            body = mutated(data[_HEAD_BYTES:], random, self._known)
+            data = head + body
+        elif random.random() < 0.5:
+            data = data[:_HEAD_BYTES] + _raw_records(random)
+        if random.random() < 0.8 and len(data) > _HEAD_BYTES:
+            data = _repaired(data)
+        if random.random() < 0.2:
+            data = mutated(data, random, self._known)
+        if random.random() < 0.1:
+            data += random.choice(self._known)[: random.choice((None, 5, 12, 61, 90))]
+        return b" " + data
+
+    def check(self, data: bytes, random: Random) -> list[str]:
+        """What is read has one meaning. A bomb is read with the limits of production too, and refused."""
+        is_bomb, data = data[:1] == b"!", data[1:]
+        if is_bomb:
+            for limits in (LIMITS, DEFAULT_LIMITS):
+                try:
+                    read_batches(data, limits)
+                except KafkaWireError:
+                    continue
+                raise FuzzError("a bomb is read")
+            return ["bomb refused"]
+        limits = LIMITS if random.random() < 0.95 else DEFAULT_LIMITS
+        try:
+            batches = within_memory(
+                lambda: read_batches(data, limits), len(data) + limits.max_batch_bytes, random, _MEMORY_FACTOR
+            )
+        except KafkaWireError:
+            return [REFUSED]
+        outcomes = [] if len(batches) == 1 else ["partial or several"]
+        for batch in batches:
+            if decode_batch(encode_batch(batch)) != batch:
+                raise FuzzError("encoded and decoded again, it means something else")
+            outcomes.append(batch.compression.name)
+            outcomes += ["control"] * batch.is_control
+            outcomes += ["headers"] * any(record.headers for record in batch.records)
+        return outcomes
+
+
+def _any_batch(source: Random) -> RecordBatch:
+    records = tuple(
+        Record(
+            source.choice((0, 1_000, 2**40)),
+            source.choice((None, b"", b"key")),
+            source.choice((None, b"", b"value" * source.choice((1, 5, 40)))),
+            tuple(("header", source.choice((None, b"x"))) for _ in range(source.choice((0, 0, 1, 3)))),
+        )
+        for _ in range(source.choice((1, 1, 2, 5, 60)))
+    )
+    return RecordBatch(
+        source.choice((0, 7, 2**40)),
+        source.choice((-1, 0, 9)),
+        records,
+        is_control=source.random() < 0.2,
+        compression=source.choice([*Compression]),
+        log_append_time=False,
+        producer_id=source.choice((-1, 5)),
+        base_sequence=source.choice((-1, 0, 2**31 - 1)),
+    )
+
+
+def _raw_records(random: Random) -> bytes:
+    """Records of extreme numbers, not compressed."""
+    parts = [random.choice((*LENGTHS, b"\x00", b"\x01", b"\x02", b"k", b"\x0e")) for _ in range(random.randrange(40))]
+    return b"".join(parts)
+
+
+def _repaired(data: bytes) -> bytes:
+    """With a length and a checksum that fit, mostly also a method of compression or the count that was there."""
+    checked = data[_CRC_AT + 4 :]
+    return (
+        data[:8] + struct.pack(">i", len(data) - 12) + data[12:_CRC_AT] + struct.pack(">I", crc32c(checked)) + checked
+    )
+
+
+def _sealed(kind: Compression, body: bytes, count: int) -> bytes:
+    checked = struct.pack(">hiqqqhii", kind, count - 1, 0, 0, -1, -1, -1, count) + body
+    return struct.pack(">qiibI", 0, len(checked) + 9, 0, 2, crc32c(checked)) + checked
+
+
+_NONCE: Final = b"nonce of a client"
+_PASSWORD: Final = "pencil"  # noqa: S105 - of this fuzz alone
+
+
+class LoginTarget:
+    """SCRAM on both sides: a server with hostile clients, and, at times, a client with a hostile server.
+
+    An input is a letter for the side, a byte of length, the first message, and the second.
+    """
+
+    name = "logins"
+    expected = frozenset(
+        {"first refused", "proof refused", "logged in", "server refused", "server believed", "answered again"}
+    )
+
+    def __init__(self) -> None:
+        self._mechanism = Mechanism.SCRAM_SHA_256
+        credential = scram_credential(self._mechanism, _PASSWORD, b"salt" * 4)
+        self._users = ScramUsers({"alice": {self._mechanism: credential}})
+        client, server = self._client(), self._server()
+        self._first = client.first()
+        self._answer = server.respond(self._first)
+        self._proof = client.final(self._answer)
+        self._end = server.respond(self._proof)
+        unknown = self._first.replace(b"n=alice", b"n=bob")
+        self._known = [
+            self._first,
+            self._answer,
+            self._proof,
+            self._end,
+            unknown,
+            b"y,a=alice,n=alice,r=x",
+            b"n,,n=,r=",
+        ]
+
+    def make(self, random: Random) -> bytes:
+        """Both messages of one side, changed or not."""
+        is_client = random.random() < 0.005
+        first, second = (self._answer, self._end) if is_client else (self._first, self._proof)
+        if random.random() < 0.3:
+            first = mutated(first, random, self._known)
+        if random.random() < 0.7:
+            second = mutated(second, random, self._known)
+        return (b"c" if is_client else b"s") + struct.pack(">H", len(first)) + first + second
+
+    def check(self, data: bytes, random: Random) -> list[str]:
+        """Nothing is believed but what the password has signed."""
+        del random
+        (length,) = struct.unpack_from(">H", data, 1)
+        first, second = data[3 : 3 + length], data[3 + length :]
+        return self._of_client(first, second) if data[:1] == b"c" else self._of_server(first, second)
+
+    def _of_server(self, first: bytes, second: bytes) -> list[str]:
+        server = self._server()
+        try:
+            server.respond(first)
+        except ScramError:
+            return ["first refused"]
+        try:
+            server.respond(second)
+        except ScramError:
+            if server.user is not None:
+                raise FuzzError("a refused client is logged in") from None
+            return ["proof refused"]
+        if first.partition(b",n=")[2] != self._first.partition(b",n=")[2]:
+            raise FuzzError("a proof is taken for another exchange")
+        try:
+            server.respond(second)
+        except ScramError:
+            return ["logged in", "answered again"]
+        raise FuzzError("one exchange logs in twice")
+
+    def _of_client(self, first: bytes, second: bytes) -> list[str]:
+        client = self._client()
+        client.first()
+        try:
+            client.final(first)
+            client.check(second)
+        except ScramError:
+            return ["server refused"]
+        if first != self._answer:
+            raise FuzzError("a client believes another server")
+        return ["server believed"]
+
+    def _client(self) -> ScramClient:
+        return ScramClient(self._mechanism, "alice", _PASSWORD, lambda _: _NONCE)
+
+    def _server(self) -> ScramServer:
+        return ScramServer(self._mechanism, self._users, b"secret" * 6, bytes)
