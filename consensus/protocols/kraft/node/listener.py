@@ -176,9 +176,7 @@ class KafkaListener:
         scope = trio.CancelScope(deadline=trio.current_time() + self.options.first_s)
         account = self._budget.open(source, is_server=False, close=scope.cancel)
         answer = self._untaken.open(source, is_server=False, close=scope.cancel)
-        holding = _Holding(
-            lambda held: self._budget.hold(account, held), lambda held: self._untaken.hold(answer, held)
-        )
+        holding = _Holding(lambda held: self._budget.hold(account, held), lambda held: self._untaken.hold(answer, held))
         try:
             await self._serve(stream, scope, host, port, holding)
         finally:
