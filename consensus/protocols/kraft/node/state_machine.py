@@ -6,8 +6,8 @@
 
 *Records.* What they say is the application's; Kafka's controllers understand their own. So nothing can be left out of a
 snapshot: it has all records again, and a reader that applies them in order comes to the same state. They are kept in
-memory up to `max_bytes`. A log that has more is never compacted from here on: `snapshot_index` stays where it was, and
-the memory is given back.
+memory up to `max_bytes`. A log that has more is never compacted from here on: there is no snapshot of it any more, and
+the memory is given back. Nor is there one within a batch: its records would be two batches to whoever begins from it.
 
 *Producers.* A client that hears nothing repeats its batch, maybe to another leader, so what was written by whom must be
 part of the replicated state. Of each producer the last `BATCHES` batches are remembered, as in Kafka. A producer that
@@ -78,7 +78,7 @@ class QuorumLog:
         self._entries: list[Entry] = []
         self._bytes = 0
         self._applied: Index = 0
-        self._snapshot_index: Index = 0
+        self._is_within_batch = False
         self._is_kept = True
         self._clock_ms = 0
         self._open: WrittenBatch | None = None
@@ -93,23 +93,23 @@ class QuorumLog:
         for index, entry in enumerate(entries, first):
             self._apply(index, entry)
         self._applied = first + len(entries) - 1
+        self._is_within_batch = goes_on(entries[-1])
 
     def snapshot_index(self) -> Index:
-        """Of which entry a snapshot would be: the newest, while all records are kept."""
-        return self._applied if self._is_kept else self._snapshot_index
+        """Of which entry a snapshot would be: the newest; 0: now there can be none."""
+        return self._applied if self._is_kept and not self._is_within_batch else 0
 
     def snapshot(self) -> Iterator[bytes]:
         """See `StateMachine.snapshot`. Whole record batches."""
         table = self._table()
         kept = tuple(self._entries)
-        self._snapshot_index = self._applied
         return self._batches((*table, *kept))
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
         """See `StateMachine.restore`."""
         data = b"".join([chunk async for chunk in state])
         self.producers, self._entries, self._bytes = {}, [], 0
-        self._is_kept, self._open, self._clock_ms = True, None, 0
+        self._is_kept, self._is_within_batch, self._open, self._clock_ms = True, False, None, 0
         for entry in entries_of(data, LogId(0, 0)):
             if entry.kind is EntryKind.CONTROL:
                 table = control_value(entry.data, PRODUCER_TABLE)
@@ -117,7 +117,7 @@ class QuorumLog:
                     self._read_table(table)
             elif entry.kind is EntryKind.COMMAND:
                 self._keep(entry)
-        self._applied = self._snapshot_index = last.index
+        self._applied = last.index
 
     def _apply(self, index: Index, entry: Entry) -> None:
         if entry.kind is EntryKind.COMMAND:

@@ -1,0 +1,76 @@
+"""The state behind a voter's log: what a snapshot of it holds, and when there is none."""
+
+from collections.abc import AsyncIterator, Iterable
+
+import trio
+
+from consensus.core.model import Entry, EntryKind, LogId
+from consensus.protocols.kraft.node.state_machine import NEW_PRODUCER, QuorumLog
+from consensus.protocols.kraft.wire.entries import control_data, data_of, leader_head
+from consensus.protocols.kraft.wire.records import Record, RecordBatch
+
+MAX_BYTES = 1_000_000
+
+
+def commands(*values: bytes, producer: int = -1, sequence: int = -1) -> tuple[Entry, ...]:
+    """The entries of a client's batch, in term 1."""
+    records = tuple(Record(1_000, None, value) for value in values)
+    epoch = 0 if producer >= 0 else -1
+    batch = RecordBatch(0, -1, records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+    return tuple(Entry.command(1, data) for data in data_of(batch))
+
+
+async def stream(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """A snapshot as a state machine gets it."""
+    for chunk in chunks:
+        yield chunk
+
+
+LOG = (
+    Entry(1, EntryKind.CONTROL, control_data(NEW_PRODUCER, b"", 900)),
+    *commands(b"a", b"b", producer=1, sequence=0),
+    *commands(b"c"),
+    *commands(b"d", b"e", b"f", producer=1, sequence=2),
+)
+
+
+def test_a_state_that_begins_from_a_snapshot_goes_on_as_the_whole_log_does() -> None:
+    """At whichever entry there is a snapshot, the records and producers are the same in the end."""
+
+    async def run() -> None:
+        whole = QuorumLog(MAX_BYTES)
+        await whole.apply(1, LOG)
+        indexes = []
+        for index in range(1, len(LOG) + 1):
+            first, second = QuorumLog(MAX_BYTES), QuorumLog(MAX_BYTES)
+            await first.apply(1, LOG[:index])
+            if first.snapshot_index() != index:
+                continue
+            indexes.append(index)
+            await second.restore(LogId(index, 1), stream(first.snapshot()))
+            if index < len(LOG):
+                await second.apply(index + 1, LOG[index:])
+            assert second.producers == whole.producers
+            assert list(second.snapshot()) == list(whole.snapshot())
+        # None within a batch: it would be two for those that begin from it.
+        assert indexes == [1, 3, 4, 7]
+
+    trio.run(run)
+
+
+def test_a_log_with_more_records_than_are_kept_has_no_snapshot_ever_after() -> None:
+    """A snapshot that was asked for in vain changes nothing: the next one would have no records."""
+
+    async def run() -> None:
+        machine = QuorumLog(max_bytes=len(leader_head(0)) + 50)
+        await machine.apply(1, commands(b"small"))
+        assert machine.snapshot_index() == 1
+        await machine.apply(2, commands(b"large" * 20))
+        for _ in range(2):
+            assert machine.snapshot_index() == 0
+            list(machine.snapshot())
+        await machine.apply(3, commands(b"small"))
+        assert machine.snapshot_index() == 0
+        assert not machine.kept_bytes
+
+    trio.run(run)
