@@ -20,9 +20,9 @@ from consensus.core.raft import Raft
 from tests.simulation.consensus.all_mutants import ALL_MUTANTS
 from tests.simulation.consensus.checker import ViolationError
 from tests.simulation.consensus.command import FINDINGS, find_mutant, main, main_mutants
-from tests.simulation.consensus.history import SHORT, STRATEGIES, run_history
+from tests.simulation.consensus.history import SHORT, run_history
 from tests.simulation.consensus.mutants import Mutant
-from tests.simulation.consensus.profile import Kind, Profile
+from tests.simulation.consensus.profile import STRATEGIES, Kind, Profile
 
 BLOCKS = {"append": (5, 25), "fetch": (5, 25), "zmq": (1, 10)}
 """Of each strategy the blocks of histories in the quick run, and how many histories a block has."""

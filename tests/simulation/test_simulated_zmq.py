@@ -5,12 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from consensus.core.features import ZMQ_RAFT
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, Message, SnapshotReply
 from consensus.core.model import Configuration, Entry, Index, LogId, Server, ServerId
-from tests.simulation.consensus.history import SHORT, STRATEGIES, run_history
+from tests.simulation.consensus.history import SHORT, run_history
 from tests.simulation.consensus.marks import Marks
-from tests.simulation.consensus.profile import draw_profile
+from tests.simulation.consensus.profile import STRATEGIES, draw_profile
 from tests.simulation.consensus.zmq_sockets import ZmqSockets, told_members
 
 ONE, TWO, THREE = (Server(f"peer {number}", f"tcp://10.0.0.{number}:7669") for number in (1, 2, 3))
@@ -45,7 +44,7 @@ class Wire:
         self.package = package
         self.end = 0
         self.delivered: list[Message] = []
-        profile = replace(draw_profile(Random(1), ZMQ_RAFT), repeat_ms=REPEAT_MS)
+        profile = replace(draw_profile(Random(1), STRATEGIES["zmq"]), repeat_ms=REPEAT_MS)
         self.hosts: dict[ServerId, SimulatedHost] = {server: SimulatedHost(self) for server in (LEADER, FOLLOWER)}
         self.sockets = ZmqSockets(Random(1), profile, self.hosts, self, Marks(), self)
         self._queue: list[tuple[int, int, Callable[[], None]]] = []

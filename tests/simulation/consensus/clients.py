@@ -18,6 +18,7 @@ from consensus.protocols.zmq_raft.wire.request_ids import RequestIds
 from consensus.sessions.dedup_state_machine import request_entry
 from consensus.sessions.table import RequestId
 from tests.simulation.consensus.checker import Checker, ViolationError
+from tests.simulation.consensus.kafka_node import KafkaCommands
 from tests.simulation.consensus.linearizability import Operation, Verdict, judge
 from tests.simulation.consensus.profile import Profile
 from tests.simulation.consensus.stage import Stage
@@ -57,6 +58,8 @@ class Clients:
 
     def __init__(self, random: Random, profile: Profile, features: Features, stage: Stage, checker: Checker) -> None:
         self._head_bytes = features.command_head_bytes
+        kafka = profile.kafka
+        self._kafka = None if kafka is None else KafkaCommands(random, kafka.batch_records)
         self._request_ids = RequestIds(b"sim", 0, 0)
         self._random = random
         self._profile = profile
@@ -84,10 +87,14 @@ class Clients:
 
     def headed(self, command: bytes) -> bytes:
         """A command as the protocol's log has it, with an id of its own if it has one."""
+        if self._kafka is not None:
+            return self._kafka.batch((command,), self._stage.now)[0]
         return self.next_head() + command
 
     def next_head(self) -> bytes:
-        """The id of the next submission or change, if the protocol has any."""
+        """What stands before the next change of the configuration, or submission, if the protocol has anything."""
+        if self._kafka is not None:
+            return self._kafka.head(self._stage.now)
         return self._request_ids.next(self._stage.now // 1_000) if self._head_bytes else b""
 
     def resolved(self, state: StateMachine, resolve: ProposalResolved) -> None:
@@ -183,9 +190,19 @@ class Clients:
             return
         fillers = tuple(b"filler %d.%d" % (number, part) for part in range(self._random.choice((0, 0, 0, 0, 1, 4))))
         write = request_entry(call.request, write_command(call.key, call.value, number))
-        commands = tuple(map(self.headed, (*fillers, write)))
+        commands = self._commands(client, (*fillers, write))
         self._checker.proposed(number, commands)
         machine.step(Proposed(number, commands, tell_accepted=number % 3 == 0))
+
+    def _commands(self, client: Client, values: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """What is proposed: commands as the log has them; on Kafka's wire one batch, of every second client's its own.
+
+        Clients without a producer repeat themselves by nothing but the request id in the command.
+        """
+        if self._kafka is None:
+            return tuple(map(self.headed, values))
+        producer = client.number if client.number % 2 else None
+        return self._kafka.batch(values[-self._kafka.batch_records :], self._stage.now, producer)
 
     def _executed(self, client: Client, call: Call, state: StateMachine, index: Index) -> None:
         """The server's state machine has taken the write, now or when it was first sent."""
@@ -216,7 +233,8 @@ class Clients:
 
     def _refused(self, client: Client, call: Call, leader: ServerId | None) -> None:
         if client.call is call:
-            client.leader = leader
+            # On Kafka's wire a server may know of a leader no more than its number.
+            client.leader = leader if leader in self._stage.machines else None
             attempt = call.attempts
             self._stage.after(5 + self._random.randrange(20), lambda: self._again(client, call, attempt))
 

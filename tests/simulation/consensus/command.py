@@ -24,10 +24,10 @@ from consensus.core.invariants import InvariantBrokenError
 from consensus.storage.disk import StorageError
 from tests.simulation.consensus.all_mutants import ALL_MUTANTS
 from tests.simulation.consensus.checker import StandstillError, ViolationError
-from tests.simulation.consensus.history import FULL, SHORT, STRATEGIES, Report, run_history
+from tests.simulation.consensus.history import FULL, SHORT, Report, run_history
 from tests.simulation.consensus.marks import DEMANDED, NO_ELECTION_LEFT
 from tests.simulation.consensus.mutants import Mutant
-from tests.simulation.consensus.profile import Kind
+from tests.simulation.consensus.profile import STRATEGIES, Kind
 
 MARKED_SEEDS = 2_000
 MUTANT_SEEDS = 1_000
@@ -124,7 +124,7 @@ def find_mutant(mutant: Mutant, first: int, seeds: int) -> tuple[int | None, str
     with mutant.planted():
         for seed in range(first, first + seeds):
             try:
-                run_history(seed, features=STRATEGIES[mutant.strategy], kind=mutant.kind)
+                run_history(seed, strategy=STRATEGIES[mutant.strategy], kind=mutant.kind)
             except StandstillError as error:
                 if mutant.stalls:
                     return seed, f"{type(error).__name__}: {error}"
@@ -201,7 +201,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         dest="strategies",
         action="append",
         choices=list(STRATEGIES),
-        help="who moves the entries: a leader, followers that fetch, or a leader of ØMQ Raft (default: each in turn)",
+        help="who moves the entries: a leader, followers that fetch, a leader of ØMQ Raft, or the followers of a KRaft "
+        "quorum (default: each in turn)",
     )
     parser.add_argument("--kind", type=Kind, choices=list(Kind), help="only worlds of this kind (default: all kinds)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")

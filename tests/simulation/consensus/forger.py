@@ -25,12 +25,17 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.model import MAX_NUMBER, LogId, ServerId
+from consensus.protocols.kraft.wire.limits import MAX_EPOCH
 from tests.simulation.consensus.checker import Checker
 from tests.simulation.consensus.network import Network
 from tests.simulation.consensus.profile import Profile
 from tests.simulation.consensus.stage import Stage
 
 TERMS = (2**30, 2**48, MAX_NUMBER - 1, MAX_NUMBER)
+EPOCHS = (2**24, 2**30, MAX_EPOCH - 1, MAX_EPOCH)
+"""On Kafka's wire a term has 31 bits."""
+_FORGED_EPOCHS_MAX = 60
+"""More forgeries could use up the terms of 31 bits, one of `TERM_STEP_MAX` after the other."""
 
 
 class Forger:
@@ -51,6 +56,8 @@ class Forger:
         self._network = network
         self._checker = checker
         self._trace = trace
+        self._terms = TERMS if profile.kafka is None else EPOCHS
+        self._forged_max = MAX_NUMBER if profile.kafka is None else _FORGED_EPOCHS_MAX
         self.forged = 0
 
     def begin(self) -> None:
@@ -59,14 +66,14 @@ class Forger:
             self._stage.after(self._profile.forged_ms, self._forge)
 
     def _forge(self) -> None:
-        if not self._stage.trouble:
+        if not self._stage.trouble or self.forged >= self._forged_max:
             return
         random, machines = self._random, self._stage.machines
         recipient, sender = random.choice(list(machines)), random.choice(list(machines))
         life = machines[recipient].life
         if life is not None and sender != recipient and recipient in self._checker.configuration.voter_ids:
             about = life.core.describe()
-            message = random.choice(_forgeries(sender, recipient, about.last, random.choice(TERMS)))
+            message = random.choice(_forgeries(sender, recipient, about.last, random.choice(self._terms)))
             if about.term or not isinstance(message, AppendEntries | BeginQuorumEpoch | FetchReply):
                 self.forged += 1
                 self._trace(f"{self._stage.now} forged {type(message).__name__} {sender} -> {recipient}")

@@ -12,7 +12,7 @@ One random source decides everything, so a seed and a length name a history exac
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -20,20 +20,32 @@ from zlib import crc32
 
 from consensus.core.effects import Effect
 from consensus.core.events import Event, Received
-from consensus.core.features import GARLIC_FARM, KRAFT, ZMQ_RAFT, Features
+from consensus.core.features import ZMQ_RAFT, Features, LeaderRecords
 from consensus.core.log import RecoveredLog
 from consensus.core.messages import Message
-from consensus.core.model import Configuration, HardState, ServerId
+from consensus.core.model import Configuration, HardState, Index, ServerId
 from consensus.core.raft import Raft
+from consensus.protocols.kraft.node.state_machine import QuorumLog
 from tests.simulation.consensus.checker import Checker, StandstillError
 from tests.simulation.consensus.clients import Clients
+from tests.simulation.consensus.connections import Way
 from tests.simulation.consensus.forger import Forger
+from tests.simulation.consensus.kafka_judge import KafkaJudge
+from tests.simulation.consensus.kafka_links import KafkaLinks
 from tests.simulation.consensus.leadership import Leadership
 from tests.simulation.consensus.machine import Machine
 from tests.simulation.consensus.marks import NO_ELECTION_LEFT
-from tests.simulation.consensus.nemesis import Nemesis, named
-from tests.simulation.consensus.network import Network
-from tests.simulation.consensus.profile import Kind, Profile, draw_ids, draw_profile
+from tests.simulation.consensus.nemesis import Nemesis, servers_of
+from tests.simulation.consensus.network import Network, Sockets
+from tests.simulation.consensus.profile import (
+    STRATEGIES,
+    Kind,
+    Profile,
+    Strategy,
+    draw_ids,
+    draw_profile,
+    features_of,
+)
 from tests.simulation.consensus.zmq_judge import ZmqJudge
 from tests.simulation.consensus.zmq_sockets import ZmqSockets
 
@@ -70,14 +82,12 @@ def production_core(
     profile: Profile,
     random: Random,
     now: int,
+    cluster_id: str | None = None,
+    leader_records: LeaderRecords | None = None,
 ) -> Raft:
     """The core as it is shipped."""
     options = replace(profile.options, check_invariants=True)
-    return Raft(server_id, configuration, hard_state, log, options, features, random, now)
-
-
-STRATEGIES = {"append": GARLIC_FARM, "fetch": KRAFT, "zmq": ZMQ_RAFT}
-"""What is played: leaders that send appends, followers that fetch, and appends as ØMQ Raft sends them."""
+    return Raft(server_id, configuration, hard_state, log, options, features, random, now, cluster_id, leader_records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +106,14 @@ class World:
     def __init__(
         self,
         seed: int,
-        features: Features = GARLIC_FARM,
+        strategy: Strategy = STRATEGIES["append"],
         show: Callable[[str], None] | None = None,
         kind: Kind | None = None,
         make_core: CoreFactory = production_core,
     ) -> None:
         self._random = Random(seed)
-        self._profile = profile = draw_profile(self._random, features, kind)
+        self._profile = profile = draw_profile(self._random, strategy, kind)
+        features = features_of(strategy, profile)
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._digest = 0
@@ -110,16 +121,11 @@ class World:
         self.trouble = True
         self.now = 0
         ids = draw_ids(seed, profile, features)
-        configuration = Configuration(named(ids[: profile.servers]))
+        configuration = Configuration(servers_of(profile, ids[: profile.servers]))
         self.checker = Checker(ids, configuration, features)
         self.machines: dict[ServerId, Machine] = {}
-        self._zmq_judge = None
-        open_sockets = None
-        if features is ZMQ_RAFT:
-            self._zmq_judge = ZmqJudge(self._random, profile, self.machines, self.checker)
-            marks = self.checker.marks
-            open_sockets = partial(ZmqSockets, self._random, profile, self.machines, self._zmq_judge, marks)
-        self.network = Network(self._random, profile, self, self._deliver, self._tell, open_sockets)
+        self._judge: ZmqJudge | KafkaJudge | None = None
+        self.network = Network(self._random, profile, self, self._deliver, self._tell, self._sockets(features))
         self.machines |= {
             server: Machine(
                 server,
@@ -146,6 +152,17 @@ class World:
             machine.desk = self.clients
         self._trace(f"{profile}")
 
+    def _sockets(self, features: Features) -> Callable[[Way], Sockets] | None:
+        """What the messages travel on, where it is the wire of a protocol, and who judges them there."""
+        random, profile, marks = self._random, self._profile, self.checker.marks
+        if features is ZMQ_RAFT:
+            zmq = self._judge = ZmqJudge(random, profile, self.machines, self.checker)
+            return partial(ZmqSockets, random, profile, self.machines, zmq, marks)
+        if profile.kafka is not None:
+            kafka = self._judge = KafkaJudge(self.machines, self.checker)
+            return partial(KafkaLinks, random, profile, profile.kafka, self.machines, kafka, marks)
+        return None
+
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
         """Do `action` in `delay_ms`; things of the same moment happen in the order in which they were asked for."""
         self._sequence += 1
@@ -154,8 +171,8 @@ class World:
     def stepped(self, machine: Machine, event: Event, effects: Sequence[Effect]) -> None:
         """A server took a step, of which nothing is carried out yet."""
         self.leadership.stepped(machine, event, effects)
-        if self._zmq_judge is not None:
-            self._zmq_judge.stepped(machine, event, effects)
+        if self._judge is not None:
+            self._judge.stepped(machine, event, effects)
 
     def elected(self, server: ServerId) -> None:
         """A server became leader."""
@@ -168,6 +185,19 @@ class World:
     def lost(self, server: ServerId) -> None:
         """A server will never start again."""
         self.nemesis.replace(server)
+
+    def described_quorum(self, server: ServerId) -> Configuration | None:
+        """What a leader that this server reaches says of the voters; None: there is no such leader."""
+        for leader in self.machines.values():
+            reached = self.network.reaches(server, leader.server_id) and self.network.reaches(leader.server_id, server)
+            if leader.leads and reached:
+                return leader.configuration
+        return None
+
+    def kept(self, machine: Machine, index: Index, log: QuorumLog) -> None:
+        """A KRaft server's state began anew from a snapshot of this entry, with these records."""
+        if isinstance(self._judge, KafkaJudge):
+            self._judge.kept(machine.server_id, index, log)
 
     def run(self, length: Length) -> None:
         """Trouble, then healing and judgement; raises `ViolationError`."""
@@ -223,9 +253,8 @@ class World:
         action()
 
     def _start_all(self) -> None:
-        for machine in self.machines.values():
-            if machine.life is None and not machine.gone:
-                machine.start([other for other in self.machines.values() if other is not machine])
+        for server in self.machines:
+            self.nemesis.start(server)
 
     def _deliver(self, sender: ServerId, recipient: ServerId, message: Message) -> bool:
         machine = self.machines[recipient]
@@ -269,10 +298,25 @@ class World:
             and len(self.checker.committed) > self._committed_at_healing
             and not configuration.is_joint
             and not any(machine.server_id in configuration.member_ids for machine in gone)
-            and all(
-                self.checker.shadows[member].applied > self._committed_at_healing for member in configuration.member_ids
-            )
+            and all(self.checker.shadows[server].applied > self._committed_at_healing for server in self._followers())
         )
+
+    def _followers(self) -> Iterable[ServerId]:
+        """The servers that must get the log: all members, and in a KRaft quorum the observers too that run."""
+        members = self.checker.configuration.member_ids
+        if self._profile.kafka is None:
+            return members
+        return (server for server in self.machines if server in members or self._observes(self.machines[server]))
+
+    def _observes(self, machine: Machine) -> bool:
+        """Whether a server that is no voter can follow: it knows one of the voters, and no epoch beyond theirs.
+
+        One that campaigned alone, as the voter that it was, is in a later one (`Nemesis`).
+        """
+        configuration = machine.configuration
+        epoch = max((other.term for other in self.machines.values() if other.leads), default=0)
+        knows_a_voter = configuration is not None and configuration.voter_ids & self.checker.configuration.voter_ids
+        return bool(knows_a_voter) and machine.term <= epoch
 
     def _state(self) -> list[str]:
         return [
@@ -296,12 +340,12 @@ class World:
 def run_history(
     seed: int,
     length: Length = FULL,
-    features: Features = GARLIC_FARM,
+    strategy: Strategy = STRATEGIES["append"],
     show: Callable[[str], None] | None = None,
     kind: Kind | None = None,
     make_core: CoreFactory = production_core,
 ) -> Report:
     """Run one history to its end."""
-    world = World(seed, features, show, kind, make_core)
+    world = World(seed, strategy, show, kind, make_core)
     world.run(length)
     return world.report(seed)

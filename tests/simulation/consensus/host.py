@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from consensus.core.effects import Effect, ProposalResolved, ReadReady, ReadRefused
 from consensus.core.events import Event
-from consensus.core.model import ServerId
+from consensus.core.model import Configuration, Index, ServerId
+from consensus.protocols.kraft.node.state_machine import QuorumLog
 from tests.simulation.consensus.state import StateMachine
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ class Schedule(Protocol):
 
     def lost(self, server: ServerId) -> None:
         """A server will never start again."""
+
+    def described_quorum(self, server: ServerId) -> Configuration | None:
+        """What a leader that this server reaches says of the voters; None: there is no such leader."""
+
+    def kept(self, machine: "Machine", index: Index, log: QuorumLog) -> None:
+        """A KRaft server's state began anew from a snapshot of this entry, with these records."""
 
 
 class Desk(Protocol):

@@ -48,14 +48,19 @@ from consensus.core.messages import AppendReply, SnapshotReply, VoteReply
 from consensus.core.model import Configuration, Index, ServerId, SnapshotDescription, Term
 from consensus.core.raft import Raft
 from consensus.core.replication.progress import ProgressState
+from consensus.protocols.kraft.node.open_voter import leader_records
+from consensus.protocols.kraft.node.state_machine import QuorumLog
+from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.server.executor import Executor
 from consensus.storage.disk import DamagedStorageError, DiskOperation, SyncDirectory, SyncFile
 from consensus.storage.jobs import HardStateJob, Job, PreparationJob, ReadJob, SnapshotWrite, WriteJob
 from consensus.storage.planner import Recovery, Storage
-from consensus.storage.snapshot_form import IMAGE, PLAIN
+from consensus.storage.snapshot_form import IMAGE, PLAIN, SnapshotForm
 from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.clock import Clock
 from tests.simulation.consensus.host import Desk, Schedule
+from tests.simulation.consensus.kafka_node import CLUSTER_ID, UNIX_MS, KafkaNode, draw_versions, make_node
+from tests.simulation.consensus.kafka_state import KafkaStateMachine
 from tests.simulation.consensus.keeper import Keeper
 from tests.simulation.consensus.network import Network
 from tests.simulation.consensus.profile import Kind, Profile
@@ -85,6 +90,8 @@ class Life:
     proven: Index
     """Entries up to here are durable, and something else on the disk says so: their rot is never taken for a tear."""
     job: Job | None = None
+    node: KafkaNode | None = None
+    """What stands between core and connections, on Kafka's wire."""
     timer: int = -1
     blocked: WriteJob | None = None
     """The group that waits for space; other jobs go on beside it."""
@@ -114,7 +121,7 @@ class Machine:
         self._configuration = configuration
         self._profile = profile
         self._features = features
-        self._form = PLAIN if features is ZMQ_RAFT else IMAGE
+        self._form = self._snapshot_form()
         self._random = random
         self._world = world
         self._network = network
@@ -137,6 +144,12 @@ class Machine:
         self.healthy = False
         self.understands_pre_vote = random.random() < profile.pre_vote
         self.understands_transfer = random.random() < profile.transfer
+        self.versions = {} if profile.kafka is None else draw_versions(random, profile.kafka)
+
+    @property
+    def node(self) -> KafkaNode | None:
+        """What stands between core and connections; None while it is down."""
+        return None if self.life is None else self.life.node
 
     @property
     def clock_ms(self) -> int:
@@ -172,31 +185,18 @@ class Machine:
 
     def start(self, others: list["Machine"]) -> None:
         """Begin a life with what the disk holds; a crash in the midst of recovery ends it at once."""
-        recovery = self._open_storage()
-        if recovery is None:
+        configuration = self._first_configuration()
+        recovery = None if configuration is None else self._open_storage()
+        if configuration is None or recovery is None:
             return
-        core = self._make_core(
-            self.server_id,
-            self._configuration,
-            recovery.hard_state,
-            recovery.log,
-            self._profile,
-            Random(self._random.getrandbits(64)),
-            self.clock_ms,
-        )
-        state = StateMachine(
-            self._profile.limits,
-            lambda effect: self._checker.applied(self.server_id, effect),
-            lambda index, value: self._checker.executed(self.server_id, index, value),
-            self._restored,
-            self._form,
-            self._features.command_head_bytes,
-        )
+        core = self._core(configuration, recovery)
         executor = Executor(recovery.storage, group_bytes=self._profile.group_bytes)
-        self.life = Life(core, executor, state, recovery.storage, recovery.storage.last.index)
+        self.life = Life(core, executor, self._state(), recovery.storage, recovery.storage.last.index)
+        if self._profile.kafka is not None:
+            self.life.node = make_node(self.server_id, configuration, core, self._random)
         if recovery.log.snapshot is not None:
             self._carry_out(self.life, [Restore(recovery.log.snapshot)])
-        for other in others if self._features is not ZMQ_RAFT else ():
+        for other in others if self._handshakes else ():
             extensions = Extensions(
                 pre_vote=self.understands_pre_vote and other.understands_pre_vote,
                 transfer=self.understands_transfer and other.understands_transfer,
@@ -205,6 +205,48 @@ class Machine:
             )
             self.step(PeerExtensions(other.server_id, extensions))
         self._set_timer()
+
+    @property
+    def _handshakes(self) -> bool:
+        """Whether servers learn of each other's extensions at once; on Kafka's wire each connection tells."""
+        return self._features is not ZMQ_RAFT and self._profile.kafka is None
+
+    def _snapshot_form(self) -> SnapshotForm:
+        if self._profile.kafka is not None:
+            return KafkaSnapshotForm(self._unix_ms)
+        return PLAIN if self._features is ZMQ_RAFT else IMAGE
+
+    def _unix_ms(self) -> int:
+        return UNIX_MS + self.clock_ms
+
+    def _first_configuration(self) -> Configuration | None:
+        """What the server is told beside its log; None if it has to ask a leader and there is none."""
+        if self._profile.kafka is None or self._configuration.voters:
+            return self._configuration
+        return self._world.described_quorum(self.server_id)
+
+    def _core(self, configuration: Configuration, recovery: Recovery) -> Raft:
+        random = Random(self._random.getrandbits(64))
+        told = self.server_id, configuration, recovery.hard_state, recovery.log, self._profile, random, self.clock_ms
+        if self._profile.kafka is None:
+            return self._make_core(*told)
+        records = leader_records(self._unix_ms, is_dynamic=not self._profile.kafka.static)
+        return self._make_core(*told, CLUSTER_ID, records)
+
+    def _state(self) -> StateMachine:
+        def applied(effect: Apply) -> None:
+            self._checker.applied(self.server_id, effect)
+
+        def executed(index: Index, value: int) -> None:
+            self._checker.executed(self.server_id, index, value)
+
+        limits, head_bytes = self._profile.limits, self._features.command_head_bytes
+        if self._profile.kafka is not None:
+            return KafkaStateMachine(limits, applied, executed, self._restored, self._form, self._kept)
+        return StateMachine(limits, applied, executed, self._restored, self._form, head_bytes)
+
+    def _kept(self, index: Index, log: QuorumLog) -> None:
+        self._world.kept(self, index, log)
 
     def crash(self) -> None:
         """Lose everything volatile; an unfinished write stops somewhere, and what is not synced may be lost or torn."""
@@ -221,6 +263,15 @@ class Machine:
         self._checker.crashed(self.server_id)
         if self._random.random() < self._profile.rot and self._world.may_lose(self.server_id):
             self._rot_in_sleep()
+        elif self._loses_directory() and self._world.may_lose(self.server_id):
+            self._checker.marks.see("directory lost, another server in its place")
+            self._trace(f"gone {self.server_id} with its directory")
+            self.gone = True
+            self._world.lost(self.server_id)
+
+    def _loses_directory(self) -> bool:
+        rates = self._profile.kafka
+        return rates is not None and rates.lost_directories > 0 and self._random.random() < rates.lost_directories
 
     def fill_disk(self, duration_ms: int) -> None:
         """There is no space for a while."""
@@ -364,13 +415,18 @@ class Machine:
                     self._world.elected(self.server_id)
                 case RoleChanged():
                     pass
-                case ConfigurationChanged(configuration, newcomers):
-                    joining = {newcomer.server_id for newcomer in newcomers}
-                    self._network.members_changed(self.server_id, configuration.member_ids | joining)
+                case ConfigurationChanged():
+                    self._members_changed(life, effect)
                 case Halt(reason):
                     raise ViolationError(f"server {self.server_id} halts: {reason}")
                 case _:
                     self._tell_client(effect)
+
+    def _members_changed(self, life: Life, changed: ConfigurationChanged) -> None:
+        joining = {newcomer.server_id for newcomer in changed.newcomers}
+        self._network.members_changed(self.server_id, changed.configuration.member_ids | joining)
+        if life.node is not None:
+            life.node.names.change(changed.configuration, changed.newcomers)
 
     def _tell_client(self, answer: Answer) -> None:
         match answer:

@@ -116,7 +116,24 @@ ZMQ = (
     "joint change finished by a new leader",
     "snapshot superfluous to its receiver",
 )
-DEMANDED = {"append": (*COMMON, *APPEND), "fetch": (*COMMON, *FETCH), "zmq": (*COMMON, *ZMQ)}
+KRAFT = (
+    *(mark for mark in FETCH if mark != "installation finished by recovery"),
+    "answer that says nothing about the quorum",
+    "connection ended because the peer has another address",
+    "connection to a server with another directory than the peer's",
+    "directory lost, another server in its place",
+    "pre-vote that the peer has no form for",
+    "request for another directory refused",
+    "request refused by a busy server",
+    "request sent again after a rest",
+    "request to a replica whose address is not known",
+)
+DEMANDED = {
+    "append": (*COMMON, *APPEND),
+    "fetch": (*COMMON, *FETCH),
+    "zmq": (*COMMON, *ZMQ),
+    "kraft": (*COMMON, *KRAFT),
+}
 """What must have run, for each strategy."""
 NO_ELECTION_LEFT = "rot has left no server that could be elected"
 """The one excuse of a history that makes no progress; a long run has it in one history of 200 at most."""

@@ -10,13 +10,15 @@ from random import Random
 from consensus.core.effects import TransferEnded
 from consensus.core.events import ChangeConfiguration, Proposed, TransferLeadership
 from consensus.core.model import Configuration, Server, ServerId
+from consensus.protocols.kraft.wire.mapping import replica
 from consensus.sessions.dedup_state_machine import clock_entry
 from tests.simulation.consensus.checker import Checker
 from tests.simulation.consensus.clients import Clients
+from tests.simulation.consensus.kafka_node import named_for_kafka
 from tests.simulation.consensus.leadership import Leadership
 from tests.simulation.consensus.machine import Machine
 from tests.simulation.consensus.network import Network
-from tests.simulation.consensus.profile import LOG_TIME_UNITS, Kind, Profile, place_of
+from tests.simulation.consensus.profile import LOG_TIME_UNITS, Kind, Profile, is_successor, place_of
 from tests.simulation.consensus.stage import Stage
 
 _REPLACE_MS = 150
@@ -30,6 +32,11 @@ _KINDS = ("crash", "start", "start", "start", "cut", "mend", "mend", "pause", "j
 def named(ids: Sequence[ServerId]) -> tuple[Server, ...]:
     """Servers with addresses."""
     return tuple(Server(server, f"tcp://10.0.0.{place_of(server)}:7669") for server in ids)
+
+
+def servers_of(profile: Profile, ids: Sequence[ServerId]) -> tuple[Server, ...]:
+    """Servers with the addresses that the strategy of the history needs."""
+    return named(ids) if profile.kafka is None else named_for_kafka(ids)
 
 
 class Nemesis:
@@ -63,6 +70,8 @@ class Nemesis:
         after(profile.nuisance_ms, self._trouble_a_server)
         after(_CLOCK_MS, self._tell_log_time)
         after(_REPLACE_MS, self._remove_stranded)
+        if profile.kafka is not None:
+            after(_REPLACE_MS, self._start_the_rest)
         if profile.change_ms:
             after(profile.change_ms, self._change_somewhere)
         if profile.transfer_ms:
@@ -103,7 +112,7 @@ class Nemesis:
                 stage.after(soon_ms + absent_ms + 50, self._network.mend)
             case "crash":
                 stage.after(soon_ms, lambda: self._during_trouble(stage.machines[server].crash))
-                stage.after(60 + random.randrange(500), lambda: self._start(server))
+                stage.after(60 + random.randrange(500), lambda: self.start(server))
             case "cut off":
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: self._cut_off(server)))
                 stage.after(300 + random.randrange(600), self._network.mend)
@@ -143,7 +152,7 @@ class Nemesis:
         stage.after(10 + soon_ms, lambda: self._during_trouble(lambda: self._isolate(server)))
         if random.random() < 0.5:
             stage.after(11 + soon_ms, lambda: self._during_trouble(stage.machines[server].crash))
-            stage.after(20 + soon_ms + random.randrange(100), lambda: self._start(server))
+            stage.after(20 + soon_ms + random.randrange(100), lambda: self.start(server))
 
     def may_lose(self, server: ServerId) -> bool:
         """Whether a majority is left without this server, by any configuration that is or may come into force."""
@@ -164,6 +173,8 @@ class Nemesis:
         """
         current = self._checker.configuration
         leader = self._a_leader()
+        if self._profile.kafka is not None:
+            self._start_successor(gone)
         if gone not in current.member_ids:
             if gone not in self._replaced:
                 self._replaced.add(gone)
@@ -173,8 +184,14 @@ class Nemesis:
             spare = [server for server in self._stage.machines if server not in current.member_ids]
             if spare and self._profile.joint and self._stage.trouble:
                 voters |= {self._random.choice(spare)}
-            self._request(leader, Configuration(named(sorted(voters))))
+            self._request(leader, Configuration(self._servers(sorted(voters))))
         self._stage.after(_REPLACE_MS, lambda: self.replace(gone))
+
+    def _start_successor(self, gone: ServerId) -> None:
+        """The server that has the number and the address of the one that is gone begins with an empty directory."""
+        for server in self._stage.machines:
+            if is_successor(server) and replica(server).id == replica(gone).id:
+                self.start(server)
 
     def _remove_stranded(self) -> None:
         """When the trouble is over an operator removes who has no vote and is in a term that the voters never reached.
@@ -189,17 +206,45 @@ class Nemesis:
             kept = current.learner_ids - stranded
             if stranded and not current.is_joint:
                 self._checker.marks.see("server without a vote removed, which was in a later term")
-                self._request(leader, Configuration(current.voters, (), named(sorted(kept))))
+                self._request(leader, Configuration(current.voters, (), self._servers(sorted(kept))))
         self._stage.after(_REPLACE_MS, self._remove_stranded)
 
     def _during_trouble(self, action: Callable[[], None]) -> None:
         if self._stage.trouble:
             action()
 
-    def _start(self, server: ServerId) -> None:
-        machine = self._stage.machines[server]
-        if machine.life is None and not machine.gone:
-            machine.start([other for other in self._stage.machines.values() if other is not machine])
+    def start(self, server: ServerId) -> None:
+        """Start a server that is down, if it can ever start, and none that it succeeds is left."""
+        machine, others = self._stage.machines[server], self._stage.machines
+        if machine.life is None and not machine.gone and self._has_place(server):
+            machine.start([other for other in others.values() if other is not machine])
+
+    def _has_place(self, server: ServerId) -> bool:
+        """Where a server takes the place of one without its directory, that one is gone."""
+        if self._profile.kafka is None or not is_successor(server):
+            return True
+        machines = self._stage.machines
+        return all(
+            machines[other].gone
+            for other in machines
+            if replica(other).id == replica(server).id and place_of(other) < place_of(server)
+        )
+
+    def _servers(self, ids: Sequence[ServerId]) -> tuple[Server, ...]:
+        """With addresses; of two with one number, which Kafka's voters never have, one at random."""
+        if self._profile.kafka is None:
+            return named(ids)
+        nodes: dict[int, list[ServerId]] = {}
+        for each in ids:
+            nodes.setdefault(replica(each).id, []).append(each)
+        return named_for_kafka([self._random.choice(keys) for keys in nodes.values()])
+
+    def _start_the_rest(self) -> None:
+        """When the trouble is over every server runs that can, as soon as it can."""
+        if not self._stage.trouble:
+            for server in self._stage.machines:
+                self.start(server)
+        self._stage.after(_REPLACE_MS, self._start_the_rest)
 
     def _cut_off(self, server: ServerId) -> None:
         self._trace(f"{self._stage.now} cut off {self._network.cut_off(server, list(self._stage.machines))}")
@@ -228,7 +273,7 @@ class Nemesis:
                 machine.crash()
             case "start":
                 for server in stage.machines:
-                    self._start(server)
+                    self.start(server)
             case "cut":
                 self._trace(f"{stage.now} cut {self._network.cut_at_random(list(stage.machines))}")
             case "mend":
@@ -241,7 +286,7 @@ class Nemesis:
             case _:
                 for leader in self._leaders():
                     leader.crash()
-                stage.after(random.randrange(400), lambda: self._start(machine.server_id))
+                stage.after(random.randrange(400), lambda: self.start(machine.server_id))
 
     def _tell_log_time(self) -> None:
         """A leader moves log time on by its own clock, by which sessions expire."""
@@ -279,8 +324,9 @@ class Nemesis:
                     voters = set(random.sample(living, random.randint(1, len(living))))
             voters.intersection_update(living)
             others = [server for server in living if server not in voters]
-            learners = random.sample(others, random.choice((0, 0, 1)) if others else 0)
-            self._request(machine, Configuration(named(sorted(voters)), (), named(learners)))
+            share = (0, 0, 1) if self._profile.kafka is None else (0,)
+            learners = random.sample(others, random.choice(share) if others else 0)
+            self._request(machine, Configuration(self._servers(sorted(voters)), (), self._servers(learners)))
         self._stage.after(1 + int(random.expovariate(1 / self._profile.change_ms)), self._change_somewhere)
 
     def _request(self, machine: Machine, target: Configuration) -> None:

@@ -20,11 +20,15 @@ from consensus.core.messages import (
 )
 from consensus.core.model import ServerId
 from tests.simulation.consensus.connections import Connections, Way, Wiring
+from tests.simulation.consensus.kafka_links import KafkaLinks
 from tests.simulation.consensus.profile import Profile, place_of
 from tests.simulation.consensus.zmq_sockets import ZmqSockets
 
 _LONG_DELAY_MS = 600
 _LATE_WORD_MS = 120
+
+Sockets = ZmqSockets | KafkaLinks
+"""What carries the messages of a protocol as its wire has them."""
 
 
 class Timeline(Protocol):
@@ -48,12 +52,12 @@ class Network:
         timeline: Timeline,
         deliver: Callable[[ServerId, ServerId, Message], bool],
         keep_back: Callable[[ServerId, AppendNotSent], None],
-        open_sockets: Callable[[Way], ZmqSockets] | None = None,
+        open_sockets: Callable[[Way], Sockets] | None = None,
     ) -> None:
         """`deliver` hands a message over at once; it returns False if its recipient is down.
 
         `keep_back` tells a sender that its append never left, because a newcomer is not known to be ready for it.
-        With `open_sockets` all messages travel by ØMQ.
+        With `open_sockets` all messages travel as the wire of a protocol has them.
         """
         self._random = random
         self._profile = profile
@@ -95,7 +99,7 @@ class Network:
             self._sockets.stopped(server)
 
     def members_changed(self, server: ServerId, members: frozenset[ServerId]) -> None:
-        """A server knows other members."""
+        """A server knows other members: it closes what it held open to others."""
         if self._sockets is not None:
             self._sockets.keep_members(server, members)
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
-from consensus.core.features import ZMQ_RAFT, Features
+from consensus.core.features import GARLIC_FARM, KRAFT, KRAFT_STATIC, ZMQ_RAFT, Features
 from consensus.core.model import ReplicaKey, ServerId, integer_id
 from consensus.core.options import Options, lan
 from consensus.sessions.table import SessionLimits
@@ -33,6 +33,11 @@ from tests.simulation.consensus.connections import Wiring
 _ELECTION_MS = 150
 _LEASE_BOUND_MS = 40
 _LAN = lan()
+_STATIC = 0.25
+"""Share of the histories of KRaft whose voters stay."""
+_WHOLE_BATCHES = 8
+_WHOLE_BATCH_BYTES = 4_000
+"""Room for the largest batch of a client."""
 LOG_TIME_UNITS = 1_000
 """Log time is counted finer than simulated milliseconds, so that no two clock entries are equal."""
 
@@ -53,6 +58,47 @@ class Kind(Enum):
     def __str__(self) -> str:
         """As in a command."""
         return self.value
+
+
+_FIXED_SERVERS = (Kind.PAUSED, Kind.FIGURE_8, Kind.SLOW_DISKS, Kind.HUNG_DISKS)
+"""Worlds in which no server comes or goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """What a history plays: what the protocol permits, and whether its messages are Kafka's on Kafka's connections."""
+
+    features: Features
+    on_kafkas_wire: bool = False
+
+
+STRATEGIES = {
+    "append": Strategy(GARLIC_FARM),
+    "fetch": Strategy(KRAFT),
+    "zmq": Strategy(ZMQ_RAFT),
+    "kraft": Strategy(KRAFT, on_kafkas_wire=True),
+}
+"""What is played: leaders that send appends, followers that fetch, ØMQ Raft with its appends, and a KRaft quorum."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRates:
+    """What only a history on Kafka's wire has."""
+
+    static: bool
+    """Whether the voters are told to each server and stay, without directories (kraft.version 0)."""
+    old_versions: float
+    """Share of servers that have older versions of some requests, such as a Vote without a pre-vote."""
+    busy: float
+    """Share of requests that a server refuses because it is busy, after which they come again."""
+    lost_directories: float
+    """How often a crash is followed by the loss of the whole directory: a server of the same id and address, with
+    another directory, starts in its place."""
+    batch_records: int
+    """A client's batch has so many records at most. Where answers have room for few entries it is 1: in production any
+    batch fits one answer, so that none is split."""
+    late_answers: float
+    """Share of answers that are made a moment after the core gave its reply, when it may know more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +171,20 @@ class Profile:
     """After so long without an answer a ØMQ peer sends a request again."""
     forged_ms: int = 0
     """Mean time between forged messages of terms far ahead (`forger`); 0: never."""
+    kafka: KafkaRates | None = None
+    """Of a history on Kafka's wire."""
 
 
 def draw_ids(seed: int, profile: Profile, features: Features) -> list[ServerId]:
     """The servers of a history: numbers, or in every second one ids with directories; for ØMQ Raft always strings.
 
     There the servers that join later have the ids of the first ones, in other directories: whatever takes one for the
-    other counts a vote or an acknowledgement twice.
+    other counts a vote or an acknowledgement twice. On Kafka's wire they are observers with ids of their own, and in
+    turn servers that take the place of one that has lost its directory (`is_successor`).
     """
     places = range(1, profile.servers + profile.strangers + 1)
+    if profile.kafka is not None:
+        return [_replica(place, profile) for place in places]
     if features is ZMQ_RAFT:
         return [f"peer {place}" for place in places]
     if seed % 2 == 0:
@@ -141,9 +192,24 @@ def draw_ids(seed: int, profile: Profile, features: Features) -> list[ServerId]:
     return [ReplicaKey(1 + (place - 1) % profile.servers, place.to_bytes(16, "big")) for place in places]
 
 
+def _replica(place: int, profile: Profile) -> ReplicaKey:
+    if profile.kafka is None or profile.kafka.static:
+        return ReplicaKey(place)
+    newcomer = place - profile.servers
+    succeeds = newcomer > 0 and newcomer % 2 == (profile.kafka.lost_directories > 0)
+    return ReplicaKey(1 + newcomer // 2 % profile.servers if succeeds else place, place.to_bytes(16, "big"))
+
+
+def is_successor(server_id: ServerId) -> bool:
+    """Whether it takes the place of a server that has lost its directory: it has its id and its address."""
+    return isinstance(server_id, ReplicaKey) and bool(server_id.directory) and server_id.id != place_of(server_id)
+
+
 def place_of(server_id: ServerId) -> int:
     """Its number among all servers of the history, from 1."""
     match server_id:
+        case ReplicaKey(number, b""):
+            return number
         case ReplicaKey(directory=directory):
             return int.from_bytes(directory, "big")
         case str():
@@ -152,12 +218,19 @@ def place_of(server_id: ServerId) -> int:
             return integer_id(server_id)
 
 
-def draw_profile(random: Random, features: Features, kind: Kind | None = None) -> Profile:
+def draw_profile(random: Random, strategy: Strategy, kind: Kind | None = None) -> Profile:
     """The world of one history, of a kind that is drawn too unless it is given."""
     drawn = random.choices(list(Kind), (35, 8, 14, 10, 12, 13, 5, 2, 1))[0]
     chosen, general = kind or drawn, _draw_general(random)
     profile = replace(_MAKERS[chosen](general, random), kind=chosen)
-    return _with_zmq(profile, random) if features is ZMQ_RAFT else profile
+    if strategy.on_kafkas_wire:
+        return _with_kafka(profile, random)
+    return _with_zmq(profile, random) if strategy.features is ZMQ_RAFT else profile
+
+
+def features_of(strategy: Strategy, profile: Profile) -> Features:
+    """What the protocol permits in this history."""
+    return KRAFT_STATIC if profile.kafka is not None and profile.kafka.static else strategy.features
 
 
 def _with_zmq(profile: Profile, random: Random) -> Profile:
@@ -176,6 +249,35 @@ def _with_zmq(profile: Profile, random: Random) -> Profile:
         joint=True,
         package_peers=random.choice((0, 0.5, 1)),
         repeat_ms=random.choice((10, 50, 140)),
+    )
+
+
+def _with_kafka(profile: Profile, random: Random) -> Profile:
+    """No lease, learner or TimeoutNow. Where voters are told they stay, so none may be lost for ever."""
+    options = replace(profile.options, lease_clock_bound_ms=None)
+    if profile.kind is not Kind.FIGURE_8 and profile.kind is not Kind.STORM:
+        room = random.choice((1, _WHOLE_BATCHES, 100)), random.choice((200, _WHOLE_BATCH_BYTES, 100_000))
+        options = replace(options, max_entries_per_append=room[0], max_bytes_per_append=room[1])
+    has_room = options.max_entries_per_append >= _WHOLE_BATCHES and options.max_bytes_per_append >= _WHOLE_BATCH_BYTES
+    static = profile.kind is not Kind.MEMBERSHIP and random.random() < _STATIC
+    loses_directories = not static and profile.kind not in _FIXED_SERVERS
+    rates = KafkaRates(
+        static=static,
+        old_versions=random.choice((0, 0, 0.3, 1)),
+        busy=random.choice((0, 0, 0.02)),
+        lost_directories=random.choice((0, 0, 0.1, 0.4)) if loses_directories else 0,
+        batch_records=random.choice((1, 5, 5)) if has_room else 1,
+        late_answers=random.choice((0, 0.1, 0.5)),
+    )
+    return replace(
+        profile,
+        options=options,
+        transfer=0,
+        joint=False,
+        rot=0 if static else profile.rot,
+        change_ms=0 if static else profile.change_ms,
+        strangers=random.choice((0, 1)) if static else max(profile.strangers, int(rates.lost_directories > 0)),
+        kafka=rates,
     )
 
 

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from consensus.core.effects import Apply, ReadSnapshot, Restore, TakeSnapshot
 from consensus.core.events import SnapshotRead, SnapshotTaken
-from consensus.core.model import Entry, EntryKind, Index, LogId, SnapshotDescription
+from consensus.core.model import Entry, EntryKind, Index, LogId, SnapshotDescription, Term
 from consensus.sessions.dedup_state_machine import DedupStateMachine
 from consensus.sessions.table import SessionLimits
 from consensus.storage.jobs import SnapshotWrite
@@ -87,6 +87,8 @@ class StateMachine:
             self._store.execute, limits, self._own_part, self._restore_own_part, clock_s=lambda: 0.0
         )
         self.applied: Index = 0
+        self.term: Term = 0
+        """Of the entry that was applied last."""
         self.chain = 0
         self.covered: Index = 0
         self.restoring: SnapshotDescription | None = None
@@ -103,15 +105,21 @@ class StateMachine:
             self._waiting.append(effect)
             return
         self._on_applied(effect)
-        _finish(self.machine.apply(effect.first, tuple(map(self._without_head, effect.entries))))
+        finish(self.machine.apply(effect.first, tuple(map(self._command_of, effect.entries))))
+        self._took(effect)
         for entry in effect.entries:
             self.chain = chained(self.chain, entry)
         self.applied += len(effect.entries)
+        self.term = effect.entries[-1].term
         self._answer()
 
-    def _without_head(self, entry: Entry) -> Entry:
+    def _command_of(self, entry: Entry) -> Entry:
+        """The entry as the service has it."""
         is_headed = self._head_bytes and entry.kind == EntryKind.COMMAND
         return replace(entry, data=entry.data[self._head_bytes :]) if is_headed else entry
+
+    def _took(self, effect: Apply) -> None:
+        """For what a protocol keeps beside the store."""
 
     def when_applied(self, index: Index, action: Callable[[], None]) -> None:
         """Do something as soon as the entry at `index` is taken."""
@@ -138,24 +146,41 @@ class StateMachine:
         image = self._form.reading(snapshot.last, snapshot.configuration)
         data = b"".join(image.feed(answer.data))
         assert image.finish() == snapshot
-        _finish(self.machine.restore(snapshot.last, _stream(data)))
-        self.restoring, self.covered = None, snapshot.last.index
+        self._restore_state(snapshot, data)
+        self.restoring, self.covered, self.term = None, snapshot.last.index, snapshot.last.term
         self._on_restored(snapshot, self.chain)
         while self._waiting and self.restoring is None:
             self.apply(self._waiting.popleft())
         self._answer()
 
+    @property
+    def captured_index(self) -> Index:
+        """Of which entry a snapshot would be now."""
+        return self.applied
+
     def capture(self) -> Index:
         """Keep the state of this moment for a snapshot."""
-        self._captured = b"".join(self.machine.snapshot())
-        return self.applied
+        index = self.captured_index
+        self._captured = self._state()
+        return index
+
+    def _state(self) -> bytes:
+        """What a snapshot holds, as the state machine has it."""
+        return b"".join(self.machine.snapshot())
+
+    def _blocks(self, data: bytes) -> list[bytes]:
+        """How a snapshot is written, bit by bit."""
+        return [data[start : start + _CHUNK_BYTES] for start in range(0, len(data), _CHUNK_BYTES)]
+
+    def _restore_state(self, snapshot: SnapshotDescription, data: bytes) -> None:
+        """Begin anew from what a snapshot holds."""
+        finish(self.machine.restore(snapshot.last, stream(data)))
 
     def begin_snapshot(self, effect: TakeSnapshot) -> None:
         """Plan all writes of what was captured."""
         writer = self.writer = SnapshotWriter(effect.last, effect.configuration, self._form)
-        data = self._captured
         plans = [writer.plan_begin()]
-        plans += [writer.plan(data[start : start + _CHUNK_BYTES]) for start in range(0, len(data), _CHUNK_BYTES)]
+        plans += [writer.plan(block) for block in self._blocks(self._captured)]
         plans.append(writer.plan_end())
         self.jobs = deque(SnapshotWrite(tuple(plan), writer.file) for plan in plans)
 
@@ -186,11 +211,13 @@ class StateMachine:
         self._store.values = dict(_PAIR.iter_unpack(data[_HEAD.size :]))
 
 
-async def _stream(data: bytes) -> AsyncIterator[bytes]:
+async def stream(data: bytes) -> AsyncIterator[bytes]:
+    """The bytes of a snapshot, as a state machine gets them."""
     yield data
 
 
-def _finish(work: Coroutine[Any, Any, None]) -> None:
+def finish(work: Coroutine[Any, Any, None]) -> None:
+    """Run to its end what waits for nothing."""
     try:
         work.send(None)
     except StopIteration:

@@ -1,0 +1,111 @@
+"""What is demanded of a KRaft quorum beyond the rules of Raft: what its replicas tell each other, and keep.
+
+    high watermark     a leader of a later epoch tells no lower one than a leader before told; and no replica is told a
+                       lower one than it has heard: a follower on the JVM ends at that
+    log start          a log that begins behind its first record has a snapshot of that place or of a later one, and
+                       the snapshot ends below the high watermark
+    batches            the record batches of a fetch follow its offset without a gap, in epochs that do not fall, and
+                       none is of a later epoch than the leader's
+    records            a state that begins from a snapshot has the records and the producers that the whole log makes
+
+Kafka's own simulation has five checks. Two of them are these, and the others are the rules of `checker`.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from consensus.core.effects import Effect
+from consensus.core.events import Event
+from consensus.core.messages import Fetch, Request
+from consensus.core.model import Entry, Index, ServerId, Term
+from consensus.protocols.kraft.node.state_machine import QuorumLog
+from consensus.protocols.kraft.wire.mapping import QuorumResponse
+from consensus.protocols.kraft.wire.messages_clients import FetchResponse, FetchResponsePartition
+from consensus.protocols.kraft.wire.record_batches import batch_heads
+from tests.simulation.consensus.checker import Checker, ViolationError
+from tests.simulation.consensus.kafka_state import kept
+from tests.simulation.consensus.machine import Machine
+from tests.simulation.consensus.state import finish
+
+
+class KafkaJudge:
+    """The demands of one history."""
+
+    def __init__(self, machines: Mapping[ServerId, Machine], checker: Checker) -> None:
+        self._machines = machines
+        self._checker = checker
+        self._told: dict[Term, tuple[Index, Index]] = {}
+        """By epoch the lowest and the highest high watermark that its leader told."""
+        self._heard: dict[ServerId, tuple[int, Index]] = {}
+        """By server the highest one that it was told in its life, and the number of that life."""
+
+    def stepped(self, machine: Machine, _event: Event, _effects: Sequence[Effect]) -> None:
+        """A server took a step."""
+        if machine.life is None:
+            return
+        replica = machine.life.core._replica
+        log, commit = replica.log, replica.applier.commit
+        if not log.start.index:
+            return
+        if log.snapshot is None or not log.start.index <= log.snapshot.last.index <= commit:
+            raise ViolationError(
+                f"log start: the log of {machine.server_id} begins behind {log.start.index} at the high watermark "
+                f"{commit}, and its snapshot is {log.snapshot}"
+            )
+
+    def answered(self, answerer: ServerId, asked: Request, response: QuorumResponse) -> None:
+        """A response leaves."""
+        partition = _of_fetch(response)
+        if partition is None or not isinstance(asked, Fetch):
+            return
+        epoch = partition.current_leader.leader_epoch
+        if partition.high_watermark >= 0:
+            self._tell(answerer, epoch, partition.high_watermark)
+        expected, before = asked.position.index, asked.position.term
+        for _, head in batch_heads(partition.records or b""):
+            if head.base_offset != expected or not before <= head.leader_epoch <= epoch:
+                raise ViolationError(f"batches: {answerer} sends {head} in epoch {epoch} where {expected} follows")
+            expected, before = head.last_offset + 1, head.leader_epoch
+
+    def heard(self, asker: ServerId, asked: Request, response: QuorumResponse) -> None:
+        """A response has arrived; only one of the epoch that the asker is in counts."""
+        partition, machine = _of_fetch(response), self._machines[asker]
+        if partition is None or not isinstance(asked, Fetch) or partition.high_watermark < 0 or machine.life is None:
+            return
+        if partition.diverging_epoch.epoch >= 0 or partition.snapshot_id.epoch >= 0:
+            return
+        if partition.current_leader.leader_epoch != machine.term or asked.term != machine.term:
+            return
+        count = sum(head.count for _, head in batch_heads(partition.records or b""))
+        told = min(partition.high_watermark, asked.position.index + count)
+        life, known = self._heard.get(asker, (machine.crashes, 0))
+        known = known if life == machine.crashes else 0
+        end = len(self._checker.shadows[asker].volatile)
+        if told < known and asked.position.index == end:
+            raise ViolationError(f"high watermark: {asker} is told {told}, and has heard of {known}")
+        self._heard[asker] = machine.crashes, max(known, told)
+
+    def kept(self, server: ServerId, index: Index, log: QuorumLog) -> None:
+        """A server's state began anew from a snapshot of this entry."""
+        whole = QuorumLog(2**30)
+        entries: tuple[Entry, ...] = tuple(self._checker.committed[:index])
+        finish(whole.apply(1, entries))
+        if kept(whole) != kept(log):
+            raise ViolationError(f"records: {server} begins from a snapshot of {index} with others than the log has")
+
+    def _tell(self, leader: ServerId, epoch: Term, told: Index) -> None:
+        for other, (lowest, highest) in self._told.items():
+            if (other < epoch and told < highest) or (other > epoch and told > lowest):
+                raise ViolationError(
+                    f"high watermark: {leader} tells {told} in epoch {epoch}, and {lowest} to {highest} was told in "
+                    f"epoch {other}"
+                )
+        lowest, highest = self._told.get(epoch, (told, told))
+        self._told[epoch] = min(lowest, told), max(highest, told)
+
+
+def _of_fetch(response: QuorumResponse) -> FetchResponsePartition | None:
+    """The log's part of an answer to a fetch that went well."""
+    if not isinstance(response, FetchResponse) or response.error_code or not response.responses:
+        return None
+    partition = response.responses[0].partitions[0]
+    return None if partition.error_code else partition

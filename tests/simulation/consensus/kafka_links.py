@@ -1,0 +1,433 @@
+"""The connections of a KRaft quorum: requests and responses as the bytes that Kafka has for them.
+
+    core ─▶ mapping ─▶ codec ─▶ bytes ──a connection, in order──▶ codec ─▶ mapping ─▶ core
+    core ◀─ mapping ◀─ codec ◀─ bytes ◀───────────────────────── codec ◀─ mapping ◀─ core
+
+What runs is what the production transport and service are made of; only the streams are exchanged, and what waits for
+them. Entries travel as record batches.
+
+*The asker* has two connections to a peer, as `KraftTransport` has: a parked fetch holds up nothing but fetches. A
+request goes to the address that the configuration has for the peer, whichever server listens there by now: the one
+that took its place has its id and another directory. When a connection opens, the asker learns which version of Vote
+the other end has. Responses come in the order of the requests, so the oldest request is what the next one answers, and
+the correlation id confirms it. Of what cannot be sent the newest request of each kind waits, while the asker rests
+between its tries, longer after each that failed.
+
+*The answerer* takes one request of a connection after the other. Its answer is made a moment after the core has
+replied, when the core may be in another epoch.
+
+A connection breaks when the way is cut, when either end stops, when the address of the peer changes, or when a request
+has waited too long. Everything on it is lost then.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final, Protocol
+
+from consensus.core.events import Event, PeerExtensions
+from consensus.core.features import Extensions
+from consensus.core.messages import Fetch, Reply, Request
+from consensus.core.model import ReplicaKey, ServerId
+from consensus.protocols.kraft.node.connection import api_key_of
+from consensus.protocols.kraft.node.peer_transport import Purpose, has_no_form, purpose_of
+from consensus.protocols.kraft.node.quorum_service import refused, sender_of
+from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode, version_for
+from consensus.protocols.kraft.wire.codec import (
+    Incoming,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from consensus.protocols.kraft.wire.limits import KafkaWireError
+from consensus.protocols.kraft.wire.mapping import (
+    FIRST_PRE_VOTE_VERSION,
+    QuorumResponse,
+    Refused,
+    replica,
+    reply_from_wire,
+    request_from_wire,
+    request_to_wire,
+    told_endpoints,
+)
+from consensus.protocols.kraft.wire.messages_clients import FetchResponse
+from tests.simulation.consensus.checker import ViolationError
+from tests.simulation.consensus.connections import Way
+from tests.simulation.consensus.kafka_node import KafkaNode, host_of
+from tests.simulation.consensus.marks import Marks
+from tests.simulation.consensus.profile import KafkaRates, Profile
+
+_CLIENT_ID: Final = "raft-client"
+_WAITING_MAX: Final = 64
+_RETRANSMISSION_MS: Final = 150
+_RESETS: Final = 0.3
+"""Of the packets that get lost so many end the connection; the others come late."""
+_LATE_ANSWER_MS: Final = 4
+
+
+class Host(Protocol):
+    """A server, as its connections know it."""
+
+    @property
+    def node(self) -> KafkaNode | None:
+        """The parts of its life; None while it is down."""
+
+    @property
+    def versions(self) -> Mapping[int, tuple[int, int]]:
+        """What it has of the quorum's requests, by API."""
+
+    def when_awake(self, action: Callable[[], None]) -> None:
+        """Do `action` now or at the end of a pause, if this life lasts so long."""
+
+    def step(self, event: Event) -> None:
+        """Give its core an event."""
+
+
+class Judge(Protocol):
+    """What is demanded of what servers tell each other."""
+
+    def answered(self, answerer: ServerId, asked: Request, response: QuorumResponse) -> None:
+        """A response leaves."""
+
+    def heard(self, asker: ServerId, asked: Request, response: QuorumResponse) -> None:
+        """A response has arrived, and its core is about to take it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """A request without an answer."""
+
+    correlation_id: int
+    api_key: ApiKey
+    version: int
+    request: Request
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    lane: "_Lane"
+    answerer: ServerId
+    endpoint: tuple[str, int]
+    versions: Mapping[int, tuple[int, int]]
+    waiting: deque[_Waiting] = field(default_factory=deque)
+    unread: deque[bytes] = field(default_factory=deque)
+    """What has arrived while the answerer works on an earlier request."""
+    is_answering: bool = False
+    correlation_id: int = 0
+    requests_until_ms: int = 0
+    responses_until_ms: int = 0
+    is_broken: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """The way from one life of a server to one peer, for one purpose."""
+
+    asker: ServerId
+    node: KafkaNode
+    peer: ReplicaKey
+    connection: _Connection | None = None
+    queued: dict[type[Request], tuple[Request, int]] = field(default_factory=dict)
+    """The newest request of each kind that waits for a connection, and until when."""
+    is_busy: bool = False
+    """It connects, or rests between two tries."""
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Taken:
+    """A request that the answerer's core has."""
+
+    connection: _Connection
+    incoming: Incoming
+    asked: Request
+    node: KafkaNode
+
+
+class KafkaLinks:
+    """All connections of one history."""
+
+    def __init__(
+        self,
+        random: Random,
+        profile: Profile,
+        rates: KafkaRates,
+        hosts: Mapping[ServerId, Host],
+        judge: Judge,
+        marks: Marks,
+        way: Way,
+    ) -> None:
+        self._random = random
+        self._rates = rates
+        self._timeout_ms = profile.reply_timeout_ms
+        self._hosts = hosts
+        self._judge = judge
+        self._marks = marks
+        self._way = way
+        self._lanes: dict[tuple[ServerId, ReplicaKey, Purpose], _Lane] = {}
+        self._taken: dict[tuple[ServerId, int], _Taken] = {}
+        # A forger's messages have the correlation 1.
+        self._correlation = 1
+        self.lost = 0
+        self.broken = 0
+        self.repeated = 0
+
+    def ask(self, asker: ServerId, recipient: ServerId, request: Request) -> None:
+        """A core has a request sent."""
+        node, peer, purpose = self._hosts[asker].node, replica(recipient), purpose_of(request)
+        if node is None:
+            return
+        lane = self._lanes.get((asker, peer, purpose))
+        if lane is None:
+            lane = self._lanes[asker, peer, purpose] = _Lane(asker, node, peer)
+        connection = lane.connection
+        if connection is not None and node.names.endpoint(peer) != connection.endpoint:
+            self._marks.see("connection ended because the peer has another address")
+            self._break(connection)
+        if lane.connection is not None:
+            self._start(lane.connection, request)
+            return
+        lane.queued[type(request)] = request, self._way.now + self._timeout_ms
+        if not lane.is_busy:
+            self._connect(lane)
+
+    def answer(self, answerer: ServerId, recipient: ServerId, reply: Reply) -> None:
+        """A core answers what its service has handed to it."""
+        taken = self._taken.pop((answerer, reply.correlation), None)
+        if taken is None or sender_of(taken.asked) != recipient:
+            self.lost += 1
+            return
+        late_ms = self._random.randrange(_LATE_ANSWER_MS) if self._random.random() < self._rates.late_answers else 0
+        self._way.after(late_ms, lambda: self._of_life(taken.node, answerer, lambda: self._make_answer(taken, reply)))
+
+    def stopped(self, server: ServerId) -> None:
+        """It is down: whatever it held open is broken."""
+        stopping = {key: lane for key, lane in self._lanes.items() if key[0] == server}
+        for key in stopping:
+            del self._lanes[key]
+        for lane in (*stopping.values(), *self._lanes.values()):
+            if lane.connection is not None and server in (lane.asker, lane.connection.answerer):
+                self._break(lane.connection)
+        self._taken = {key: taken for key, taken in self._taken.items() if key[0] != server}
+
+    def keep_members(self, server: ServerId, members: frozenset[ServerId]) -> None:
+        """The server ends its connections to others, if nothing is under way on them."""
+        for key, lane in list(self._lanes.items()):
+            idle = not lane.queued and (lane.connection is None or not lane.connection.waiting)
+            if key[0] == server and key[1] not in members and idle:
+                del self._lanes[key]
+                if lane.connection is not None:
+                    self._break(lane.connection)
+
+    def _connect(self, lane: _Lane) -> None:
+        lane.is_busy = True
+        endpoint = lane.node.names.endpoint(lane.peer)
+        if endpoint is None:
+            self._marks.see("request to a replica whose address is not known")
+            self.lost += len(lane.queued)
+            lane.queued.clear()
+            lane.is_busy = False
+            return
+        delay_ms = self._way.draw_delay_ms() + self._way.draw_delay_ms()
+        self._way.after(delay_ms, lambda: self._of_lane(lane, lambda: self._connected(lane, endpoint)))
+
+    def _connected(self, lane: _Lane, endpoint: tuple[str, int]) -> None:
+        answerer = self._listening_at(endpoint[0])
+        if answerer is None or not self._is_open(lane.asker, answerer):
+            self._rest(lane)
+            return
+        if answerer != lane.peer:
+            self._marks.see("connection to a server with another directory than the peer's")
+        versions = self._hosts[answerer].versions
+        connection = lane.connection = _Connection(lane, answerer, endpoint, versions)
+        lane.is_busy = False
+        self._drop_expired(lane)
+        queued, lane.queued = lane.queued, {}
+        vote = version_for(ApiKey.VOTE, versions)
+        pre_vote = vote is not None and vote >= FIRST_PRE_VOTE_VERSION
+        self._hosts[lane.asker].step(PeerExtensions(lane.peer, Extensions(pre_vote=pre_vote)))
+        for request, _ in queued.values():
+            if not connection.is_broken:
+                self._start(connection, request)
+
+    def _listening_at(self, host: str) -> ServerId | None:
+        return next((each for each in self._hosts if self._hosts[each].node and host_of(each) == host), None)
+
+    def _rest(self, lane: _Lane) -> None:
+        """Rest before the next try, longer after each that failed."""
+        lane.is_busy = True
+        pause_ms = math.ceil(lane.node.transport.pause_s(lane.failures) * 1000)
+        lane.failures += 1
+        self._way.after(pause_ms, lambda: self._of_lane(lane, lambda: self._go_on(lane)))
+
+    def _go_on(self, lane: _Lane) -> None:
+        lane.is_busy = False
+        self._drop_expired(lane)
+        if lane.queued:
+            self._marks.see("request sent again after a rest")
+            self.repeated += len(lane.queued)
+            self._connect(lane)
+
+    def _drop_expired(self, lane: _Lane) -> None:
+        kept = {kind: each for kind, each in lane.queued.items() if each[1] > self._way.now}
+        self.lost += len(lane.queued) - len(kept)
+        lane.queued = kept
+
+    def _start(self, connection: _Connection, request: Request) -> None:
+        lane, versions = connection.lane, connection.versions
+        if has_no_form(request, version_for(ApiKey.VOTE, versions)):
+            self._marks.see("pre-vote that the peer has no form for")
+            return
+        if len(connection.waiting) >= _WAITING_MAX:
+            self.lost += 1
+            return
+        connection.correlation_id += 1
+        try:
+            message = request_to_wire(request, lane.peer, lane.node.names)
+            api_key = api_key_of(message)
+            version = versions[api_key][1]
+            frame = encode_request(api_key, version, connection.correlation_id, _CLIENT_ID, message)
+        except KafkaWireError as error:
+            raise ViolationError(f"wire: {lane.asker} has {request}, which cannot be sent: {error}") from error
+        waiting = _Waiting(connection.correlation_id, api_key, version, request)
+        connection.waiting.append(waiting)
+        connection.requests_until_ms = self._arrival_ms(connection, connection.requests_until_ms)
+        self._at(connection.requests_until_ms, lambda: self._arrive(connection, frame))
+        wait_ms = request.max_wait_ms if isinstance(request, Fetch) else 0
+        self._way.after(self._timeout_ms + wait_ms, lambda: self._check_age(connection, waiting))
+
+    def _check_age(self, connection: _Connection, waiting: _Waiting) -> None:
+        if not connection.is_broken and any(each is waiting for each in connection.waiting):
+            self._break(connection)
+
+    def _arrive(self, connection: _Connection, frame: bytes) -> None:
+        if self._is_whole(connection, connection.lane.asker, connection.answerer):
+            connection.unread.append(frame)
+            self._hosts[connection.answerer].when_awake(lambda: self._read(connection))
+
+    def _read(self, connection: _Connection) -> None:
+        """Take the next request, if the one before is answered."""
+        answerer = connection.answerer
+        node = self._hosts[answerer].node
+        if connection.is_broken or connection.is_answering or not connection.unread or node is None:
+            return
+        connection.is_answering = True
+        try:
+            incoming = decode_request(connection.unread.popleft(), self._hosts[answerer].versions)
+        except KafkaWireError as error:
+            raise ViolationError(f"wire: {connection.lane.asker} sends what cannot be read: {error}") from error
+        self._correlation += 1
+        asked = request_from_wire(incoming.message, self._correlation, node.names)
+        if isinstance(asked, Refused):
+            self._marks.see("request for another directory refused")
+            self._respond(connection, incoming, asked.response)
+            return
+        node.names.learned(told_endpoints(incoming.message))
+        if self._random.random() < self._rates.busy:
+            self._marks.see("request refused by a busy server")
+            self._respond(connection, incoming, refused(incoming.message, ErrorCode.BROKER_NOT_AVAILABLE))
+            return
+        self._taken[answerer, self._correlation] = _Taken(connection, incoming, asked, node)
+        self._way.deliver(sender_of(asked), answerer, asked)
+
+    def _make_answer(self, taken: _Taken, reply: Reply) -> None:
+        connection = taken.connection
+        if connection.is_broken:
+            self.lost += 1
+            return
+        try:
+            response = taken.node.replies.response(taken.asked, reply)
+        except KafkaWireError as error:
+            raise ViolationError(f"wire: {connection.answerer} has {reply}, which cannot be sent: {error}") from error
+        self._judge.answered(connection.answerer, taken.asked, response)
+        self._respond(connection, taken.incoming, response)
+
+    def _respond(self, connection: _Connection, incoming: Incoming, response: Any) -> None:
+        frame = encode_response(incoming.api_key, incoming.api_version, incoming.correlation_id, response)
+        connection.is_answering = False
+        connection.responses_until_ms = self._arrival_ms(connection, connection.responses_until_ms)
+        self._at(connection.responses_until_ms, lambda: self._arrive_back(connection, frame))
+        self._read(connection)
+
+    def _arrive_back(self, connection: _Connection, frame: bytes) -> None:
+        if self._is_whole(connection, connection.answerer, connection.lane.asker):
+            self._hosts[connection.lane.asker].when_awake(lambda: self._take(connection, frame))
+
+    def _take(self, connection: _Connection, frame: bytes) -> None:
+        """A response has come: it answers the oldest request."""
+        lane = connection.lane
+        if connection.is_broken:
+            self.lost += 1
+            return
+        waiting, names = connection.waiting.popleft(), lane.node.names
+        correlation_id, response = decode_response(waiting.api_key, waiting.version, frame)
+        if correlation_id != waiting.correlation_id:
+            raise ViolationError(f"wire: response {correlation_id} to request {waiting.correlation_id}")
+        lane.failures = 0
+        names.learned(told_endpoints(response))
+        try:
+            reply = reply_from_wire(response, waiting.request, names, lane.node.transport.read_entries)
+        except KafkaWireError as error:
+            if not says_nothing_of_raft(response):
+                raise ViolationError(f"wire: {connection.answerer} answers what cannot be read: {error}") from error
+            self._marks.see("answer that says nothing about the quorum")
+            return
+        self._judge.heard(lane.asker, waiting.request, response)
+        self._way.deliver(lane.peer, lane.asker, reply)
+
+    def _of_life(self, node: KafkaNode, server: ServerId, action: Callable[[], None]) -> None:
+        """Do something when the server is awake, if it still lives the same life."""
+        if self._hosts[server].node is node:
+            self._hosts[server].when_awake(action)
+
+    def _of_lane(self, lane: _Lane, action: Callable[[], None]) -> None:
+        is_kept = any(each is lane for each in self._lanes.values())
+        if is_kept and lane.connection is None:
+            self._of_life(lane.node, lane.asker, action)
+
+    def _is_whole(self, connection: _Connection, sender: ServerId, recipient: ServerId) -> bool:
+        """Whether something arrives; a connection ends that cannot bring it."""
+        if connection.is_broken:
+            self.lost += 1
+            return False
+        if not self._way.reaches(sender, recipient) or self._hosts[recipient].node is None:
+            self.lost += 1
+            self._break(connection)
+            return False
+        return True
+
+    def _is_open(self, one: ServerId, other: ServerId) -> bool:
+        return self._way.reaches(one, other) and self._way.reaches(other, one)
+
+    def _arrival_ms(self, connection: _Connection, not_before_ms: int) -> int:
+        """When what leaves now arrives: a lost packet is sent again, and all behind it wait; or the connection ends."""
+        delay_ms = self._way.draw_delay_ms()
+        if self._way.draw_loss():
+            delay_ms += self._random.randrange(_RETRANSMISSION_MS)
+            if self._random.random() < _RESETS:
+                self._way.after(delay_ms // 2, lambda: self._break(connection))
+        return max(not_before_ms, self._way.now + delay_ms)
+
+    def _at(self, moment_ms: int, action: Callable[[], None]) -> None:
+        self._way.after(moment_ms - self._way.now, action)
+
+    def _break(self, connection: _Connection) -> None:
+        if connection.is_broken:
+            return
+        lane = connection.lane
+        connection.is_broken = True
+        self.broken += 1
+        self.lost += len(connection.waiting)
+        lane.connection = None
+        if self._hosts[lane.asker].node is lane.node:
+            self._rest(lane)
+
+
+def says_nothing_of_raft(response: QuorumResponse) -> bool:
+    """Whether the answer is an error that the core has no word for: of a busy server, or one for another replica."""
+    topics = response.responses if isinstance(response, FetchResponse) else response.topics
+    codes = {response.error_code, *(partition.error_code for topic in topics for partition in topic.partitions)}
+    return bool(codes & {ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.INVALID_VOTER_KEY})
