@@ -7,7 +7,8 @@
 *Records.* What they say is the application's; Kafka's controllers understand their own. So nothing can be left out of a
 snapshot: it has all records again, and a reader that applies them in order comes to the same state. They are kept in
 memory up to `max_bytes`. A log that has more is never compacted from here on: there is no snapshot of it any more, and
-the memory is given back. Nor is there one within a batch: its records would be two batches to whoever begins from it.
+the memory is given back. Nor is there one within a batch: its records would be two batches to a server that begins
+from it.
 
 *Producers.* A client that hears nothing repeats its batch, maybe to another leader, so what was written by whom must be
 part of the replicated state. Of each producer the last `BATCHES` batches are remembered, as in Kafka. A producer that
