@@ -152,6 +152,19 @@ async def test_a_connection_that_ends_fails_every_request_that_waits_and_every_l
             await connection.ask(ASKED)
 
 
+async def test_an_error_within_the_block_comes_out_as_it_is() -> None:
+    """Not in a group: its callers wait for it by name."""
+
+    async def end(frames: FrameStream) -> None:
+        await agree(frames, (ApiKey.METADATA, 0, 12))
+        await frames.receive()
+
+    async with scripted(end) as port:
+        with pytest.raises(KafkaConnectionError, match="did not answer MetadataRequest"):
+            async with open_connection(LOOPBACK, port) as connection:
+                await connection.ask(ASKED)
+
+
 async def test_an_answer_that_comes_late_ends_the_connection_and_one_in_time_does_not() -> None:
     async def at_first_only(frames: FrameStream) -> None:
         await agree(frames, (ApiKey.METADATA, 0, 12))

@@ -283,14 +283,22 @@ async def connect(host: str, port: int, options: ConnectionOptions | None = None
 async def open_connection(
     host: str, port: int, options: ConnectionOptions | None = None
 ) -> AsyncIterator[KafkaConnection]:
-    """A connection that runs until the block ends. Raises `KafkaConnectionError`."""
+    """A connection that runs until the block ends. Raises `KafkaConnectionError`.
+
+    An error of the block comes out as it is, not in the group of the task beside it: callers catch it by its name.
+    """
     connection = await connect(host, port, options)
+    failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
         try:
             yield connection
+        except Exception as error:  # noqa: BLE001 - raised again, outside of the nursery
+            failure = error
         finally:
             nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 async def _open_stream(host: str, port: int, tls: ssl.SSLContext | None) -> trio.abc.Stream:

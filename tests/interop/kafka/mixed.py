@@ -1,0 +1,377 @@
+"""A quorum of Kafka's controllers and of voters of ours, each a process of its own, under load and under fire.
+
+    add ─▶ format ─▶ start ─▶ [ load: records to the leader, whichever it is │ watch: high watermark and epoch ] ─▶ logs
+
+*Load.* A controller of Kafka's that leads writes a record of its own each `metadata.max.idle.interval.ms`. One of ours
+is sent the same record by Produce. Anything else would end the controllers that only stand by
+(`test_what_controllers_read`), and so would this one as the first of a log: before any other, the log must say the
+version of the metadata, which Kafka's first leader writes by itself. If the first leader is ours, it is sent what one
+of Kafka's wrote (`tests/vectors/kraft.json`). What is acknowledged is kept, and must be in every log at the end.
+
+*Watch.* The leader tells its high watermark by DescribeQuorum; -1 says that a new leader does not know it yet. Neither
+it nor the epoch may go back. A server of ours watches itself as well (`our_voter`), and so does one of Kafka's: it ends
+at a high watermark that goes back.
+
+*Logs.* Of Kafka's servers the segments on disk are read when they are stopped; ours are asked. Both have more than what
+is committed at their ends, so logs are compared up to the high watermark that was known when they ended.
+"""
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from benchmarks.child import Child, ChildError
+from consensus.protocols.kraft import (
+    ConnectionOptions,
+    KafkaConnectionError,
+    Record,
+    RecordBatch,
+    format_directory,
+    open_connection,
+    parse_initial_voters,
+    parse_properties,
+    uuid_of_text,
+    voter_settings,
+)
+from consensus.protocols.kraft.wire import messages_clients as clients
+from consensus.protocols.kraft.wire.apis import ErrorCode
+from consensus.protocols.kraft.wire.limits import TOPIC_ID, TOPIC_NAME
+from consensus.protocols.kraft.wire.record_batches import encode_batch, read_batches
+from tests.interop.kafka.jvm import JvmServers, KafkaServer, Voter, describe_quorum, listening_ports, new_uuid, runs
+from tests.interop.kafka.our_voter import Row, rows
+from tests.interop.kafka.recording import LOOPBACK
+
+NO_OP_RECORD: Final = bytes.fromhex("01140000")
+"""The record that Kafka's active controller writes when idle; see `test_what_controllers_read`."""
+VECTORS: Final = Path(__file__).parents[2] / "vectors" / "kraft.json"
+JVM_SETTINGS: Final = {"metadata.max.idle.interval.ms": 100}
+LOAD_S: Final = 0.02
+WATCH_S: Final = 0.05
+RECORDS: Final = 3
+"""Of one batch."""
+START_S: Final = 60.0
+CAUGHT_UP_S: Final = 30.0
+OPTIONS: Final = ConnectionOptions(connect_timeout_ms=500, request_timeout_ms=2_000)
+
+
+def first_metadata() -> list[bytes]:
+    """The values of the batch by which a leader of Kafka's begins the metadata, as recorded."""
+    stories = json.loads(VECTORS.read_text(encoding="utf-8"))["stories"]
+    log = bytes.fromhex(stories["static quorum"]["files"][f"{TOPIC_NAME}-0/{0:020}.log"])
+    return [record.value or b"" for record in read_batches(log)[1].records]
+
+
+@dataclass(slots=True)
+class OurServer:
+    """One server of ours."""
+
+    node_id: int
+    port: int
+    directory: Path
+    directory_id: str
+    child: Child | None = None
+
+    @property
+    def voter(self) -> Voter:
+        """What others' settings say of it."""
+        return Voter(self.node_id, self.port, self.directory_id)
+
+    @property
+    def lives(self) -> bool:
+        """Whether its process runs."""
+        return self.child is not None and runs(self.child)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the leaders said in the course of a story."""
+
+    high_watermark: int = 0
+    epoch: int = 0
+    leaders: Counter[int] = field(default_factory=Counter)
+    """Epochs that each server led."""
+    acknowledged: dict[int, bytes] = field(default_factory=dict)
+    """Values by offset."""
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+class MixedQuorum:
+    """Servers of both kinds. `running_mixed_quorum` makes it."""
+
+    def __init__(self, jvm: JvmServers, *, is_dynamic: bool, settings: dict[str, str | int]) -> None:
+        self.jvm = jvm
+        self.ours: dict[int, OurServer] = {}
+        self.seen = Seen()
+        self._is_dynamic = is_dynamic
+        self._settings = settings
+        self._has_version = False
+        """Whether the log says the version of the metadata."""
+
+    @property
+    def node_ids(self) -> list[int]:
+        """Of all servers."""
+        return sorted((*self.jvm.servers, *self.ours))
+
+    def is_ours(self, node_id: int) -> bool:
+        """Whether a server is one of ours."""
+        return node_id in self.ours
+
+    def server(self, node_id: int) -> KafkaServer | OurServer:
+        """Of either kind."""
+        return self.ours[node_id] if node_id in self.ours else self.jvm.servers[node_id]
+
+    def add(self, node_id: int) -> OurServer:
+        """Choose a port for a server of ours."""
+        directory = self.jvm.directory / f"ours-{node_id}"
+        server = OurServer(node_id, listening_ports(1)[0], directory, new_uuid())
+        self.ours[node_id] = self.ours.get(node_id, server)
+        self.jvm.others[node_id] = server.port
+        return server
+
+    def format(self, server: OurServer, voters: Sequence[Voter]) -> None:
+        """Write the settings and the directory of a server of ours; one that is no voter begins as an observer."""
+        lines: dict[str, str | int] = {
+            "node.id": server.node_id,
+            "log.dirs": str(server.directory),
+            "listeners": f"CONTROLLER://{LOOPBACK}:{server.port}",
+            **self._settings,
+        }
+        where = ",".join(f"{voter.node_id}@{voter.address}" for voter in voters)
+        if self._is_dynamic:
+            lines["controller.quorum.bootstrap.servers"] = ",".join(voter.address for voter in voters)
+        else:
+            lines["controller.quorum.voters"] = where
+        text = "".join(f"{name}={value}\n" for name, value in lines.items())
+        server.directory.with_suffix(".properties").write_text(text, encoding="utf-8")
+        is_voter = any(voter.node_id == server.node_id for voter in voters)
+        initial = ",".join(f"{voter.node_id}@{voter.address}:{voter.directory_id}" for voter in voters)
+        format_directory(
+            voter_settings(parse_properties(text)),
+            self.jvm.cluster_id,
+            initial=parse_initial_voters(initial) if self._is_dynamic and is_voter else (),
+            directory_id=uuid_of_text(server.directory_id),
+        )
+
+    async def start(self, node_id: int) -> None:
+        """Start a server, and wait until it listens."""
+        server = self.server(node_id)
+        if isinstance(server, KafkaServer):
+            await self.jvm.start(server)
+            return
+        log = server.directory.with_suffix(".log")
+        command = ["python", "-m", "tests.interop.kafka.our_voter", str(server.directory.with_suffix(".properties"))]
+        server.child = await Child.start(f"our server {node_id}", command, log)
+        await server.child.hear_document(START_S)
+
+    async def kill(self, node_id: int) -> None:
+        """SIGKILL, and wait until it is gone."""
+        server = self.server(node_id)
+        if isinstance(server, KafkaServer):
+            await self.jvm.kill(server)
+            return
+        child, server.child = server.child, None
+        if child is not None:
+            child.kill()
+            await child.end()
+
+    async def resign(self, node_id: int) -> None:
+        """Have the leader let another one lead, as an operator does: one of Kafka's is stopped and started again."""
+        server = self.server(node_id)
+        if isinstance(server, KafkaServer):
+            await self.jvm.stop(server)
+            await self.jvm.start(server)
+        else:
+            await self.ask(node_id, "resign")
+
+    async def ask(self, node_id: int, question: str) -> dict[str, Any]:
+        """A question to a server of ours."""
+        child = self.ours[node_id].child
+        if child is None:
+            raise ChildError(f"our server {node_id} does not run")
+        return await child.ask(question)
+
+    async def leader(self, *, epoch_above: int = -1) -> tuple[int, int]:
+        """Wait for a leader; give its id and epoch."""
+        return await self.jvm.leader(epoch_above=epoch_above)
+
+    async def progress(self) -> None:
+        """Wait until more is committed than is known now."""
+        before = self.seen.high_watermark
+        with trio.fail_after(CAUGHT_UP_S):
+            while self.seen.high_watermark <= before:  # noqa: ASYNC110 - what another process does wakes no task
+                await trio.sleep(WATCH_S)
+
+    async def caught_up(self, node_id: int) -> None:
+        """Wait until the leader sees that a server holds all that is committed now."""
+        wanted = self.seen.high_watermark
+        with trio.fail_after(CAUGHT_UP_S):
+            while True:
+                for port in self._ports():
+                    found = await describe_quorum(port)
+                    replicas = () if found is None else (*found.current_voters, *found.observers)
+                    if any(row.replica_id == node_id and row.log_end_offset >= wanted for row in replicas):
+                        return
+                await trio.sleep(WATCH_S)
+
+    def _ports(self) -> list[int]:
+        servers = [self.server(node_id) for node_id in self.node_ids]
+        return [server.port for server in servers if server.lives]
+
+    async def watch(self) -> None:
+        """Look at what the leaders say, for ever; raises `AssertionError` if it goes back."""
+        while True:
+            for port in self._ports():
+                found = await describe_quorum(port)
+                if found is not None:
+                    self._note(found.leader_id, found.leader_epoch, found.high_watermark)
+            await trio.sleep(WATCH_S)
+
+    def _note(self, leader_id: int, epoch: int, high_watermark: int) -> None:
+        seen = self.seen
+        if epoch < seen.epoch:
+            return  # a leader that does not know yet that it is none
+        if epoch > seen.epoch:
+            seen.epoch = epoch
+            seen.leaders[leader_id] += 1
+        if high_watermark >= 0:
+            if high_watermark < seen.high_watermark:
+                raise AssertionError(
+                    f"server {leader_id} says in epoch {epoch} that {high_watermark} is committed; "
+                    f"{seen.high_watermark} was"
+                )
+            seen.high_watermark = high_watermark
+
+    async def load(self) -> None:
+        """Have the leader write, for ever: ours by Produce, Kafka's by itself."""
+        while True:
+            await trio.sleep(LOAD_S)
+            if not self.seen.leaders:
+                continue
+            self._has_version = self._has_version or any(not self.is_ours(leader) for leader in self.seen.leaders)
+            for port in [server.port for server in self.ours.values() if server.lives]:
+                with suppress(KafkaConnectionError, OSError):
+                    await self._produce(port)
+
+    async def _produce(self, port: int) -> None:
+        async with open_connection(LOOPBACK, port, OPTIONS) as connection:
+            while True:
+                values = [NO_OP_RECORD] * RECORDS if self._has_version else first_metadata()
+                # Kafka's controllers end at a batch whose records are of different times.
+                now_ms = int(time.time() * 1000)
+                records = tuple(Record(now_ms, None, value) for value in values)
+                data = encode_batch(RecordBatch(0, -1, records))
+                partition = clients.ProduceRequestPartition(index=0, records=data)
+                topic = clients.ProduceRequestTopic(name=TOPIC_NAME, topic_id=TOPIC_ID, partition_data=(partition,))
+                request = clients.ProduceRequest(acks=-1, timeout_ms=2_000, topic_data=(topic,))
+                response = await connection.ask(request, wait_ms=2_000)
+                (answered,) = response.responses[0].partition_responses
+                if answered.error_code != ErrorCode.NONE:
+                    self.seen.refused[ErrorCode(answered.error_code).name] += 1
+                    return
+                self._has_version = True
+                self.seen.acknowledged.update(enumerate(values, answered.base_offset))
+                await trio.sleep(LOAD_S)
+
+    async def log(self, node_id: int) -> list[Row]:
+        """All records of a server's log; of ours the committed ones. One of Kafka's must be stopped."""
+        server = self.server(node_id)
+        if isinstance(server, KafkaServer):
+            segments = sorted(server.metadata_directory.glob("*.log"))
+            return [row for segment in segments for row in rows(segment.read_bytes())]
+        found: list[Row] = []
+        while True:
+            offset = found[-1][0] + 1 if found else 0
+            told = (await self.ask(node_id, f"log {offset}"))["records"]
+            if not told:
+                return found
+            found += [(*row,) for row in told]
+
+    async def equal_logs(self) -> int:
+        """Stop everything, compare all logs record by record up to what is committed; give how far that is."""
+        committed = self.seen.high_watermark
+        for node_id in self.ours:
+            await self._committed(node_id, committed)
+        logs = {node_id: (await self.log(node_id))[:committed] for node_id in self.ours}
+        for node_id, server in self.jvm.servers.items():
+            await self.jvm.stop(server)
+            logs[node_id] = await self.log(node_id)
+        end = min(log[-1][0] + 1 for log in logs.values())
+        assert end >= committed, f"a log ends at {end}, and {committed} was committed"
+        start = max(log[0][0] for log in logs.values())
+        compared = {node_id: [row for row in log if start <= row[0] < committed] for node_id, log in logs.items()}
+        first = compared[self.node_ids[0]]
+        assert len(first) == committed - start
+        for node_id, log in compared.items():
+            different = next(((ours, theirs) for ours, theirs in zip(first, log, strict=True) if ours != theirs), None)
+            assert different is None, f"server {node_id} differs: {different}"
+        by_offset = {row[0]: row for row in first}
+        for offset, value in self.seen.acknowledged.items():
+            if start <= offset < committed:
+                assert by_offset[offset][4] == value.hex(), f"the record at {offset} was acknowledged and is another"
+        return committed
+
+    async def _committed(self, node_id: int, index: int) -> None:
+        with trio.fail_after(CAUGHT_UP_S):
+            while (await self.ask(node_id, "status"))["committed"] < index:  # noqa: ASYNC110 - as above
+                await trio.sleep(WATCH_S)
+
+    async def close(self) -> None:
+        """End our processes."""
+        for node_id in self.ours:
+            await self.kill(node_id)
+
+    def told(self) -> str:
+        """How it went, in one line."""
+        led = ", ".join(
+            f"{'ours' if self.is_ours(node_id) else 'Kafka'} {node_id} {count} times"
+            for node_id, count in sorted(self.seen.leaders.items())
+        )
+        return (
+            f"epoch {self.seen.epoch}, {self.seen.high_watermark} committed, {len(self.seen.acknowledged)} of them "
+            f"acknowledged to a client; led by {led}"
+        )
+
+
+@asynccontextmanager
+async def running_mixed_quorum(
+    jvm: JvmServers,
+    ours: Sequence[int],
+    theirs: Sequence[int],
+    *,
+    is_dynamic: bool,
+    jvm_settings: dict[str, str | int] | None = None,
+    our_settings: dict[str, str | int] | None = None,
+) -> AsyncIterator[MixedQuorum]:
+    """Voters with these ids, formatted and started, in any order; under load and watched while the block lasts."""
+    quorum = MixedQuorum(jvm, is_dynamic=is_dynamic, settings=our_settings or {})
+    for node_id in theirs:
+        await jvm.add(node_id, {**JVM_SETTINGS, **(jvm_settings or {})})
+    for node_id in ours:
+        quorum.add(node_id)
+    voters = [quorum.server(node_id).voter for node_id in quorum.node_ids]
+    for server in jvm.servers.values():
+        await (jvm.format_dynamic if is_dynamic else jvm.format_static)(server, voters)
+    for our in quorum.ours.values():
+        quorum.format(our, voters)
+    order = quorum.node_ids
+    random.shuffle(order)
+    try:
+        async with trio.open_nursery() as starting:
+            for node_id in order:
+                starting.start_soon(quorum.start, node_id)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(quorum.watch)
+            nursery.start_soon(quorum.load)
+            yield quorum
+            nursery.cancel_scope.cancel()
+    finally:
+        with trio.CancelScope(shield=True):
+            await quorum.close()

@@ -1,0 +1,147 @@
+"""A voter or observer of ours as a process of its own, which a story can kill.
+
+    python -m tests.interop.kafka.our_voter server.properties
+
+    standard output   {"port": 9093, "directory": "…"} when it serves, then one document for each line of standard input
+    status            role, epoch, leader, what is committed, where the log begins and ends, the voters
+    log 0             the committed records from an offset on, 5,000 at most: [offset, epoch, time, key, value, type]
+    snapshot          takes one; says of which offset
+    resign            a leader lets another one lead
+
+It ends when its standard input does. `figures` of the whole run never go back, or it ends with an error.
+"""
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from consensus.core.effects import Role
+from consensus.core.model import ReplicaKey
+from consensus.protocols.kraft import (
+    ConsumerService,
+    KraftVoter,
+    ProduceService,
+    VoterOptions,
+    open_voter,
+    parse_properties,
+    uuid_text,
+    voter_settings,
+)
+from consensus.protocols.kraft.wire.entries import batches_of
+from consensus.protocols.kraft.wire.record_batches import read_batches
+
+MAX_ENTRIES: Final = 5_000
+MAX_BYTES: Final = 16 * 1024 * 1024
+PIECE_BYTES: Final = 65_536
+WATCH_S: Final = 0.02
+Row = tuple[int, int, int, str | None, str | None, int | None]
+"""Offset, epoch, time in ms, key, value, and of a control record its type."""
+
+
+def rows(data: bytes) -> list[Row]:
+    """The records of whole batches."""
+    return [
+        (
+            offset,
+            batch.leader_epoch,
+            record.timestamp_ms,
+            None if record.key is None else record.key.hex(),
+            None if record.value is None else record.value.hex(),
+            int.from_bytes((record.key or b"")[2:4]) if batch.is_control else None,
+        )
+        for batch in read_batches(data)
+        for offset, record in enumerate(batch.records, batch.base_offset)
+    ]
+
+
+def status(voter: KraftVoter) -> dict[str, Any]:
+    """How the server stands."""
+    raft, role = voter.server.describe().raft, voter.server.role
+    snapshot = raft.snapshot
+    return {
+        "role": role.role.value,
+        "epoch": role.term,
+        "leader": role.leader.id if isinstance(role.leader, ReplicaKey) else None,
+        "committed": voter.server.commit_index,
+        "start": raft.log_start.index,
+        "end": raft.last.index,
+        "snapshot": None if snapshot is None else snapshot.last.index,
+        "voters": sorted(key.id for key in raft.configuration.voter_ids if isinstance(key, ReplicaKey)),
+        "counters": voter.counters,
+        "dropped": dict(raft.dropped),
+        "error": voter.transport.last_error,
+    }
+
+
+async def log(voter: KraftVoter, offset: int) -> list[Row]:
+    """Committed records from an offset on."""
+    first = max(offset, voter.server.describe().raft.log_start.index) + 1
+    entries = await voter.server.read(first, MAX_ENTRIES, MAX_BYTES)
+    return rows(batches_of(first, entries))
+
+
+async def answer(voter: KraftVoter, question: str) -> dict[str, Any]:
+    """One document for one line."""
+    command, _, argument = question.partition(" ")
+    if command == "status":
+        return status(voter)
+    if command == "log":
+        return {"records": await log(voter, int(argument))}
+    if command == "snapshot":
+        taken = await voter.server.take_snapshot()
+        return {"snapshot": None if taken is None else taken.last.index}
+    if command == "resign":
+        await voter.resign()
+        return {"resigned": voter.server.role.role is not Role.LEADER}
+    return {"error": f"no command {command}"}
+
+
+async def lines() -> AsyncIterator[str]:
+    """Of the standard input, until it ends."""
+    heard = bytearray()
+    async with trio.lowlevel.FdStream(sys.stdin.fileno()) as stream:
+        async for data in stream:
+            heard += data
+            while b"\n" in heard:
+                line, _, rest = heard.partition(b"\n")
+                heard = bytearray(rest)
+                yield line.decode().strip()
+
+
+async def watch(voter: KraftVoter) -> None:
+    """What is committed never becomes less, and the epoch never falls."""
+    committed, epoch = 0, 0
+    while True:
+        now = voter.server.commit_index, voter.server.role.term
+        if now[0] < committed or now[1] < epoch:
+            raise AssertionError(f"committed {committed} and epoch {epoch} became {now}")
+        committed, epoch = now
+        await trio.sleep(WATCH_S)
+
+
+def say(document: dict[str, Any]) -> None:
+    """One line to the standard output."""
+    sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+async def main(properties: Path) -> None:
+    """Serve until the standard input ends."""
+    settings = voter_settings(parse_properties(await trio.Path(properties).read_text(encoding="utf-8")))
+    options = VoterOptions(
+        services=lambda topic: (ConsumerService(topic, describes_cluster=False), ProduceService(topic))
+    )
+    async with open_voter(settings, options) as voter, trio.open_nursery() as nursery:
+        nursery.start_soon(watch, voter)
+        say({"port": voter.listener.port, "directory": uuid_text(voter.key.directory) if voter.key.directory else None})
+        async for line in lines():
+            say(await answer(voter, line))
+        nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    trio.run(main, Path(sys.argv[1]))
