@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from consensus.core.options import Options, i2p, lan, local
     from consensus.core.raft import Raft
     from consensus.core.replica import TERM_STEP_MAX
-    from consensus.core.status import Description
+    from consensus.core.status import Description, FollowerProgress
     from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError, ServerStoppedError
     from consensus.server.event_loop import now_ms
     from consensus.server.interfaces import ContentChecks, Receiver, StateMachine, Transport, next_call
@@ -110,6 +110,7 @@ __all__ = [
     "EntryKind",
     "Extensions",
     "Features",
+    "FollowerProgress",
     "HaltedError",
     "HardState",
     "Index",
@@ -229,7 +230,7 @@ _HOMES: Final = {
     "consensus.core.options": ("Options", "i2p", "lan", "local"),
     "consensus.core.raft": ("Raft",),
     "consensus.core.replica": ("TERM_STEP_MAX",),
-    "consensus.core.status": ("Description",),
+    "consensus.core.status": ("Description", "FollowerProgress"),
     "consensus.server.errors": ("HaltedError", "NotLeaderError", "ServerBusyError", "ServerStoppedError"),
     "consensus.server.event_loop": ("now_ms",),
     "consensus.server.interfaces": ("ContentChecks", "Receiver", "StateMachine", "Transport", "next_call"),

@@ -40,6 +40,7 @@ from bridge.wire.i2p.structures import Destination
 from bridge.wire.log.entries import decode
 from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
 from consensus.core.model import ORIGIN, Configuration, Entry, LogId, Server, ServerId, SnapshotDescription
+from consensus.core.status import FollowerProgress
 from consensus.protocols.garlic_farm.node.client_requests import ClientRequests
 from consensus.server.event_loop import now_ms
 from consensus.server.log_stream import SnapshotChunk
@@ -131,6 +132,8 @@ class StageDescription:
     log_start: LogId = ORIGIN
     term: int = 1
     snapshot: SnapshotDescription | None = None
+    commit_index: int = 0
+    followers: tuple[FollowerProgress, ...] = ()
 
 
 @dataclass
@@ -144,6 +147,7 @@ class StageServer:
     commit_s: float = 0.0
     """How long a majority takes."""
     snapshot: SnapshotDescription | None = None
+    followers: tuple[FollowerProgress, ...] = ()
     image: bytes = b""
     """Of the stored snapshot, which stands for the log up to its last entry."""
 
@@ -152,7 +156,12 @@ class StageServer:
         last = len(self.stage.log)
         start = ORIGIN if self.snapshot is None else self.snapshot.last
         raft = StageDescription(
-            configuration=self.configuration, last=LogId(last, 1), log_start=start, snapshot=self.snapshot
+            configuration=self.configuration,
+            last=LogId(last, 1),
+            log_start=start,
+            snapshot=self.snapshot,
+            commit_index=last,
+            followers=self.followers,
         )
         return StageDescription(raft, applied=last)
 

@@ -6,7 +6,8 @@
     KafkaListener ◀── ConsumerService   Metadata, ListOffsets, Fetch
                   ◀── ProduceService    Produce, InitProducerId: always there, since clients judge by it whether a
                                         server has their format of records
-                  ◀── QuorumView        DescribeQuorum, for Kafka's quorum tool
+                  ◀── GroupService      consumer groups, with `groups`
+                  ◀── QuorumViewService DescribeQuorum, for Kafka's quorum tool
 
 This module needs kio; `opening` imports it only if the settings ask for a listener.
 """
@@ -21,8 +22,11 @@ from typing import Final
 import trio
 
 from bridge.node.events.alarms import Alarms, NodeStopped
+from bridge.node.events.event_log import clock_ms
 from bridge.node.founded_farm import CurrentFarm
+from bridge.node.kafka.farm_quorum import KAFKA_LISTENER, quorum_of
 from bridge.node.kafka.farm_topic import FarmTopic
+from bridge.node.kafka.group_offsets import FarmGroupOffsets
 from bridge.node.kafka.listed_users import ListedUsers, read_listed_users
 from bridge.node.kafka.producing import Producing
 from bridge.node.local_node import LocalNode
@@ -30,11 +34,13 @@ from bridge.node.settings.kafka import KafkaSettings
 from consensus.net import CertificateError
 from consensus.protocols.kraft import (
     ConsumerService,
+    GroupService,
     KafkaListener,
     Limits,
     ListenerOptions,
     ListenerSecurity,
     ProduceService,
+    QuorumViewService,
     server_context,
 )
 from gossip.node import endpoint
@@ -67,8 +73,11 @@ class FarmListener:
         self._alarms = alarms
         self._producing = Producing(current, users if settings.write else None, alarms)
         self._advertise = settings.advertise
-        topic = FarmTopic(current, settings, self._advertise, self._producing, None)
-        self._listener = KafkaListener((ConsumerService(topic), ProduceService(topic)), options)
+        self._groups = FarmGroupOffsets(current, settings.topic, alarms) if settings.groups else None
+        topic = FarmTopic(current, settings, self._advertise, self._producing, self._groups)
+        quorum = QuorumViewService(lambda: quorum_of(current, settings), clock_ms)
+        services = (ConsumerService(topic), ProduceService(topic), GroupService(topic), quorum)
+        self._listener = KafkaListener(services, options)
 
     @property
     def url(self) -> str:
@@ -79,6 +88,8 @@ class FarmListener:
     def counters(self) -> Mapping[str, int]:
         """For the view and the metrics: requests, connections by their end, what was produced or refused."""
         found = Counter({"_".join(_WORD.findall(name)): each for name, each in self._listener.counters.items()})
+        if self._groups is not None:
+            found["offsets_written"] = self._groups.written
         return found | {f"produced_{name}": each for name, each in self._producing.counters.items()}
 
     async def serve(self) -> None:
@@ -101,7 +112,7 @@ async def open_listener(local: LocalNode, settings: KafkaSettings, current: Curr
             by_certificate=by_certificate,
         )
     options = ListenerOptions(
-        name="FARM",
+        name=KAFKA_LISTENER,
         host=settings.listen.host,
         port=settings.listen.port,
         security=_security(settings, users),

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         read_directory,
     )
     from consensus.protocols.kraft.node.quorum_service import FetchDispatch, QuorumService, fetch_dispatch
+    from consensus.protocols.kraft.node.quorum_view import QuorumView, QuorumViewService, ReplicaView
     from consensus.protocols.kraft.node.security import (
         ClientSecurity,
         ListenerSecurity,
@@ -139,8 +140,11 @@ __all__ = [
     "QuorumReplica",
     "QuorumService",
     "QuorumState",
+    "QuorumView",
+    "QuorumViewService",
     "Record",
     "RecordBatch",
+    "ReplicaView",
     "RetryTimes",
     "ScramCredential",
     "ScramUsers",
@@ -218,6 +222,7 @@ _HOMES: Final = {
         "read_directory",
     ),
     "consensus.protocols.kraft.node.quorum_service": ("FetchDispatch", "QuorumService", "fetch_dispatch"),
+    "consensus.protocols.kraft.node.quorum_view": ("QuorumView", "QuorumViewService", "ReplicaView"),
     "consensus.protocols.kraft.node.security": (
         "ClientSecurity",
         "ListenerSecurity",

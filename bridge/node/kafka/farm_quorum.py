@@ -1,0 +1,70 @@
+"""The farm's Raft group as Kafka's quorum tool shows it: what `garlicfarm status` says, in Kafka's words.
+
+    node id          Raft id                            log end offset    index of the last entry
+    leader epoch     term                               high watermark    commit index
+    voter, observer  voter, learner                     listeners         the Raft port, and where clients of Kafka's
+                                                                          are answered, as far as the settings tell
+
+Followers do not fetch here: *last fetched* is when a follower last answered its leader.
+
+A module of its own, because the topic is for clients, and this is for operators.
+"""
+
+from bridge.node.founded_farm import CurrentFarm, FoundedFarm
+from bridge.node.kafka.farm_batches import epoch_of
+from bridge.node.settings.kafka import KafkaSettings
+from consensus import FollowerProgress, Server, integer_id
+from consensus.protocols.kraft import QuorumView, ReplicaView
+from gossip.node import parse_endpoint
+
+RAFT_LISTENER = "RAFT"
+KAFKA_LISTENER = "FARM"
+_SCHEME = "tcp://"
+
+
+def quorum_of(current: CurrentFarm, settings: KafkaSettings) -> QuorumView:
+    """The group as this node knows it; without a leader while it is no server of a founded farm."""
+    farm = current.farm
+    if farm is None:
+        return QuorumView(None, 0, 0, (), ())
+    raft, role = farm.replica.server.describe().raft, farm.replica.server.role
+    leader_id = None if role.leader is None else integer_id(role.leader)
+    followers = {integer_id(each.server_id): each for each in raft.followers}
+
+    def replica(server: Server) -> ReplicaView:
+        number = integer_id(server.server_id)
+        listeners = _listeners(server, farm, settings)
+        if number == farm.replica.server_id:
+            heard = 0 if number == leader_id else None
+            return ReplicaView(number, raft.last.index, heard, heard, listeners)
+        if number == leader_id:
+            return ReplicaView(number, raft.last.index, listeners=listeners)
+        return _followed(number, followers.get(number), listeners)
+
+    configuration = raft.configuration
+    return QuorumView(
+        leader_id=leader_id,
+        leader_epoch=epoch_of(role.term),
+        high_watermark=raft.commit_index,
+        voters=tuple(map(replica, configuration.voters)),
+        observers=tuple(map(replica, configuration.learners)),
+    )
+
+
+def _followed(
+    number: int, progress: FollowerProgress | None, listeners: tuple[tuple[str, str, int], ...]
+) -> ReplicaView:
+    if progress is None:
+        return ReplicaView(number, listeners=listeners)
+    match = None if progress.contact_ms is None else progress.match
+    return ReplicaView(number, match, progress.contact_ms, progress.caught_up_ms, listeners)
+
+
+def _listeners(server: Server, farm: FoundedFarm, settings: KafkaSettings) -> tuple[tuple[str, str, int], ...]:
+    number = integer_id(server.server_id)
+    known = {peer.raft_id: peer.address for peer in settings.peers} | {farm.replica.server_id: settings.advertise}
+    found = [(KAFKA_LISTENER, known[number].host, known[number].port)] if number in known else []
+    try:
+        return ((RAFT_LISTENER, *parse_endpoint(server.endpoint.removeprefix(_SCHEME))), *found)
+    except ValueError:
+        return tuple(found)

@@ -1,0 +1,186 @@
+"""The offsets of consumer groups, noted in the farm's log by its leader: at most one entry of a group in 5 s.
+
+    commit ─▶ says nothing new? ──────────────────────────────────────────────▶ done
+           ─▶ the newest of its group ─▶ its turn, 5 s after the last ─▶ one entry for all that wait ─▶ committed
+    committed ─▶ the table in the farm's state (`bridge.core.state.kafka_clients`)
+
+A client that commits each record would fill the log, which all servers keep, with what matters to it alone. So of a
+group that commits faster only the newest offset is written, when 5 s have passed since the one before. A commit is
+answered when its entry, or a later one of its group, is committed and applied: what a client was told is noted is so on
+every server. Thus a group that commits seldom waits a few milliseconds, and one that commits always waits up to 5 s; a
+client that does not want to wait commits asynchronously, as those of Kafka do by themselves every 5 s.
+
+*Nothing new.* An offset of a group is an entry of the log, which the group reads as well: as a control record, which
+moves its position by one, which it commits. That would be an entry in 5 s for ever. So a commit that lies beyond the
+noted offset by nothing but what no reader sees is answered and not written; reading on from the noted offset gives the
+same records. It is written again after a day, because groups that note nothing for a week are forgotten.
+
+*Only the leader writes*, into its own log and never through another: an offset of a deposed coordinator must not come
+after one that the next coordinator has noted.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+import trio
+
+from bridge.core.log.feature_level import KAFKA_LEVEL
+from bridge.core.log.records import GroupOffset
+from bridge.core.state.kafka_clients import GROUPS_MAX, NotedOffset
+from bridge.node.events.alarms import Alarms
+from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
+from bridge.node.kafka.farm_batches import key_of
+from bridge.node.kafka.producing import has_level
+from bridge.wire.log.entries import encode
+from consensus import Outcome, Role, ServerBusyError, ServerStoppedError
+from consensus.protocols.kraft import CommittedOffset, ErrorCode, ProduceRefusedError
+
+EVERY_S: Final = 5.0
+"""Between two entries of a group."""
+RENEW_MS: Final = 24 * 3600 * 1000
+"""Of log time, after which an offset that has not changed is written again."""
+SILENT_ENTRIES: Final = 256
+"""So many entries are looked at for one that a reader sees."""
+_SILENT_BYTES: Final = 256 * 1024
+_KNOWN_MAX: Final = 4 * GROUPS_MAX
+
+
+@dataclass(slots=True)
+class _Group:
+    """What waits to be noted of one group. `wanted` counts commits; up to `noted` they are in the log."""
+
+    newest: CommittedOffset
+    lock: trio.Lock = field(default_factory=trio.Lock)
+    wanted: int = 0
+    noted: int = 0
+    waiting: int = 0
+    next_s: float = 0.0
+    """By trio's clock, when the next entry may be written."""
+
+
+class FarmGroupOffsets:
+    """A `GroupOffsets` over the farm that this node is a server of at the moment."""
+
+    def __init__(self, current: CurrentFarm, topic: str, alarms: Alarms) -> None:
+        self._current = current
+        self._topic = topic
+        self._alarms = alarms
+        self._groups: dict[str, _Group] = {}
+        self.written = 0
+
+    def is_coordinator(self) -> bool:
+        """Whether this node leads the farm and has applied all that leaders before it had committed."""
+        farm = self._current.farm
+        if farm is None or not has_level(farm, self._alarms):
+            return False
+        role = farm.replica.server.role
+        # A leader appends a configuration first, so its term is applied only after all earlier entries.
+        return role.role is Role.LEADER and farm.state.applied_term >= role.term
+
+    def groups(self) -> Collection[str]:
+        """The groups that have noted an offset."""
+        return () if self._current.farm is None else tuple(self._current.farm.state.kafka.groups)
+
+    def committed(self, group: str) -> Mapping[str, CommittedOffset]:
+        """What the group has noted, in the state of this node."""
+        noted = None if self._current.farm is None else self._current.farm.state.kafka.groups.get(group)
+        if noted is None:
+            return {}
+        return {self._topic: CommittedOffset(noted.offset, noted.leader_epoch, noted.metadata)}
+
+    async def commit(self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None) -> None:
+        """Have the group's offset of the topic noted; see the module. Raises as `GroupOffsets.commit` does."""
+        del principal
+        wanted = offsets.get(self._topic)
+        if wanted is None:
+            await trio.lowlevel.checkpoint()
+            return
+        self._ready(group)
+        known = self._groups.setdefault(group, _Group(wanted))
+        known.newest = wanted
+        known.wanted += 1
+        known.waiting += 1
+        try:
+            await self._note(group, known, known.wanted)
+        finally:
+            known.waiting -= 1
+            self._forget_old()
+
+    def _ready(self, group: str) -> FoundedFarm:
+        farm = self._current.farm
+        if farm is None:
+            raise ServerStoppedError(NO_SERVER)
+        if not has_level(farm, self._alarms):
+            text = f"the farm has feature level {farm.state.level}; consumer groups need {KAFKA_LEVEL}"
+            raise ProduceRefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+        if not self.is_coordinator():
+            raise ProduceRefusedError(ErrorCode.NOT_COORDINATOR, "another server leads, or none does now")
+        if not farm.state.kafka.has_room_for(group, farm.state.log_time_ms):
+            text = f"{GROUPS_MAX} groups have noted offsets within the last week; there is no room for another"
+            raise ProduceRefusedError(ErrorCode.POLICY_VIOLATION, text)
+        return farm
+
+    async def _note(self, group: str, known: _Group, number: int) -> None:
+        """Return when the commit with this number, or a later one, is in the log."""
+        async with known.lock:
+            while known.noted < number:
+                farm = self._ready(group)
+                newest, covers = known.newest, known.wanted
+                if await self._is_nothing_new(farm, group, newest):
+                    known.noted = max(known.noted, covers)
+                    return
+                if trio.current_time() < known.next_s:
+                    # What comes meanwhile is written with this.
+                    await trio.sleep_until(known.next_s)
+                    continue
+                known.next_s = trio.current_time() + EVERY_S
+                await self._write(farm, group, newest)
+                known.noted = max(known.noted, covers)
+
+    async def _is_nothing_new(self, farm: FoundedFarm, group: str, wanted: CommittedOffset) -> bool:
+        noted = farm.state.kafka.groups.get(group)
+        if noted is None or farm.state.log_time_ms - noted.noted_ms > RENEW_MS or noted.metadata != wanted.metadata:
+            return False
+        return noted.offset == wanted.offset or await self._is_silent(farm, noted, wanted.offset)
+
+    async def _is_silent(self, farm: FoundedFarm, noted: NotedOffset, offset: int) -> bool:
+        """Whether no reader sees a record between the noted offset and this one."""
+        if not 0 < offset - noted.offset <= SILENT_ENTRIES:
+            return False
+        first = noted.offset + 1
+        entries = await farm.replica.server.read(first, offset - noted.offset, _SILENT_BYTES)
+        is_all = len(entries) == offset - noted.offset
+        return is_all and all(
+            key_of(first + place, entry, farm.applied_state) is None for place, entry in enumerate(entries)
+        )
+
+    async def _write(self, farm: FoundedFarm, group: str, newest: CommittedOffset) -> None:
+        record = GroupOffset(group, newest.offset, newest.leader_epoch, newest.metadata)
+        try:
+            entry = farm.signer.sign(encode(record))
+        except ValueError as error:
+            raise ProduceRefusedError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, str(error)) from error
+        answer = await farm.replica.server.propose((entry,))
+        match answer.outcome:
+            case Outcome.COMMITTED:
+                if answer.position is not None:
+                    await farm.replica.server.wait_applied(answer.position.index)
+                self.written += 1
+            case Outcome.BUSY:
+                raise ServerBusyError("too much waits to be committed")
+            case Outcome.NOT_LEADER:
+                raise ProduceRefusedError(ErrorCode.NOT_COORDINATOR, "another server leads, or none does now")
+            case Outcome.UNKNOWN:
+                text = "leadership changed meanwhile: the offset may be noted or not"
+                raise ProduceRefusedError(ErrorCode.REQUEST_TIMED_OUT, text)
+            case _:
+                assert_never(answer.outcome)
+
+    def _forget_old(self) -> None:
+        """Names of groups come from clients: of those that no commit waits for nothing is kept, if there are many."""
+        if len(self._groups) > _KNOWN_MAX:
+            now_s = trio.current_time()
+            self._groups = {
+                group: known for group, known in self._groups.items() if known.waiting or known.next_s > now_s
+            }

@@ -1,0 +1,121 @@
+"""How a quorum stands, for Kafka's quorum tool on a listener for clients: DescribeQuorum 55 (KIP-595).
+
+    kafka-metadata-quorum --bootstrap-server … describe --status │ --replication
+        ─▶ Metadata: the brokers ─▶ DescribeQuorum to any of them ─▶ `QuorumView`, as that server knows it
+
+A broker of Kafka passes the request on to the active controller. The servers behind such a listener need not be able to
+ask each other; so each answers by what it knows. The leader knows all. Another server knows the leader, its epoch, what
+is committed, and itself; of all others it says that their end is not known (-1), and of the leader that its log is at
+least as long as its own. Only while no leader is known it answers NOT_LEADER_OR_FOLLOWER, and the tool asks again.
+
+The administrators of a quorum that is Kafka's own ask its controllers (`admin_service`), which knows more.
+
+A module of its own, because it serves logs that are no quorum of Kafka's.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from consensus.protocols.kraft.node.service import Caller, ServedApi
+from consensus.protocols.kraft.wire import messages_admin as admin
+from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
+from consensus.protocols.kraft.wire.limits import NO_REPLICA, PARTITION, TOPIC_NAME
+
+_UNKNOWN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """One replica. Ages are in milliseconds; None: not known."""
+
+    node_id: int
+    log_end_offset: int | None = None
+    heard_ago_ms: int | None = None
+    caught_up_ago_ms: int | None = None
+    listeners: tuple[tuple[str, str, int], ...] = ()
+    """Name, host and port of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumView:
+    """A quorum as one server knows it; `leader_id` is None while none is known."""
+
+    leader_id: int | None
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[ReplicaView, ...]
+    observers: tuple[ReplicaView, ...]
+
+
+class QuorumViewService:
+    """A `Service` that answers DescribeQuorum. `describe` gives the quorum now, `unix_ms` the machine's clock."""
+
+    def __init__(self, describe: Callable[[], QuorumView], unix_ms: Callable[[], int]) -> None:
+        self._describe = describe
+        self._unix_ms = unix_ms
+
+    def apis(self) -> Mapping[int, ServedApi]:
+        """DescribeQuorum."""
+        return {ApiKey.DESCRIBE_QUORUM: ServedApi(*VERSIONS[ApiKey.DESCRIBE_QUORUM], self.describe_quorum)}
+
+    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
+        """None."""
+        return {}
+
+    async def describe_quorum(
+        self, request: admin.DescribeQuorumRequest, caller: Caller
+    ) -> admin.DescribeQuorumResponse:
+        """Leader, epoch, high watermark, and how far each replica is."""
+        del caller
+        if [topic.topic_name for topic in request.topics] != [TOPIC_NAME]:
+            return admin.DescribeQuorumResponse(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topics=())
+        quorum = self._describe()
+        topic = admin.DescribeQuorumResponseTopic(topic_name=TOPIC_NAME, partitions=(self._partition(quorum),))
+        nodes = tuple(_node(replica) for replica in quorum.voters)
+        return admin.DescribeQuorumResponse(topics=(topic,), nodes=nodes)
+
+    def _partition(self, quorum: QuorumView) -> admin.DescribeQuorumResponsePartition:
+        if quorum.leader_id is None:
+            return admin.DescribeQuorumResponsePartition(
+                partition_index=PARTITION,
+                error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                error_message="no leader is known now",
+                leader_id=NO_REPLICA,
+                leader_epoch=quorum.leader_epoch,
+                high_watermark=_UNKNOWN,
+                current_voters=(),
+                observers=(),
+            )
+        now_ms = self._unix_ms()
+        return admin.DescribeQuorumResponsePartition(
+            partition_index=PARTITION,
+            leader_id=quorum.leader_id,
+            leader_epoch=quorum.leader_epoch,
+            high_watermark=quorum.high_watermark,
+            current_voters=tuple(_row(replica, now_ms) for replica in quorum.voters),
+            observers=tuple(_row(replica, now_ms) for replica in quorum.observers),
+        )
+
+
+def _row(replica: ReplicaView, now_ms: int) -> admin.DescribeQuorumResponseReplica:
+    return admin.DescribeQuorumResponseReplica(
+        replica_id=replica.node_id,
+        log_end_offset=_UNKNOWN if replica.log_end_offset is None else replica.log_end_offset,
+        last_fetch_timestamp=_time(replica.heard_ago_ms, now_ms),
+        last_caught_up_timestamp=_time(replica.caught_up_ago_ms, now_ms),
+    )
+
+
+def _time(ago_ms: int | None, now_ms: int) -> int:
+    return _UNKNOWN if ago_ms is None else now_ms - ago_ms
+
+
+def _node(replica: ReplicaView) -> admin.DescribeQuorumResponseNode:
+    return admin.DescribeQuorumResponseNode(
+        node_id=replica.node_id,
+        listeners=tuple(
+            admin.DescribeQuorumResponseListener(name=name, host=host, port=port)
+            for name, host, port in replica.listeners
+        ),
+    )

@@ -1,0 +1,182 @@
+"""Offsets of consumer groups in the farm's log: what is written, how often, and when a commit is answered."""
+
+# ruff: noqa: ARG001 - the clock works by being asked for
+
+from dataclasses import replace
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from bridge.core.log.feature_level import REQIDS_LEVEL
+from bridge.core.log.records import GroupOffset
+from bridge.core.state.kafka_clients import GROUPS_MAX, KafkaClients, NotedOffset
+from bridge.node.founded_farm import CurrentFarm
+from bridge.node.kafka.group_offsets import EVERY_S, RENEW_MS, FarmGroupOffsets
+from bridge.node.kafka.producing import ALARM
+from consensus import Outcome, ServerBusyError, ServerStoppedError
+from consensus.protocols.kraft import CommittedOffset, ErrorCode, ProduceRefusedError
+from tests.node.farm_stage import OTHER, OWN, Stage, machine_clock
+from tests.node.kafka_farm import farm_of, stage_at
+
+TOPIC, GROUP = "farm-log", "readers"
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_clock(monkeypatch)
+
+
+async def leading_stage() -> Stage:
+    stage = stage_at()
+    await stage.append(b'{"note": 0}')
+    return stage
+
+
+def offsets_of(stage: Stage) -> FarmGroupOffsets:
+    return FarmGroupOffsets(CurrentFarm(farm_of(stage)), TOPIC, stage.alarms)
+
+
+def at(offset: int, metadata: str = "") -> dict[str, CommittedOffset]:
+    return {TOPIC: CommittedOffset(offset, 1, metadata)}
+
+
+def written(stage: Stage, group: str = GROUP) -> list[int]:
+    """The offsets of the group's entries."""
+    noted = [record for _, record in stage.records(GroupOffset)]
+    return [each.offset for each in noted if isinstance(each, GroupOffset) and each.group == group]
+
+
+async def test_an_offset_is_an_entry_and_is_known_on_every_server(autojump_clock: MockClock) -> None:
+    stage = await leading_stage()
+    offsets = offsets_of(stage)
+    assert offsets.committed(GROUP) == {}
+    await offsets.commit(GROUP, {TOPIC: CommittedOffset(1, 3, "text")}, None)
+    assert offsets.committed(GROUP) == {TOPIC: CommittedOffset(1, 3, "text")}
+    assert (offsets.groups(), offsets.written) == ((GROUP,), 1)
+    assert trio.current_time() == 0, "the first of a group is written at once"
+
+
+async def test_of_many_commits_the_newest_is_written_after_five_seconds_and_answers_all(
+    autojump_clock: MockClock,
+) -> None:
+    stage = await leading_stage()
+    offsets, answered = offsets_of(stage), []
+
+    async def commit(offset: int) -> None:
+        await offsets.commit(GROUP, at(offset), None)
+        answered.append((offset, trio.current_time()))
+
+    for number in range(10):
+        await stage.append(b'{"note": %d}' % number)
+    async with trio.open_nursery() as nursery:
+        for offset in range(1, 11):
+            nursery.start_soon(commit, offset)
+            await wait_all_tasks_blocked()
+    assert written(stage) == [1, 10]
+    assert sorted(answered) == [(1, 0.0), *((offset, EVERY_S) for offset in range(2, 11))]
+
+
+async def test_other_groups_do_not_wait(autojump_clock: MockClock) -> None:
+    stage = await leading_stage()
+    offsets = offsets_of(stage)
+    for group in ("one", "two", "three"):
+        await offsets.commit(group, at(1), None)
+    assert trio.current_time() == 0
+
+
+async def test_a_commit_that_is_given_up_does_not_hold_up_those_behind_it(autojump_clock: MockClock) -> None:
+    stage = await leading_stage()
+    offsets = offsets_of(stage)
+    await stage.append(b"{}")
+    await offsets.commit(GROUP, at(1), None)
+    with trio.move_on_after(1):
+        await offsets.commit(GROUP, at(2), None)
+    assert written(stage) == [1]
+    await offsets.commit(GROUP, at(2), None)
+    assert written(stage) == [1, 2]
+    assert trio.current_time() == EVERY_S
+
+
+async def test_what_says_nothing_new_is_not_written(autojump_clock: MockClock) -> None:
+    # Given a group that has read all
+    stage = await leading_stage()
+    offsets = offsets_of(stage)
+    await offsets.commit(GROUP, at(1), None)
+    end = len(stage.log)
+    # When it commits the same again, and the position after its own entry
+    for offset in (1, end):
+        await offsets.commit(GROUP, at(offset), None)
+    # Then there is no entry more; but one with other metadata, or beyond a record, is written
+    assert written(stage) == [1]
+    await offsets.commit(GROUP, at(1, "text"), None)
+    assert written(stage) == [1, 1]
+    await stage.append(b'{"note": 2}')
+    await offsets.commit(GROUP, at(len(stage.log), "text"), None)
+    assert written(stage) == [1, 1, len(stage.log) - 1]
+    # And one that goes back as well
+    await offsets.commit(GROUP, at(0, "text"), None)
+    assert written(stage)[-1] == 0
+
+
+async def test_an_offset_that_does_not_change_is_written_again_before_it_is_forgotten(
+    autojump_clock: MockClock,
+) -> None:
+    stage = await leading_stage()
+    offsets = offsets_of(stage)
+    await offsets.commit(GROUP, at(1), None)
+    farm = stage.applied_state.farm
+    farm.state = replace(farm.state, log_time_ms=farm.state.log_time_ms + RENEW_MS + 1)
+    await offsets.commit(GROUP, at(1), None)
+    assert written(stage) == [1, 1]
+
+
+async def test_the_leader_coordinates_once_it_has_applied_an_entry_of_its_term() -> None:
+    stage = await leading_stage()
+    offsets = offsets_of(stage)
+    assert offsets.is_coordinator()
+    stage.lead(OWN)
+    assert not offsets.is_coordinator(), "what leaders before had committed may not be applied"
+    stage.lead(OTHER)
+    assert not offsets.is_coordinator()
+    assert not FarmGroupOffsets(CurrentFarm(), TOPIC, stage.alarms).is_coordinator()
+
+
+async def test_what_cannot_be_noted_is_refused(autojump_clock: MockClock) -> None:
+    stage = await leading_stage()
+    offsets = offsets_of(stage)
+
+    async def refusal(group: str = GROUP) -> ErrorCode:
+        with pytest.raises(ProduceRefusedError) as caught:
+            await offsets.commit(group, at(1), None)
+        return ErrorCode(caught.value.error_code)
+
+    for outcome, error in (
+        (Outcome.NOT_LEADER, ErrorCode.NOT_COORDINATOR),
+        (Outcome.UNKNOWN, ErrorCode.REQUEST_TIMED_OUT),
+    ):
+        stage.server.outcome = outcome
+        assert await refusal() is error
+    stage.server.outcome = Outcome.BUSY
+    with pytest.raises(ServerBusyError):
+        await offsets.commit(GROUP, at(1), None)
+    stage.server.outcome = Outcome.COMMITTED
+    assert await refusal("x" * 300) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    farm = stage.applied_state.farm
+    noted = {f"group-{n}": NotedOffset(1, 1, "", farm.state.log_time_ms) for n in range(GROUPS_MAX)}
+    farm.state = replace(farm.state, kafka=KafkaClients(groups=noted))
+    assert await refusal() is ErrorCode.POLICY_VIOLATION
+    farm.state = replace(farm.state, level=REQIDS_LEVEL)
+    assert await refusal() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "feature level 3" in (stage.alarm(ALARM) or "")
+    stage.lead(OTHER)
+    farm.state = replace(farm.state, level=4)
+    assert await refusal("group-1") is ErrorCode.NOT_COORDINATOR
+    with pytest.raises(ServerStoppedError):
+        await FarmGroupOffsets(CurrentFarm(), TOPIC, stage.alarms).commit(GROUP, at(1), None)
+
+
+async def test_offsets_of_other_topics_are_passed_over() -> None:
+    stage = await leading_stage()
+    await offsets_of(stage).commit(GROUP, {"other": CommittedOffset(1, 1, "")}, None)
+    assert written(stage) == []

@@ -1,0 +1,98 @@
+"""What Kafka's quorum tool is told of a farm: all that the leader knows, and of another server only that."""
+
+from dataclasses import replace
+
+import pytest
+
+from bridge.node.founded_farm import CurrentFarm
+from bridge.node.kafka.farm_quorum import quorum_of
+from bridge.node.settings.kafka import KafkaPeer
+from consensus.core.model import Configuration, Server
+from consensus.core.replication.progress import ProgressState
+from consensus.core.status import FollowerProgress
+from consensus.protocols.kraft import Caller, ErrorCode, QuorumViewService
+from consensus.protocols.kraft.wire import messages_admin as admin
+from gossip import Address
+from tests.node.farm_stage import NOW_MS, OTHER, OWN, Stage, machine_clock
+from tests.node.kafka_farm import SETTINGS, farm_of, stage_at
+
+CALLER = Caller("client", None, "127.0.0.1", 1, 2, 3, "FARM")
+PEERS = (KafkaPeer(2, Address("router-2", 9092)),)
+VOTERS = tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in (1, 2))
+LEARNERS = (Server(3, "name.b32.i2p:7669"), Server(4, "nowhere"))
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_clock(monkeypatch)
+
+
+async def described(stage: Stage | None, topic: str = "__cluster_metadata") -> admin.DescribeQuorumResponse:
+    current = CurrentFarm(None if stage is None else farm_of(stage))
+    service = QuorumViewService(lambda: quorum_of(current, replace(SETTINGS, peers=PEERS)), lambda: NOW_MS)
+    request = admin.DescribeQuorumRequest(
+        topics=(
+            admin.DescribeQuorumRequestTopic(
+                topic_name=topic, partitions=(admin.DescribeQuorumRequestPartition(partition_index=0),)
+            ),
+        )
+    )
+    return await service.describe_quorum(request, CALLER)
+
+
+def partition_of(response: admin.DescribeQuorumResponse) -> admin.DescribeQuorumResponsePartition:
+    return response.topics[0].partitions[0]
+
+
+async def stage_of_two() -> Stage:
+    stage = stage_at()
+    for _ in range(5):
+        await stage.append(b"{}")
+    stage.server.configuration = Configuration(VOTERS, (), LEARNERS)
+    return stage
+
+
+async def test_the_leader_tells_how_far_each_replica_is_and_when_it_was_heard() -> None:
+    stage = await stage_of_two()
+    stage.server.followers = (
+        FollowerProgress(2, 4, 5, 1, 30, ProgressState.REPLICATING, 700),
+        FollowerProgress(3, 0, 1, 0, None, ProgressState.PROBING, None),
+    )
+    response = await described(stage)
+    found = partition_of(response)
+    assert (found.error_code, found.leader_id, found.leader_epoch, found.high_watermark) == (0, OWN, 1, 5)
+    rows = [(row.replica_id, row.log_end_offset, row.last_fetch_timestamp) for row in found.current_voters]
+    assert rows == [(1, 5, NOW_MS), (2, 4, NOW_MS - 30)]
+    assert [row.last_caught_up_timestamp for row in found.current_voters] == [NOW_MS, NOW_MS - 700]
+    assert [(row.replica_id, row.log_end_offset, row.last_fetch_timestamp) for row in found.observers] == [
+        (3, -1, -1),
+        (4, -1, -1),
+    ]
+    listeners = {
+        node.node_id: [(each.name, each.host, each.port) for each in node.listeners] for node in response.nodes
+    }
+    assert listeners == {
+        1: [("RAFT", "127.0.0.1", 1), ("FARM", "127.0.0.1", 9092)],
+        2: [("RAFT", "127.0.0.1", 2), ("FARM", "router-2", 9092)],
+    }
+
+
+async def test_another_server_tells_the_leader_and_itself_and_that_the_rest_is_not_known() -> None:
+    stage = await stage_of_two()
+    stage.server.configuration = Configuration((*VOTERS, LEARNERS[0]))
+    stage.lead(OTHER)
+    found = partition_of(await described(stage))
+    assert (found.error_code, found.leader_id, found.leader_epoch, found.high_watermark) == (0, OTHER, 2, 5)
+    assert [(row.replica_id, row.log_end_offset) for row in found.current_voters] == [(1, 5), (2, 5), (3, -1)]
+
+
+async def test_while_no_leader_is_known_the_tool_is_to_ask_again() -> None:
+    stage = await stage_of_two()
+    stage.lose_quorum()
+    for asked in (stage, None):
+        assert partition_of(await described(asked)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_only_the_topic_of_a_quorum_is_described() -> None:
+    response = await described(await stage_of_two(), "farm-log")
+    assert (response.error_code, response.topics) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ())
