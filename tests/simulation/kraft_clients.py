@@ -20,6 +20,7 @@ from consensus.core import messages as core
 from consensus.core.model import LogId, ReplicaKey
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire import messages_clients as clients
+from consensus.protocols.kraft.wire import messages_groups as groups
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey
 from consensus.protocols.kraft.wire.codec import encode_request
 from consensus.protocols.kraft.wire.limits import TOPIC_NAME, ZERO_UUID
@@ -221,6 +222,53 @@ def _about_topic(random: Random) -> tuple[ApiKey, Any]:
             return ApiKey.METADATA, clients.MetadataRequest(topics=random.choice(((), (named,), (named,) * 20)))
 
 
+def _about_groups(random: Random) -> tuple[ApiKey, Any]:
+    group, member = random.choice(("g", "g", "h", "", "n" * 300)), random.choice(("", "m", "client-1"))
+    instance, generation = random.choice((None, None, "i", "j")), random.choice((-1, 0, 1, 2**31 - 1))
+    match random.randrange(8):
+        case 0 | 1 | 2:
+            return ApiKey.JOIN_GROUP, groups.JoinGroupRequest(
+                group_id=group,
+                session_timeout_ms=random.choice((0, 6_000, 30_000, 2**31 - 1)),
+                rebalance_timeout_ms=random.choice((-1, 1_000, 60_000)),
+                member_id=member,
+                group_instance_id=instance,
+                protocol_type=random.choice(("consumer", "consumer", "")),
+                protocols=(groups.JoinGroupRequestProtocol(name="range", metadata=b"m"),) * random.choice((0, 1, 1, 3)),
+            )
+        case 3:
+            assigned = groups.SyncGroupRequestAssignment(member_id=member, assignment=b"a")
+            return ApiKey.SYNC_GROUP, groups.SyncGroupRequest(
+                group_id=group, generation_id=generation, member_id=member, assignments=(assigned,)
+            )
+        case 4:
+            return ApiKey.HEARTBEAT, groups.HeartbeatRequest(
+                group_id=group, generation_id=generation, member_id=member, group_instance_id=instance
+            )
+        case 5:
+            who = groups.LeaveGroupRequestMember(member_id=member, group_instance_id=instance)
+            return ApiKey.LEAVE_GROUP, groups.LeaveGroupRequest(group_id=group, members=(who,), member_id=member)
+        case 6:
+            partition = groups.OffsetCommitRequestPartition(
+                partition_index=random.choice((0, 0, 1)),
+                committed_offset=random.choice((-1, 0, 5, 2**63 - 1)),
+                committed_metadata=random.choice((None, "", "x" * 2_000)),
+            )
+            topic = groups.OffsetCommitRequestTopic(name="farm", partitions=(partition,))
+            return ApiKey.OFFSET_COMMIT, groups.OffsetCommitRequest(
+                group_id=group, generation_id_or_member_epoch=generation, member_id=member, topics=(topic,)
+            )
+        case _:
+            return random.choice(
+                (
+                    (ApiKey.OFFSET_FETCH, groups.OffsetFetchRequest(group_id=group, topics=())),
+                    (ApiKey.FIND_COORDINATOR, groups.FindCoordinatorRequest(key=group, coordinator_keys=(group,) * 3)),
+                    (ApiKey.LIST_GROUPS, groups.ListGroupsRequest()),
+                    (ApiKey.DESCRIBE_GROUPS, groups.DescribeGroupsRequest(groups=(group, "g"))),
+                )
+            )
+
+
 def _login(random: Random) -> tuple[ApiKey, Any]:
     if random.random() < 0.4:
         mechanism = random.choice(("SCRAM-SHA-256", "SCRAM-SHA-256", "PLAIN", ""))
@@ -231,7 +279,7 @@ def _login(random: Random) -> tuple[ApiKey, Any]:
 
 _MAKERS: Final[tuple[Callable[[Random], tuple[ApiKey, Any]], ...]] = (
     *(_fetch, _fetch, _fetch, _replica, _replica, _produced, _produced),
-    *(_about_voters, _about_topic, _about_topic, _login),
+    *(_about_voters, _about_topic, _about_topic, _about_groups, _about_groups, _login),
 )
 
 

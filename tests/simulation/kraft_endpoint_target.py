@@ -4,11 +4,11 @@
                      └─▶ every answer is judged by what was sent; at the end the listener answers an honest client
 
 The listener has all services: the quorum's over a server that leaves some requests unanswered, the administrators', the
-consumers' and the producers' over a topic in memory. A second one demands a login. What must hold: no connection ends
-the listener or another connection; a client's answers are those to its requests, in their order, each in the form of
-the version that was asked; a client that has not logged in is answered nothing but what leads to it. When the clients
-are gone, nothing is held: no connection, no byte of a budget, no request that waits at the server. Then an honest
-client logs in, reads the whole log, and it is what was written.
+consumers', the producers' and the groups' over a topic in memory. A second one demands a login. What must hold: no
+connection ends the listener or another connection; a client's answers are those to its requests, in their order, each
+in the form of the version that was asked; a client that has not logged in is answered nothing but what leads to it.
+When the clients are gone, nothing is held: no connection, no byte of a budget, no member of a group, no request that
+waits at the server. Then an honest client logs in, reads the whole log, and it is what was written.
 
 The limits are small, so that each is reached. Time is that of a mock clock, so that waiting costs nothing.
 """
@@ -29,6 +29,7 @@ from consensus.core import messages as core
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved, Role, RoleChanged
 from consensus.core.messages import Reply, Request
 from consensus.core.model import Configuration, LogId, ReplicaKey, Server
+from consensus.protocols.kraft.groups.service import GroupService
 from consensus.protocols.kraft.node.admin_service import AdminService
 from consensus.protocols.kraft.node.connection import ConnectionOptions
 from consensus.protocols.kraft.node.consumer_service import ConsumerService
@@ -52,7 +53,7 @@ from consensus.protocols.kraft.wire.scram import Mechanism, ScramClient
 from consensus.server.errors import ServerBusyError
 from consensus.server.server import ConsensusServer
 from tests.node.kraft_replicas import ScriptedReceiver, service
-from tests.node.kraft_topic import TOPIC_ID, MemoryTopic, values_in
+from tests.node.kraft_topic import TOPIC_ID, MemoryOffsets, MemoryTopic, values_in
 from tests.simulation.fuzzing import FuzzError
 from tests.simulation.kraft_clients import USERS, Wire, framed, hostile
 from tests.simulation.kraft_targets import NAMES, RequestTarget
@@ -71,14 +72,23 @@ _OPTIONS: Final = ListenerOptions(
     max_untaken_bytes=_BUDGET_BYTES,
     answer_s=50.0,
 )
-_LONG_S: Final = 1_000.0
+_LONG_S: Final = 2_000.0
+"""Longer than anything that a client may ask for."""
 _SERVED: Final = frozenset(
     {
         *(ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.SASL_HANDSHAKE),
         *(ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID, ApiKey.SASL_AUTHENTICATE, ApiKey.VOTE),
         *(ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.DESCRIBE_QUORUM, ApiKey.FETCH_SNAPSHOT),
         *(ApiKey.DESCRIBE_CLUSTER, ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT),
-        *(ApiKey.CONTROLLER_REGISTRATION, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.UPDATE_RAFT_VOTER),
+        *(ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP),
+        *(ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.LIST_GROUPS),
+        *(
+            ApiKey.DESCRIBE_GROUPS,
+            ApiKey.CONTROLLER_REGISTRATION,
+            ApiKey.ADD_RAFT_VOTER,
+            ApiKey.REMOVE_RAFT_VOTER,
+            ApiKey.UPDATE_RAFT_VOTER,
+        ),
     }
 )
 _LOGINS: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
@@ -231,6 +241,8 @@ class Conversation:
 
     def __init__(self) -> None:
         self.topic = MemoryTopic()
+        self.topic.offsets = MemoryOffsets()
+        self.groups = GroupService(self.topic)
         for number in range(20):
             self.topic.write(b"%d" % number * 4_000)
         self.server = _Server()
@@ -243,6 +255,7 @@ class Conversation:
         services = (
             FetchDispatch(service(self.server, NAMES), ConsumerService(self.topic, describes_cluster=False)),
             ProduceService(self.topic),
+            self.groups,
             administrators,
         )
         self.listeners = tuple(
@@ -343,6 +356,8 @@ class Conversation:
             if listener.connections or held or self.server.waiting:
                 rest = f"{listener.connections} connections, {held} bytes, {len(self.server.waiting)} requests"
                 raise FuzzError(f"{rest} are left when all clients are gone")
+        if members := self.groups._coordinator.groups():
+            raise FuzzError(f"the groups {list(members)} have members when all clients are gone")
 
     async def _be_honest(self, listener: KafkaListener, nursery: trio.Nursery) -> None:
         """Log in where that is demanded, and read the whole log."""
@@ -415,9 +430,10 @@ class EndpointTarget:
         {
             *(key.name for key in _SERVED),
             "logins",
-            "requests answered",
+            *("requests answered", "bytes received", "bytes sent"),
             "closed: a request before the login",
             "closed: a version that is not served",
+            "closed: an answer has no form in the version that was asked",
             "closed: no request of Kafka's",
             "closed: the client hung up",
             "closed: the connection broke",

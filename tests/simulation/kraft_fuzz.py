@@ -1,6 +1,6 @@
 """Fuzzing of what reads Kafka's protocol: `python -m tests.simulation kraft-fuzz --what W --count N`.
 
-    W (requests, responses, batches, logins, endpoint; all if left out) ─▶ an input ─▶ the target's check ─▶ outcomes
+    W (requests, responses, batches, entries, logins, endpoint; all if left out) ─▶ an input ─▶ its check ─▶ outcomes
 
 What must hold for each is its target's (`kraft_targets`, `kraft_endpoint_target`). For all of them it is what `fuzzing`
 asks for: every API, every compression and every reason to refuse occur. An input of the endpoint is a conversation of
@@ -12,10 +12,18 @@ from typing import Final
 
 from tests.simulation.fuzzing import Subject, options_of, run
 from tests.simulation.kraft_endpoint_target import REQUESTS, EndpointTarget
-from tests.simulation.kraft_targets import BatchTarget, LoginTarget, RequestTarget, ResponseTarget, Target
+from tests.simulation.kraft_targets import (
+    BatchTarget,
+    EntriesTarget,
+    LoginTarget,
+    RequestTarget,
+    ResponseTarget,
+    Target,
+)
 
 TARGETS: Final[dict[str, Callable[[], Target]]] = {
-    target.name: target for target in (RequestTarget, ResponseTarget, BatchTarget, LoginTarget, EndpointTarget)
+    target.name: target
+    for target in (RequestTarget, ResponseTarget, BatchTarget, EntriesTarget, LoginTarget, EndpointTarget)
 }
 
 

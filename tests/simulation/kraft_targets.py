@@ -1,4 +1,4 @@
-"""What the fuzz of KRaft puts under fire: the codec in both directions, record batches, and SCRAM.
+"""What the fuzz of KRaft puts under fire: the codec both ways, record batches and entries, SCRAM.
 
     frames that Kafka sent, generated messages, batches ─▶ up to six mutations ─▶ decode ─▶ encode ─▶ decode
 
@@ -15,6 +15,7 @@ import json
 import struct
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Final, Protocol
@@ -23,7 +24,8 @@ import cramjam
 from crc32c import crc32c
 
 from consensus.core import messages as core
-from consensus.core.model import Entry, LogId, ReplicaKey
+from consensus.core.entry_data import configuration_entry, no_op_entry
+from consensus.core.model import Configuration, Entry, EntryKind, LogId, NoOp, ReplicaKey, Server
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey
 from consensus.protocols.kraft.wire.codec import (
     UnsupportedVersionError,
@@ -33,6 +35,14 @@ from consensus.protocols.kraft.wire.codec import (
     encode_response,
 )
 from consensus.protocols.kraft.wire.compression import compress
+from consensus.protocols.kraft.wire.entries import (
+    batches_of,
+    control_data,
+    control_value,
+    entries_of,
+    entry_head,
+    leader_head,
+)
 from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
 from consensus.protocols.kraft.wire.mapping import Refused, reply_from_wire, request_from_wire, told_endpoints
 from consensus.protocols.kraft.wire.record_batches import decode_batch, encode_batch, read_batches
@@ -379,6 +389,69 @@ def _sealed(kind: Compression, body: bytes, count: int) -> bytes:
     return struct.pack(">qiibI", 0, len(checked) + 9, 0, 2, crc32c(checked)) + checked
 
 
+class EntriesTarget:
+    """Record batches that a leader sends, as entries of the core.
+
+    The first 16 bytes of an input are the index and the term of the position that they follow.
+    """
+
+    name = "entries"
+    expected = frozenset({REFUSED, "nothing", *(kind.name for kind in EntryKind)})
+
+    def __init__(self) -> None:
+        source = Random(4)
+        voters = configuration_entry(3, _CONFIGURATION, leader_head(1_000))
+        voted = NoOp(ReplicaKey(1), (ReplicaKey(1), ReplicaKey(2)), (ReplicaKey(1),))
+        leader = no_op_entry(3, voted, leader_head(1_000))
+        plain = [replace(_any_batch(source), base_offset=5, leader_epoch=3, is_control=False) for _ in range(200)]
+        control = [batches_of(6, (entry,)) for entry in (leader, voters, Entry(3, EntryKind.CONTROL, _OTHER))]
+        self._known = [encode_batch(batch) for batch in plain] + control * 30
+
+    def make(self, random: Random) -> bytes:
+        """Changed batches, mostly with a checksum that fits, behind a position that mostly fits."""
+        data = random.choice(self._known)
+        if random.random() < 0.6:
+            data = _repaired(data[:_HEAD_BYTES] + mutated(data[_HEAD_BYTES:], random, self._known))
+        if random.random() < 0.2:
+            data = _repaired(mutated(data[:_HEAD_BYTES], random, self._known) + data[_HEAD_BYTES:])
+        if random.random() < 0.1:
+            data += random.choice(self._known)
+        if random.random() < 0.05:
+            data = data[: random.randrange(_HEAD_BYTES)]
+        index, term = (5, 3) if random.random() < 0.8 else (random.choice((0, 4, 6, 30)), random.choice((0, 3, 9)))
+        return struct.pack(">qq", index, term) + data
+
+    def check(self, data: bytes, random: Random) -> list[str]:
+        """What is taken follows the position, and written again it is the same."""
+        position = LogId(*struct.unpack_from(">qq", data))
+        data = data[16:]
+        try:
+            entries = within_memory(
+                lambda: entries_of(data, position, LIMITS), len(data) + LIMITS.max_batch_bytes, random, _MEMORY_FACTOR
+            )
+        except KafkaWireError:
+            return [REFUSED]
+        terms = [position.term, *(entry.term for entry in entries)]
+        if terms != sorted(terms):
+            raise FuzzError("terms fall")
+        if not entries:
+            return ["nothing"]
+        for entry in entries:
+            entry_head(entry.data)
+            control_value(entry.data, 5)
+        again = batches_of(position.index + 1, entries)
+        if entries_of(again, position) != entries:
+            raise FuzzError("written and read again, they are other entries")
+        return [entry.kind.name for entry in entries[:3]]
+
+
+_CONFIGURATION: Final = Configuration(
+    tuple(
+        Server(ReplicaKey(number, bytes([number]) * 16), f"h:{number}", (("CONTROLLER", f"h:{number}"),))
+        for number in (1, 2, 3)
+    )
+)
+_OTHER: Final = control_data(5, b"\x00\x00\x00\x01\x00", 1_000)
 _NONCE: Final = b"nonce of a client"
 _PASSWORD: Final = "pencil"  # noqa: S105 - of this fuzz alone
 

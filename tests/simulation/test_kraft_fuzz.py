@@ -18,7 +18,7 @@ from tests.simulation.fuzzing import FuzzError, Tally, play
 from tests.simulation.kraft_endpoint_target import EndpointTarget
 
 
-@pytest.mark.parametrize("what", ["batches", "requests", "responses"])
+@pytest.mark.parametrize("what", ["batches", "entries", "requests", "responses"])
 def test_hostile_bytes_raise_the_one_error_and_nothing_else(what: str) -> None:
     target, tally = fuzz.TARGETS[what](), Tally()
     play(fuzz.subject(target), randrange(2**32), 8_000, tally)
