@@ -29,6 +29,8 @@ from gossip import Address
 READ_TOKEN_FILE = "control.read.token"  # noqa: S105 - the name of the file that holds it
 ADMIN_TOKEN_FILE = "control.admin.token"  # noqa: S105 - likewise
 TOKEN_BYTES = 32
+HEALTH_TARGETS = frozenset({b"/healthz", b"/readyz"})
+PAGE_TARGETS = frozenset({b"/"})
 TOKEN_LEAST_CHARACTERS = 32
 _SCHEME = "bearer "
 _FILE_LIMIT_BYTES = 4096
@@ -50,8 +52,8 @@ class RemoteAccess:
     certificate: NodeCertificate
     read_token: str = field(repr=False)
     admin_token: str = field(repr=False)
-    open_health: bool = False
-    """Whether the node's health is told without a token."""
+    open_targets: frozenset[bytes] = frozenset()
+    """What is told without a token: the node's health, if the operator says so, and a page that holds no data."""
 
     def granted(self, authorization: str) -> Access:
         """What the value of a request's header `Authorization` allows."""
@@ -80,7 +82,9 @@ def open_remote_access(state_dir: Path, settings: ControlSettings | None) -> Rem
         if isinstance(error, ControlSocketError):
             raise
         raise ControlSocketError(f"certificate and tokens in {state_dir} cannot be used: {error}") from error
-    return RemoteAccess(settings.listen, certificate, read, admin, settings.open_health)
+    health = HEALTH_TARGETS if settings.open_health else frozenset()
+    page = PAGE_TARGETS if settings.page else frozenset()
+    return RemoteAccess(settings.listen, certificate, read, admin, health | page)
 
 
 def _token(path: Path) -> str:

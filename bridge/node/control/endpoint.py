@@ -16,6 +16,7 @@ from bridge.node.control.access import open_remote_access
 from bridge.node.control.identity_admin import IdentityAdmin
 from bridge.node.control.key_admin import key_port
 from bridge.node.control.node_port import NodePort
+from bridge.node.control.page import show_page
 from bridge.node.control.routes import new_counters
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.control.verdict_watch import VerdictWatch
@@ -73,7 +74,9 @@ def control_endpoint(
     )
     state_dir = local.configuration.state_dir
     remote = open_remote_access(state_dir, local.configuration.control)
-    server = ControlServer(state_dir / SOCKET_NAME, port, limits, remote, identities.handlers, counters)
+    shows_page = local.configuration.control is not None and local.configuration.control.page
+    more = {**identities.handlers, **({"/": ("GET", show_page)} if shows_page else {})}
+    server = ControlServer(state_dir / SOCKET_NAME, port, limits, remote, more, counters)
     return ControlEndpoint(server, verdicts)
 
 

@@ -6,6 +6,8 @@
     GET  /v1/events?from=CURSOR&limit=M&wait=MS     the trace; waits likewise
     GET  /metrics                                   Prometheus text
     GET  /readyz, /healthz                          whether the farm does its work; whether this process works
+    GET  /v1/stream?from=CURSOR                     view and trace as server-sent events (`bridge.node.control.stream`)
+    GET  /                                          a page that shows them, if an operator wants it
     GET  /v1/log-time                               the farm's time, and the servers' clocks
     POST /v1/submit?request=ID                      one entry for the log
     POST /v1/commands                                 exclude a leaf, weigh it, publish anew, remove a server; log time
@@ -51,6 +53,7 @@ from bridge.api.json import DocumentError, RequestBody, decode, encode
 from bridge.api.requests import ConfirmClusterRequest, EventRequest, KeyRequest, QueryRequest, TransferRequest
 from bridge.node.control.access import Access
 from bridge.node.control.node_port import NodePort
+from bridge.node.control.stream import STREAM_TYPE, EventStream
 from consensus.sessions import RequestId, parse_request_id
 
 LOG = logging.getLogger(__name__)
@@ -93,6 +96,9 @@ class Answer:
     status: int
     body: bytes
     content_type: str = JSON_TYPE
+    headers: tuple[tuple[str, str], ...] = ()
+    following: Callable[[], Awaitable[bytes]] | None = None
+    """Gives the next part, when there is one: such an answer goes on until the client ends the connection."""
 
 
 Handler = Callable[[Request, str], Awaitable[Answer]]
@@ -139,6 +145,7 @@ class Routes:
             "/metrics": ("GET", self._metrics),
             "/healthz": ("GET", self._healthz),
             "/readyz": ("GET", self._readyz),
+            "/v1/stream": ("GET", self._stream),
             "/v1/log-time": ("GET", self._log_time),
             "/v1/submit": ("POST", self._submit),
             "/v1/commands": ("POST", self._command),
@@ -197,6 +204,12 @@ class Routes:
     async def _events(self, _request: Request, query: str) -> Answer:
         cursor, limit, wait_ms = _page(_numbers(query, _PAGE))
         return json_answer(await self._port.read_events(cursor, limit, wait_ms))
+
+    async def _stream(self, request: Request, query: str) -> Answer:
+        asked = _numbers(query, {"from": 1})
+        if request.method == "HEAD":
+            return Answer(200, b"", STREAM_TYPE)
+        return Answer(200, b"", STREAM_TYPE, following=EventStream(self._port, max(1, asked["from"])).next)
 
     async def _metrics(self, _request: Request, _query: str) -> Answer:
         # Its library takes 2.4 MB, which a node without a scraper need not spend.

@@ -13,8 +13,9 @@ loses the connection and is counted; no other notices. Requests on one connectio
 the next one is not read before the last was answered, so that a client can never pile up work.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,9 @@ from bridge.node.security.local_trust import is_trusted_user, peer_user_id
 from consensus.net import AcceptOptions, AcceptQueue, DropReason, TlsStream
 
 RECEIVE_BYTES = 16 * 1024
-HEALTH_TARGETS = frozenset({b"/healthz", b"/readyz"})
+LOG = logging.getLogger(__name__)
+
+_READING = frozenset({b"GET", b"HEAD"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class ControlLimits:
     requests_per_connection: int = 10_000
     head_bytes: int = 16 * 1024
     body_bytes: int = 256 * 1024
+    streams: int = 16
+    """Answers that go on, at a time."""
     bodies_bytes: int = 8 * 1024 * 1024
     """Of all requests that are not answered yet."""
     idle_s: float = 120.0
@@ -99,6 +104,7 @@ class ControlServer:
         self._routes = Routes(port, more, self.counters)
         self._limits = limits or ControlLimits()
         self._local_connections = 0
+        self._streams = 0
         self._places = RemotePlaces(self._limits.remote_strangers, self._limits.remote_connections, self._give_way)
         self._bodies_bytes = 0
 
@@ -225,6 +231,9 @@ class ControlServer:
                     return
                 patience_s = self._limits.idle_s
                 answer = await self._routes.answer(request)
+            if answer.following is not None:
+                await self._stream(stream, connection, answer.content_type, answer.following)
+                return
             # Who asked for the node's health without a token keeps no place.
             closing = remaining == 1 or (client is not None and not client.place.authenticated)
             await self._send(stream, connection, answer, closing=closing, head_only=request.method == "HEAD")
@@ -260,7 +269,7 @@ class ControlServer:
             return Access.ADMIN
         shown = [value.decode("latin-1") for name, value in head.headers if name == b"authorization"]
         access = client.remote.granted(shown[0]) if len(shown) == 1 else Access.NONE
-        if access is Access.NONE and client.remote.open_health and _asks_for_health(head):
+        if access is Access.NONE and head.method in _READING and head.target in client.remote.open_targets:
             return Access.READ
         if access is not Access.NONE and not self._places.authenticate(client.place, client.address):
             raise Full(f"{self._limits.remote_connections} connections are open already; try again")
@@ -317,6 +326,7 @@ class ControlServer:
             ("Content-Type", answer.content_type),
             ("Content-Length", str(len(answer.body))),
             ("Cache-Control", "no-store"),
+            *answer.headers,
         ]
         if closing:
             headers.append(("Connection", "close"))
@@ -328,6 +338,51 @@ class ControlServer:
         await self._write(stream, data + _bytes(connection.send(h11.EndOfMessage())))
         if closing:
             await self._linger(stream)
+
+    async def _stream(
+        self,
+        stream: trio.abc.Stream,
+        connection: h11.Connection,
+        content_type: str,
+        following: Callable[[], Awaitable[bytes]],
+    ) -> None:
+        """Send part after part until the client goes, or says something, or takes no more."""
+        if self._streams >= self._limits.streams:
+            self.counters["control_connections_refused"] += 1
+            await self._refuse(stream, f"{self._limits.streams} streams are open already; try again", connection)
+            return
+        self._streams += 1
+        try:
+            headers = [("Content-Type", content_type), ("Cache-Control", "no-store"), ("Connection", "close")]
+            await self._write(stream, _bytes(connection.send(h11.Response(status_code=200, headers=headers))))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._until_gone, stream, nursery.cancel_scope)
+                nursery.start_soon(self._send_parts, stream, connection, following, nursery.cancel_scope)
+        finally:
+            self._streams -= 1
+
+    async def _until_gone(self, stream: trio.abc.Stream, scope: trio.CancelScope) -> None:
+        with suppress(trio.BrokenResourceError):
+            await stream.receive_some(RECEIVE_BYTES)
+        scope.cancel()
+
+    async def _send_parts(
+        self,
+        stream: trio.abc.Stream,
+        connection: h11.Connection,
+        following: Callable[[], Awaitable[bytes]],
+        scope: trio.CancelScope,
+    ) -> None:
+        try:
+            while True:
+                part = await following()
+                await self._write(stream, _bytes(connection.send(h11.Data(data=part))))
+        except (trio.BrokenResourceError, trio.TooSlowError):
+            self.counters["control_connections_broken"] += 1
+        except Exception:
+            self.counters["control_internal_errors"] += 1
+            LOG.exception("the control endpoint failed in the midst of a stream")
+        scope.cancel()
 
     async def _linger(self, stream: trio.abc.Stream) -> None:
         """Take in what the client still sends: closing over unread bytes would take the answer away from it."""
@@ -341,10 +396,6 @@ class ControlServer:
     async def _write(self, stream: trio.abc.Stream, data: bytes) -> None:
         with trio.fail_after(self._limits.send_s):
             await stream.send_all(data)
-
-
-def _asks_for_health(head: h11.Request) -> bool:
-    return head.method in (b"GET", b"HEAD") and head.target in HEALTH_TARGETS
 
 
 def _bytes(data: bytes | None) -> bytes:

@@ -13,7 +13,7 @@
     [[master]]    signing_key or destination, publish: in place of the first two, for several masters
     [router]      kind ("file", "i2cp"), and what that kind needs (`bridge.node.settings.router`)
     [[leaf]]      destination, probe, master
-    [control]     listen, names, certificate, open_health: the control endpoint over TCP; off unless it is named
+    [control]     listen, names, certificate, open_health, page: the control endpoint over TCP; off unless named
     [zmq]         listen: an endpoint for ØMQ Raft clients (`bridge.node.settings.zmq`); off unless it is named
     [kafka]       listen: a listener for Kafka's clients (`bridge.node.settings.kafka`); off unless it is named
 

@@ -235,6 +235,7 @@ SETTINGS = _table(
         _texts("control.names", CONTROL_NAMES_LIMIT, "more host names and addresses for the endpoint's certificate"),
         _file("control.certificate", "a certificate of an authority with its key (PEM, mode 0600), for the endpoint"),
         _flag("control.open_health", "`/healthz` and `/readyz` are answered on TCP without a token"),
+        _flag("control.page", "a read-only page for browsers at `/`; it shows nothing before it is given a token"),
         _text(
             "zmq.listen",
             "where ØMQ Raft clients read the farm's log: `tcp://IP:port` or `IP:port`; needs the extra `zmq`",

@@ -1,0 +1,58 @@
+"""The node's view and its trace as server-sent events, for those who watch: one answer that goes on.
+
+    GET /v1/stream?from=CURSOR
+
+    event: view             the FarmView, at once and every two seconds
+    event: trace            one TraceEvent, when it happens; its `id` is the cursor
+    event: lost             how many events the trace has dropped before this client came for them
+
+The format is that of the WHATWG's HTML standard, 9.2. A client that lost its connection goes on with `from`, one above
+the last `id` that it saw. What is sent is what `/v1/view` and `/v1/events` give. So a client that cannot stream asks
+those, and sees the same.
+
+A module of its own: it has a state for each client, and the routes have none.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from bridge.api.json import encode
+from bridge.api.trace import EventPage
+from bridge.node.control.node_port import NodePort
+
+STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
+VIEW_EVERY_S: Final = 2.0
+PAGE_EVENTS: Final = 100
+
+
+@dataclass(slots=True)
+class EventStream:
+    """One client's place in the stream. `next` gives what is to be sent next, when there is something."""
+
+    port: NodePort
+    cursor: int
+    _view_due_s: float = field(default=0.0, init=False)
+
+    async def next(self) -> bytes:
+        """One or several events, as bytes."""
+        now_s = trio.current_time()
+        if now_s >= self._view_due_s:
+            self._view_due_s = now_s + VIEW_EVERY_S
+            return _event("view", encode(await self.port.view()))
+        wait_ms = max(1, round((self._view_due_s - now_s) * 1000))
+        page = await self.port.read_events(self.cursor, PAGE_EVENTS, wait_ms)
+        self.cursor = page.next_cursor
+        return _events(page) or await self.next()
+
+
+def _events(page: EventPage) -> bytes:
+    lost = _event("lost", str(page.lost).encode()) if page.lost else b""
+    return lost + b"".join(_event("trace", encode(each), each.cursor) for each in page.events)
+
+
+def _event(name: str, data: bytes, number: int | None = None) -> bytes:
+    """The data are one line: JSON as it is encoded here has no other."""
+    head = f"event: {name}\n" + ("" if number is None else f"id: {number}\n")
+    return head.encode() + b"data: " + data + b"\n\n"

@@ -1,0 +1,175 @@
+"""The page for browsers and the stream behind it: what needs a token, what is escaped, and when a stream ends."""
+
+import json
+import re
+import shutil
+import ssl
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+
+from bridge.node.control.access import open_remote_access
+from bridge.node.control.page import show_page
+from bridge.node.control.routes import Request
+from bridge.node.control.server import ControlLimits, ControlServer
+from bridge.node.settings.control import ControlSettings
+from gossip import Address
+from tests.node.test_control import FakeNode
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+QUIET = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--ignore-certificate-errors"),
+)
+HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
+SHOWN_WITHIN_MS = 15_000
+
+
+@dataclass
+class Served:
+    """A control endpoint with the page, and how to speak to it."""
+
+    server: ControlServer
+    node: FakeNode
+    directory: Path
+
+    @property
+    def token(self) -> str:
+        """Of those who may look."""
+        return (self.directory / "control.read.token").read_text().strip()
+
+    async def connect(self) -> trio.SSLStream[trio.SocketStream]:
+        """As a client that verifies the certificate."""
+        context = ssl.create_default_context(cafile=self.directory / "control.crt")
+        return await trio.open_ssl_over_tcp_stream("127.0.0.1", self.server.remote_port or 0, ssl_context=context)
+
+    @asynccontextmanager
+    async def asked(self, target: str, *, token: bool) -> AsyncIterator[trio.SSLStream[trio.SocketStream]]:
+        """A connection on which this was asked."""
+        stream = await self.connect()
+        shown = f"Authorization: Bearer {self.token}\r\n" if token else ""
+        await stream.send_all(f"GET {target} HTTP/1.1\r\nHost: node\r\n{shown}\r\n".encode())
+        try:
+            yield stream
+        finally:
+            await trio.aclose_forcefully(stream)
+
+
+@asynccontextmanager
+async def serving(directory: Path, limits: ControlLimits | None = None) -> AsyncIterator[Served]:
+    """With the page, on loopback."""
+    node = FakeNode()
+    remote = open_remote_access(directory, ControlSettings(listen=Address("127.0.0.1", 0), page=True))
+    server = ControlServer(directory / "control.sock", node, limits, remote, {"/": ("GET", show_page)})
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.run)
+            yield Served(server, node, directory)
+            nursery.cancel_scope.cancel()
+
+
+async def received(stream: trio.abc.ReceiveStream, *wanted: bytes) -> bytes:
+    """What comes until all of this has come."""
+    data = b""
+    while not all(each in data for each in wanted):
+        part = await stream.receive_some(65_536)
+        assert part, f"ended behind {data[-200:]!r}"
+        data += part
+    return data
+
+
+async def test_the_page_needs_no_token_and_holds_no_data_and_everything_else_needs_one(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        async with served.asked("/", token=False) as stream:
+            page = await received(stream, b"</html>")
+        assert page.startswith(b"HTTP/1.1 200")
+        assert b"node-1" not in page
+        for target in ("/v1/stream", "/v1/view", "/?x=1", "/healthz"):
+            async with served.asked(target, token=False) as stream:
+                assert (await received(stream, b"\r\n")).startswith(b"HTTP/1.1 401")
+
+
+async def test_the_policy_names_the_one_script_and_the_one_style_and_nothing_of_another_place() -> None:
+    answer = await show_page(Request("GET", "/"), "")
+    policy = dict(answer.headers)["Content-Security-Policy"]
+    inline = re.findall(rb"<(script|style)[^>]*>(.*?)</\1>", answer.body, re.DOTALL)
+    assert [kind for kind, _ in inline] == [b"style", b"script"]
+    for kind, text in inline:
+        assert f"{kind.decode()}-src 'sha256-{b64encode(sha256(text).digest()).decode()}'" in policy
+    assert policy.startswith("default-src 'none'")
+    assert not re.search(
+        rb"https?://|innerHTML|outerHTML|insertAdjacentHTML|document\.write|\ssrc=|\shref=", answer.body
+    )
+
+
+async def test_a_stream_gives_the_view_and_then_what_happens(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        served.node.events.append("leader-elected", {"text": "two\nlines"})
+        async with served.asked("/v1/stream", token=True) as stream:
+            first = await received(stream, b"event: view\ndata: ", b"event: trace\nid: 1\ndata: ")
+            served.node.events.append("published")
+            second = await received(stream, b"event: trace\nid: 2\ndata: ")
+        assert b"text/event-stream" in first
+        event = next(line for line in first.split(b"\n") if b'"kind":"leader-elected"' in line)
+        assert json.loads(event.removeprefix(b"data: "))["data"] == {"text": "two\nlines"}
+        assert b"leader-elected" not in second
+        async with served.asked("/v1/stream?from=2", token=True) as stream:
+            resumed = await received(stream, b"id: 2\n")
+        assert b"leader-elected" not in resumed
+
+
+async def test_streams_are_few_and_a_client_that_goes_gives_its_place_back(tmp_path: Path) -> None:
+    async with serving(tmp_path, ControlLimits(streams=1)) as served:
+        async with served.asked("/v1/stream", token=True) as first:
+            await received(first, b"event: view")
+            async with served.asked("/v1/stream", token=True) as second:
+                assert b"503" in await received(second, b"streams are open already")
+        while served.server._streams:  # noqa: ASYNC110 - the server tells nothing when it sees that a client has gone
+            await trio.sleep(0.01)
+        async with served.asked("/v1/stream", token=True) as third:
+            await received(third, b"event: view")
+
+
+async def test_a_fault_in_the_midst_of_a_stream_ends_that_stream_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        async with served.asked("/v1/stream", token=True) as stream:
+            await received(stream, b"event: view")
+            served.node.broken = True
+            while await stream.receive_some(65_536):
+                pass
+        served.node.broken = False
+        assert served.server.counters["control_internal_errors"] == 1
+        async with served.asked("/v1/cluster", token=True) as stream:
+            await received(stream, b"200")
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)")
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_a_browser_shows_the_farm_and_takes_no_name_for_html(tmp_path: Path, width: int) -> None:
+    async with serving(tmp_path) as served:
+        view = served.node.current
+        members = tuple(msgspec.structs.replace(each, name=HOSTILE) for each in view.members[:1]) + view.members[1:]
+        served.node.current = msgspec.structs.replace(view, members=members)
+        served.node.events.append("alarm-raised", {"text": HOSTILE})
+        address = f"https://127.0.0.1:{served.server.remote_port}/#token={served.token}"
+        profile = f"--user-data-dir={tmp_path / 'profile'}"
+        browser = await trio.run_process(
+            [str(CHROMIUM), *QUIET, profile, f"--window-size={width},900", "--timeout=4000", "--dump-dom", address],
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+        shown = browser.stdout.decode()
+        assert browser.returncode == 0, browser.stderr[-2000:]
+        assert view.verdict.text in shown, browser.stderr[-2000:]
+        assert "node-2" in shown
+        assert shown.count("&lt;img src=x onerror=alert(1)&gt;") >= 2
+        assert "<img" not in shown
