@@ -1,12 +1,21 @@
-"""Record batches of Kafka's format 2: against kafka-python's own, round trips, and damaged or hostile bytes."""
+"""Record batches of Kafka's format 2: against kafka-python's and kio's own, round trips, damaged or hostile bytes.
 
+With every compression, they are checked against librdkafka's in `tests/interop/kafka/test_librdkafka_batches.py`.
+"""
+
+import datetime as dt
 import gzip
+import io
 import warnings
 
 import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kio.records import schema as kio_schema
+from kio.records.readers import read_batch
+from kio.records.writers import write_new_batch
+from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
 from consensus.protocols.kraft.wire.compression import compress, decompress
 from consensus.protocols.kraft.wire.limits import KafkaWireError, Limits
@@ -73,6 +82,51 @@ def test_we_read_what_kafka_python_writes(records: tuple[Record, ...]) -> None:
     for index, each in enumerate(records):
         builder.append(index, each.timestamp_ms, each.key, each.value, list(each.headers))
     assert decode_batch(bytes(builder.build())).records == records
+
+
+@given(_RECORDS)
+def test_kio_reads_what_we_write(records: tuple[Record, ...]) -> None:
+    """Offsets, keys, values, headers, and timestamps, of which it keeps the seconds."""
+    data = encode_batch(RecordBatch(17, 2, records, producer_id=5, producer_epoch=1, base_sequence=9))
+    theirs, size = read_batch(data, 0)
+    assert size == len(data)
+    assert (theirs.base_offset, theirs.partition_leader_epoch, theirs.last_offset_delta) == (17, 2, len(records) - 1)
+    assert (theirs.producer_id, theirs.producer_epoch, theirs.base_sequence) == (5, 1, 9)
+    for offset, (ours, read) in enumerate(zip(records, theirs.records, strict=True), 17):
+        headers = tuple(((each.key or b"").decode(), each.value) for each in read.headers)
+        assert (read.offset, read.key, read.value, headers) == (offset, ours.key, ours.value, ours.headers)
+        assert int(read.timestamp.timestamp()) == ours.timestamp_ms // 1000
+
+
+@given(_RECORDS)
+def test_we_read_what_kio_writes(records: tuple[Record, ...]) -> None:
+    """Of timestamps to the second, and to the millisecond of the first."""
+    whole = tuple(Record(each.timestamp_ms // 1000 * 1000, each.key, each.value, each.headers) for each in records)
+    buffer = io.BytesIO()
+    write_new_batch(
+        buffer,
+        kio_schema.NewRecordBatch(
+            producer_id=i64(5),
+            producer_epoch=i16(1),
+            partition_leader_epoch=i32(2),
+            base_sequence=i32(9),
+            attributes=i16(0),
+            records=tuple(_of_kio(offset, each) for offset, each in enumerate(whole, 17)),
+        ),
+    )
+    ours = decode_batch(buffer.getvalue())
+    assert ours == RecordBatch(17, 2, whole, producer_id=5, producer_epoch=1, base_sequence=9)
+
+
+def _of_kio(offset: int, record: Record) -> kio_schema.Record:
+    return kio_schema.Record(
+        attributes=i8(0),
+        timestamp=TZAwareMicros.parse(dt.datetime.fromtimestamp(record.timestamp_ms / 1000, dt.UTC)),
+        offset=i64(offset),
+        key=record.key,
+        value=record.value,
+        headers=tuple(kio_schema.RecordHeader(key=name.encode(), value=value) for name, value in record.headers),
+    )
 
 
 def test_every_cut_and_every_changed_byte_is_refused() -> None:
