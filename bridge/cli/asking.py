@@ -96,6 +96,11 @@ def find_control_socket(
 ) -> Path:
     """The control socket of the node that is meant; `ControlError` says how to name one."""
     chosen = named or environment.get(NODE_VARIABLE)
+    if chosen and "://" in chosen:
+        raise ControlError(
+            f"{chosen} is a network address, and this command asks a node of this machine: give --node the node's state"
+            " directory or control socket"
+        )
     if chosen:
         return _named_socket(Path(chosen).expanduser())
     here = directory or Path.cwd()

@@ -4,6 +4,8 @@ Exit codes of every command: 0 done; 1 refused or failed, with the reason; 2 wro
 `status` has two more, for the verdict (`bridge.api.verdict`).
 """
 
+import errno
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +16,14 @@ import click
 from bridge.cli.printing import ask_yes_or_no, echo
 
 REFUSED = 1
+_OTHER_PLACE = ": choose a directory that this user may write, for instance with --state-dir"
+_ABOUT_FILES = {
+    errno.EACCES: _OTHER_PLACE,
+    errno.EPERM: _OTHER_PLACE,
+    errno.EROFS: _OTHER_PLACE,
+    errno.ENOSPC: ": free some space",
+}
+"""What to do, by the operating system's number of the failure."""
 
 
 def fail(reason: str) -> NoReturn:
@@ -44,7 +54,15 @@ def reasons(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
         if isinstance(error, BaseExceptionGroup):
             yield from reasons(error)
         else:
-            yield str(error) or type(error).__name__
+            yield reason_of(error)
+
+
+def reason_of(error: BaseException) -> str:
+    """The text of an exception; of one by the operating system with the file first, and without its number."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        hint = _ABOUT_FILES.get(error.errno or 0, "")
+        return f"{os.fsdecode(error.filename)}: {error.strerror}{hint}"
+    return str(error) or type(error).__name__
 
 
 @contextmanager
@@ -53,4 +71,4 @@ def failures(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        fail(str(error))
+        fail(reason_of(error))

@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from bridge import VERSION
-from bridge.cli.failure import REFUSED
+from bridge.cli.failure import REFUSED, fail, reason_of
 from bridge.cli.printing import echo, guard_output
 
 
@@ -128,6 +128,11 @@ def main() -> None:
         # The reader of the output (`| head`) has enough. Python would complain once more when it flushes at its exit.
         sys.stderr.close()
         sys.exit(REFUSED)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # A file that cannot be read or written is no fault of the program, whichever command meets it.
+        fail(reason_of(error))
 
 
 def _show(error: click.ClickException) -> None:

@@ -10,14 +10,16 @@
 A test sees to it that nothing under `bridge` prints past this module.
 """
 
+import codecs
 import io
 import logging
+import os
 import re
 import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 import click
@@ -31,6 +33,21 @@ GAP = "  "
 DOCUMENT_COLUMNS = 100
 _CAUSES_MAX = 1024
 _TRACEBACK_MARK = "  | "
+_WITHOUT_LETTER = "garlicfarm-without-letter"
+_STAND_INS = {
+    "…": "~",
+    "—": "-",
+    "\u2013": "-",
+    "\u00d7": "x",
+    "µ": "u",
+    "↑": "^",
+    "↓": "v",
+    "→": ">",
+    "←": "<",
+    "•": "*",
+}
+"""What is printed where an output has no such letter: one column for one, so that columns stay columns."""
+_CANNOT_DRAW = frozenset({"dumb", "unknown", ""})
 _NOT_ASCII = re.compile(r"[^\n\x20-\x7e]")
 
 
@@ -59,12 +76,12 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 
 def print_json(document: Struct) -> None:
     """A document as indented JSON."""
-    click.echo(json_text(msgspec.json.format(encode(document), indent=2).decode()))
+    click.echo(_encodable_json(json_text(msgspec.json.format(encode(document), indent=2).decode())))
 
 
 def print_json_line(document: Struct) -> None:
     """A document as one line of JSON."""
-    click.echo(json_text(encode(document).decode()))
+    click.echo(_encodable_json(json_text(encode(document).decode())))
 
 
 def print_markdown(text: str) -> None:
@@ -86,6 +103,15 @@ def print_markdown(text: str) -> None:
 def json_text(text: str) -> str:
     """The same JSON, with escapes for what is not seen: outside of strings JSON holds none of it but line breaks."""
     return _NOT_ASCII.sub(lambda found: found[0] if is_printable(found[0]) else _json_escape(found[0]), text)
+
+
+def _encodable_json(text: str) -> str:
+    """The same JSON, with escapes for everything beyond ASCII where the output cannot hold all of it."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return _NOT_ASCII.sub(lambda found: _json_escape(found[0]), text)
+    return text
 
 
 def _json_escape(letter: str) -> str:
@@ -148,8 +174,31 @@ def print_exception(kind: type[BaseException], error: BaseException, trace: Trac
         click.echo(line, err=True)
 
 
+def drawing_refusal(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Why stdout cannot show a live view, in words; None if it can."""
+    if not sys.stdout.isatty():
+        return "stdout is no terminal"
+    if environment.get("TERM", "").lower() in _CANNOT_DRAW:
+        return f"a terminal of TERM={environment.get('TERM', '')!r} cannot move its cursor"
+    return None
+
+
+def _stand_in(error: UnicodeError) -> tuple[str, int]:
+    """One letter for each that the output's encoding lacks."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_STAND_INS.get(each, "?") for each in error.object[error.start : error.end]), error.end
+
+
 def guard_output() -> None:
-    """From now on also output without a handler is printed harmlessly: stray log records, exceptions."""
+    """From now on also output without a handler is printed harmlessly: stray log records, exceptions.
+
+    A letter that the output's encoding lacks is replaced: in a Latin-1 or plain C locale no command may fail for it.
+    """
+    codecs.register_error(_WITHOUT_LETTER, _stand_in)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_WITHOUT_LETTER)
     sys.excepthook = print_exception
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(PrintableFormatter("%(name)s: %(message)s"))

@@ -12,7 +12,7 @@ from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, Ra
 from bridge.cli.asking import ask_node, find_node, node_option
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import json_option
-from bridge.cli.printing import echo, print_facts, print_json, print_table
+from bridge.cli.printing import drawing_refusal, echo, print_facts, print_json, print_table
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.tui.sections import by_name
@@ -150,8 +150,9 @@ def members(node: str | None, *, as_json: bool) -> None:
 @node_option
 def top(node: str | None) -> None:
     """Watch the farm live: members, Raft, what is published, recent events. q quits."""
-    if not sys.stdout.isatty():
-        fail("top draws on a terminal and stdout is none; use `garlicfarm status` or `garlicfarm status --json`")
+    refusal = drawing_refusal()
+    if refusal is not None:
+        fail(f"top draws on a terminal, and {refusal}; use `garlicfarm status` or `garlicfarm status --json`")
     with failures(ControlError):
         address = find_node(node)
     try:

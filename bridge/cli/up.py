@@ -22,7 +22,7 @@ import trio
 from bridge.api.trace import event_text
 from bridge.cli.failure import fail, reasons
 from bridge.cli.options import directory_path
-from bridge.cli.printing import echo
+from bridge.cli.printing import drawing_refusal, echo
 from bridge.node.local.farm_files import SERVERS_MAX, LocalFarm, LocalFarmError, LocalNode, locked, prepare
 from bridge.node.local.supervisor import Child, Command, run_children
 from bridge.node.local.watch import LocalWatch
@@ -107,7 +107,7 @@ async def _run(farm: LocalFarm, options: Options) -> None:
 
     async def use(children: tuple[Child, ...]) -> None:
         watch = LocalWatch(farm, children, NOTICE, _program())
-        live = sys.stdout.isatty() and not options.exit_when_published
+        live = drawing_refusal() is None and not options.exit_when_published
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
             nursery.start_soon(watch.run)

@@ -1,0 +1,134 @@
+"""Commands where something is missing, letters, a cursor or the right to write, say so: none ends by a traceback."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.node.test_cli_commands import Node, served
+
+MODULE = [sys.executable, "-m", "bridge.cli.main"]
+SCREEN_S = 20.0
+
+
+def on_a_terminal(arguments: list[str], environment: dict[str, str], until: bytes) -> tuple[int, bytes]:
+    """Run a command on a pseudo-terminal until it has shown `until`, then press `q`: its exit code, its output."""
+    terminal, slave = pty.openpty()
+    process = subprocess.Popen(
+        [*MODULE, *arguments],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30", **environment},
+    )
+    os.close(slave)
+    written, asked = b"", False
+    deadline = time.monotonic() + SCREEN_S
+    try:
+        while time.monotonic() < deadline:
+            if select.select([terminal], [], [], 0.05)[0]:
+                try:
+                    data = os.read(terminal, 65536)
+                except OSError:
+                    break
+                written += data
+            if until in written and not asked:
+                os.write(terminal, b"q")
+                asked = True
+            if process.poll() is not None and not select.select([terminal], [], [], 0)[0]:
+                break
+        return process.wait(5), written
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        os.close(terminal)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PYTHONIOENCODING": "latin-1"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""},
+    ],
+)
+def test_the_live_view_is_drawn_where_the_terminal_lacks_letters(environment: dict[str, str], tmp_path: Path) -> None:
+    with served(tmp_path / "control.sock", Node()):
+        code, written = on_a_terminal(["top", "--node", str(tmp_path)], environment, b"META LEASESET2")
+    assert code == 0, written.decode(errors="replace")
+    assert b"Traceback" not in written
+    assert b"leaf1abcdefg~.b32.i2p" in written
+
+
+def test_json_in_an_output_without_letters_is_exact() -> None:
+    program = (
+        "from bridge.cli.printing import guard_output, print_json_line, echo;"
+        "from bridge.api.control import EventAnswer;"
+        "guard_output(); print_json_line(EventAnswer('Zürich …')); echo('Zürich …')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        check=True,
+    )
+    assert done.stdout.splitlines() == [rb'{"schema":1,"name":"Z\u00fcrich \u2026"}', b"Z\xfcrich ~"]
+
+
+@pytest.mark.parametrize("kind", ["dumb", "unknown", ""])
+def test_a_terminal_without_a_cursor_is_told_so_and_what_to_call(kind: str, tmp_path: Path) -> None:
+    with served(tmp_path / "control.sock", Node()):
+        code, written = on_a_terminal(["top", "--node", str(tmp_path)], {"TERM": kind}, b"garlicfarm status")
+    assert code == 1
+    assert b"cannot move its cursor" in written
+
+
+def test_an_address_of_the_network_is_no_state_directory(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*MODULE, "status", "--node", "gopher://host:7650"], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 1
+    assert "gopher://host:7650" in done.stderr
+    assert "no node runs at" not in done.stderr
+
+
+WITHOUT_RIGHTS = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
+"""Root reads and writes everywhere; without its capabilities the modes of files count for it."""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["up"],
+        ["run", "--farm-key", "farm.key"],
+        ["run", "--config", "node.toml"],
+        ["keys", "new-farm", "--expect", "3"],
+        ["config", "import", "bundle", "new"],
+        ["simulate", "gossip", "--members", "4", "--plot", "figure.svg"],
+        ["status"],
+        ["doctor"],
+    ],
+)
+def test_in_a_directory_that_cannot_be_written_every_command_says_so_in_words(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "node.toml").write_text('state_dir = "st"\n[gossip]\nbind = "127.0.0.1:17668"\n')
+    tmp_path.chmod(0o555)
+    prefix = WITHOUT_RIGHTS if os.geteuid() == 0 else []
+    try:
+        done = subprocess.run(
+            [*prefix, *MODULE, *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False
+        )
+    finally:
+        tmp_path.chmod(0o755)
+    assert done.returncode in {1, 2}
+    assert "Traceback" not in done.stderr
+    assert "[Errno" not in done.stderr
+    assert done.stderr.strip()
