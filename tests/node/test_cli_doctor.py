@@ -155,6 +155,19 @@ def test_a_missing_key_says_how_to_make_one(tmp_path: Path) -> None:
     assert "garlicfarm keys new-farm" in check.action
 
 
+def test_a_key_that_others_can_read_is_to_be_closed_and_not_to_be_made_anew(tmp_path: Path) -> None:
+    farm_key, signing_key = tmp_path / "farm.key", tmp_path / "signing.key"
+    save_farm_key(farm_key, new_farm_key(3))
+    save_signing_key(signing_key, new_master_key().sign_transient(NOW_S))
+    for path in (farm_key, signing_key):
+        path.chmod(0o644)
+    for check in (farm_key_check(farm_key, tmp_path), signing_key_check(signing_key, NOW_S)):
+        assert check.result is CheckResult.PROBLEM
+        assert "chmod 600" in check.text
+        assert "new-farm" not in check.action
+        assert "drop" not in check.action
+
+
 def test_a_state_directory_that_cannot_be_written_is_a_problem() -> None:
     assert state_directory_check(Path("/proc/garlicfarm")).result is CheckResult.PROBLEM
 

@@ -37,6 +37,7 @@ JAVA_TIMEOUT_S = 10.0
 DAY_S = 86_400
 TIME_ERROR = 5
 TIMEX_BYTES = 512
+DO_AS_IT_SAYS = "do as it says; the key is there, and a new one would be another farm's or another master's"
 RENEW_KEY = "make a new one with `garlicfarm keys offline` where the master key is, and put it in the old one's place"
 
 
@@ -109,7 +110,12 @@ def farm_key_check(path: Path, state_dir: Path) -> Check:
     try:
         farm_key = load_farm_key(path)
     except KeyFileError as error:
-        return Check("farm key", CheckResult.PROBLEM, str(error), "make one with `garlicfarm keys new-farm --expect N`")
+        action = (
+            DO_AS_IT_SAYS
+            if path.exists()
+            else "copy the farm's key file there; for a new farm make one with `garlicfarm keys new-farm --expect N`"
+        )
+        return Check("farm key", CheckResult.PROBLEM, str(error), action)
     try:
         remembered = known_keyring(state_dir, farm_key.label)
     except StateError as error:
@@ -135,9 +141,8 @@ def signing_key_check(path: Path | None, now_s: int) -> Check:
     try:
         key = load_signing_key(path)
     except KeyFileError as error:
-        return Check(
-            "signing key", CheckResult.PROBLEM, str(error), "put the key file there, or drop [publishing] signing_key"
-        )
+        action = DO_AS_IT_SAYS if path.exists() else "put the key file there, or drop [publishing] signing_key"
+        return Check("signing key", CheckResult.PROBLEM, str(error), action)
     left_s = key.can_sign_until_s - now_s
     if left_s <= 0:
         return Check("signing key", CheckResult.PROBLEM, f"{path} has ended", RENEW_KEY)
