@@ -102,14 +102,15 @@ class Node:
 
     async def _belong_to_a_farm(self, node: JoinedNode) -> None:
         local, peers = node.local, node.peers
+        is_known = peers.farm is not None
         outcome = await node.forming.until_settled()
         founded, cluster_id = isinstance(outcome, Founded), outcome.founding.cluster_id.hex()
-        if not founded:
+        if not founded and not is_known:
             local.trace.append("farm-known", {"cluster": cluster_id})
         known = known_farm(local, outcome.founding, node.provider.node_id, founded=founded)
         dialer = node.connecting.client(cluster_id)
         search = OwnRaftId(known, node.member_directory, dialer, peers.is_out, local.alarms)
-        kind = "farm-founded" if founded else "admitted"
+        kind = "farm-resumed" if is_known else "farm-founded" if founded else "admitted"
         while True:
             peers.farm = known
             raft_id = await search.until_known()

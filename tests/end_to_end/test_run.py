@@ -122,3 +122,14 @@ def test_a_node_alone_founds_publishes_nothing_and_ends_by_a_signal_or_leaves(tm
         assert node.ended(END_BOUND_S) == 0
         assert "Traceback" not in tail(node.log_file)
     assert call("status", "--node", node.directory).returncode == 1
+
+
+def test_a_node_that_starts_again_resumes_its_farm_and_does_not_found_it_again(tmp_path: Path) -> None:
+    with single(tmp_path) as farm:
+        [node] = farm.nodes
+        for expected in ("farm-founded", "farm-resumed"):
+            node.start()
+            farm.wait_until(lambda: node.view().raft.leader_id, START_BOUND_S, "it is a farm")
+            kinds = [event.kind for event in node.ask(lambda client: client.events()).events]
+            assert [kind for kind in kinds if kind.startswith("farm-")] == [expected]
+            node.stop()
