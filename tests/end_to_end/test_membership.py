@@ -131,3 +131,26 @@ def test_a_node_that_leaves_a_farm_of_the_least_size_goes_without_waiting_and_st
 
     growing.wait_until(told, START_BOUND_S, "the leader says what it waits for")
     assert len(voters(growing.nodes[0])) == 3
+
+
+def test_a_node_that_leaves_takes_its_leaf_out_before_its_silence_would(growing: Farm) -> None:
+    growing.wait_settled()
+    observer = growing.nodes[0]
+
+    def leaves(count: int) -> bool:
+        shown = observer.view().publishing
+        return bool(shown) and len(shown[0].entries) == count
+
+    growing.wait_until(lambda: leaves(3), START_BOUND_S, "every leaf is published")
+    leaving = next(node for node in growing.nodes[1:] if node.view().publishing[0].publisher_name != node.name)
+    raft_id = leaving.view().node.raft_id
+    leaving.ask(lambda client: client.leave())
+
+    def last_report() -> bool:
+        return any(
+            report.raft_id == raft_id and report.destinations == 0 and not report.stale
+            for report in observer.view().reports
+        )
+
+    growing.wait_until(last_report, START_BOUND_S, "it says that it has no leaves, while its report is fresh")
+    growing.wait_until(lambda: leaves(2), START_BOUND_S, "the structure is without its leaf")

@@ -67,10 +67,10 @@ class BackgroundTasks:
             task.changed(change)
 
     async def resign(self) -> None:
-        """This node leaves: if it publishes, another one takes over at once."""
-        publishing = sum(task.resign() for task in self.publishing)
-        if publishing:
-            await self._reporting.last_word()
+        """This node leaves: another one publishes in its place, without its leaves, at once."""
+        for task in self.publishing:
+            task.resign()
+        await self._reporting.last_word()
 
     async def run(self) -> None:
         """Works until cancelled."""

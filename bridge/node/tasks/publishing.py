@@ -123,11 +123,9 @@ class PublishingTask:
             self._context.trace.append("signing-key-renewed", {"until": self._held.key.can_sign_until_s})
         judge_key(self._held, now_s, self._alarms.key)
 
-    def resign(self) -> bool:
-        """Publish no more in this life of the node; True if it is this node's turn now."""
+    def resign(self) -> None:
+        """Publish no more in this life of the node."""
         self._resigned = True
-        known = self._context.applied_state.state.masters.get(self.master)
-        return known is not None and known.choice.server_id == self._context.replica.server_id
 
     def reported(self, own: Report) -> None:
         """How this node is by now, whether its report is taken or not."""

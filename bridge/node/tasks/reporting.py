@@ -3,7 +3,8 @@
 Each report asks the router anew and names itself (`request`), so that one whose fate is unknown can be repeated. A
 report that was not taken within a period is out of date; the next one replaces it. Reports that are not taken still
 tell the publishing tasks how this node is, should they have to act alone. A node that leaves for good says in a last
-report that it publishes no more: another one then takes over at once, and not when the silence is noticed.
+report that it publishes no more and has no leaves: another one takes over, and the structures lose its leaves, at once
+and not when its silence is noticed.
 
 *What is news in a report:*
 
@@ -54,6 +55,8 @@ class ReportingTask:
         self._random = Random()
         self._sequence = 0
         self._session_start: Index | None = None
+        self._leaves = False
+        """The node leaves the farm: a report without leaves was its last one."""
         self.latest: Report | None = None
         """How this node was when it was last looked at, whether the report was sent or not."""
         self._leader_known = trio.Event()
@@ -76,13 +79,16 @@ class ReportingTask:
         while True:
             started = trio.current_time()
             report = replace(await self._own_report(), request=self._next_request())
+            if self._leaves:
+                return
             with trio.move_on_after(self._context.period_s):
                 await self._send(report)
             # A little apart from the others, who heard of the leader at the same moment.
             await self._until_due(started, self._random.uniform(0.9, 1.0), report)
 
     async def last_word(self) -> None:
-        """Tell the farm that this node publishes no more."""
+        """Tell the farm that this node publishes no more and has no leaves; nothing is reported after that."""
+        self._leaves = True
         report = replace(await self._own_report(), request=self._next_request())
         with trio.move_on_after(LAST_WORD_PATIENCE_S):
             await self._send(report)
@@ -143,6 +149,8 @@ class ReportingTask:
         for task in self._publishing:
             task.review_key()
         status, leaves = await self._ask_router()
+        if self._leaves:
+            leaves = ()
         # What was measured is told once, so it waits for a report that goes out.
         remote_destinations, remote_metas = self._measuring.take() if sent else ((), ())
         report = Report(
