@@ -50,6 +50,10 @@ def test_a_killed_node_is_shown_as_ended_until_it_is_started_again(tmp_path: Pat
     watch._views["node-1"] = replace(view, node=replace(view.node, name="node-1", pid=4712))
     again = watch.picture().processes[0]
     assert (again.running, again.pid, again.detail) == (True, 4712, "started by hand")
+    # The first process's end is not this one's: an operator may have stopped it in order.
+    del watch._views["node-1"]
+    ended = watch.picture().processes[0]
+    assert (ended.running, ended.detail) == (False, "pid 4712, started by hand, has ended")
 
 
 def test_only_a_structure_of_this_run_proves_that_this_run_publishes(tmp_path: Path) -> None:

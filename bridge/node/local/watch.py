@@ -47,6 +47,8 @@ class LocalWatch:
         self._notice = notice
         self._program = program
         self._views: dict[str, FarmView] = {}
+        self._by_hand: dict[str, int] = {}
+        """The process that an operator started last in place of one that had ended, by the node's name."""
         self._event_sink, self.events = trio.open_memory_channel[TraceEvent](EVENTS_BUFFERED)
         self._started_ns = time.time_ns()
 
@@ -72,7 +74,14 @@ class LocalWatch:
         by_hand = view is not None and view.node.pid != child.pid
         if view is not None and by_hand and not child.running:
             # An operator followed the advice on the screen: the node runs again, as a process of its own.
+            self._by_hand[child.command.name] = view.node.pid
             return ProcessView(child.command.name, view.node.pid, running=True, detail="started by hand", view=view)
+        last = self._by_hand.get(child.command.name)
+        if last is not None and not child.running:
+            # How the first process ended is no longer how this node ended, and of another's child it is not known.
+            return ProcessView(
+                child.command.name, last, running=False, detail=f"pid {last}, started by hand, has ended"
+            )
         return ProcessView(child.command.name, child.pid, running=child.running, detail=child.exit_text, view=view)
 
     def published(self) -> Published | None:
