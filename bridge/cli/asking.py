@@ -91,6 +91,18 @@ def find_node(named: str | None, environment: Mapping[str, str] = os.environ) ->
         raise ControlError(str(error)) from error
 
 
+def find_nodes(named: str | None) -> tuple[NodeAddress, ...]:
+    """The node that is meant, and the others whose state directories lie beside its own: each may answer for the farm.
+
+    `ControlError` says how to name one.
+    """
+    first = find_node(named)
+    if not isinstance(first, Path):
+        return (first,)
+    beside = _sockets(first.absolute().parent.parent)
+    return (first, *(each for each in beside if each.absolute() != first.absolute()))
+
+
 def find_control_socket(
     named: str | None, environment: Mapping[str, str] = os.environ, directory: Path | None = None
 ) -> Path:

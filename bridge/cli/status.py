@@ -2,6 +2,7 @@
 
 import sys
 from collections import Counter
+from functools import partial
 
 import click
 import trio
@@ -9,7 +10,7 @@ import trio
 from bridge.api.outputs import MembersOutput
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
 from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView
-from bridge.cli.asking import ask_node, find_node, node_option
+from bridge.cli.asking import ask_node, find_nodes, node_option
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import json_option
 from bridge.cli.printing import drawing_refusal, echo, print_facts, print_json, print_table
@@ -149,14 +150,17 @@ def members(node: str | None, *, as_json: bool) -> None:
 @click.command()
 @node_option
 def top(node: str | None) -> None:
-    """Watch the farm live: members, Raft, what is published, recent events. q quits."""
+    """Watch the farm live: members, Raft, what is published, recent events. q quits.
+
+    When the node does not answer any more, another one is asked whose state directory lies beside its own.
+    """
     refusal = drawing_refusal()
     if refusal is not None:
         fail(f"top draws on a terminal, and {refusal}; use `garlicfarm status` or `garlicfarm status --json`")
     with failures(ControlError):
-        address = find_node(node)
+        find_nodes(node)
     try:
-        trio.run(show_farm, address)
+        trio.run(show_farm, partial(find_nodes, node))
     except* KeyboardInterrupt:
         # Ctrl-C is the other way to quit.
         pass
