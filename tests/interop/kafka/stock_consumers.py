@@ -1,16 +1,26 @@
-"""librdkafka's and kafka-python's consumer as an application uses them: read a number of entries from the beginning.
+"""Three stock consumers as an application uses them: Java's, librdkafka's and kafka-python's.
 
-Each is called in a thread. Without a group the consumer is given partition 0, and stores no position; with one it
-subscribes, as an application that runs several times does. The third stock consumer, Java's, is `ToolJvm`'s `consume`.
+    read_with_…, read_in_process  ─▶  up to `count` records from the beginning, or from where the group had stopped
+
+Without a group the consumer is given partition 0, and stores no position. With one it subscribes and commits its
+position, by itself every 5 s and when it gives the partition up, as clients do if nothing else is set.
+
+librdkafka and kafka-python run in a process of their own (`python -m tests.interop.kafka.stock_consumers JOB`): they
+have threads, and warn in ways that tests forbid. Java's runs in the JVM of `ToolJvm`.
 """
 
+import json
+import sys
 import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import trio
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
-from kafka import KafkaConsumer
-from kafka import TopicPartition as PythonTopicPartition
+
+from tests.interop.kafka.tool_jvm import ToolJvm
 
 TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.2
@@ -36,7 +46,7 @@ def read_with_librdkafka(
         "bootstrap.servers": address,
         "group.id": f"librdkafka-{group}",
         "auto.offset.reset": "earliest",
-        "enable.auto.commit": False,
+        "enable.auto.commit": group is not None,
     }
     consumer = Consumer(settings)
     read: list[ReadEntry] = []
@@ -77,9 +87,12 @@ def read_with_kafka_python(
     address: str, topic: str, count: int, group: str | None = None, timeout_s: float = TIMEOUT_S
 ) -> list[ReadEntry]:
     """Up to `count` entries by kafka-python; fewer if the time is over."""
+    from kafka import KafkaConsumer  # noqa: PLC0415 - it warns as it is imported, which ends a test
+    from kafka import TopicPartition as PythonTopicPartition  # noqa: PLC0415
+
     name = None if group is None else f"python-{group}"
     consumer = KafkaConsumer(
-        bootstrap_servers=address, group_id=name, auto_offset_reset="earliest", enable_auto_commit=False
+        bootstrap_servers=address, group_id=name, auto_offset_reset="earliest", enable_auto_commit=name is not None
     )
     read: list[ReadEntry] = []
     try:
@@ -101,3 +114,78 @@ def read_with_kafka_python(
     finally:
         consumer.close()
     return read
+
+
+async def read_with_java(
+    tools: ToolJvm, address: str, topic: str, count: int, group: str | None = None, timeout_s: float = TIMEOUT_S
+) -> list[ReadEntry]:
+    """Up to `count` entries by Java's consumer; fewer if the time is over."""
+    properties = {"bootstrap.servers": address, "auto.offset.reset": "earliest"}
+    if group is not None:
+        properties["group.id"] = f"java-{group}"
+    read: list[ReadEntry] = []
+    asked = {"topic": topic, "count": count, "seconds": int(timeout_s), "properties": properties}
+    async with tools.ask("consume", **asked) as answers:
+        async for answer in answers:
+            if "records" not in answer:
+                assert "ok" in answer, answer
+                break
+            read += [_of_java(each) for each in answer["records"]]
+    return read
+
+
+def _of_java(record: dict[str, Any]) -> ReadEntry:
+    headers = tuple((name, _bytes_of(value)) for name, value in record["headers"].items())
+    return ReadEntry(
+        record["offset"], _bytes_of(record["key"]), _bytes_of(record["value"]), record["timestamp"], headers
+    )
+
+
+def _bytes_of(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text)
+
+
+def _text_of(value: bytes | None) -> str | None:
+    return None if value is None else b64encode(value).decode()
+
+
+async def read_in_process(
+    client: str, address: str, topic: str, count: int, group: str | None = None, timeout_s: float = TIMEOUT_S
+) -> list[ReadEntry]:
+    """The same by `librdkafka` or `kafka-python`."""
+    job = json.dumps([client, address, topic, count, group, timeout_s])
+    with trio.fail_after(2 * timeout_s):
+        done = await trio.run_process(
+            [sys.executable, "-m", "tests.interop.kafka.stock_consumers", job],
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr.decode()
+    return [
+        ReadEntry(offset, _bytes_of(key), _bytes_of(value), at_ms, tuple((name, _bytes_of(it)) for name, it in headers))
+        for offset, key, value, at_ms, headers in json.loads(done.stdout)
+    ]
+
+
+_READERS: Final[dict[str, Callable[..., list[ReadEntry]]]] = {
+    "librdkafka": read_with_librdkafka,
+    "kafka-python": read_with_kafka_python,
+}
+
+
+if __name__ == "__main__":
+    client_name, *arguments = json.loads(sys.argv[1])
+    json.dump(
+        [
+            [
+                each.offset,
+                _text_of(each.key),
+                _text_of(each.value),
+                each.timestamp_ms,
+                [[name, _text_of(value)] for name, value in each.headers],
+            ]
+            for each in _READERS[client_name](*arguments)
+        ],
+        sys.stdout,
+    )

@@ -179,8 +179,8 @@ public final class KafkaTools {
     }
 
     /**
-     * Read `count` records from the beginning, or from `offset`; with group.id in the properties as a group does. The
-     * position in the answer may lie behind the last record that was told: a poll may bring more than are wanted.
+     * Read `count` records from the beginning, or from `offset`; with group.id in the properties as a group does, which
+     * commits its position: that in the answer.
      */
     private static Object consume(JsonNode command) throws Exception {
         String topic = command.get("topic").asText();
@@ -217,6 +217,8 @@ public final class KafkaTools {
                 ArrayNode told = JSON.createArrayNode();
                 for (ConsumerRecord<byte[], byte[]> record : records) {
                     if (count == wanted) {
+                        // What was polled and is not told is for the next reader of the group.
+                        consumer.seek(partition, record.offset());
                         break;
                     }
                     count += 1;

@@ -1,0 +1,147 @@
+"""A farm of three processes with Kafka listeners, its log as the control endpoint shows it, and entries to fill it.
+
+    founded without listeners ─▶ stopped ─▶ [kafka] into each file ─▶ started ─▶ killed, started again ─▶ ended
+
+The listeners name each other by Raft ids (`kafka.peers`), which a farm gives when it is founded. Hence the first start.
+"""
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from benchmarks.farm import Farm, Server, running_farm
+from bridge.api.control import SubmitOutcome
+from bridge.api.log import EntryKind, LogEntryView
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.security.control_socket import SOCKET_NAME
+from bridge.node.settings.choices import Timing
+from tests.end_to_end.farm import call
+from tests.interop.kafka.jvm import listening_ports
+from tests.interop.kafka.recording import LOOPBACK
+
+TOPIC: Final = "farm-log"
+WRITERS: Final = 16
+PAGE: Final = 1_000
+PAUSE_S: Final = 0.05
+ANSWER_S: Final = 5.0
+TEXT: Final = "x" * 200
+HIDDEN: Final = re.compile(rb'"kafka(Offset|Producer)"')
+"""Entries that are no records: see `bridge.node.kafka.farm_batches`."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of the listeners."""
+
+    name: str
+    password: str
+
+
+@dataclass(slots=True)
+class KafkaFarm:
+    """The farm, where its listeners are, by Raft ids, and a user who may produce if there is to be one."""
+
+    farm: Farm
+    ports: dict[int, int]
+    writer: User | None
+
+    @property
+    def addresses(self) -> str:
+        """What a client is told."""
+        return ",".join(f"{LOOPBACK}:{port}" for port in self.ports.values())
+
+    def port(self, server: Server) -> int:
+        """Of the listener of one server."""
+        return self.ports[server.server_id or 0]
+
+    @property
+    def running(self) -> list[Server]:
+        """The servers whose process lives."""
+        return [server for server in self.farm.servers if server.running]
+
+    async def kill_leader(self) -> Server:
+        """SIGKILL to the leader; returns when others follow a new one."""
+        killed = await self.farm.leader()
+        killed.kill()
+        others = {server.server_id for server in self.running}
+        await self.farm.until(
+            "a new leader", lambda views: bool(views) and {view.raft.leader_id for _, view in views} <= others
+        )
+        return killed
+
+    async def write(self, count: int, prefix: str) -> None:
+        """Have `count` entries committed by the servers that run, whichever those are meanwhile; some may be twice."""
+        entries = iter([f'{{"note":"{prefix} {number}","text":"{TEXT}"}}'.encode() for number in range(count)])
+        async with trio.open_nursery() as nursery:
+            for at in range(WRITERS):
+                nursery.start_soon(self._write, at, entries)
+
+    async def _write(self, at: int, entries: Iterator[bytes]) -> None:
+        entry = next(entries, None)
+        while entry is not None:
+            server = self.running[at % len(self.running)]
+            with suppress(ControlError):
+                async with ControlClient(server.node.directory / SOCKET_NAME, timeout_s=ANSWER_S) as client:
+                    while entry is not None and (await client.submit(entry)).outcome is SubmitOutcome.COMMITTED:
+                        entry = next(entries, None)
+            at += 1
+            await trio.sleep(PAUSE_S)
+
+    async def records(self) -> dict[int, LogEntryView]:
+        """The entries that are records, by offset, as the control endpoint of the leader shows them."""
+        found: dict[int, LogEntryView] = {}
+        server = await self.farm.leader()
+        async with ControlClient(server.node.directory / SOCKET_NAME) as client:
+            first = 1
+            while True:
+                page = await client.log(first, PAGE)
+                for entry in page.entries:
+                    if entry.kind is EntryKind.APPLICATION and HIDDEN.search(entry.data) is None:
+                        found[entry.index - 1] = entry
+                if not page.entries or page.next_index > page.commit_index:
+                    return found
+                first = page.next_index
+
+
+@asynccontextmanager
+async def running_kafka_farm(directory: Path, *, writes: bool = False) -> AsyncIterator[KafkaFarm]:
+    """A farm whose servers all have a listener, with consumer groups, and with a user who may produce if asked."""
+    async with running_farm(directory / "farm", Timing.LAN) as farm:
+        for server in farm.servers:
+            await stop(server)
+        ports = {server.server_id or 0: port for server, port in zip(farm.servers, listening_ports(3), strict=True)}
+        writer, access = _writer(directory) if writes else (None, "")
+        for server in farm.servers:
+            own = server.server_id or 0
+            peers = [f"{each}@{LOOPBACK}:{port}" for each, port in ports.items() if each != own]
+            with server.node.configuration_file.open("a", encoding="utf-8") as file:
+                file.write(f'\n[kafka]\nlisten = "{LOOPBACK}:{ports[own]}"\ngroups = true\npeers = {peers}\n{access}')
+        await farm.settle()
+        await farm.until(
+            "the newest feature level", lambda views: all(view.farm.level == SUPPORTED_LEVEL for _, view in views)
+        )
+        yield KafkaFarm(farm, ports, writer)
+
+
+async def stop(server: Server) -> None:
+    """SIGTERM, and wait for its end."""
+    if server.process is not None:
+        server.process.terminate()
+        await trio.to_thread.run_sync(server.reap)
+
+
+def _writer(directory: Path) -> tuple[User, str]:
+    """A user who may submit entries, and the settings that list it."""
+    file = directory / "writer.password"
+    made = call("keys", "kafka-user", file, "--name", "writer", "--scope", "submit")
+    assert made.returncode == 0, made.stderr
+    users = directory / "users"
+    users.write_text(made.stdout, encoding="utf-8")
+    users.chmod(0o600)
+    return User("writer", file.read_text(encoding="utf-8").strip()), f'write = true\nusers = "{users}"\n'
