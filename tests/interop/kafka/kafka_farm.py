@@ -24,6 +24,8 @@ from bridge.node.settings.choices import Timing
 from tests.end_to_end.farm import call
 from tests.interop.kafka.jvm import listening_ports
 from tests.interop.kafka.recording import LOOPBACK
+from tests.interop.kafka.stock_producers import Login
+from tests.interop.kafka.tool_jvm import ToolJvm
 
 TOPIC: Final = "farm-log"
 WRITERS: Final = 16
@@ -35,21 +37,13 @@ HIDDEN: Final = re.compile(rb'"kafka(Offset|Producer)"')
 """Entries that are no records: see `bridge.node.kafka.farm_batches`."""
 
 
-@dataclass(frozen=True, slots=True)
-class User:
-    """A user of the listeners."""
-
-    name: str
-    password: str
-
-
 @dataclass(slots=True)
 class KafkaFarm:
     """The farm, where its listeners are, by Raft ids, and a user who may produce if there is to be one."""
 
     farm: Farm
     ports: dict[int, int]
-    writer: User | None
+    writer: Login | None
 
     @property
     def addresses(self) -> str:
@@ -93,6 +87,21 @@ class KafkaFarm:
             at += 1
             await trio.sleep(PAUSE_S)
 
+    async def address_of_leader_first(self) -> str:
+        """As `addresses`; a client that asks the first one first connects to the leader."""
+        first = self.port(await self.farm.leader())
+        return ",".join(f"{LOOPBACK}:{port}" for port in (first, *(it for it in self.ports.values() if it != first)))
+
+    async def commit_index(self) -> int:
+        """Of the leader."""
+        return max(view.raft.commit_index for _, view in await self.farm.views())
+
+    async def until_committed(self, index: int) -> None:
+        """Wait until an entry is committed."""
+        await self.farm.until(
+            f"index {index} is committed", lambda views: any(view.raft.commit_index >= index for _, view in views)
+        )
+
     async def records(self) -> dict[int, LogEntryView]:
         """The entries that are records, by offset, as the control endpoint of the leader shows them."""
         found: dict[int, LogEntryView] = {}
@@ -129,6 +138,20 @@ async def running_kafka_farm(directory: Path, *, writes: bool = False) -> AsyncI
         yield KafkaFarm(farm, ports, writer)
 
 
+@asynccontextmanager
+async def running_tools(directory: Path) -> AsyncIterator[ToolJvm]:
+    """A JVM with Kafka's tools and clients."""
+    async with trio.open_nursery() as nursery:
+        tools = await ToolJvm.start(directory / "tools.log")
+        nursery.start_soon(tools.run)
+        try:
+            yield tools
+        finally:
+            with trio.CancelScope(shield=True):
+                await tools.end()
+            nursery.cancel_scope.cancel()
+
+
 async def stop(server: Server) -> None:
     """SIGTERM, and wait for its end."""
     if server.process is not None:
@@ -136,7 +159,7 @@ async def stop(server: Server) -> None:
         await trio.to_thread.run_sync(server.reap)
 
 
-def _writer(directory: Path) -> tuple[User, str]:
+def _writer(directory: Path) -> tuple[Login, str]:
     """A user who may submit entries, and the settings that list it."""
     file = directory / "writer.password"
     made = call("keys", "kafka-user", file, "--name", "writer", "--scope", "submit")
@@ -144,4 +167,4 @@ def _writer(directory: Path) -> tuple[User, str]:
     users = directory / "users"
     users.write_text(made.stdout, encoding="utf-8")
     users.chmod(0o600)
-    return User("writer", file.read_text(encoding="utf-8").strip()), f'write = true\nusers = "{users}"\n'
+    return Login("writer", file.read_text(encoding="utf-8").strip()), f'write = true\nusers = "{users}"\n'

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from bridge.api.log import LogEntryView
-from tests.interop.kafka.kafka_farm import TOPIC, KafkaFarm, running_kafka_farm
+from tests.interop.kafka.kafka_farm import TOPIC, KafkaFarm, running_kafka_farm, running_tools
 from tests.interop.kafka.stock_consumers import ReadEntry, read_in_process, read_with_java
 from tests.interop.kafka.tool_jvm import ToolJvm, missing
 
@@ -29,17 +29,10 @@ CLIENTS = ("java", "librdkafka", "kafka-python")
 
 @asynccontextmanager
 async def farm_and_tools(directory: Path) -> AsyncIterator[tuple[KafkaFarm, ToolJvm]]:
-    """A farm, and a JVM with Kafka's tools and consumer."""
+    """A farm, and a JVM with Kafka's consumer, for the time of a story."""
     with trio.fail_after(STORY_S):
-        async with running_kafka_farm(directory) as farm, trio.open_nursery() as nursery:
-            tools = await ToolJvm.start(directory / "tools.log")
-            nursery.start_soon(tools.run)
-            try:
-                yield farm, tools
-            finally:
-                with trio.CancelScope(shield=True):
-                    await tools.end()
-                nursery.cancel_scope.cancel()
+        async with running_kafka_farm(directory) as farm, running_tools(directory) as tools:
+            yield farm, tools
 
 
 class Readers:

@@ -1,0 +1,158 @@
+"""Programs of others read a farm's log as they are: kcat, Spark's Kafka source, and the file sink of Kafka Connect.
+
+Each is skipped where it is not at hand. What it reads is compared with what the node's control endpoint shows.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.api.log import EntryKind, LogEntryView
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from tests.end_to_end.farm import START_BOUND_S, Node, wait_until
+from tests.end_to_end.test_kafka_listener import lone_farm
+from tests.interop.kafka.kafka_farm import HIDDEN, TOPIC
+from tests.interop.kafka.tool_jvm import BUILD, CLASS_PATH, LOG_SETTINGS, SMALL, missing
+
+pytestmark = pytest.mark.interop
+
+READERS = BUILD / "readers"
+NOTES = 50
+BOUND_S = 120.0
+needs_kcat = pytest.mark.skipif(shutil.which("kcat") is None, reason="no kcat on this machine")
+needs_readers = pytest.mark.skipif(
+    missing() is not None or not READERS.is_dir(), reason="the jars are not there; `make interop-kafka` brings them"
+)
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
+    """A node with consumer groups and some notes in its log, and the address of its listener."""
+    made, listen = lone_farm(tmp_path_factory.mktemp("readers"), "groups = true\n")
+    with made:
+        (node,) = made.nodes
+        node.start()
+        made.wait_until(lambda: node.view().farm.level == SUPPORTED_LEVEL, START_BOUND_S, "the level is raised")
+        for number in range(NOTES):
+            node.submit({"note": number})
+        yield node, listen
+
+
+def records(node: Node) -> dict[int, LogEntryView]:
+    """The entries that are records, by offset."""
+    return {
+        index - 1: entry
+        for index, entry in node.entries().items()
+        if entry.kind is EntryKind.APPLICATION and HIDDEN.search(entry.data) is None
+    }
+
+
+def run(*command: str | Path) -> str:
+    """What a program prints."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=BOUND_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_kcat
+def test_kcat_lists_the_topic_and_prints_the_log(farm: tuple[Node, str]) -> None:
+    node, listen = farm
+    assert f'topic "{TOPIC}" with 1 partitions' in run("kcat", "-b", listen, "-L")
+    told = records(node)
+    printed = run("kcat", "-b", listen, "-C", "-t", TOPIC, "-o", "beginning", "-e", "-q", "-f", "%o %T %h %s\n")
+    found = [line.split(" ", 3) for line in printed.splitlines()]
+    read = {int(offset): (int(at_ms), headers, value) for offset, at_ms, headers, value in found}
+    assert len(read) == len(found)
+    assert (
+        read.items()
+        >= {
+            offset: (-1 if entry.log_time_ms is None else entry.log_time_ms, f"term={entry.term}", entry.data.decode())
+            for offset, entry in told.items()
+        }.items()
+    )
+
+
+@needs_kcat
+def test_kcat_in_a_group_goes_on_where_it_had_stopped(farm: tuple[Node, str]) -> None:
+    node, listen = farm
+    command = ("kcat", "-b", listen, "-G", "kcat", "-X", "auto.offset.reset=earliest", "-q", "-c", "20", "-f", "%o\n")
+    found = [int(offset) for _ in range(2) for offset in run(*command, TOPIC).splitlines()]
+    assert found == sorted(records(node))[: len(found)]
+    assert len(found) == 40
+
+
+@needs_readers
+def test_sparks_own_kafka_source_reads_the_log_and_follows_it(farm: tuple[Node, str], tmp_path: Path) -> None:
+    node, listen = farm
+    told = records(node)
+    assert spark(listen).items() >= {offset: row(entry) for offset, entry in told.items()}.items()
+
+    first = spark(listen, checkpoint=str(tmp_path / "checkpoint"))
+    assert first.items() >= {offset: row(entry) for offset, entry in told.items()}.items()
+    node.submit({"note": "between two runs"})
+    second = spark(listen, checkpoint=str(tmp_path / "checkpoint"))
+    assert first.keys().isdisjoint(second)
+    now = records(node)
+    assert first | second == {offset: row(now[offset]) for offset in sorted(now) if offset <= max(second)}
+    assert any("between two runs" in value for value, _, _ in second.values())
+
+
+def spark(listen: str, **more: str) -> dict[int, tuple[str, int, Any]]:
+    """What Spark reads, by offset."""
+    jars = [str(jar) for jar in READERS.glob("*.jar") if not jar.name.startswith("connect-")]
+    job = json.dumps({"address": listen, "topic": TOPIC, "jars": jars, **more})
+    rows = json.loads(run(sys.executable, "-m", "tests.interop.kafka.spark_reader", job).splitlines()[-1])
+    read = {offset: (value, at_ms, headers) for offset, value, at_ms, headers in rows}
+    assert len(read) == len(rows)
+    return read
+
+
+def row(entry: LogEntryView) -> tuple[str, int, Any]:
+    """An entry as Spark shows its record."""
+    return entry.data.decode(), -1 if entry.log_time_ms is None else entry.log_time_ms, [["term", str(entry.term)]]
+
+
+@needs_readers
+def test_the_file_sink_of_kafka_connect_writes_the_log_into_a_file(farm: tuple[Node, str], tmp_path: Path) -> None:
+    node, listen = farm
+    told = [entry.data.decode() for entry in records(node).values()]
+    (tmp_path / "worker.properties").write_text(
+        f"bootstrap.servers={listen}\n"
+        "key.converter=org.apache.kafka.connect.storage.StringConverter\n"
+        "value.converter=org.apache.kafka.connect.storage.StringConverter\n"
+        f"offset.storage.file.filename={tmp_path / 'offsets'}\n"
+        "listeners=http://127.0.0.1:0\n"
+        "plugin.discovery=service_load\n"
+    )
+    file = tmp_path / "farm-log.txt"
+    (tmp_path / "sink.properties").write_text(
+        f"name=farm-file\nconnector.class=FileStreamSink\ntasks.max=1\nfile={file}\ntopics={TOPIC}\n"
+    )
+    connect_jar = next(READERS.glob("connect-file-*.jar"))
+    with (tmp_path / "connect.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                *("java", *SMALL, f"-Dlog4j2.configurationFile={LOG_SETTINGS}", "-cp", f"{connect_jar}:{CLASS_PATH}"),
+                "org.apache.kafka.connect.cli.ConnectStandalone",
+                *(str(tmp_path / name) for name in ("worker.properties", "sink.properties")),
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        wait_until(
+            lambda: file.exists() and len(file.read_text().splitlines()) >= len(told),
+            BOUND_S,
+            "Connect writes the log",
+            lambda: (tmp_path / "connect.log").read_text()[-3_000:],
+        )
+    finally:
+        process.terminate()
+        process.wait(BOUND_S)
+    assert file.read_text().splitlines()[: len(told)] == told

@@ -1,0 +1,60 @@
+"""Stock producers have entries committed by a farm of three nodes while its leader is killed: each once, in order."""
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.interop.kafka.kafka_farm import TOPIC, KafkaFarm, running_kafka_farm, running_tools
+from tests.interop.kafka.stock_producers import produce_with_java, produce_with_librdkafka
+from tests.interop.kafka.tool_jvm import ToolJvm, missing
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+]
+
+RECORDS = 2_000
+BEFORE = 200
+STORY_S = 300.0
+
+
+@pytest.mark.parametrize("client", ["java", "librdkafka"])
+async def test_each_record_is_committed_once_and_in_order_while_the_leader_is_killed(
+    tmp_path: Path, client: str
+) -> None:
+    values = [f'{{"note":{number},"text":"{"y" * 60}"}}' for number in range(RECORDS)]
+    offsets: list[int] = []
+    with trio.fail_after(STORY_S):
+        async with running_kafka_farm(tmp_path, writes=True) as farm, running_tools(tmp_path) as tools:
+
+            async def produce() -> None:
+                offsets.extend(await _produced(client, farm, tools, values))
+
+            began = await farm.commit_index()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(produce)
+                await farm.until_committed(began + BEFORE)
+                killed = await farm.kill_leader()
+                reached = await farm.commit_index()
+            assert reached < began + RECORDS, "all was committed before the leader was killed"
+            killed.start()
+            await farm.farm.settle()
+            told = await farm.records()
+    found = {offset: entry.data.decode() for offset, entry in told.items() if '"note":' in entry.data.decode()}
+    assert [_value(each) for each in found.values()] == values
+    assert list(found) == offsets
+
+
+async def _produced(client: str, farm: KafkaFarm, tools: ToolJvm, values: list[str]) -> list[int]:
+    assert farm.writer is not None
+    address = await farm.address_of_leader_first()
+    if client == "java":
+        return await produce_with_java(tools, address, TOPIC, values, farm.writer)
+    return await produce_with_librdkafka(address, TOPIC, values, farm.writer)
+
+
+def _value(entry: str) -> str:
+    """What was produced: the entry begins with the number of the record, and ends with the proof of the node."""
+    start = entry.index('"note":')
+    return "{" + entry[start : entry.index('"', entry.index('"text":"') + len('"text":"')) + 1] + "}"
