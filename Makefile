@@ -134,11 +134,19 @@ $(KAFKA_BUILD)/classes/KafkaTools.class: $(KAFKA_JAVA)/KafkaTools.java $(KAFKA_B
 	mkdir -p $(@D)
 	javac -Xlint:all,-processing,-classfile -Werror -cp '$(KAFKA_BUILD)/jars/*' -d $(@D) $<
 
+# What Spark's own Kafka source and Kafka Connect's file sink consist of beside what is there already.
+$(KAFKA_BUILD)/readers.stamp: $(KAFKA_JAVA)/readers-pom.xml $(KAFKA_BUILD)/jars.stamp
+	rm -rf $(KAFKA_BUILD)/readers
+	mvn -q -B -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(abspath $(KAFKA_BUILD))/readers \
+		-DincludeArtifactIds=spark-sql-kafka-0-10_2.13,spark-token-provider-kafka-0-10_2.13,kafka-clients,commons-pool2,connect-file
+	@touch $@
+
 $(VENV)/interop-kafka.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/all.stamp
 	$(PIP) install -e '.[interop-kafka]' -c constraints.txt
 	@touch $@
 
-interop-kafka: $(VENV)/interop-kafka.stamp $(KAFKA_BUILD)/classes/KafkaTools.class
+interop-kafka: $(VENV)/interop-kafka.stamp $(KAFKA_BUILD)/classes/KafkaTools.class $(KAFKA_BUILD)/readers.stamp
+	@command -v kcat >/dev/null || echo "no kcat on this machine: its tests are skipped (Debian: apt-get install kcat)"
 	$(BIN)/python -m pytest -s -m interop tests/interop/kafka
 
 # The documents as a site with search, in build/site; a link that leads nowhere fails.
