@@ -52,6 +52,16 @@ POLL_S: Final = 0.05
 LAST_WORDS_CHARACTERS: Final = 3000
 
 
+OFTEN_SNAPSHOTS: Final[Settings] = {
+    "metadata.log.max.record.bytes.between.snapshots": 2_000,
+    "metadata.log.segment.ms": 1_000,
+    "metadata.log.segment.bytes": 8_388_608,
+    "metadata.max.retention.bytes": 4_000,
+    "metadata.max.retention.ms": 3_000,
+}
+"""A log that soon has a snapshot, so that a follower without a log fetches it."""
+
+
 def new_uuid() -> str:
     """A directory id or a cluster id in Kafka's spelling; Kafka takes none that begins with a dash."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
@@ -327,6 +337,13 @@ async def describe_quorum(port: int, timeout_s: float = ANSWER_TIMEOUT_S) -> Des
                         parts = [part for each in answer.topics for part in each.partitions]
                         return next((part for part in parts if part.error_code == ErrorCode.NONE), None)
     return None
+
+
+async def has_snapshot(server: KafkaServer) -> None:
+    """Wait until a server has a snapshot of its own. Kafka sends it to a follower without a log, even beside a log."""
+    first = f"{0:020}-"
+    while all(path.name.startswith(first) for path in server.metadata_directory.glob("*.checkpoint")):  # noqa: ASYNC110 - a file wakes no task
+        await trio.sleep(0.2)
 
 
 SINGLE_BROKER: Final[Settings] = {

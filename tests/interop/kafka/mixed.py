@@ -18,9 +18,10 @@ is committed at their ends, so logs are compared up to the high watermark that w
 
 import json
 import random
+import shutil
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,7 @@ from consensus.protocols.kraft.wire.record_batches import encode_batch, read_bat
 from tests.interop.kafka.jvm import JvmServers, KafkaServer, Voter, describe_quorum, listening_ports, new_uuid, runs
 from tests.interop.kafka.our_voter import Row, rows
 from tests.interop.kafka.recording import LOOPBACK
+from tests.interop.kafka.tool_jvm import Settings
 
 NO_OP_RECORD: Final = bytes.fromhex("01140000")
 """The record that Kafka's active controller writes when idle; see `test_what_controllers_read`."""
@@ -106,7 +108,7 @@ class Seen:
 class MixedQuorum:
     """Servers of both kinds. `running_mixed_quorum` makes it."""
 
-    def __init__(self, jvm: JvmServers, *, is_dynamic: bool, settings: dict[str, str | int]) -> None:
+    def __init__(self, jvm: JvmServers, *, is_dynamic: bool, settings: Settings) -> None:
         self.jvm = jvm
         self.ours: dict[int, OurServer] = {}
         self.seen = Seen()
@@ -181,6 +183,25 @@ class MixedQuorum:
         if child is not None:
             child.kill()
             await child.end()
+
+    async def wipe(self, node_id: int) -> None:
+        """Take the log from a server that does not run; it keeps its id, and its directory's id."""
+        server = self.server(node_id)
+        if isinstance(server, KafkaServer):
+            for file in server.metadata_directory.iterdir():
+                file.unlink()
+            return
+        shutil.rmtree(server.directory)
+        self.format(server, [self.server(each).voter for each in self.node_ids])
+
+    async def make_lead(self, node_ids: Collection[int]) -> int:
+        """Have leaders resign until one of these leads, and has committed something; give its id."""
+        leader, epoch = await self.leader()
+        while leader not in node_ids:
+            await self.resign(leader)
+            leader, epoch = await self.leader(epoch_above=epoch)
+        await self.progress()
+        return leader
 
     async def resign(self, node_id: int) -> None:
         """Have the leader let another one lead, as an operator does: one of Kafka's is stopped and started again."""
@@ -299,7 +320,7 @@ class MixedQuorum:
         committed = self.seen.high_watermark
         for node_id in self.ours:
             await self._committed(node_id, committed)
-        logs = {node_id: (await self.log(node_id))[:committed] for node_id in self.ours}
+        logs = {node_id: await self.log(node_id) for node_id in self.ours}
         for node_id, server in self.jvm.servers.items():
             await self.jvm.stop(server)
             logs[node_id] = await self.log(node_id)
@@ -347,8 +368,8 @@ async def running_mixed_quorum(
     theirs: Sequence[int],
     *,
     is_dynamic: bool,
-    jvm_settings: dict[str, str | int] | None = None,
-    our_settings: dict[str, str | int] | None = None,
+    jvm_settings: Settings | None = None,
+    our_settings: Settings | None = None,
 ) -> AsyncIterator[MixedQuorum]:
     """Voters with these ids, formatted and started, in any order; under load and watched while the block lasts."""
     quorum = MixedQuorum(jvm, is_dynamic=is_dynamic, settings=our_settings or {})

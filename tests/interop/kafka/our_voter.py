@@ -133,7 +133,8 @@ async def main(properties: Path) -> None:
     """Serve until the standard input ends."""
     settings = voter_settings(parse_properties(await trio.Path(properties).read_text(encoding="utf-8")))
     options = VoterOptions(
-        services=lambda topic: (ConsumerService(topic, describes_cluster=False), ProduceService(topic))
+        is_metadata=True,
+        services=lambda topic: (ConsumerService(topic, describes_cluster=False), ProduceService(topic)),
     )
     async with open_voter(settings, options) as voter, trio.open_nursery() as nursery:
         nursery.start_soon(watch, voter)

@@ -23,7 +23,14 @@ import trio
 
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey
 from consensus.protocols.kraft.wire.codec import decode_response
-from tests.interop.kafka.jvm import JvmServers, KafkaServer, running_jvm_quorum, running_jvm_servers
+from tests.interop.kafka.jvm import (
+    OFTEN_SNAPSHOTS,
+    JvmServers,
+    KafkaServer,
+    has_snapshot,
+    running_jvm_quorum,
+    running_jvm_servers,
+)
 from tests.interop.kafka.recording import LOOPBACK, RecordedFrame, Recorder
 from tests.interop.kafka.stock_consumers import read_with_kafka_python, read_with_librdkafka
 
@@ -43,14 +50,6 @@ ABOUT: Final = (
     "producer), librdkafka 2.16.0 and kafka-python 3.0.12. Requests and responses without the 4 bytes of length before "
     "each, and files of a controller's directory, as hex."
 )
-OFTEN_SNAPSHOTS: Final = {
-    "metadata.log.max.record.bytes.between.snapshots": 2_000,
-    "metadata.log.segment.ms": 1_000,
-    "metadata.log.segment.bytes": 8_388_608,
-    "metadata.max.retention.bytes": 4_000,
-    "metadata.max.retention.ms": 3_000,
-}
-"""A log that soon has a snapshot, so that a follower without a log fetches it."""
 
 
 async def quorum_story(directory: Path, recorder: Recorder, *, is_dynamic: bool) -> dict[str, str]:
@@ -83,13 +82,6 @@ async def quorum_story(directory: Path, recorder: Recorder, *, is_dynamic: bool)
         await quorum.leader(epoch_above=epoch)
         await tools.replication(*(server.address for server in quorum.servers.values() if server.lives))
         return files
-
-
-async def has_snapshot(server: KafkaServer) -> None:
-    """Wait until a server has a snapshot of its own. Kafka sends it to a follower without a log, even beside a log."""
-    first = f"{0:020}-"
-    while all(path.name.startswith(first) for path in server.metadata_directory.glob("*.checkpoint")):  # noqa: ASYNC110 - a file wakes no task
-        await trio.sleep(0.2)
 
 
 async def change_voters(quorum: JvmServers) -> None:

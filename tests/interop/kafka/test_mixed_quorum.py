@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from tests.interop.kafka import tool_jvm
-from tests.interop.kafka.jvm import running_jvm_servers
+from tests.interop.kafka.jvm import OFTEN_SNAPSHOTS, KafkaServer, has_snapshot, running_jvm_servers
 from tests.interop.kafka.mixed import MixedQuorum, running_mixed_quorum
 
 pytestmark = [
@@ -73,6 +73,72 @@ async def test_nothing_is_lost_when_each_is_killed_in_turn(
             await both_have_led(quorum)
             print(f"\n{KILLS} killed in {took_s:.0f} s, {killed_leaders} of them leaders; {quorum.told()}")
             await quorum.equal_logs()
+
+
+@QUORUMS
+async def test_a_controller_of_kafkas_fetches_a_snapshot_of_ours(tmp_path: Path, *, is_dynamic: bool) -> None:
+    """And reads it: it ends at one that it cannot."""
+    with trio.fail_after(STORY_S):
+        async with (
+            running_jvm_servers(tmp_path) as jvm,
+            running_mixed_quorum(
+                jvm, (1, 2), (3,), is_dynamic=is_dynamic, our_settings={"metadata.max.retention.bytes": 1}
+            ) as quorum,
+        ):
+            leader = await quorum.make_lead(quorum.ours)
+            await quorum.kill(3)
+            taken = (await quorum.ask(leader, "snapshot"))["snapshot"]
+            assert (await quorum.ask(leader, "status"))["start"] == taken
+            await quorum.wipe(3)
+            await quorum.start(3)
+            await quorum.caught_up(3)
+            assert checkpoints(jvm.servers[3]) == {taken}
+            await quorum.make_lead([3])
+            print(f"\nKafka's has our snapshot of {taken}; {quorum.told()}")
+            await quorum.equal_logs()
+
+
+@QUORUMS
+async def test_ours_fetches_a_snapshot_of_kafkas_and_hands_it_on(tmp_path: Path, *, is_dynamic: bool) -> None:
+    """Ours keeps the records of Kafka's image; a snapshot that it takes itself later begins with them."""
+    with trio.fail_after(STORY_S):
+        async with (
+            running_jvm_servers(tmp_path) as jvm,
+            running_mixed_quorum(
+                jvm,
+                (1,),
+                (2, 3),
+                is_dynamic=is_dynamic,
+                jvm_settings=OFTEN_SNAPSHOTS,
+                our_settings={"metadata.max.retention.bytes": 1},
+            ) as quorum,
+        ):
+            leader = await quorum.make_lead(jvm.servers)
+            await quorum.kill(1)
+            await has_snapshot(jvm.servers[leader])
+            await quorum.wipe(1)
+            await quorum.start(1)
+            await quorum.caught_up(1)
+            fetched = (await quorum.ask(1, "status"))["snapshot"]
+            assert fetched in checkpoints(jvm.servers[leader])
+            await quorum.make_lead(quorum.ours)
+            taken = (await quorum.ask(1, "snapshot"))["snapshot"]
+            assert taken > fetched
+            other = next(node_id for node_id in jvm.servers if node_id != leader)
+            await quorum.kill(other)
+            await quorum.wipe(other)
+            await quorum.start(other)
+            await quorum.caught_up(other)
+            assert taken in checkpoints(jvm.servers[other])
+            await quorum.make_lead([other])
+            print(f"\nours has Kafka's snapshot of {fetched}, Kafka's has our snapshot of {taken}; {quorum.told()}")
+            await quorum.equal_logs()
+
+
+def checkpoints(server: KafkaServer) -> set[int]:
+    """Of which offsets a controller of Kafka's has snapshots, without the one that it is formatted with."""
+    ends = {int(path.name.partition("-")[0]) for path in server.metadata_directory.glob("*.checkpoint")}
+    return ends - {0}
 
 
 async def both_have_led(quorum: MixedQuorum) -> None:

@@ -11,6 +11,7 @@ import struct
 import time
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ import trio
 
 from benchmarks.child import ChildError
 from tests.interop.kafka import tool_jvm
-from tests.interop.kafka.jvm import JvmServers, KafkaServer, running_jvm_quorum
+from tests.interop.kafka.jvm import POLL_S, JvmServers, KafkaServer, running_jvm_quorum
 from tests.interop.kafka.tool_jvm import ToolJvm
 
 pytestmark = [
@@ -47,12 +48,18 @@ def varint(number: int) -> bytes:
     return bytes([*spelt, zigzag])
 
 
-def batch(offset: int, epoch: int, key: bytes | None, value: bytes, *, attributes: int = 0) -> bytes:
-    """One record in a batch of its own, by hand: our own writer of batches is what such a leader would use."""
-    now_ms = int(time.time() * 1000)
+def batch(
+    offset: int, epoch: int, key: bytes | None, value: bytes, *, attributes: int = 0, later_ms: Iterable[int] = (0,)
+) -> bytes:
+    """A batch, by hand: our own writer of batches is what such a leader would use. One record for each time."""
+    now_ms, records = int(time.time() * 1000), b""
     spelt_key = varint(-1) if key is None else varint(len(key)) + key
-    record = bytes(1) + varint(0) + varint(0) + spelt_key + varint(len(value)) + value + varint(0)
-    tail = struct.pack(">hiqqqhii", attributes, 0, now_ms, now_ms, -1, -1, -1, 1) + varint(len(record)) + record
+    times = list(later_ms)
+    for number, later in enumerate(times):
+        record = bytes(1) + varint(later) + varint(number) + spelt_key + varint(len(value)) + value + varint(0)
+        records += varint(len(record)) + record
+    count = len(times)
+    tail = struct.pack(">hiqqqhii", attributes, count - 1, now_ms, now_ms + max(times), -1, -1, -1, count) + records
     return struct.pack(">qiibI", offset, len(tail) + 9, epoch, 2, crc32c.crc32c(tail)) + tail
 
 
@@ -81,14 +88,29 @@ REFUSED: Final[dict[str, tuple[bytes | None, bytes, int]]] = {
 }
 
 
-async def append(quorum: JvmServers, server: KafkaServer, epoch: int, written: tuple[bytes | None, bytes, int]) -> None:
+async def append(
+    quorum: JvmServers,
+    server: KafkaServer,
+    epoch: int,
+    written: tuple[bytes | None, bytes, int],
+    later_ms: Iterable[int] = (0,),
+) -> None:
     """Stop a controller hard, and write one batch more behind its log."""
     await quorum.kill(server)
     log = server.metadata_directory / f"{0:020}.log"
     key, value, attributes = written
     offset = await end_offset(await quorum.tools(), log)
     with log.open("ab") as file:
-        file.write(batch(offset, epoch, key, value, attributes=attributes))
+        file.write(batch(offset, epoch, key, value, attributes=attributes, later_ms=later_ms))
+
+
+async def ends(quorum: JvmServers, server: KafkaServer) -> None:
+    """Start a controller, and wait until it has ended by a record; it may listen for a moment before that."""
+    with suppress(ChildError):
+        await quorum.start(server)
+    while server.lives:  # noqa: ASYNC110 - another process's end wakes no task
+        await trio.sleep(POLL_S)
+    assert any("fatal fault" in line for line in server.complaints())
 
 
 async def end_offset(tools: ToolJvm, log: Path) -> int:
@@ -116,6 +138,19 @@ async def test_a_controller_ends_by(tmp_path: Path, written: tuple[bytes | None,
             server = quorum.servers[1]
             _, epoch = await quorum.leader()
             await append(quorum, server, epoch, written)
-            with pytest.raises(ChildError, match="does not listen"):
+            await ends(quorum, server)
+
+
+@pytest.mark.parametrize("later_ms", [(0, 0), (0, 1)], ids=["of one time", "of two times"])
+async def test_all_records_of_a_batch_are_of_one_time(tmp_path: Path, later_ms: tuple[int, ...]) -> None:
+    """A leader of ours must not write what a client sent so."""
+    with trio.fail_after(STORY_S):
+        async with running_jvm_quorum(tmp_path, 1) as quorum:
+            server = quorum.servers[1]
+            _, epoch = await quorum.leader()
+            await append(quorum, server, epoch, (None, NO_OP_RECORD, 0), later_ms)
+            if later_ms == (0, 0):
                 await quorum.start(server)
-            assert any("fatal fault" in line for line in server.complaints())
+                assert (await quorum.leader(epoch_above=epoch))[0] == 1
+            else:
+                await ends(quorum, server)

@@ -68,4 +68,4 @@ class KafkaStateMachine(StateMachine):
 
 def kept(log: QuorumLog) -> tuple[list[Entry], dict[int, Producer]]:
     """What a log's state holds: the records, and the producers in their order."""
-    return list(log._entries), dict(log.producers)
+    return list(log.records), dict(log.producers)

@@ -17,6 +17,7 @@ import trio
 
 from consensus.core.effects import Outcome, ProposalResolved, Role
 from consensus.core.model import EntryKind, ReplicaKey, ServerId
+from consensus.protocols.kraft.node.kept_records import metadata_objection
 from consensus.protocols.kraft.node.quorum_names import QuorumNames
 from consensus.protocols.kraft.node.served_topic import (
     Broker,
@@ -58,13 +59,16 @@ class LogTopic:
         unix_ms: Callable[[], int],
         *,
         takes_records: bool = True,
+        is_metadata: bool = False,
     ) -> None:
+        """With `is_metadata` it takes only what Kafka's controllers can read (`kept_records`)."""
         self._server = server
         self._machine = machine
         self._names = names
         self._cluster_id = cluster_id
         self._unix_ms = unix_ms
         self._takes_records = takes_records
+        self._is_metadata = is_metadata
         self._producing: dict[int, trio.Lock] = {}
         self._ready_term = -1
 
@@ -137,6 +141,9 @@ class LogTopic:
             raise ProduceRefusedError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "this log takes no records of clients")
         if batch.is_control or batch.is_transactional:
             raise ProduceRefusedError(ErrorCode.INVALID_RECORD, "the log takes no control records and no transactions")
+        found = metadata_objection(batch) if self._is_metadata else None
+        if found is not None:
+            raise ProduceRefusedError(ErrorCode.INVALID_RECORD, f"Kafka's controllers would end by this: {found}")
         if batch.producer_id < 0:
             return await self._append(batch)
         lock = self._producing.setdefault(batch.producer_id, trio.Lock())
@@ -153,6 +160,9 @@ class LogTopic:
         del principal
         if not self._takes_records:
             raise ProduceRefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "this log takes no records of clients")
+        if self._is_metadata:
+            text = "beside Kafka's controllers no producer is idempotent: produce with enable.idempotence=false"
+            raise ProduceRefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, text)
         answer = await self._submit((control_data(NEW_PRODUCER, b"", self._unix_ms()),), control=True)
         return ProducerId(answer, 0)
 

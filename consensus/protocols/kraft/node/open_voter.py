@@ -81,6 +81,8 @@ class VoterOptions:
     """Whether clients may produce to the log."""
     max_state_bytes: int = 64 * 1024 * 1024
     """Of records in a snapshot; a log with more is not compacted (`state_machine`)."""
+    is_metadata: bool = False
+    """Whether the log is the metadata of Kafka's controllers, which stand beside this server (`kept_records`)."""
     services: Callable[[LogTopic], tuple[Service, ...]] = lambda _topic: ()
     """What else the listener serves, such as the consumers' Fetch."""
 
@@ -154,7 +156,8 @@ async def open_voter(
     names = QuorumNames(own, settings.advertised, configuration)
     retry = RetryTimes(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
     transport = KraftTransport(names, entries_of, connection, retry=retry, learned=names.learned)
-    machine, heard, measurements = QuorumLog(options.max_state_bytes), _Heard(observe), QuorumMeasurements()
+    machine = QuorumLog(options.max_state_bytes, metadata=options.is_metadata)
+    heard, measurements = _Heard(observe), QuorumMeasurements()
 
     def told(notice: Notice) -> None:
         if isinstance(notice, ConfigurationChanged):
@@ -180,7 +183,15 @@ async def open_voter(
         raft = server.describe().raft
         directory.check_not_older(raft.term)
         names.change(raft.configuration, ())
-        topic = LogTopic(server, machine, names, directory.cluster_id, _unix_ms, takes_records=options.takes_records)
+        topic = LogTopic(
+            server,
+            machine,
+            names,
+            directory.cluster_id,
+            _unix_ms,
+            takes_records=options.takes_records,
+            is_metadata=options.is_metadata,
+        )
         answering = AnsweringLeader(lambda: server.describe().raft)
         services = _services(
             QuorumService(server, names, batches_for_replicas, answering.now, learned=names.learned),

@@ -4,11 +4,11 @@
                       ─▶ producer id: epoch, sequences     ├─▶ snapshot: whole record batches
                       ─▶ the next producer id             ─┘
 
-*Records.* What they say is the application's; Kafka's controllers understand their own. So nothing can be left out of a
-snapshot: it has all records again, and a reader that applies them in order comes to the same state. They are kept in
-memory up to `max_bytes`. A log that has more is never compacted from here on: there is no snapshot of it any more, and
-the memory is given back. Nor is there one within a batch: its records would be two batches to a server that begins
-from it.
+*Records.* What they say is the application's; Kafka's controllers understand their own (`kept_records`). So nothing can
+be left out of a snapshot: it has all records again, and a reader that applies them in order comes to the same state.
+They are kept in memory up to `max_bytes`. A log that has more is never compacted from here on: there is no snapshot of
+it any more, and the memory is given back. Nor is there one within a batch: its records would be two batches to a server
+that begins from it.
 
 *Producers.* A client that hears nothing repeats its batch, maybe to another leader, so what was written by whom must be
 part of the replicated state. Of each producer the last `BATCHES` batches are remembered, as in Kafka. A producer that
@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from consensus.core.model import Entry, EntryKind, Index, LogId
+from consensus.protocols.kraft.node.kept_records import kept_records
 from consensus.protocols.kraft.wire.entries import (
     EntryHead,
     batches_of,
@@ -72,22 +73,25 @@ class Producer:
 class QuorumLog:
     """The state machine (`consensus.server.interfaces.StateMachine`)."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, *, metadata: bool = False) -> None:
+        """With `metadata` the records are those of Kafka's controllers (`kept_records`)."""
         self.producers: dict[int, Producer] = {}
         """By producer id, the one silent longest first."""
-        self._max_bytes = max_bytes
-        self._entries: list[Entry] = []
-        self._bytes = 0
+        self._kept = kept_records(max_bytes, metadata=metadata)
         self._applied: Index = 0
         self._is_within_batch = False
-        self._is_kept = True
         self._clock_ms = 0
         self._open: WrittenBatch | None = None
 
     @property
     def kept_bytes(self) -> int:
         """Of records in memory."""
-        return self._bytes
+        return self._kept.size_bytes
+
+    @property
+    def records(self) -> tuple[Entry, ...]:
+        """What a snapshot has of the log."""
+        return self._kept.entries
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
         """See `StateMachine.apply`."""
@@ -98,26 +102,26 @@ class QuorumLog:
 
     def snapshot_index(self) -> Index:
         """Of which entry a snapshot would be: the newest; 0: now there can be none."""
-        return self._applied if self._is_kept and not self._is_within_batch else 0
+        is_settled = self._kept.is_whole and self._kept.is_settled and not self._is_within_batch
+        return self._applied if is_settled else 0
 
     def snapshot(self) -> Iterator[bytes]:
         """See `StateMachine.snapshot`. Whole record batches."""
-        table = self._table()
-        kept = tuple(self._entries)
-        return self._batches((*table, *kept))
+        return self._batches((*self._table(), *self.records))
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
         """See `StateMachine.restore`."""
         data = b"".join([chunk async for chunk in state])
-        self.producers, self._entries, self._bytes = {}, [], 0
-        self._is_kept, self._is_within_batch, self._open, self._clock_ms = True, False, None, 0
+        self.producers = {}
+        self._kept.clear()
+        self._is_within_batch, self._open, self._clock_ms = False, None, 0
         for entry in entries_of(data, LogId(0, 0)):
             if entry.kind is EntryKind.CONTROL:
                 table = control_value(entry.data, PRODUCER_TABLE)
                 if table is not None:
                     self._read_table(table)
             elif entry.kind is EntryKind.COMMAND:
-                self._keep(entry)
+                self._kept.keep(entry)
         self._applied = last.index
 
     def _apply(self, index: Index, entry: Entry) -> None:
@@ -125,19 +129,11 @@ class QuorumLog:
             head = entry_head(entry.data)
             if head is not None and head.producer_id >= 0:
                 self._wrote(index, head)
-            self._keep(entry)
+            self._kept.keep(entry)
         elif entry.kind is EntryKind.CONTROL and control_value(entry.data, NEW_PRODUCER) is not None:
             head = entry_head(entry.data)
             if head is not None:
                 self._note(index, Producer(0, 0), head.timestamp_ms)
-
-    def _keep(self, entry: Entry) -> None:
-        if not self._is_kept:
-            return
-        self._entries.append(entry)
-        self._bytes += len(entry.data)
-        if self._bytes > self._max_bytes:
-            self._is_kept, self._entries, self._bytes = False, [], 0
 
     def _wrote(self, index: Index, head: EntryHead) -> None:
         """A record of a producer is committed: it opens a batch, or goes on with the one that is open."""
@@ -187,7 +183,7 @@ class QuorumLog:
             for number, each in self.producers.items()
         ]
         value = json.dumps([self._clock_ms, rows], separators=(",", ":")).encode()
-        term = self._entries[0].term if self._entries else 1
+        term = next((entry.term for entry in self.records[:1]), 1)
         return (Entry(term, EntryKind.CONTROL, control_data(PRODUCER_TABLE, value, self._clock_ms)),)
 
     def _read_table(self, value: bytes) -> None:
