@@ -237,9 +237,13 @@ class StageReplica:
         return self.server.role.role is Role.LEADER
 
     async def submit_all(self, commands: tuple[bytes, ...], *, repeat_unknown: bool = False) -> SubmitAnswer:
-        """Commit one after the other."""
-        answers = [await self.submit(each, repeat_unknown=repeat_unknown) for each in commands]
-        return answers[-1]
+        """Commit one after the other, up to one of which something else becomes."""
+        answer = SubmitAnswer(outcome=SubmitOutcome.UNKNOWN)
+        for each in commands:
+            answer = await self.submit(each, repeat_unknown=repeat_unknown)
+            if answer.outcome is not SubmitOutcome.COMMITTED:
+                break
+        return answer
 
     async def submit(self, command: bytes, *, repeat_unknown: bool = False) -> SubmitAnswer:
         """Commit, wherever the leader is."""

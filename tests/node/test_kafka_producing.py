@@ -1,0 +1,279 @@
+"""What Kafka's clients produce: which of them may, once for each sequence, and what the answer tells."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.core.log.feature_level import REQIDS_LEVEL
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import Exclusion, ProducerStart
+from bridge.core.state.kafka_clients import PRODUCER_EXPIRY_MS
+from bridge.node.founded_farm import CurrentFarm
+from bridge.node.kafka import producing as producing_module
+from bridge.node.kafka.listed_users import ListedUser, ListedUsers
+from bridge.node.kafka.producing import ALARM, Producing
+from bridge.node.raft.client_scopes import Scope
+from bridge.wire.log.entries import EntryReader, encode
+from consensus import ServerBusyError, ServerStoppedError
+from consensus.protocols.kraft import ErrorCode, Produced, ProduceRefusedError, ProducerId, Record, RecordBatch
+from tests.authored import CLUSTER_ID, node_id, signed
+from tests.node.farm_stage import LEAF, OWN, Stage, machine_clock
+from tests.node.kafka_farm import farm_of, stage_at
+
+USERS = ListedUsers(
+    Path("users"),
+    (
+        ListedUser("reader", None, frozenset()),
+        ListedUser("writer", None, frozenset({Scope.SUBMIT})),
+        ListedUser("operator", None, frozenset({Scope.OPERATOR})),
+    ),
+    by_certificate=True,
+)
+READER, WRITER, OPERATOR = "User:reader", "User:writer", "User:operator"
+EXCLUSION = encode(Exclusion(hash_of(LEAF.base64), excluded=True))
+NOTE = b'{"note": 1}'
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_clock(monkeypatch)
+
+
+def producing_of(stage: Stage, users: ListedUsers | None = USERS) -> Producing:
+    return Producing(CurrentFarm(farm_of(stage)), users, stage.alarms)
+
+
+def batch_of(*values: bytes | None, producer: ProducerId | None = None, sequence: int = 0) -> RecordBatch:
+    records = tuple(Record(0, b"key", value) for value in values)
+    if producer is None:
+        return RecordBatch(0, -1, records)
+    return RecordBatch(
+        0,
+        -1,
+        records,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=sequence,
+    )
+
+
+async def refusal(producing: Producing, batch: RecordBatch, user: str | None = WRITER) -> tuple[ErrorCode, str]:
+    with pytest.raises(ProduceRefusedError) as caught:
+        await producing.append(batch, user)
+    return ErrorCode(caught.value.error_code), str(caught.value)
+
+
+def notes(stage: Stage) -> list[int]:
+    """What is in the log and counts."""
+    state = stage.applied_state.state
+    return [
+        json.loads(entry)["note"]
+        for index, entry in enumerate(stage.log, start=1)
+        if b'"note"' in entry and not state.kafka.is_skipped(index)
+    ]
+
+
+async def test_a_record_without_a_producer_is_an_entry_as_it_is() -> None:
+    stage = stage_at()
+    await stage.append(b"{}")
+    producing = producing_of(stage)
+    assert await producing.append(batch_of(NOTE, b'{"note": 2}'), WRITER) == Produced(1, -1)
+    assert stage.log[1:] == [NOTE, b'{"note": 2}']
+    assert producing.counters == {"records": 2}
+
+
+async def test_a_record_that_acts_on_the_farm_is_signed_by_this_node() -> None:
+    stage = stage_at()
+    await producing_of(stage).append(batch_of(EXCLUSION), OPERATOR)
+    [entry] = stage.log
+    read = EntryReader(CLUSTER_ID).read(entry)
+    assert read.author is not None
+    assert read.author.node_id == node_id(OWN)
+    assert stage.applied_state.state.weights.excluded
+
+
+async def test_a_producers_id_is_the_index_of_its_entry() -> None:
+    stage = stage_at()
+    await stage.append(b"{}")
+    producing = producing_of(stage)
+    assert await producing.new_producer_id(WRITER) == ProducerId(2, 0)
+    assert await producing.new_producer_id(OPERATOR) == ProducerId(3, 0)
+    names = {record.name for _, record in stage.records(ProducerStart) if isinstance(record, ProducerStart)}
+    assert len(names) == 2
+
+
+async def test_records_of_a_producer_are_committed_in_order_and_once() -> None:
+    stage = stage_at()
+    producing = producing_of(stage)
+    producer = await producing.new_producer_id(WRITER)
+    first = batch_of(NOTE, b'{"note": 2}', producer=producer)
+    second = batch_of(b'{"note": 3}', producer=producer, sequence=2)
+    assert await producing.append(first, WRITER) == Produced(1, -1)
+    assert await producing.append(second, WRITER) == Produced(3, -1)
+    # When they come again, here or at another node
+    assert await producing.append(first, WRITER) == Produced(1, -1)
+    assert await producing_of(stage).append(second, WRITER) == Produced(3, -1)
+    # Then they are told the same places, and there is no second entry
+    assert notes(stage) == [1, 2, 3]
+    assert len(stage.log) == 4
+    assert producing.counters["duplicates"] == 2
+
+
+async def test_of_a_batch_that_was_committed_in_part_the_rest_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = stage_at()
+    monkeypatch.setattr(producing_module, "PIECE_ENTRIES", 2)
+    producing = producing_of(stage)
+    producer = await producing.new_producer_id(WRITER)
+    batch = batch_of(*(b'{"note": %d}' % number for number in range(5)), producer=producer)
+    stage.replica.taken = lambda entry: (
+        SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="lost") if b'"note": 2' in entry else None
+    )
+    assert (await refusal(producing, batch))[0] is ErrorCode.REQUEST_TIMED_OUT
+    stage.replica.taken = lambda _: None
+    assert await producing.append(batch, WRITER) == Produced(1, -1)
+    assert notes(stage) == [0, 1, 2, 3, 4]
+
+
+async def test_a_copy_that_was_committed_by_an_attempt_of_unknown_fate_does_not_count_twice() -> None:
+    stage = stage_at()
+    producing = producing_of(stage)
+    producer = await producing.new_producer_id(WRITER)
+
+    await producing.append(batch_of(NOTE, producer=producer), WRITER)
+    await stage.append(stage.log[1])
+    assert notes(stage) == [1]
+    assert stage.applied_state.is_copy(3, stage.log[2])
+
+
+async def test_what_does_not_follow_is_judged_again_after_a_read_barrier() -> None:
+    stage, leader = stage_at(), stage_at()
+    producing = producing_of(stage)
+    producer = await producing.new_producer_id(WRITER)
+    first, second = batch_of(NOTE, producer=producer), batch_of(b'{"note": 2}', producer=producer, sequence=1)
+    # Given that another node took the first batch, and this one has not applied it yet
+    other = producing_of(leader)
+    await leader.append(stage.log[0])
+    await other.append(first, WRITER)
+
+    async def catch_up() -> None:
+        for entry in leader.log[len(stage.log) :]:
+            await stage.append(entry)
+
+    stage.replica.barrier = catch_up
+    assert await producing.append(second, WRITER) == Produced(2, -1)
+    assert notes(stage) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "sequence", "error"),
+    [
+        (lambda producer: producer, 5, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (lambda producer: replace(producer, producer_epoch=1), 3, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (lambda producer: replace(producer, producer_id=77), 0, ErrorCode.UNKNOWN_PRODUCER_ID),
+    ],
+)
+async def test_what_still_does_not_follow_is_refused(
+    change: Callable[[ProducerId], ProducerId], sequence: int, error: ErrorCode
+) -> None:
+    stage = stage_at()
+    producing = producing_of(stage)
+    producer = change(await producing.new_producer_id(WRITER))
+    assert (await refusal(producing, batch_of(NOTE, producer=producer, sequence=sequence)))[0] is error
+    assert notes(stage) == []
+
+
+async def test_a_producer_that_was_silent_for_a_day_is_not_known() -> None:
+    stage = stage_at()
+    producing = producing_of(stage)
+    producer = await producing.new_producer_id(WRITER)
+    farm = stage.applied_state.farm
+    farm.state = replace(farm.state, log_time_ms=farm.state.log_time_ms + PRODUCER_EXPIRY_MS + 1)
+    code, text = await refusal(producing, batch_of(NOTE, producer=producer))
+    assert code is ErrorCode.UNKNOWN_PRODUCER_ID
+    assert "silent for a day" in text
+
+
+async def test_a_raised_epoch_begins_anew_and_fences_the_one_before() -> None:
+    stage = stage_at()
+    producing = producing_of(stage)
+    producer = await producing.new_producer_id(WRITER)
+    await producing.append(batch_of(NOTE, producer=producer), WRITER)
+    raised = replace(producer, producer_epoch=1)
+    await producing.append(batch_of(b'{"note": 2}', producer=raised), WRITER)
+    assert (await refusal(producing, batch_of(NOTE, producer=producer, sequence=1)))[0] is (
+        ErrorCode.INVALID_PRODUCER_EPOCH
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ((NOTE, b"no JSON"), "record 1 of the batch: the entry is not JSON"),
+        ((None,), "record 0 of the batch: the entry is not JSON"),
+        ((b"[1]",), "record 0 of the batch: the entry is not a JSON object"),
+        ((b'{"clock":{"time":1,"id":1}}',), "written by the leader alone"),
+        ((encode(ProducerStart("p")),), "written by nodes alone"),
+        ((b'{"x":"' + b"x" * 65_536 + b'"}',), "bytes, at most"),
+    ],
+)
+async def test_what_submit_would_not_take_is_refused_with_its_record(values: tuple[bytes, ...], told: str) -> None:
+    stage = stage_at()
+    code, text = await refusal(producing_of(stage), batch_of(*values))
+    assert code is ErrorCode.INVALID_RECORD
+    assert told in text
+    assert stage.log == [], "a batch is taken as a whole"
+
+
+async def test_a_producers_number_needs_an_entry_that_can_carry_it() -> None:
+    stage = stage_at()
+    producing = producing_of(stage)
+    producer = await producing.new_producer_id(WRITER)
+    for value in (signed(EXCLUSION), b'{"request":"client-0-1"}', b"{" + b'"a":[' * 40 + b"1" + b"]" * 40 + b"}"):
+        code, text = await refusal(producing, batch_of(value, producer=producer))
+        assert code is ErrorCode.INVALID_RECORD, text
+    assert (await producing.append(batch_of(signed(EXCLUSION)), WRITER)).base_offset == 1
+
+
+async def test_each_scope_permits_its_own_kind_of_entry() -> None:
+    producing = producing_of(stage_at())
+    for user, value in ((READER, NOTE), (None, NOTE), ("User:stranger", NOTE), (WRITER, EXCLUSION), (OPERATOR, NOTE)):
+        code, text = await refusal(producing, batch_of(value), user)
+        assert code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert "needs the scope" in text
+    for user in (READER, None):
+        with pytest.raises(ProduceRefusedError) as caught:
+            await producing.new_producer_id(user)
+        assert caught.value.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert (await refusal(producing_of(stage_at(), None), batch_of(NOTE)))[0] is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (SubmitOutcome.UNKNOWN, ErrorCode.REQUEST_TIMED_OUT),
+        (SubmitOutcome.EXPIRED, ErrorCode.REQUEST_TIMED_OUT),
+        (SubmitOutcome.REFUSED, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+async def test_what_was_not_committed_is_told_so_that_the_client_tries_again(
+    outcome: SubmitOutcome, error: ErrorCode
+) -> None:
+    stage = stage_at()
+    stage.replica.taken = lambda _: SubmitAnswer(outcome=outcome, reason="because")
+    assert await refusal(producing_of(stage), batch_of(NOTE)) == (error, "because")
+    stage.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.BUSY, reason="because")
+    with pytest.raises(ServerBusyError):
+        await producing_of(stage).append(batch_of(NOTE), WRITER)
+
+
+async def test_without_a_farm_or_its_level_clients_wait() -> None:
+    stage = stage_at(REQIDS_LEVEL)
+    producing = producing_of(stage)
+    assert (await refusal(producing, batch_of(NOTE)))[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "feature level 3" in (stage.alarm(ALARM) or "")
+    with pytest.raises(ServerStoppedError):
+        await Producing(CurrentFarm(), USERS, stage.alarms).append(batch_of(NOTE), WRITER)
