@@ -18,7 +18,7 @@ BOUND_S: Final = 20.0
 
 
 def read(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """The records of the log, from the start or from where the group has stopped."""
+    """The records of the log, from the start or from where the group has stopped; the group notes how far it is."""
     consumer = KafkaConsumer(
         bootstrap_servers=job["listen"],
         group_id=job.get("group"),
@@ -34,10 +34,7 @@ def read(job: dict[str, Any]) -> list[dict[str, Any]]:
             consumer.seek_to_beginning(log)
         else:
             consumer.subscribe([TOPIC])
-            while log not in consumer.assignment():
-                consumer.poll(timeout_ms=500)
-                consumer.seek_to_committed() if consumer.committed(log) else consumer.seek_to_beginning()
-        while consumer.position(log) < job["read"]:
+        while log not in consumer.assignment() or consumer.position(log) < job["read"]:
             for batch in consumer.poll(timeout_ms=1_000).values():
                 found += [
                     {

@@ -31,6 +31,19 @@ def stage_at(level: int = KAFKA_LEVEL) -> Stage:
     return stage
 
 
+def named_stage() -> Stage:
+    """A stage whose farm knows what its servers are called."""
+    stage = stage_at()
+    farm = stage.applied_state.farm
+    names = ("one", "two", "three")
+    admitted = {
+        number: replace(each, name=name)
+        for (number, each), name in zip(sorted(farm.state.admitted.items()), names, strict=True)
+    }
+    farm.state = replace(farm.state, admitted=admitted)
+    return stage
+
+
 def farm_of(stage: Stage) -> FoundedFarm:
     """The parts of a farm that a listener asks."""
     replica = cast("Replica", stage.replica)

@@ -14,10 +14,10 @@ from consensus.protocols.kraft import Caller, ErrorCode, QuorumViewService
 from consensus.protocols.kraft.wire import messages_admin as admin
 from gossip import Address
 from tests.node.farm_stage import NOW_MS, OTHER, OWN, Stage, machine_clock
-from tests.node.kafka_farm import SETTINGS, farm_of, stage_at
+from tests.node.kafka_farm import SETTINGS, farm_of, named_stage
 
 CALLER = Caller("client", None, "127.0.0.1", 1, 2, 3, "FARM")
-PEERS = (KafkaPeer(2, Address("router-2", 9092)),)
+PEERS = (KafkaPeer("two", Address("router-2", 9092)),)
 VOTERS = tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in (1, 2))
 LEARNERS = (Server(3, "name.b32.i2p:7669"), Server(4, "nowhere"))
 
@@ -45,7 +45,7 @@ def partition_of(response: admin.DescribeQuorumResponse) -> admin.DescribeQuorum
 
 
 async def stage_of_two() -> Stage:
-    stage = stage_at()
+    stage = named_stage()
     for _ in range(5):
         await stage.append(b"{}")
     stage.server.configuration = Configuration(VOTERS, (), LEARNERS)

@@ -43,7 +43,7 @@ def test_all_of_it(tmp_path: Path) -> None:
     found = load(
         tmp_path,
         '[kafka]\nlisten = "0.0.0.0:9092"\nallow_network = true\nadvertise = "router-1.example:9092"\ntopic = "log"\n'
-        'write = true\ngroups = true\npeers = ["2@router-2.example:9092", "3@[fd00::1]:9092"]\n'
+        'write = true\ngroups = true\npeers = ["two@router-2.example:9092", "3@[fd00::1]:9092"]\n'
         'certificate = "tls.pem"\nclient_ca = "ca.pem"\nusers = "users"\n',
     )
     assert found == KafkaSettings(
@@ -52,7 +52,7 @@ def test_all_of_it(tmp_path: Path) -> None:
         topic="log",
         write=True,
         groups=True,
-        peers=(KafkaPeer(2, Address("router-2.example", 9092)), KafkaPeer(3, Address("fd00::1", 9092))),
+        peers=(KafkaPeer("two", Address("router-2.example", 9092)), KafkaPeer("3", Address("fd00::1", 9092))),
         certificate=tmp_path / "tls.pem",
         client_ca=tmp_path / "ca.pem",
         users=tmp_path / "users",
@@ -68,9 +68,9 @@ def test_all_of_it(tmp_path: Path) -> None:
         ('listen = "127.0.0.1:9092"\nadvertise = "nowhere"', "kafka.advertise: 'nowhere': expected HOST:PORT"),
         ('listen = "127.0.0.1:9092"\ntopic = ".."', "kafka.topic: '..' is no name of a topic"),
         ('listen = "127.0.0.1:9092"\ntopic = "farm log"', "kafka.topic: 'farm log' is no name of a topic"),
-        ('listen = "127.0.0.1:9092"\npeers = ["127.0.0.1:9092"]', "kafka.peers: '127.0.0.1:9092' is not ID@host:port"),
-        ('listen = "127.0.0.1:9092"\npeers = ["0@127.0.0.1:9092"]', "kafka.peers: '0@127.0.0.1:9092' is not ID@host"),
-        ('listen = "127.0.0.1:9092"\npeers = ["2@a:1", "2@b:1"]', "kafka.peers: names a Raft id twice"),
+        ('listen = "127.0.0.1:9092"\npeers = ["127.0.0.1:9092"]', "kafka.peers: '127.0.0.1:9092' is not NAME@host"),
+        ('listen = "127.0.0.1:9092"\npeers = ["two@nowhere"]', "kafka.peers: 'nowhere': expected HOST:PORT"),
+        ('listen = "127.0.0.1:9092"\npeers = ["2@a:1", "2@b:1"]', "kafka.peers: names a node twice"),
         ('listen = "127.0.0.1:9092"\nclient_ca = "ca.pem"', "kafka.client_ca: needs kafka.certificate"),
         ('listen = "127.0.0.1:9092"\nwrite = true', "kafka.write: true, and no users"),
         ('listen = "192.168.7.5:9092"', "kafka.listen: 192.168.7.5:9092 is not a loopback address"),

@@ -26,7 +26,7 @@ from consensus.sessions import RequestId
 from gossip import Address
 from tests.authored import CLUSTER_ID, signed
 from tests.node.farm_stage import CONFIGURATION, LEAF, NOW_MS, OTHER, OWN, Stage, machine_clock, rival_report
-from tests.node.kafka_farm import HERE, SETTINGS, batches, farm_of, stage_at, topic_of
+from tests.node.kafka_farm import HERE, SETTINGS, batches, farm_of, named_stage, stage_at, topic_of
 
 EXCLUSION = Exclusion(hash_of(LEAF.base64), excluded=True)
 
@@ -123,9 +123,9 @@ async def test_other_tasks_have_their_turn_while_many_batches_are_written() -> N
 
 
 async def test_a_node_calls_itself_the_leader_of_what_it_has_applied() -> None:
-    stage = stage_at()
+    stage = named_stage()
     await stage.append(b"{}")
-    peers = (KafkaPeer(2, Address("router-2", 9092)), KafkaPeer(OWN, Address("elsewhere", 1)))
+    peers = tuple(KafkaPeer(name, Address(f"router-{name}", 9092)) for name in ("two", "one", "unknown"))
     topic = topic_of(stage, replace(SETTINGS, peers=peers, write=True))
     stage.lead(2)
     state = topic.state()
@@ -136,7 +136,7 @@ async def test_a_node_calls_itself_the_leader_of_what_it_has_applied() -> None:
         True,
     )
     assert (state.node_id, state.leader_id, state.leader_epoch, state.controller_id) == (OWN, OWN, 2, 2)
-    assert state.brokers == (Broker(OWN, "127.0.0.1", 9092), Broker(2, "router-2", 9092))
+    assert state.brokers == (Broker(OWN, "127.0.0.1", 9092), Broker(2, "router-two", 9092))
     assert (state.log_start_offset, state.high_watermark, state.log_end_offset) == (0, 1, 1)
     other_name = topic_of(stage, replace(SETTINGS, topic="other")).state()
     assert topic_of(stage).state().topic_id == state.topic_id != other_name.topic_id

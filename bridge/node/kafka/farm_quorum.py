@@ -12,6 +12,7 @@ A module of its own, because the topic is for clients, and this is for operators
 
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.kafka.farm_batches import epoch_of
+from bridge.node.kafka.farm_topic import listeners_of
 from bridge.node.settings.kafka import KafkaSettings
 from consensus import FollowerProgress, Server, integer_id
 from consensus.protocols.kraft import QuorumView, ReplicaView
@@ -62,7 +63,7 @@ def _followed(
 
 def _listeners(server: Server, farm: FoundedFarm, settings: KafkaSettings) -> tuple[tuple[str, str, int], ...]:
     number = integer_id(server.server_id)
-    known = {peer.raft_id: peer.address for peer in settings.peers} | {farm.replica.server_id: settings.advertise}
+    known = {farm.replica.server_id: settings.advertise, **listeners_of(farm, settings)}
     found = [(KAFKA_LISTENER, known[number].host, known[number].port)] if number in known else []
     try:
         return ((RAFT_LISTENER, *parse_endpoint(server.endpoint.removeprefix(_SCHEME))), *found)

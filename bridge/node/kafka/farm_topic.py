@@ -12,6 +12,7 @@ an entry is a copy, and its log time, are known by then.
 While this node is no server of a founded farm the topic has no leader, and clients ask again.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from typing import Final
@@ -87,7 +88,6 @@ class FarmTopic:
             )
         own_id, cluster_id = farm.replica.server_id, farm.known.founding.cluster_id
         about, role = farm.replica.server.describe(), farm.replica.server.role
-        others = (peer for peer in settings.peers if peer.raft_id != own_id)
         return TopicState(
             name=settings.topic,
             topic_id=self._id_in(cluster_id),
@@ -98,7 +98,7 @@ class FarmTopic:
             controller_id=UNKNOWN if role.leader is None else integer_id(role.leader),
             brokers=(
                 Broker(own_id, here.host, here.port),
-                *(Broker(peer.raft_id, peer.address.host, peer.address.port) for peer in others),
+                *(Broker(number, at.host, at.port) for number, at in listeners_of(farm, settings).items()),
             ),
             log_start_offset=about.raft.log_start.index,
             high_watermark=about.applied,
@@ -177,6 +177,13 @@ class FarmTopic:
             digest = sha256(_TOPIC_ID_PURPOSE + cluster_id + self._settings.topic.encode()).digest()
             self._topic_id = cluster_id, UUID(bytes=digest[:16], version=4)
         return self._topic_id[1]
+
+
+def listeners_of(farm: FoundedFarm, settings: KafkaSettings) -> Mapping[int, Address]:
+    """Where clients reach the listeners of the other nodes, by Raft id, as far as the settings and the log tell."""
+    admitted = farm.state.admitted.items() if settings.peers else ()
+    ids = {each.name: number for number, each in admitted if each.is_member and number != farm.replica.server_id}
+    return {ids[peer.name]: peer.address for peer in settings.peers if peer.name in ids}
 
 
 def _bounds(farm: FoundedFarm) -> tuple[int, int]:

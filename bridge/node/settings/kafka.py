@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bridge.core.log.records import NAME
 from bridge.node.settings.reader import Section
 from bridge.node.settings.table import KAFKA_TOPIC_DEFAULT
 from consensus.protocols.garlic_farm import is_loopback
@@ -28,14 +29,13 @@ from gossip.node import endpoint, is_private, parse_endpoint
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
-_RAFT_ID: Final = re.compile(r"[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaPeer:
-    """The listener of another node, by its Raft id."""
+    """The listener of another node, by what operators call the node: its Raft id is known once it is admitted."""
 
-    raft_id: int
+    name: str
     address: Address
     """Its host may be a name."""
 
@@ -69,8 +69,8 @@ def kafka_settings(section: Section) -> KafkaSettings | None:
         section.problem("listen", 'missing: where Kafka\'s clients connect, such as "127.0.0.1:9092"')
     if _TOPIC.fullmatch(topic) is None or topic.strip(".") == "":
         section.problem("topic", f"{topic[:40]!r} is no name of a topic: 1 to 249 letters, digits, '.', '_', '-'")
-    if len({peer.raft_id for peer in peers}) != len(peers):
-        section.problem("peers", "names a Raft id twice: each node has one listener")
+    if len({peer.name for peer in peers}) != len(peers):
+        section.problem("peers", "names a node twice: each has one listener")
     if client_ca is not None and certificate is None:
         section.problem("client_ca", "needs kafka.certificate: certificates of clients are shown over TLS")
     if listen is None:
@@ -110,12 +110,12 @@ def _named(section: Section, key: str, told: str) -> Address | None:
 
 
 def _peer(section: Section, told: str) -> KafkaPeer | None:
-    raft_id, at, place = told.partition("@")
-    if not at or _RAFT_ID.fullmatch(raft_id) is None:
-        section.problem("peers", f"{told[:60]!r} is not ID@host:port, with the node's Raft id (`garlicfarm servers`)")
+    name, at, place = told.partition("@")
+    if not at or re.fullmatch(NAME, name) is None:
+        section.problem("peers", f"{told[:60]!r} is not NAME@host:port, with the node's name (`garlicfarm servers`)")
         return None
     address = _named(section, "peers", place)
-    return None if address is None else KafkaPeer(int(raft_id), address)
+    return None if address is None else KafkaPeer(name, address)
 
 
 def _check_reach(section: Section, listen: Address, *, allow_network: bool, proven: bool) -> None:

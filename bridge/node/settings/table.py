@@ -285,8 +285,7 @@ SETTINGS = _table(
         _texts(
             "kafka.peers",
             KAFKA_PEERS_LIMIT,
-            '`["ID@host:port", …]`, the Raft ids of other nodes of this farm and where their listeners are, which'
-            " clients are told",
+            '`["NAME@host:port", …]`, other nodes of this farm and where their listeners are, which clients are told',
         ),
         _file(
             "kafka.certificate", "TLS: the listener's certificate, its chain and its key in one PEM file (mode 0600)"
