@@ -72,7 +72,7 @@ def test_listed_users_read_the_log_and_produce_to_it_each_record_once(tmp_path: 
     users = tmp_path / "users"
     users.write_text(writer_line + reader_line)
     users.chmod(0o600)
-    farm, listen = lone_farm(tmp_path, f'write = true\nusers = "{users}"\n')
+    farm, listen = lone_farm(tmp_path, f'write = true\ngroups = true\nusers = "{users}"\n')
     with farm:
         (node,) = farm.nodes
         node.start()
@@ -84,7 +84,8 @@ def test_listed_users_read_the_log_and_produce_to_it_each_record_once(tmp_path: 
         assert offsets == list(range(offsets[0], offsets[0] + 100))
 
         # Then the reader reads the log as `GET /v1/log` shows it, without what is not for readers
-        found = kafka_python(listen, reader, read=offsets[-1] + 1)
+        read = kafka_python(listen, reader, read=offsets[-1] + 1)
+        found = [each for each in read if each["offset"] <= offsets[-1]]
         told = node.entries()
         assert {each["offset"]: each["value"] for each in found} == {
             index - 1: entry.data.decode()
@@ -100,6 +101,15 @@ def test_listed_users_read_the_log_and_produce_to_it_each_record_once(tmp_path: 
             assert each["headers"] == [["term", str(entry.term)]]
             assert each["timestamp"] == (-1 if entry.log_time_ms is None else entry.log_time_ms)
 
+        # And a group goes on where it has stopped
+        in_group = kafka_python(listen, reader, read=offsets[-1] + 1, group="readers")
+        assert in_group[: len(found)] == found
+        [last] = kafka_python(listen, writer, produce=[json.dumps({"note": 100})], idempotent=False)
+        assert isinstance(last, int)
+        following = kafka_python(listen, reader, read=last + 1, group="readers")
+        assert {each["offset"] for each in following}.isdisjoint(each["offset"] for each in in_group)
+        assert [each["value"] for each in following if each["offset"] == last] == [json.dumps({"note": 100})]
+
         # And what is no entry, or out of scope, is refused
         for login, value, error in (
             (writer, "no JSON", "InvalidRecordError"),
@@ -109,7 +119,7 @@ def test_listed_users_read_the_log_and_produce_to_it_each_record_once(tmp_path: 
             assert kafka_python(listen, login, produce=[value], idempotent=False) == [error]
         view = node.view()
         assert view.node.kafka_address == listen
-        assert view.counters["kafka_produced_records"] == 100
+        assert view.counters["kafka_produced_records"] == 101
         assert view.counters["kafka_logins"] >= 3
 
 

@@ -10,7 +10,7 @@ from bridge.node.settings.kafka import KafkaPeer
 from consensus.core.model import Configuration, Server
 from consensus.core.replication.progress import ProgressState
 from consensus.core.status import FollowerProgress
-from consensus.protocols.kraft import Caller, ErrorCode, QuorumViewService
+from consensus.protocols.kraft import AskElsewhereError, Caller, ErrorCode, QuorumViewService
 from consensus.protocols.kraft.wire import messages_admin as admin
 from gossip import Address
 from tests.node.farm_stage import NOW_MS, OTHER, OWN, Stage, machine_clock
@@ -77,13 +77,20 @@ async def test_the_leader_tells_how_far_each_replica_is_and_when_it_was_heard() 
     }
 
 
+async def test_another_server_has_the_tool_ask_the_leader_if_it_can_know_where_that_is() -> None:
+    stage = await stage_of_two()
+    stage.lead(OTHER)
+    with pytest.raises(AskElsewhereError, match="server 2 leads"):
+        await described(stage)
+
+
 async def test_another_server_tells_the_leader_and_itself_and_that_the_rest_is_not_known() -> None:
     stage = await stage_of_two()
     stage.server.configuration = Configuration((*VOTERS, LEARNERS[0]))
-    stage.lead(OTHER)
+    stage.lead(3)
     found = partition_of(await described(stage))
-    assert (found.error_code, found.leader_id, found.leader_epoch, found.high_watermark) == (0, OTHER, 2, 5)
-    assert [(row.replica_id, row.log_end_offset) for row in found.current_voters] == [(1, 5), (2, 5), (3, -1)]
+    assert (found.error_code, found.leader_id, found.leader_epoch, found.high_watermark) == (0, 3, 2, 5)
+    assert [(row.replica_id, row.log_end_offset) for row in found.current_voters] == [(1, 5), (2, -1), (3, 5)]
 
 
 async def test_while_no_leader_is_known_the_tool_is_to_ask_again() -> None:

@@ -12,7 +12,7 @@ A module of its own, because the topic is for clients, and this is for operators
 
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.kafka.farm_batches import epoch_of
-from bridge.node.kafka.farm_topic import listeners_of
+from bridge.node.kafka.farm_topic import NO_ID, listeners_of
 from bridge.node.settings.kafka import KafkaSettings
 from consensus import FollowerProgress, Server, integer_id
 from consensus.protocols.kraft import QuorumView, ReplicaView
@@ -27,7 +27,9 @@ def quorum_of(current: CurrentFarm, settings: KafkaSettings) -> QuorumView:
     """The group as this node knows it; without a leader while it is no server of a founded farm."""
     farm = current.farm
     if farm is None:
-        return QuorumView(None, 0, 0, (), ())
+        return QuorumView(
+            NO_ID, None, leader_is_listed=False, leader_epoch=0, high_watermark=0, voters=(), observers=()
+        )
     raft, role = farm.replica.server.describe().raft, farm.replica.server.role
     leader_id = None if role.leader is None else integer_id(role.leader)
     followers = {integer_id(each.server_id): each for each in raft.followers}
@@ -44,7 +46,9 @@ def quorum_of(current: CurrentFarm, settings: KafkaSettings) -> QuorumView:
 
     configuration = raft.configuration
     return QuorumView(
+        node_id=farm.replica.server_id,
         leader_id=leader_id,
+        leader_is_listed=leader_id in listeners_of(farm, settings),
         leader_epoch=epoch_of(role.term),
         high_watermark=raft.commit_index,
         voters=tuple(map(replica, configuration.voters)),

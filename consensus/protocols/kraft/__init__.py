@@ -69,7 +69,7 @@ if TYPE_CHECKING:
         ServedTopic,
         TopicState,
     )
-    from consensus.protocols.kraft.node.service import Caller, ServedApi, Service
+    from consensus.protocols.kraft.node.service import AskElsewhereError, Caller, ServedApi, Service
     from consensus.protocols.kraft.node.settings import (
         Endpoint,
         SettingsError,
@@ -96,6 +96,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_LIMITS",
     "STATES",
+    "AskElsewhereError",
     "BatchCache",
     "Broker",
     "Caller",
@@ -248,7 +249,7 @@ _HOMES: Final = {
         "ServedTopic",
         "TopicState",
     ),
-    "consensus.protocols.kraft.node.service": ("Caller", "ServedApi", "Service"),
+    "consensus.protocols.kraft.node.service": ("AskElsewhereError", "Caller", "ServedApi", "Service"),
     "consensus.protocols.kraft.node.settings": (
         "check_settings",
         "StaticVoter",

@@ -38,7 +38,7 @@ from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
 from consensus.net.tls_stream import TlsStream
 from consensus.protocols.kraft.node.framing import FrameStream
 from consensus.protocols.kraft.node.security import ListenerSecurity, certificate_principal
-from consensus.protocols.kraft.node.service import Caller, ServedApi, Service
+from consensus.protocols.kraft.node.service import AskElsewhereError, Caller, ServedApi, Service
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.codec import Incoming, UnsupportedVersionError, decode_request, encode_response
@@ -332,6 +332,8 @@ class KafkaListener:
             return await self._apis[request.api_key].answer(request.message, caller)
         except (ServerBusyError, ServerStoppedError) as error:
             raise _EndedError("the server is busy or has stopped") from error
+        except AskElsewhereError as error:
+            raise _EndedError("another server must answer") from error
 
     def _api_versions(self, error_code: ErrorCode, version: int) -> clients.ApiVersionsResponse:
         self._merge()

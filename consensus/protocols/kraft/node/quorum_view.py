@@ -4,9 +4,13 @@
         ─▶ Metadata: the brokers ─▶ DescribeQuorum to any of them ─▶ `QuorumView`, as that server knows it
 
 A broker of Kafka passes the request on to the active controller. The servers behind such a listener need not be able to
-ask each other; so each answers by what it knows. The leader knows all. Another server knows the leader, its epoch, what
-is committed, and itself; of all others it says that their end is not known (-1), and of the leader that its log is at
-least as long as its own. Only while no leader is known it answers NOT_LEADER_OR_FOLLOWER, and the tool asks again.
+ask each other, and the tool asks any broker that it is connected to. So if the leader is among the brokers, another
+server ends the connection: after an error the tool asks again, and the one that it has no connection to is not the one
+that it asks. It gets to the leader within a second or two.
+
+If the leader is not among the brokers, a server answers by what it knows: the leader, its epoch, what is committed, and
+itself. Of all others it says that their end is not known (-1), and of the leader that its log is at least as long as
+its own. While no leader is known it answers NOT_LEADER_OR_FOLLOWER, and the tool asks again.
 
 The administrators of a quorum that is Kafka's own ask its controllers (`admin_service`), which knows more.
 
@@ -17,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from consensus.protocols.kraft.node.service import Caller, ServedApi
+from consensus.protocols.kraft.node.service import AskElsewhereError, Caller, ServedApi
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.limits import NO_REPLICA, PARTITION, TOPIC_NAME
@@ -41,7 +45,11 @@ class ReplicaView:
 class QuorumView:
     """A quorum as one server knows it; `leader_id` is None while none is known."""
 
+    node_id: int
+    """Of this server."""
     leader_id: int | None
+    leader_is_listed: bool
+    """Whether clients are told where the leader is."""
     leader_epoch: int
     high_watermark: int
     voters: tuple[ReplicaView, ...]
@@ -66,11 +74,13 @@ class QuorumViewService:
     async def describe_quorum(
         self, request: admin.DescribeQuorumRequest, caller: Caller
     ) -> admin.DescribeQuorumResponse:
-        """Leader, epoch, high watermark, and how far each replica is."""
+        """Leader, epoch, high watermark, and how far each replica is. Raises `AskElsewhereError`."""
         del caller
         if [topic.topic_name for topic in request.topics] != [TOPIC_NAME]:
             return admin.DescribeQuorumResponse(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topics=())
         quorum = self._describe()
+        if quorum.leader_is_listed and quorum.leader_id != quorum.node_id:
+            raise AskElsewhereError(f"server {quorum.leader_id} leads")
         topic = admin.DescribeQuorumResponseTopic(topic_name=TOPIC_NAME, partitions=(self._partition(quorum),))
         nodes = tuple(_node(replica) for replica in quorum.voters)
         return admin.DescribeQuorumResponse(topics=(topic,), nodes=nodes)

@@ -44,6 +44,10 @@ class ServedApi:
     answer: Answer
 
 
+class AskElsewhereError(Exception):
+    """Another server must answer, and the client knows which there are: the connection ends, so that it asks again."""
+
+
 class Service(Protocol):
     """Some APIs that belong together."""
 
