@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: run requirements test compiled test-compiled dist soak soak-kills soak-cluster check interop interop-zmq interop-kafka bench \
+.PHONY: run requirements test compiled test-compiled dist test-packages soak soak-upgrade soak-kills soak-cluster check interop interop-zmq interop-kafka bench \
 	simulate simulate-large pipeline docs reference clean
 
 $(BIN)/python:
@@ -30,6 +30,7 @@ $(VENV)/pipeline.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/b
 # After a change of the dependencies or of constraints.txt: asks the index for the hashes of all files.
 requirements: $(BIN)/python
 	$(BIN)/python requirements/pin.py
+	$(BIN)/python -m deploy.platforms
 
 # What `garlicfarm pipeline` needs beside the base.
 pipeline: $(VENV)/pipeline.stamp
@@ -44,7 +45,7 @@ test: $(VENV)/all.stamp
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	$(BIN)/python -m pytest -q -n 2 -m "not processes and not spark and not soak and not interop"
+	$(BIN)/python -m pytest -q -n 2 -m "not processes and not spark and not soak and not interop and not packages"
 	$(BIN)/python -m pytest -q -n 4 -m "(processes or spark) and not soak"
 	@if $(CAN_COMPILE); then $(MAKE) test-compiled; else echo "no C compiler: the compiled modules are not tested"; fi
 endif
@@ -66,13 +67,23 @@ compiled: build/compiled.stamp
 test-compiled: build/compiled.stamp
 	PYTHONSAFEPATH=1 PYTHONPATH=build/compiled:. $(BIN)/python -m tests.run_compiled
 
-# Sources and the pure wheel; with a C compiler also the wheel of this platform, which pip prefers where it fits.
+# Sources, the pure wheel, with a C compiler also the wheel of this platform, which pip prefers where it fits; the Debian
+# package out of these, and the container image. DEB_PYTHON=3.13 DEB_ARCH=arm64: for another release, for another machine.
+DEB_OPTIONS = $(if $(DEB_PYTHON),--python $(DEB_PYTHON)) $(if $(DEB_ARCH),--arch $(DEB_ARCH))
 dist: $(VENV)/all.stamp
 	rm -rf dist build/lib* build/bdist* build/temp* build/mypyc
 	$(BIN)/python setup.py -q sdist -d dist
 	$(WHEEL) -w dist .
 	@if $(CAN_COMPILE); then rm -rf build/lib*; GARLICFARM_COMPILED=1 $(WHEEL) -w dist .; fi
+	@if command -v dpkg-deb >/dev/null; then $(BIN)/python -m deploy.deb $(DEB_OPTIONS) \
+	$(if $(filter-out 3.11,$(DEB_PYTHON)),,&& $(BIN)/python -m deploy.oci $(if $(DEB_ARCH),--arch $(DEB_ARCH))); else \
+	echo "no dpkg-deb: no Debian package and no container image are built (Debian: apt-get install dpkg)"; fi
 	@ls -l dist
+
+# Installs the Debian package in a scratch copy of this machine and runs the image's steps: as root, on Debian. What a test
+# lacks here (mmdebstrap, lintian) it names when it is skipped.
+test-packages: dist
+	$(BIN)/python -m pytest -q -m packages tests/packages
 
 # What takes minutes, or much time of all processors: rolling restarts until every refresh has come round, the pipeline's
 # feedback with real processes, and the slowest of the other stories.

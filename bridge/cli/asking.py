@@ -21,7 +21,7 @@ from bridge.node.control.node_address import NodeAddress, NodeAddressError, is_r
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 from bridge.node.security.local_trust import SYSTEM_STATE_DIRECTORY, default_state_directory
 
-LOCAL_FARM_DIRECTORY = "farm-state"
+LOCAL_FARM_DIRECTORY = Path("farm-state")
 NODE_VARIABLE = "GARLICFARM_NODE"
 TOKEN_VARIABLE = "GARLICFARM_TOKEN_FILE"  # noqa: S105 - the name of a variable
 CERTIFICATE_VARIABLE = "GARLICFARM_CERTIFICATE"
@@ -115,13 +115,15 @@ def find_control_socket(
         )
     if chosen:
         return _named_socket(Path(chosen).expanduser())
-    here = directory or Path.cwd()
+    # Relative, so that a working directory which was removed meanwhile is one in which no node answers.
+    here = LOCAL_FARM_DIRECTORY if directory is None else directory / LOCAL_FARM_DIRECTORY
+    shown = f"./{here}" if directory is None else here
     default = default_state_directory(environment)
-    for candidate in (*_sockets(here / LOCAL_FARM_DIRECTORY), *_sockets(default), *_sockets(SYSTEM_STATE_DIRECTORY)):
+    for candidate in (*_sockets(here), *_sockets(default), *_sockets(SYSTEM_STATE_DIRECTORY)):
         if answers(candidate):
             return candidate
     raise ControlError(
-        f"no node answers in {here / LOCAL_FARM_DIRECTORY}, {default} or {SYSTEM_STATE_DIRECTORY} (which only root may"
+        f"no node answers in {shown}, {default} or {SYSTEM_STATE_DIRECTORY} (which only root may"
         " look into); start one with `garlicfarm up`, `garlicfarm run` or `systemctl start garlicfarm`, or say which"
         f" with --node STATE_DIR (or {NODE_VARIABLE})"
     )

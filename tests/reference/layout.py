@@ -1,11 +1,14 @@
-"""docs/reference/layout.md: each folder of the packages with the first sentence of its docstring."""
+"""docs/reference/layout.md: each folder of the packages with the first sentence of its docstring.
+
+Folders of `deploy` hold no modules but files of other kinds; the first sentence of their README.md stands in its place.
+"""
 
 import ast
 from pathlib import Path
 
 from tests.structure.raft_rules import ROOT
 
-PACKAGES = ("gossip", "consensus", "bridge", "pipeline")
+PACKAGES = ("gossip", "consensus", "bridge", "pipeline", "deploy")
 HEAD = """# Layout
 
 The folders of each package, and what is in them. Which folder may import which is checked by import contracts
@@ -19,11 +22,15 @@ def page() -> str:
 
 
 def _package(package: Path) -> str:
-    folders = sorted(path.parent for path in package.rglob("__init__.py") if _sentence(path.parent))
+    named = [*package.rglob("__init__.py"), *package.rglob("README.md")]
+    folders = sorted(path.parent for path in named if _sentence(path.parent))
     rows = [f"| `{folder.relative_to(ROOT)}` | {_sentence(folder)} |\n" for folder in folders]
     return f"\n## {package.name}\n\n| folder | what is in it |\n|---|---|\n" + "".join(rows)
 
 
 def _sentence(folder: Path) -> str:
+    readme = folder / "README.md"
+    if readme.exists():
+        return " ".join(readme.read_text(encoding="utf-8").split("\n\n", 1)[0].split())
     docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
     return " ".join(docstring.split("\n\n", 1)[0].split())

@@ -151,7 +151,7 @@ class Reconciling:
         decision = reconciler.decide(now_ms(), self._members_of_farm(listed), admitted, group)
         self.waits = decision.waits
         if decision.refused:
-            action = "rename it, or bring back the identity.key of the old one; see `garlicfarm help servers`"
+            action = "rename it, or bring back the identity.pem of the old one; see `garlicfarm help servers`"
             parts.alarms.set(ALARM, "; ".join(decision.refused), action)
         else:
             parts.alarms.clear(ALARM)

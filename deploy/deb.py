@@ -1,0 +1,194 @@
+"""The Debian package, built by dpkg-deb out of a staged tree: no debhelper, since nothing of it is compiled here.
+
+    usr/lib/garlicfarm           the environment: base by hash, and the wheel in dist/ (`deploy.environment`)
+    usr/bin/garlicfarm           a link to its command
+    lib/systemd/system           the service
+    etc/garlicfarm/node.toml     the configuration, with every setting; a conffile
+    usr/share/…                  manual pages, completions, changelog, licenses
+
+Modules are compiled when the package is configured, by the Python that runs them, and removed before it is. The
+package is for one Python, hence for one release of a distribution: the libraries' binaries are.
+
+`python -m deploy.deb --dist dist [--python 3.13] [--arch arm64]` prints the path of the package. Built twice from one
+commit it has the same bytes: times are those of the commit (SOURCE_DATE_EPOCH wins).
+"""
+
+import argparse
+import gzip
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from email.utils import formatdate
+from pathlib import Path
+
+from bridge import VERSION
+from bridge.cli.help.completion import SHELLS, completion_script
+from bridge.cli.main import cli
+from deploy import example_configuration, man_pages
+from deploy.environment import PREFIX, ROOT, PackagingError, Target, glibc_needed, install, own_wheel, target
+
+FILES = ROOT / "deploy" / "debian"
+REVISION = 1
+MAINTAINER = "Garlic Farm <garlicfarm@packages.invalid>"
+CONFIGURATION = Path("etc/garlicfarm/node.toml")
+SCRIPTS = ("postinst", "prerm", "postrm")
+COMPLETIONS = {
+    "bash": Path("usr/share/bash-completion/completions/garlicfarm"),
+    "zsh": Path("usr/share/zsh/vendor-completions/_garlicfarm"),
+    "fish": Path("usr/share/fish/vendor_completions.d/garlicfarm.fish"),
+}
+DESCRIPTION = """\
+high-availability groups of I2P routers
+ A service in I2P has one address, usually served by one router: when the
+ router is down, so is the service. Garlic Farm lets several routers serve one
+ address. Beside each router runs a node; the nodes find each other by gossip,
+ agree by Raft on which routers are healthy, and publish that under the
+ service's address. When a router dies, the others publish again in seconds."""
+
+
+def version(wanted: Target) -> str:
+    """The version of the package: that of the program, and for which release it is."""
+    return f"{VERSION}-{REVISION}+{wanted.release.suffix}"
+
+
+def package_name(wanted: Target) -> str:
+    """The file's name."""
+    return f"garlicfarm_{version(wanted)}_{wanted.architecture}.deb"
+
+
+def build(wanted: Target, dist: Path) -> Path:
+    """Build the package into `dist`, out of the wheel there. Raises PackagingError."""
+    if shutil.which("dpkg-deb") is None:
+        raise PackagingError("dpkg-deb is missing, which builds the Debian package (Debian: apt-get install dpkg)")
+    with tempfile.TemporaryDirectory(prefix="garlicfarm-deb-") as scratch:
+        root = Path(scratch) / "root"
+        stage(wanted, own_wheel(wanted, dist), root)
+        package = dist / package_name(wanted)
+        command = ["dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(root), str(package)]
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": str(commit_time_s())}
+        done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+        if done.returncode != 0:
+            raise PackagingError(f"dpkg-deb failed: {done.stderr.strip()}")
+    return package
+
+
+def stage(wanted: Target, wheel: Path, root: Path) -> None:
+    """Lay out below `root` everything that the package has, its control files too."""
+    root.mkdir(mode=0o755)
+    site = install(wanted, wheel, root)
+    (root / "usr/bin").mkdir(parents=True)
+    (root / "usr/bin/garlicfarm").symlink_to(Path("../lib") / PREFIX.name / "bin" / "garlicfarm")
+    _write(root / "lib/systemd/system/garlicfarm.service", (FILES / "garlicfarm.service").read_text(encoding="utf-8"))
+    _write(root / CONFIGURATION, example_configuration.text())
+    for name, page in man_pages.pages().items():
+        _write_compressed(root / f"usr/share/man/man{name[-1]}" / f"{name}.gz", page)
+    for shell in SHELLS:
+        _write(root / COMPLETIONS[shell], completion_script(cli, shell))
+    documents = root / "usr/share/doc/garlicfarm"
+    _write(documents / "copyright", (FILES / "copyright").read_text(encoding="utf-8"))
+    _write_compressed(documents / "changelog.gz", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    _write_compressed(documents / "changelog.Debian.gz", _changelog(wanted))
+    _write(root / "usr/share/lintian/overrides/garlicfarm", (FILES / "lintian-overrides").read_text(encoding="utf-8"))
+    _normalize(root)
+    _control(wanted, root, site)
+
+
+def _control(wanted: Target, root: Path, site: Path) -> None:
+    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    sums = "".join(
+        f"{_md5(path)}  {path.relative_to(root)}\n" for path in files if not path.is_relative_to(root / "etc")
+    )
+    installed_kib = sum((path.stat().st_size + 1023) // 1024 for path in files)
+    own_glibc = int(platform.libc_ver()[1].rpartition(".")[2] or wanted.release.glibc)
+    fields = {
+        "Package": "garlicfarm",
+        "Version": version(wanted),
+        "Architecture": wanted.architecture,
+        "Maintainer": MAINTAINER,
+        "Installed-Size": str(installed_kib),
+        "Depends": f"python{wanted.release.python}, libc6 (>= 2.{glibc_needed(site, own_glibc)}), adduser",
+        "Suggests": "i2pd, bash-completion",
+        "Section": "net",
+        "Priority": "optional",
+        "Description": DESCRIPTION,
+    }
+    control = root / "DEBIAN"
+    _write(control / "control", "".join(f"{name}: {value}\n" for name, value in fields.items()))
+    _write(control / "conffiles", f"/{CONFIGURATION}\n")
+    _write(control / "md5sums", sums)
+    for name in SCRIPTS:
+        _write(control / name, (FILES / name).read_text(encoding="utf-8"))
+        (control / name).chmod(0o755)
+    control.chmod(0o755)
+
+
+def _changelog(wanted: Target) -> str:
+    return (
+        f"garlicfarm ({version(wanted)}) unstable; urgency=medium\n\n  * See changelog.gz.\n\n"
+        f" -- {MAINTAINER}  {formatdate(commit_time_s())}\n"
+    )
+
+
+def commit_time_s() -> int:
+    """The time of what is built: SOURCE_DATE_EPOCH, else that of the last commit, else now."""
+    told = os.environ.get("SOURCE_DATE_EPOCH", "")
+    if told.isdigit():
+        return int(told)
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return int(done.stdout) if done.returncode == 0 and done.stdout.strip() else int(time.time())
+
+
+def _write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content, encoding="utf-8")
+    path.chmod(0o644)
+
+
+def _write_compressed(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(content.encode(), mtime=0))
+    path.chmod(0o644)
+
+
+def _normalize(root: Path) -> None:
+    """Modes that do not depend on the umask of who builds, nor on those in a wheel."""
+    for path in root.rglob("*"):
+        if path.is_symlink():
+            continue
+        is_command = path.is_dir() or path.parent == root / PREFIX.relative_to("/") / "bin"
+        path.chmod(0o755 if is_command else 0o644)
+
+
+def _md5(path: Path) -> str:
+    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+
+
+def main() -> int:
+    """Build what the options name."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.deb", description="Build the Debian package.")
+    parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="where the wheel is and the package goes")
+    parser.add_argument("--python", default="3.11", help="the Python of the release (default: 3.11, Debian 12)")
+    parser.add_argument("--arch", default=own_architecture(), help="amd64, arm64 or armhf (default: this machine's)")
+    options = parser.parse_args()
+    try:
+        package = build(target(options.python, options.arch), options.dist)
+    except PackagingError as error:
+        sys.stderr.write(f"no Debian package: {error}\n")
+        return 1
+    sys.stdout.write(f"{package}\n")
+    return 0
+
+
+def own_architecture() -> str:
+    """Of this machine, as Debian calls it."""
+    return {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "armhf"}.get(platform.machine(), platform.machine())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""The container image: dist/oci, from which any builder makes it, and an archive if a builder is at hand.
+
+    Containerfile, dist/garlicfarm_*.deb ──▶ dist/oci ──▶ podman | buildah | docker ──▶ dist/garlicfarm-oci.tar
+
+`python -m deploy.oci --dist dist` does both steps. A builder that is installed and does not work here, as docker's
+command without its daemon, is named with its reason, and the context is left for another machine.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from bridge import VERSION
+from deploy.deb import own_architecture, package_name
+from deploy.environment import ROOT, PackagingError, target
+
+RELEASE_PYTHON = "3.11"
+"""Of the release that the Containerfile names."""
+TAG = f"garlicfarm:{VERSION}"
+ARCHIVE = "garlicfarm-oci.tar"
+BUILD_TIMEOUT_S = 1800
+BUILDERS = {
+    "podman": (["build", "--tag", TAG], ["save", "--format", "oci-archive", "--output", "{archive}", TAG]),
+    "buildah": (["build", "--isolation", "chroot", "--tag", TAG], ["push", TAG, "oci-archive:{archive}:" + TAG]),
+    "docker": (["build", "--file", "{context}/Containerfile", "--tag", TAG], ["save", "--output", "{archive}", TAG]),
+}
+
+
+def lay_out(dist: Path, architecture: str) -> Path:
+    """Write the context out of what is in `dist`; raises PackagingError if the package is not there."""
+    package = dist / package_name(target(RELEASE_PYTHON, architecture))
+    if not package.exists():
+        raise PackagingError(f"{package} is not there: `make dist` builds it first")
+    context = dist / "oci"
+    shutil.rmtree(context, ignore_errors=True)
+    context.mkdir()
+    shutil.copy(ROOT / "deploy" / "oci" / "Containerfile", context)
+    shutil.copy(package, context / "garlicfarm.deb")
+    return context
+
+
+def build(context: Path, archive: Path) -> list[str]:
+    """Have the first builder that works make the archive; returns why each other one did not."""
+    reasons = []
+    for name, (build_options, save_options) in BUILDERS.items():
+        program = shutil.which(name)
+        if program is None:
+            continue
+        places = {"context": str(context), "archive": str(archive)}
+        reason = _run([program, *(each.format(**places) for each in build_options), str(context)])
+        reason = reason or _run([program, *(each.format(**places) for each in save_options)])
+        if not reason:
+            return []
+        reasons.append(f"{name}: {reason}")
+    return reasons or [f"none of {', '.join(BUILDERS)} is installed (Debian: apt-get install podman)"]
+
+
+def _run(command: list[str]) -> str:
+    """Why a command failed, in its last line; empty if it did not."""
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    told = (done.stderr or done.stdout).strip().splitlines()
+    return "" if done.returncode == 0 else (told or [f"ended with {done.returncode}"])[-1]
+
+
+def main() -> int:
+    """Lay out the context and try to build."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.oci", description="Lay out and build the container image.")
+    parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="where the package is and the image goes")
+    parser.add_argument("--arch", default=own_architecture(), help="amd64 or arm64 (default: this machine's)")
+    options = parser.parse_args()
+    try:
+        context = lay_out(options.dist, options.arch)
+    except PackagingError as error:
+        sys.stderr.write(f"no container image: {error}\n")
+        return 1
+    sys.stdout.write(f"{context}\n")
+    archive = options.dist / ARCHIVE
+    archive.unlink(missing_ok=True)
+    reasons = build(context, archive)
+    if reasons:
+        sys.stderr.write(
+            f"no image archive was built ({'; '.join(reasons)}); build {context} where there is a builder\n"
+        )
+    else:
+        sys.stdout.write(f"{archive}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""docs/reference/platforms.md: for which machines the index has wheels of the base, as pip finds them.
+
+`python -m deploy.platforms` (part of `make requirements`) asks the index that pip is configured for, one package at a
+time, and writes the page. What has no wheel must be built on the machine itself, or somewhere for it; no package of
+ours is made for such a machine, since an environment is unpacked and never built (`deploy.environment`).
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+from deploy.environment import MACHINES, RELEASES, REQUIREMENTS, ROOT, Target
+
+PAGE = ROOT / "docs" / "reference" / "platforms.md"
+PINNED = re.compile(r"^([a-z0-9.-]+)==(\S+)", re.MULTILINE)
+HEAD = """\
+# Platforms
+
+What a node needs beside Python is listed here with the machines for which the index has a wheel, that is, a file that
+pip unpacks without a compiler. `make requirements` asks the index and writes this page. *Any* is a wheel without
+compiled code. A number is a version of Python; where a machine has a dash, pip builds the package from its sources.
+
+"""
+NO_WHEELS = """
+**arm64** has everything: a Raspberry Pi 3 or newer with a 64-bit system takes the wheel and the package as they are.
+
+**armhf** (32-bit ARM) lacks wheels of {missing}.
+There pip builds these from their sources, with a C compiler, the headers of Python and of libffi, and for `cbor2` a
+Rust compiler. No Debian package is made for it. A 64-bit system on the same machine, where it can run one, is better.
+"""
+ALL_WHEELS = """
+Every machine of this table has all wheels.
+"""
+
+
+def page() -> str:
+    """The document, as the index answers now."""
+    packages = pinned()
+    rows, missing = [], []
+    for name, version in packages:
+        found = {machine: _pythons(name, version, machine) for machine in MACHINES}
+        rows.append(f"| {name} | {version} | " + " | ".join(found.values()) + " |\n")
+        missing += [f"`{name}`"] * (found["armhf"] == "—")
+    head = f"| package | version | {' | '.join(MACHINES)} |\n|---|---|{'---|' * len(MACHINES)}\n"
+    end = NO_WHEELS.format(missing=", ".join(missing)) if missing else ALL_WHEELS
+    releases = ", ".join(f"{each.name} (Python {each.python})" for each in RELEASES.values())
+    packaged = (
+        f"\nDebian packages can be built for {releases},\n"
+        "on amd64 and arm64, each on either of both: `make dist DEB_PYTHON=3.13 DEB_ARCH=arm64`. Without these words\n"
+        "the package is for Debian 12 and the machine that builds.\n"
+    )
+    return HEAD + head + "".join(rows) + end + packaged
+
+
+def pinned() -> list[tuple[str, str]]:
+    """Each package of the base with its version."""
+    return PINNED.findall(REQUIREMENTS.read_text(encoding="utf-8"))
+
+
+def _pythons(name: str, version: str, machine: str) -> str:
+    """For which Pythons there is a wheel, in words."""
+    found = []
+    for release in RELEASES.values():
+        wheel = _wheel(name, version, Target(release, machine))
+        if wheel.endswith("-none-any.whl"):
+            return "any"
+        if wheel:
+            found.append(release.python)
+    return ", ".join(found) or "—"
+
+
+def _wheel(name: str, version: str, wanted: Target) -> str:
+    """The file that pip would take; empty if there is none."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--dry-run", "--no-deps"]
+    command += ["--target", "unused", *wanted.pip_options(), "--report", "-", f"{name}=={version}"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        if "No matching distribution found" not in done.stderr:
+            raise SystemExit(f"pip could not ask for {name} {version}: {done.stderr.strip()}")
+        return ""
+    (install,) = json.loads(done.stdout)["install"]
+    return Path(unquote(install["download_info"]["url"])).name
+
+
+def main() -> int:
+    """Write the page."""
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""The packages that `make dist` has built, and the machine to install them on."""
+
+import platform
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.deb import package_name
+from deploy.environment import ROOT, target
+from tests.packages.machine import Machine, why_not
+
+DIST = ROOT / "dist"
+
+
+@pytest.fixture(scope="session")
+def package() -> Path:
+    """The Debian package for the Python of this system (not of the virtual environment)."""
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    try:
+        asked = subprocess.run(
+            ["/usr/bin/python3", "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        architecture = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True)  # noqa: S607
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"needs a Debian system with its own Python: {error}")
+    found = DIST / package_name(target(asked.stdout.strip(), architecture.stdout.strip()))
+    assert found.exists(), f"{found.name} is not there: `make dist` builds it (on {platform.platform()})"
+    return found
+
+
+@pytest.fixture(scope="module")
+def machine(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A machine with the package installed."""
+    with Machine(tmp_path_factory.mktemp("machine")) as made:
+        (made.root / "root/garlicfarm.deb").write_bytes(package.read_bytes())
+        made.run("dpkg", "--install", "/root/garlicfarm.deb", environment={"DEBIAN_FRONTEND": "noninteractive"})
+        yield made

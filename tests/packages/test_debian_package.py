@@ -1,0 +1,230 @@
+"""The Debian package: dpkg installs it, its service's command serves and publishes, and no key is ever lost.
+
+The tests of this file tell one story on one machine, in their order.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from tests.end_to_end.layout import read_meta_lease_set
+from tests.packages.machine import Machine, child_of, clean_environment
+
+pytestmark = pytest.mark.packages
+
+CONFIGURATION = "/etc/garlicfarm/node.toml"
+READY_BOUND_S = 60.0
+PUBLISHED_BOUND_S = 60.0
+END_BOUND_S = 30.0
+ON_LOOPBACK = """
+[gossip]
+bind = "127.0.0.1:7668"
+broadcast = "off"
+timing = "local"
+[consensus]
+timing = "local"
+[publishing]
+signing_key = "/etc/garlicfarm/signing.key"
+pace = "reporting-period"
+reporting_period_ms = 1000
+[[leaf]]
+destination = "{leaf}"
+"""
+
+
+class Unit:
+    """The service's unit, as much of it as a start without systemd needs."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = [line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#")]
+
+    def all(self, key: str) -> list[str]:
+        """Every value of a key."""
+        return [value for name, _, value in self._lines if name == key]
+
+    def one(self, key: str) -> str:
+        """The value of a key that stands once."""
+        (value,) = self.all(key)
+        return value
+
+
+class Service:
+    """The unit's command, started as systemd would: its user, its environment, and a socket for what it tells."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.unit = Unit((machine.root / "lib/systemd/system/garlicfarm.service").read_text())
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        unit, machine = self.unit, self._machine
+        path = machine.root / "run/notify"
+        path.unlink(missing_ok=True)
+        self._socket.bind(str(path))
+        path.chmod(0o777)
+        for before in unit.all("ExecStartPre"):
+            assert before.startswith("+"), "it runs as root"
+            machine.run(*shlex.split(before[1:]))
+        environment = {
+            **dict(each.split("=", 1) for each in unit.all("Environment")),
+            "NOTIFY_SOCKET": "/run/notify",
+            "WATCHDOG_USEC": str(int(unit.one("WatchdogSec")) * 1_000_000 // 8),
+        }
+        user = unit.one("User")
+        as_user = ["setpriv", f"--reuid={user}", f"--regid={unit.one('Group')}", "--clear-groups", "--no-new-privs"]
+        command = [*as_user, "--bounding-set=-all", *shlex.split(unit.one("ExecStart"))]
+        with (machine.root / "root/service.log").open("w") as log:
+            self._process = subprocess.Popen(
+                machine.command(command), stdout=log, stderr=subprocess.STDOUT, env=clean_environment(environment)
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            os.kill(child_of(self._process.pid), signal.SIGKILL)
+            self._process.wait(END_BOUND_S)
+        self._socket.close()
+        print((self._machine.root / "root/service.log").read_text())  # noqa: T201 - shown when the test fails
+
+    def heard(self, wanted: str, timeout_s: float) -> list[str]:
+        """What the service has told, up to the first line of a datagram that is wanted."""
+        self._socket.settimeout(timeout_s)
+        found: list[str] = []
+        while not found or found[-1] != wanted:
+            assert self._process is not None
+            found.append(self._socket.recv(4096).decode().partition("\n")[0])
+        return found
+
+    def stop(self) -> int:
+        """SIGTERM to the node, as systemd sends it; how it ended."""
+        assert self._process is not None
+        os.kill(child_of(self._process.pid), signal.SIGTERM)
+        return self._process.wait(END_BOUND_S)
+
+
+@pytest.fixture
+def service(machine: Machine) -> Iterator[Service]:
+    """Runs while the test does."""
+    with Service(machine) as started:
+        yield started
+
+
+def test_it_installs_a_command_a_user_a_service_documents_and_completions(machine: Machine) -> None:
+    assert "garlicfarm, version" in machine.run("garlicfarm", "--version").stdout
+    assert machine.run("stat", "-c", "%U:%G %a", "/var/lib/garlicfarm").stdout.strip() == "garlicfarm:garlicfarm 700"
+    assert machine.run("stat", "-c", "%U:%G %a", CONFIGURATION).stdout.strip() == "root:root 644"
+    assert machine.run("dpkg", "--verify", "garlicfarm").stdout == ""
+    assert (machine.root / "etc/systemd/system/multi-user.target.wants/garlicfarm.service").is_symlink()
+    assert "Add, replace and remove routers" in machine.run("garlicfarm", "help", "servers").stdout
+    for path in ("bash-completion/completions/garlicfarm", "zsh/vendor-completions/_garlicfarm"):
+        assert "_GARLICFARM_COMPLETE" in (machine.root / "usr/share" / path).read_text()
+    assert (machine.root / "usr/share/man/man5/garlicfarm.toml.5.gz").exists()
+
+
+def test_its_environment_is_its_own(machine: Machine) -> None:
+    code = (
+        "import click, sys; print(click.__file__, sys.prefix, [each for each in sys.path if 'dist-packages' in each])"
+    )
+    told = machine.run("/usr/lib/garlicfarm/bin/python", "-c", code).stdout.split(maxsplit=2)
+    assert told[0].startswith("/usr/lib/garlicfarm/lib/")
+    assert told[1:] == ["/usr/lib/garlicfarm", "[]\n"]
+
+
+def test_without_a_key_the_service_waits_for_one(machine: Machine) -> None:
+    unit = Unit((machine.root / "lib/systemd/system/garlicfarm.service").read_text())
+    assert unit.one("ConditionPathExists") == "/etc/garlicfarm/farm.key"
+    assert not (machine.root / "etc/garlicfarm/farm.key").exists()
+    assert "is missing" not in machine.run("garlicfarm", "config", "show", "--help").stdout
+
+
+def test_the_service_serves_publishes_and_ends_in_order(machine: Machine) -> None:
+    machine.run("garlicfarm", "keys", "new-farm", "--expect", "1", "--output", "/etc/garlicfarm/farm.key")
+    for file in ("/root/master.key", "/root/leaf.key"):
+        machine.run("garlicfarm", "keys", "new-destination", file)
+    signing = ("keys", "offline", "--master", "/root/master.key", "--out", "/etc/garlicfarm/signing.key")
+    machine.run("garlicfarm", *signing)
+    leaf = tomllib.loads((machine.root / "root/leaf.key").read_text())["destination"]
+    # Without a router a node publishes for a demonstration alone.
+    configuration = machine.root / CONFIGURATION.lstrip("/")
+    head = configuration.read_text().partition("\n[gossip]\n")[0].replace("#demo = false", "demo = true")
+    configuration.write_text(head + ON_LOOPBACK.format(leaf=leaf))
+    with Service(machine) as service:
+        service.heard("READY=1", READY_BOUND_S)
+        structure = machine.wait_for("/var/lib/garlicfarm/published/*", PUBLISHED_BOUND_S)
+        assert len(read_meta_lease_set(structure).entries) == 1
+        view = json.loads(machine.run("garlicfarm", "status", "--json").stdout)
+        assert view["node"]["stateDirectory"] == "/var/lib/garlicfarm"
+        assert view["publishing"][0]["publisherName"] == view["node"]["name"]
+        service.heard("WATCHDOG=1", READY_BOUND_S)
+        service.heard("WATCHDOG=1", READY_BOUND_S)
+        assert service.stop() == 0
+        service.heard("STOPPING=1", END_BOUND_S)
+
+
+def test_members_are_completed_from_the_running_service(machine: Machine) -> None:
+    with Service(machine) as service:
+        service.heard("READY=1", READY_BOUND_S)
+        machine.run("garlicfarm", "status")
+        name = json.loads(machine.run("garlicfarm", "status", "--json").stdout)["node"]["name"]
+        line = {"_GARLICFARM_COMPLETE": "bash_complete", "COMP_WORDS": "garlicfarm node evict ", "COMP_CWORD": "3"}
+        assert machine.run("garlicfarm", environment=line).stdout == f"plain,{name}\n"
+        assert service.stop() == 0
+
+
+def test_another_user_of_the_machine_sees_nothing_and_is_told_who_may(machine: Machine) -> None:
+    asked = machine.run("setpriv", "--reuid=65534", "--clear-groups", "garlicfarm", "status", check=False)
+    assert asked.returncode == 1
+    assert "/var/lib/garlicfarm (which only root may look into)" in asked.stderr
+
+
+def test_an_upgrade_keeps_configuration_keys_and_state(machine: Machine) -> None:
+    before = kept(machine)
+    machine.run("dpkg", "--force-confold", "--install", "/root/garlicfarm.deb")
+    assert kept(machine) == before
+    with Service(machine) as service:
+        service.heard("READY=1", READY_BOUND_S)
+        assert service.stop() == 0
+
+
+def test_removal_leaves_no_program_and_every_key(machine: Machine) -> None:
+    before = kept(machine)
+    machine.run("dpkg", "--remove", "garlicfarm")
+    assert not (machine.root / "usr/lib/garlicfarm").exists()
+    assert not (machine.root / "usr/bin/garlicfarm").is_symlink()
+    assert kept(machine) == before
+
+
+def test_purge_takes_the_configuration_and_says_which_keys_it_leaves(machine: Machine) -> None:
+    before = kept(machine)
+    told = machine.run("dpkg", "--purge", "garlicfarm").stdout
+    assert "/etc/garlicfarm is kept" in told
+    assert "/var/lib/garlicfarm is kept" in told
+    after = kept(machine)
+    assert {path: content for path, content in before.items() if not path.endswith(".toml")} == after
+    assert machine.run("getent", "passwd", "garlicfarm").stdout.startswith("garlicfarm:")
+
+
+def kept(machine: Machine) -> dict[str, bytes]:
+    """Every file below the configuration's directory, and what makes the node itself."""
+    found = [*(machine.root / "etc/garlicfarm").iterdir(), *(machine.root / "var/lib/garlicfarm").glob("identity*")]
+    assert len(found) >= 3
+    return {path.name: path.read_bytes() for path in found}
+
+
+def test_lintian_finds_nothing(package: Path) -> None:
+    if shutil.which("lintian") is None:
+        pytest.skip("no lintian here (Debian: apt-get install lintian)")
+    done = subprocess.run(["lintian", "--allow-root", package], capture_output=True, text=True, check=False)  # noqa: S607
+    assert [line for line in done.stdout.splitlines() if re.match(r"[EW]: ", line)] == []
