@@ -2,7 +2,7 @@
 
     founded without listeners ─▶ stopped ─▶ [kafka] into each file ─▶ started ─▶ killed, started again ─▶ ended
 
-The listeners name each other by Raft ids (`kafka.peers`), which a farm gives when it is founded. Hence the first start.
+The stories know the servers by Raft ids, which a farm gives when it is founded. Hence the first start.
 """
 
 import re
@@ -128,7 +128,8 @@ async def running_kafka_farm(directory: Path, *, writes: bool = False) -> AsyncI
         writer, access = _writer(directory) if writes else (None, "")
         for server in farm.servers:
             own = server.server_id or 0
-            peers = [f"{each}@{LOOPBACK}:{port}" for each, port in ports.items() if each != own]
+            others = [each for each in farm.servers if each is not server]
+            peers = [f"{each.node.name}@{LOOPBACK}:{ports[each.server_id or 0]}" for each in others]
             with server.node.configuration_file.open("a", encoding="utf-8") as file:
                 file.write(f'\n[kafka]\nlisten = "{LOOPBACK}:{ports[own]}"\ngroups = true\npeers = {peers}\n{access}')
         await farm.settle()
