@@ -154,6 +154,15 @@ async def test_while_the_node_is_no_server_the_topic_has_no_leader_and_gives_not
             await ask
 
 
+async def test_until_the_snapshot_is_restored_the_topic_has_no_leader() -> None:
+    stage = stage_at()
+    await stage.append(b"{}")
+    stage.server.snapshot = SnapshotDescription(LogId(9, 1), CONFIGURATION, 1, 0)
+    state = topic_of(stage).state()
+    assert (state.node_id, state.leader_id) == (OWN, -1)
+    assert (state.log_start_offset, state.high_watermark) == (9, 9)
+
+
 async def test_what_is_compacted_and_what_is_not_applied_are_out_of_range() -> None:
     stage = stage_at()
     for _ in range(4):

@@ -53,7 +53,7 @@ READ_BYTES: Final = 64 * 1024
 WRITE_BYTES: Final = 4 * 1024 * 1024
 """Batches of clients have 1 MB, if nothing else is set."""
 INCOMPLETE_BYTES: Final = 16 * 1024 * 1024
-_WORD = re.compile("[a-z0-9]+")
+_WORD: Final = re.compile("[a-z0-9]+")
 
 
 class FarmListener:
@@ -87,7 +87,7 @@ class FarmListener:
     @property
     def counters(self) -> Mapping[str, int]:
         """For the view and the metrics: requests, connections by their end, what was produced or refused."""
-        found = Counter({"_".join(_WORD.findall(name)): each for name, each in self._listener.counters.items()})
+        found = Counter({"_".join(_WORD.findall(name.lower())): each for name, each in self._listener.counters.items()})
         if self._groups is not None:
             found["offsets_written"] = self._groups.written
         return found | {f"produced_{name}": each for name, each in self._producing.counters.items()}

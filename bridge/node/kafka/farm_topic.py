@@ -9,7 +9,8 @@ the leader of its own prefix: a consumer stays where it connected, and needs no 
 where the same entries have the same offsets. The prefix ends at what is applied and not at what is committed: whether
 an entry is a copy, and its log time, are known by then.
 
-While this node is no server of a founded farm the topic has no leader, and clients ask again.
+While this node is no server of a founded farm the topic has no leader, and clients ask again. So it is for a moment
+after a start, until the snapshot is restored: what is applied lies before the log's start until then.
 """
 
 from collections.abc import Mapping
@@ -88,20 +89,21 @@ class FarmTopic:
             )
         own_id, cluster_id = farm.replica.server_id, farm.known.founding.cluster_id
         about, role = farm.replica.server.describe(), farm.replica.server.role
+        start = about.raft.log_start.index
         return TopicState(
             name=settings.topic,
             topic_id=self._id_in(cluster_id),
             cluster_id=cluster_id.hex(),
             node_id=own_id,
-            leader_id=own_id,
+            leader_id=own_id if about.applied >= start else UNKNOWN,
             leader_epoch=epoch_of(role.term),
             controller_id=UNKNOWN if role.leader is None else integer_id(role.leader),
             brokers=(
                 Broker(own_id, here.host, here.port),
                 *(Broker(number, at.host, at.port) for number, at in listeners_of(farm, settings).items()),
             ),
-            log_start_offset=about.raft.log_start.index,
-            high_watermark=about.applied,
+            log_start_offset=start,
+            high_watermark=max(start, about.applied),
             is_internal=False,
             takes_records=settings.write,
             log_end_offset=max(about.applied, about.raft.last.index),

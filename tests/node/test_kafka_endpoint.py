@@ -1,0 +1,176 @@
+"""The listener of a node over loopback: who is answered, and who may produce, by passwords and by certificates."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import trio
+
+from bridge.node.founded_farm import CurrentFarm
+from bridge.node.kafka.endpoint import READ_BYTES, FarmListener
+from bridge.node.kafka.opening import kafka_listener
+from bridge.node.local_node import LocalNode
+from bridge.node.settings.kafka import KafkaSettings
+from bridge.wire.keys.scram_text import new_credential
+from consensus.protocols.kraft import (
+    ClientSecurity,
+    ConnectionOptions,
+    ErrorCode,
+    KafkaConnectionError,
+    Login,
+    Mechanism,
+    Record,
+    RecordBatch,
+    client_context,
+    connect,
+    open_connection,
+)
+from consensus.protocols.kraft.wire import messages_clients as clients
+from consensus.protocols.kraft.wire.record_batches import encode_batch, read_batches
+from gossip import Address
+from tests.node.certificates import Authority
+from tests.node.farm_stage import Stage, machine_clock
+from tests.node.kafka_farm import farm_of, stage_at, topic_of
+
+LOOPBACK = "127.0.0.1"
+BOUND_S = 20.0
+NOTE = b'{"note": 1}'
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_clock(monkeypatch)
+
+
+@asynccontextmanager
+async def serving(stage: Stage, **settings: object) -> AsyncIterator[tuple[FarmListener, int]]:
+    """A listener over the stage's farm, and its port."""
+    with socket.create_server((LOOPBACK, 0)) as probe:
+        port = int(probe.getsockname()[1])
+    here = Address(LOOPBACK, port)
+    kafka = KafkaSettings(listen=here, advertise=here, **settings)  # type: ignore[arg-type]
+    local = cast("LocalNode", SimpleNamespace(configuration=SimpleNamespace(kafka=kafka), alarms=stage.alarms))
+    with trio.fail_after(BOUND_S):
+        async with kafka_listener(local, CurrentFarm(farm_of(stage))) as listener, trio.open_nursery() as nursery:
+            assert listener is not None
+            nursery.start_soon(listener.serve)
+            yield listener, port
+            nursery.cancel_scope.cancel()
+
+
+def private(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def login(user: str, password: str, mechanism: Mechanism = Mechanism.SCRAM_SHA_512) -> ClientSecurity:
+    return ClientSecurity(login=Login(user, password, mechanism))
+
+
+async def produced(port: int, stage: Stage, security: ClientSecurity, value: bytes = NOTE) -> ErrorCode:
+    """What becomes of a record that a client produces."""
+    state = topic_of(stage).state()
+    batch = encode_batch(RecordBatch(0, -1, (Record(0, None, value),)))
+    request = clients.ProduceRequest(
+        acks=-1,
+        timeout_ms=5_000,
+        topic_data=(
+            clients.ProduceRequestTopic(
+                name=state.name,
+                topic_id=state.topic_id,
+                partition_data=(clients.ProduceRequestPartition(index=0, records=batch),),
+            ),
+        ),
+    )
+    async with open_connection(LOOPBACK, port, ConnectionOptions(security=security)) as connection:
+        response: clients.ProduceResponse = await connection.ask(request)
+    return ErrorCode(response.responses[0].partition_responses[0].error_code)
+
+
+async def fetched(port: int, stage: Stage, security: ClientSecurity) -> list[bytes | None]:
+    """The values that a client reads from the start."""
+    state = topic_of(stage).state()
+    request = clients.FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        topics=(
+            clients.FetchRequestTopic(
+                topic=state.name,
+                topic_id=state.topic_id,
+                partitions=(clients.FetchRequestPartition(partition=0, fetch_offset=0, partition_max_bytes=2**20),),
+            ),
+        ),
+    )
+    async with open_connection(LOOPBACK, port, ConnectionOptions(security=security)) as connection:
+        response: clients.FetchResponse = await connection.ask(request)
+    data = response.responses[0].partitions[0].records or b""
+    return [record.value for batch in read_batches(data) for record in batch.records]
+
+
+async def test_on_loopback_any_process_reads_and_none_writes() -> None:
+    stage = stage_at()
+    await stage.append(NOTE)
+    async with serving(stage) as (listener, port):
+        assert await fetched(port, stage, ClientSecurity()) == [NOTE]
+        assert await produced(port, stage, ClientSecurity()) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert stage.log == [NOTE]
+        assert listener.counters["requests_answered"] == 4
+        assert listener.counters["bytes_sent"] > listener.counters["bytes_received"] > 0
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+async def test_listed_users_log_in_and_produce_as_far_as_their_scopes_go(tmp_path: Path, mechanism: Mechanism) -> None:
+    stage = stage_at()
+    users = private(
+        tmp_path / "users",
+        f"writer {new_credential(mechanism, 'w')} submit\nreader {new_credential(mechanism, 'r')}\n",
+    )
+    async with serving(stage, users=users, write=True) as (_, port):
+        writer, reader = login("writer", "w", mechanism), login("reader", "r", mechanism)
+        assert await produced(port, stage, writer) is ErrorCode.NONE
+        assert await produced(port, stage, reader) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert await produced(port, stage, writer, b"no JSON") is ErrorCode.INVALID_RECORD
+        assert await fetched(port, stage, reader) == [NOTE]
+        for stranger in (login("reader", "x", mechanism), login("stranger", "r", mechanism)):
+            with pytest.raises(KafkaConnectionError, match="user, password or mechanism is wrong"):
+                await connect(LOOPBACK, port, ConnectionOptions(security=stranger))
+
+
+async def test_with_certificates_the_subject_is_the_user(tmp_path: Path) -> None:
+    stage, authority = stage_at(), Authority(tmp_path)
+    users = private(tmp_path / "users", "CN=collector certificate submit\n")
+    own, collector, reader = (authority.certificate(name) for name in (LOOPBACK, "collector", "reader"))
+    settings = {"certificate": own.path, "client_ca": authority.file, "users": users, "write": True}
+    async with serving(stage, **settings) as (_, port):
+        shown = {
+            client: ClientSecurity(tls=client_context(authority.file, client.path)) for client in (collector, reader)
+        }
+        assert await produced(port, stage, shown[collector]) is ErrorCode.NONE
+        assert await produced(port, stage, shown[reader]) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert await fetched(port, stage, shown[reader]) == [NOTE]
+        bare = ClientSecurity(tls=client_context(authority.file))
+        with pytest.raises(KafkaConnectionError, match="no connection to"):
+            await connect(LOOPBACK, port, ConnectionOptions(security=bare))
+
+
+async def test_a_listener_that_takes_no_records_ends_the_connection_of_a_large_request() -> None:
+    stage = stage_at()
+    async with serving(stage) as (listener, port):
+        with pytest.raises(KafkaConnectionError):
+            await produced(port, stage, ClientSecurity(), b"x" * READ_BYTES)
+        while not listener.counters.get("closed_no_request_of_kafka_s"):
+            await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("groups", [False, True])
+async def test_the_apis_of_groups_are_there_if_the_settings_have_them(*, groups: bool) -> None:
+    async with serving(stage_at(), groups=groups) as (_, port):
+        connection = await connect(LOOPBACK, port)
+        assert (11 in connection.versions) is groups
+        assert {0, 1, 2, 3, 22, 55, 60} <= connection.versions.keys()
+        await connection.aclose()
