@@ -4,6 +4,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import trio
@@ -226,7 +227,7 @@ def test_an_observer_becomes_a_voter_and_a_voter_leaves(tmp_path: Path) -> None:
             fourth = await quorum.start(settings[3])
             port = settings[3].listeners[0].port
             listener = admin.AddRaftVoterRequestListener(name="CONTROLLER", host=LOOPBACK, port=port)
-            directory = new_uuid().__class__(bytes=fourth.key.directory)
+            directory = UUID(bytes=fourth.key.directory)
             added = await ask_leader(
                 quorum,
                 admin.AddRaftVoterRequest(
@@ -237,15 +238,33 @@ def test_an_observer_becomes_a_voter_and_a_voter_leaves(tmp_path: Path) -> None:
             gone = next(voter for voter in quorum.running.values() if voter.key not in (leader.key, fourth.key))
             removed = await ask_leader(
                 quorum,
-                admin.RemoveRaftVoterRequest(
-                    voter_id=gone.key.id, voter_directory_id=directory.__class__(bytes=gone.key.directory)
-                ),
+                admin.RemoveRaftVoterRequest(voter_id=gone.key.id, voter_directory_id=UUID(bytes=gone.key.directory)),
             )
             assert removed == admin.RemoveRaftVoterResponse()
             produced = await leader.topic.append(batch(b"two"), None)
             assert await values_of(fourth, produced.base_offset + 1) == [b"one", b"two"]
             voters = leader.server.describe().raft.configuration.voter_ids
             assert {key.id for key in voters if isinstance(key, ReplicaKey)} == {1, 2, 3, 4} - {gone.key.id}
+
+    trio.run(run)
+
+
+def test_a_leader_that_is_removed_leads_until_that_is_committed(tmp_path: Path) -> None:
+    """The others fetch its removal from it, although their configuration no longer has it when they have it."""
+
+    async def run() -> None:
+        async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
+            leader = await quorum.leader()
+            await leader.topic.append(batch(b"one"), None)
+            directory = UUID(bytes=leader.key.directory)
+            removed = await ask_leader(
+                quorum, admin.RemoveRaftVoterRequest(voter_id=leader.key.id, voter_directory_id=directory)
+            )
+            assert removed == admin.RemoveRaftVoterResponse()
+            await quorum.end(leader.key.id)
+            successor = await quorum.leader()
+            produced = await successor.topic.append(batch(b"two"), None)
+            assert await values_of(successor, produced.base_offset + 1) == [b"one", b"two"]
 
     trio.run(run)
 

@@ -133,8 +133,7 @@ class MixedQuorum:
     def add(self, node_id: int) -> OurServer:
         """Choose a port for a server of ours."""
         directory = self.jvm.directory / f"ours-{node_id}"
-        server = OurServer(node_id, listening_ports(1)[0], directory, new_uuid())
-        self.ours[node_id] = self.ours.get(node_id, server)
+        server = self.ours[node_id] = OurServer(node_id, listening_ports(1)[0], directory, new_uuid())
         self.jvm.others[node_id] = server.port
         return server
 

@@ -23,6 +23,7 @@ from consensus.core.model import ReplicaKey, Server
 from consensus.core.status import FollowerProgress
 from consensus.protocols.kraft.node.connection import ConnectionOptions, KafkaConnectionError, connect
 from consensus.protocols.kraft.node.quorum_names import QuorumNames, host_port
+from consensus.protocols.kraft.node.quorum_service import AnsweringLeader
 from consensus.protocols.kraft.node.service import Caller, ServedApi
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
@@ -71,6 +72,7 @@ class AdminService:
         self._connection = connection
         self._is_dynamic = is_dynamic
         self._may_change = may_change
+        self._answering = AnsweringLeader(lambda: server.describe().raft)
 
     def apis(self) -> Mapping[int, ServedApi]:
         """See `Service.apis`."""
@@ -153,7 +155,7 @@ class AdminService:
             partition_index=PARTITION,
             leader_id=leader_id,
             leader_epoch=role.term,
-            high_watermark=raft.commit_index,
+            high_watermark=self._answering.now().high_watermark(raft.term, raft.commit_index),
             current_voters=tuple(row for key, row in sorted(rows.items()) if key in voters),
             observers=tuple(row for key, row in sorted(rows.items()) if key not in voters),
         )

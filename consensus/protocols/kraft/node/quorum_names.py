@@ -1,13 +1,15 @@
 """Which replica an id means, and where it is: what the configuration in force says, and what messages have told.
 
 A voter is found where the configuration says. An observer is in no configuration; only a leader that has been asked to
-make it a voter connects to it, and then its address is among the newcomers. What a message says of a leader's address
+make it a voter connects to it, and then its address is among the newcomers. A voter that is removed is still known, and
+last where it was: a leader that removes itself leads until that is committed, so the others must fetch it from there.
+What a message says of a leader's address
 counts only for a voter that the configuration knows without one; an address in a message is a claim of the sender.
 """
 
 from collections.abc import Mapping
 
-from consensus.core.model import Configuration, ReplicaKey, Server
+from consensus.core.model import MAX_MEMBERS, Configuration, ReplicaKey, Server
 from consensus.protocols.kraft.node.settings import Endpoint
 from consensus.protocols.kraft.wire.control_records import endpoint_of, endpoint_text
 from consensus.protocols.kraft.wire.limits import KafkaWireError
@@ -36,14 +38,21 @@ class QuorumNames:
         self._listeners = tuple((each.name, each.host, each.port) for each in listeners)
         self._voters: dict[int, ReplicaKey] = {}
         self._addresses: dict[ReplicaKey, tuple[str, int]] = {}
+        self._former: dict[int, tuple[ReplicaKey, tuple[str, int] | None]] = {}
+        """Voters of before: key and address by id, the one removed longest ago first."""
         self._told: Mapping[int, tuple[str, int]] = {}
         self.change(configuration, ())
 
     def change(self, configuration: Configuration, newcomers: tuple[Server, ...]) -> None:
         """These are in force now."""
+        before = {voter: (key, self.endpoint(key)) for voter, key in self._voters.items()}
         self._voters = {replica(server.server_id).id: replica(server.server_id) for server in configuration.voters}
         found = {replica(each.server_id): host_port(each.endpoint) for each in (*newcomers, *configuration.voters)}
         self._addresses = {key: where for key, where in found.items() if where is not None}
+        for voter in before.keys() - self._voters.keys():
+            self._former[voter] = before[voter]
+        while len(self._former) > MAX_MEMBERS:
+            del self._former[next(iter(self._former))]
 
     def learned(self, endpoints: Mapping[int, tuple[str, int]]) -> None:
         """A message has told where these are."""
@@ -61,11 +70,13 @@ class QuorumNames:
 
     def voter_key(self, voter_id: int) -> ReplicaKey | None:
         """See `Names.voter_key`."""
-        return self._voters.get(voter_id)
+        former = self._former.get(voter_id)
+        return self._voters.get(voter_id) or (None if former is None else former[0])
 
     def endpoint(self, replica: ReplicaKey) -> tuple[str, int] | None:
         """See `Names.endpoint`."""
-        return self._addresses.get(replica) or self._told.get(replica.id)
+        key, where = self._former.get(replica.id, (None, None))
+        return self._addresses.get(replica) or (where if key == replica else None) or self._told.get(replica.id)
 
     def listeners(self) -> tuple[tuple[str, str, int], ...]:
         """See `Names.listeners`."""

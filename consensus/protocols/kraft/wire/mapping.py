@@ -34,7 +34,7 @@ from uuid import UUID
 
 from consensus.core import messages as core
 from consensus.core.messages import RefusalReason
-from consensus.core.model import Entry, LogId, ReplicaKey, ServerId, Term
+from consensus.core.model import Entry, Index, LogId, ReplicaKey, ServerId, Term
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire import messages_quorum as quorum
 from consensus.protocols.kraft.wire.apis import ErrorCode, error_name
@@ -128,10 +128,10 @@ class Answering:
         """The leader, if it is that of `term`."""
         return self.leader if self.term in (None, term) else None
 
-    def knows_high_watermark(self, reply: core.FetchReply) -> bool:
-        """Whether the leader that gave this reply had committed an entry of its own epoch."""
+    def high_watermark(self, term: Term, commit: Index) -> int:
+        """What a leader of this term tells of its commit index: -1 until it has committed an entry of its own epoch."""
         began = self.began
-        return began is None or (reply.term == began.term and reply.commit >= began.index)
+        return commit if began is None or (term == began.term and commit >= began.index) else -1
 
 
 def request_to_wire(request: core.Request, peer: ReplicaKey, names: Names) -> QuorumRequest:
@@ -536,7 +536,7 @@ def _fetch_response(
     partition = clients.FetchResponsePartition(
         partition_index=PARTITION,
         error_code=code,
-        high_watermark=reply.commit if answering.knows_high_watermark(reply) and not code else -1,
+        high_watermark=-1 if code else answering.high_watermark(reply.term, reply.commit),
         log_start_offset=answering.log_start_offset,
         diverging_epoch=clients.FetchResponseEpochEndOffset(epoch=diverging.term, end_offset=diverging.index),
         current_leader=clients.FetchResponseLeaderIdAndEpoch(leader_id=_id_of(leader), leader_epoch=reply.term),

@@ -1,0 +1,181 @@
+"""Kafka's quorum tool and admin client on quorums of ours, and servers that join a quorum of the other kind.
+
+`make interop-kafka` brings Kafka.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trio
+
+from consensus.protocols.kraft.wire.apis import ApiKey
+from tests.interop.kafka import tool_jvm
+from tests.interop.kafka.jvm import running_jvm_servers
+from tests.interop.kafka.mixed import MixedQuorum, running_mixed_quorum
+from tests.interop.kafka.recording import LOOPBACK, Recorder
+from tests.interop.kafka.tool_jvm import ToolError
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(tool_jvm.missing() is not None, reason=tool_jvm.missing() or "all is there"),
+]
+
+STORY_S: Final = 180.0
+VOTERS: Final = (1, 2, 3)
+NEWCOMER: Final = 4
+OBSERVER: Final = 9
+QUORUMS: Final = pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
+
+
+def admin(quorum: MixedQuorum) -> dict[str, Any]:
+    """What Kafka's admin client needs to know of a quorum."""
+    addresses = ",".join(quorum.server(node_id).voter.address for node_id in VOTERS)
+    return {"bootstrap.controllers": addresses}
+
+
+async def add_voter(quorum: MixedQuorum, node_id: int) -> None:
+    """By Kafka's admin client."""
+    server = quorum.server(node_id)
+    endpoint = {"name": "CONTROLLER", "host": LOOPBACK, "port": server.port}
+    who: dict[str, Any] = {"id": node_id, "directory": server.directory_id, "properties": admin(quorum)}
+    await (await quorum.jvm.tools()).do("add-voter", endpoints=[endpoint], **who)
+
+
+async def remove_voter(quorum: MixedQuorum, node_id: int) -> None:
+    """By Kafka's admin client."""
+    who: dict[str, Any] = {"id": node_id, "directory": quorum.server(node_id).directory_id, "properties": admin(quorum)}
+    await (await quorum.jvm.tools()).do("remove-voter", **who)
+
+
+async def voters(quorum: MixedQuorum) -> set[int]:
+    """Who votes, by Kafka's quorum tool."""
+    address = quorum.server((await quorum.leader())[0]).voter.address
+    rows = await (await quorum.jvm.tools()).replication(address)
+    return {int(row["NodeId"]) for row in rows if row["Status"] in ("Leader", "Follower")}
+
+
+@QUORUMS
+async def test_the_quorum_tool_tells_of_our_quorum_what_it_says_itself(tmp_path: Path, *, is_dynamic: bool) -> None:
+    """`describe --status` and `--replication`, whichever server is asked."""
+    with trio.fail_after(STORY_S):
+        async with (
+            running_jvm_servers(tmp_path) as jvm,
+            running_mixed_quorum(jvm, VOTERS, (), is_dynamic=is_dynamic) as quorum,
+        ):
+            leader, epoch = await quorum.leader()
+            await quorum.progress()
+            if is_dynamic:
+                await observe(quorum, NEWCOMER)
+            tools = await jvm.tools()
+            for node_id in VOTERS:
+                before = quorum.seen.high_watermark
+                status = await tools.status(quorum.server(node_id).voter.address)
+                assert status["ClusterId"] == jvm.cluster_id
+                assert (int(status["LeaderId"]), int(status["LeaderEpoch"])) == (leader, epoch)
+                assert before <= int(status["HighWatermark"]) <= (await quorum.ask(leader, "status"))["committed"]
+                assert all(f'"id": {voter}' in status["CurrentVoters"] for voter in VOTERS)
+                assert status["CurrentObservers"] == "[]" or f'"id": {NEWCOMER}' in status["CurrentObservers"]
+                assert int(status["MaxFollowerLag"]) <= quorum.seen.high_watermark
+                rows = await tools.replication(quorum.server(node_id).voter.address)
+                told = {int(row["NodeId"]): row["Status"] for row in rows}
+                wanted = {voter: "Leader" if voter == leader else "Follower" for voter in VOTERS}
+                assert told == (wanted | {NEWCOMER: "Observer"} if is_dynamic else wanted)
+                assert all(int(row["LogEndOffset"]) >= before - int(row["Lag"]) for row in rows)
+                directories = {int(row["NodeId"]): row["DirectoryId"] for row in rows}
+                if is_dynamic:
+                    assert directories == {each: quorum.server(each).directory_id for each in directories}
+
+
+async def observe(quorum: MixedQuorum, node_id: int) -> None:
+    """Start a server of ours that is no voter, and wait until it has all."""
+    server = quorum.add(node_id)
+    quorum.format(server, [quorum.server(each).voter for each in VOTERS])
+    await quorum.start(node_id)
+    await quorum.caught_up(node_id)
+
+
+async def observe_with_kafka(quorum: MixedQuorum, node_id: int) -> None:
+    """Start a controller of Kafka's that is no voter, and wait until it has all."""
+    server = await quorum.jvm.add(node_id)
+    await quorum.jvm.format_dynamic(server, [quorum.server(each).voter for each in VOTERS])
+    await quorum.start(node_id)
+    await quorum.caught_up(node_id)
+
+
+@pytest.mark.parametrize(
+    ("is_ours", "newcomer_is_ours"),
+    [(True, True), (True, False), (False, True)],
+    ids=["ours to ours", "Kafka's to ours", "ours to Kafka's"],
+)
+async def test_kafkas_admin_client_adds_and_removes_a_voter(
+    tmp_path: Path, *, is_ours: bool, newcomer_is_ours: bool
+) -> None:
+    """The newcomer votes: without it there is no majority. It is removed, and a voter of before as well."""
+    with trio.fail_after(STORY_S):
+        sides = (VOTERS, ()) if is_ours else ((), VOTERS)
+        async with (
+            running_jvm_servers(tmp_path) as jvm,
+            running_mixed_quorum(jvm, *sides, is_dynamic=True) as quorum,
+        ):
+            leader, epoch = await quorum.leader()
+            await quorum.progress()
+            await (observe if newcomer_is_ours else observe_with_kafka)(quorum, NEWCOMER)
+            assert await voters(quorum) == set(VOTERS)
+            await add_voter(quorum, NEWCOMER)
+            assert await voters(quorum) == {*VOTERS, NEWCOMER}
+            with pytest.raises(ToolError, match="DuplicateVoter"):
+                await add_voter(quorum, NEWCOMER)
+            # A majority of four has three: with another voter gone, nothing is committed without the newcomer
+            gone = next(node_id for node_id in VOTERS if node_id != leader)
+            await quorum.kill(gone)
+            await quorum.progress()
+            await remove_voter(quorum, gone)
+            assert await voters(quorum) == {*VOTERS, NEWCOMER} - {gone}
+            with pytest.raises(ToolError, match="VoterNotFound"):
+                await remove_voter(quorum, gone)
+            # The leader removes itself last, and another one leads
+            await remove_voter(quorum, leader)
+            new_leader, _ = await quorum.leader(epoch_above=epoch)
+            assert new_leader in {*VOTERS, NEWCOMER} - {gone, leader}
+            await quorum.progress()
+            print(f"\n{quorum.told()}")
+
+
+@QUORUMS
+async def test_our_observer_reads_kafkas_quorum_and_never_votes(tmp_path: Path, *, is_dynamic: bool) -> None:
+    recorder = Recorder()
+    with trio.fail_after(STORY_S):
+        async with (
+            running_jvm_servers(tmp_path, recorder=recorder) as jvm,
+            running_mixed_quorum(jvm, (), VOTERS, is_dynamic=is_dynamic) as quorum,
+        ):
+            leader, epoch = await quorum.leader()
+            await quorum.progress()
+            await observe(quorum, OBSERVER)
+            # Another leader, and then none: the observer follows, and waits
+            await quorum.kill(leader)
+            second, epoch = await quorum.leader(epoch_above=epoch)
+            await quorum.progress()
+            await quorum.caught_up(OBSERVER)
+            third = next(node_id for node_id in VOTERS if node_id not in (leader, second))
+            await quorum.kill(third)
+            await trio.sleep(3 * FETCH_TIMEOUT_S)
+            status = await quorum.ask(OBSERVER, "status")
+            assert status["role"] == "follower"
+            for node_id in (leader, third):
+                await quorum.start(node_id)
+            await quorum.leader(epoch_above=epoch - 1)
+            await quorum.progress()
+            await quorum.caught_up(OBSERVER)
+            end = quorum.seen.high_watermark
+            await quorum.equal_logs()
+            print(f"\nobserved up to {end}; {quorum.told()}")
+        client = f"raft-client-{OBSERVER}".encode()
+        asked = {frame.api_key for frame in recorder.frames if frame.is_request and client in frame.frame}
+        assert ApiKey.FETCH in asked
+        assert not asked & {ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH}
+
+
+FETCH_TIMEOUT_S: Final = 2.0
+"""Kafka's default; after it a voter campaigns."""
