@@ -118,14 +118,15 @@ async def broker_story(directory: Path, recorder: Recorder) -> None:
                 "produce", topic=TOPIC, count=VALUES, size=64, properties=java | {"compression.type": compression}
             )
         count = VALUES * len(COMPRESSIONS)
-        for group in (None, "readers"):
-            named = {} if group is None else {"group.id": f"java-{group}", "auto.offset.reset": "earliest"}
+        for suffix in (None, "readers"):
+            group, other = (None, None) if suffix is None else (f"librdkafka-{suffix}", f"python-{suffix}")
+            named = {} if suffix is None else {"group.id": f"java-{suffix}", "auto.offset.reset": "earliest"}
             found = await tools.do("consume", topic=TOPIC, count=count, tell=False, properties=java | named)
             assert found["count"] == count
             entries = await trio.to_thread.run_sync(read_with_librdkafka, address, TOPIC, count, group)
             assert len(entries) == count
             # kafka-python reads the last three compressions only with packages that this project does without.
-            entries = await trio.to_thread.run_sync(read_with_kafka_python, address, TOPIC, 2 * VALUES, group)
+            entries = await trio.to_thread.run_sync(read_with_kafka_python, address, TOPIC, 2 * VALUES, other)
             assert len(entries) == 2 * VALUES
 
 

@@ -44,7 +44,7 @@ def read_with_librdkafka(
     # librdkafka wants a group's name even of a consumer that is in none.
     settings: dict[str, str | int | float | bool | None] = {
         "bootstrap.servers": address,
-        "group.id": f"librdkafka-{group}",
+        "group.id": group or "none",
         "auto.offset.reset": "earliest",
         "enable.auto.commit": group is not None,
     }
@@ -90,9 +90,8 @@ def read_with_kafka_python(
     from kafka import KafkaConsumer  # noqa: PLC0415 - it warns as it is imported, which ends a test
     from kafka import TopicPartition as PythonTopicPartition  # noqa: PLC0415
 
-    name = None if group is None else f"python-{group}"
     consumer = KafkaConsumer(
-        bootstrap_servers=address, group_id=name, auto_offset_reset="earliest", enable_auto_commit=name is not None
+        bootstrap_servers=address, group_id=group, auto_offset_reset="earliest", enable_auto_commit=group is not None
     )
     read: list[ReadEntry] = []
     try:
@@ -122,7 +121,7 @@ async def read_with_java(
     """Up to `count` entries by Java's consumer; fewer if the time is over."""
     properties = {"bootstrap.servers": address, "auto.offset.reset": "earliest"}
     if group is not None:
-        properties["group.id"] = f"java-{group}"
+        properties["group.id"] = group
     read: list[ReadEntry] = []
     asked = {"topic": topic, "count": count, "seconds": int(timeout_s), "properties": properties}
     async with tools.ask("consume", **asked) as answers:

@@ -50,11 +50,11 @@ class Readers:
                 nursery.start_soon(self._read, client, count, group)
 
     async def _read(self, client: str, count: int, group: str | None) -> None:
-        address = self._farm.addresses
+        address, name = self._farm.addresses, None if group is None else f"{client}-{group}"
         if client == "java":
-            found = await read_with_java(self._tools, address, TOPIC, count, group, READ_S)
+            found = await read_with_java(self._tools, address, TOPIC, count, name, READ_S)
         else:
-            found = await read_in_process(client, address, TOPIC, count, group, READ_S)
+            found = await read_in_process(client, address, TOPIC, count, name, READ_S)
         self.read[client] += found
 
 
