@@ -6,24 +6,13 @@ itself runs or prints its help.
 """
 
 import sys
-from dataclasses import dataclass
-from importlib import import_module
 
 import click
-from click.shell_completion import CompletionItem
 
 from bridge import VERSION
 from bridge.cli.failure import REFUSED, fail, reason_of
+from bridge.cli.lazy import LazyCommand, LazyGroup
 from bridge.cli.printing import echo, guard_output
-
-
-@dataclass(frozen=True, slots=True)
-class LazyCommand:
-    """Where a command lives (`module:attribute`) and what the overview says about it."""
-
-    target: str
-    summary: str
-
 
 COMMANDS = {
     "up": LazyCommand("bridge.cli.up:up", "Run a farm of several routers on this machine's loopback."),
@@ -64,46 +53,14 @@ COMMANDS = {
     "zmq-raft": LazyCommand(
         "bridge.cli.zmq_raft.cluster:zmq_raft", "Use and watch a replicated log that speaks ØMQ Raft."
     ),
+    "kraft": LazyCommand("bridge.cli.kraft.group:kraft", "Run and watch a replicated log that speaks Kafka's Raft."),
     "pipeline": LazyCommand("bridge.cli.pipeline:pipeline", "History and health of the routers, on Spark."),
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are needed."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of a newcomer's way."""
-        del ctx
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load one command."""
-        del ctx
-        lazy = COMMANDS.get(cmd_name)
-        if lazy is None:
-            return None
-        module, _, attribute = lazy.target.partition(":")
-        command = getattr(import_module(module), attribute)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{lazy.target} is not a command")
-        return command
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The names of commands and of options, without loading anything."""
-        names = [
-            CompletionItem(name, help=each.summary) for name, each in COMMANDS.items() if name.startswith(incomplete)
-        ]
-        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The overview, without loading anything."""
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, lazy.summary) for name, lazy in COMMANDS.items()])
-
-
 @click.group(
     cls=LazyGroup,
+    lazy_commands=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage; `status` has two more.",
 )

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
         QuorumClientError,
         QuorumReplica,
         QuorumState,
+        control_text,
     )
     from consensus.protocols.kraft.node.quorum_directory import (
+        META_FILE,
         InitialVoter,
         QuorumDirectory,
         QuorumDirectoryError,
@@ -81,7 +83,7 @@ if TYPE_CHECKING:
         parse_properties,
         voter_settings,
     )
-    from consensus.protocols.kraft.wire.apis import ErrorCode
+    from consensus.protocols.kraft.wire.apis import ErrorCode, error_name
     from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits, uuid_of_text, uuid_text
     from consensus.protocols.kraft.wire.record_batches import encode_tail, encode_tails
     from consensus.protocols.kraft.wire.records import Compression, Record, RecordBatch
@@ -95,6 +97,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_LIMITS",
+    "META_FILE",
     "STATES",
     "AskElsewhereError",
     "BatchCache",
@@ -163,9 +166,11 @@ __all__ = [
     "check_settings",
     "client_context",
     "connect",
+    "control_text",
     "encode_tail",
     "encode_tails",
     "endpoints",
+    "error_name",
     "fetch_dispatch",
     "format_directory",
     "new_uuid",
@@ -212,8 +217,10 @@ _HOMES: Final = {
         "QuorumClientError",
         "QuorumReplica",
         "QuorumState",
+        "control_text",
     ),
     "consensus.protocols.kraft.node.quorum_directory": (
+        "META_FILE",
         "InitialVoter",
         "QuorumDirectory",
         "QuorumDirectoryError",
@@ -251,17 +258,17 @@ _HOMES: Final = {
     ),
     "consensus.protocols.kraft.node.service": ("AskElsewhereError", "Caller", "ServedApi", "Service"),
     "consensus.protocols.kraft.node.settings": (
-        "check_settings",
-        "StaticVoter",
         "Endpoint",
         "SettingsError",
+        "StaticVoter",
         "VoterSettings",
         "address",
+        "check_settings",
         "endpoints",
         "parse_properties",
         "voter_settings",
     ),
-    "consensus.protocols.kraft.wire.apis": ("ErrorCode",),
+    "consensus.protocols.kraft.wire.apis": ("ErrorCode", "error_name"),
     "consensus.protocols.kraft.wire.limits": (
         "DEFAULT_LIMITS",
         "KafkaWireError",

@@ -290,7 +290,7 @@ def _row(follower: FollowerProgress, now_ms: int) -> admin.DescribeQuorumRespons
     return admin.DescribeQuorumResponseReplica(
         replica_id=key.id,
         replica_directory_id=_uuid(key),
-        log_end_offset=follower.match,
+        log_end_offset=-1 if follower.contact_ms is None else follower.match,
         last_fetch_timestamp=-1 if follower.contact_ms is None else now_ms - follower.contact_ms,
         last_caught_up_timestamp=-1 if follower.caught_up_ms is None else now_ms - follower.caught_up_ms,
     )

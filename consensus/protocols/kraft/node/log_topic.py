@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from consensus.core.effects import Outcome, ProposalResolved, Role
+from consensus.core.effects import Outcome, ProposalResolved
 from consensus.core.model import EntryKind, ReplicaKey, ServerId
 from consensus.protocols.kraft.node.kept_records import metadata_objection
 from consensus.protocols.kraft.node.quorum_names import QuorumNames
@@ -89,8 +89,9 @@ class LogTopic:
             brokers=tuple(Broker(key.id, *where) for key, where in found if where is not None),
             log_start_offset=raft.log_start.index,
             high_watermark=self._server.commit_index,
-            is_internal=True,
-            takes_records=self._takes_records and role.role is Role.LEADER,
+            # Clients such as kafka-python write to no topic that is Kafka's own affair.
+            is_internal=not self._takes_records,
+            takes_records=self._takes_records,
             log_end_offset=raft.last.index,
         )
 

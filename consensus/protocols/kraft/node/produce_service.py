@@ -33,6 +33,8 @@ from consensus.server.errors import ServerBusyError, ServerStoppedError
 _FIRST_PRODUCE_BY_ID: Final = 13
 _MAX_TIMEOUT_MS: Final = 120_000
 _ACKS: Final = (-1, 0, 1)
+_ELSEWHERE: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+"""To InitProducerId, which clients send to any server: they ask again then, mostly another one."""
 
 
 class ProduceService:
@@ -83,11 +85,15 @@ class ProduceService:
             error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         elif not state.takes_records:
             error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        elif state.leader_id != state.node_id:
+            error = _ELSEWHERE
         if error is ErrorCode.NONE:
             try:
                 given = await self._topic.new_producer_id(caller.principal)
             except ProduceRefusedError as refused:
-                return clients.InitProducerIdResponse(error_code=refused.error_code, producer_epoch=-1)
+                is_elsewhere = refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                code = _ELSEWHERE if is_elsewhere else refused.error_code
+                return clients.InitProducerIdResponse(error_code=code, producer_epoch=-1)
             except (ServerBusyError, ServerStoppedError):
                 error = ErrorCode.COORDINATOR_NOT_AVAILABLE
             else:

@@ -13,23 +13,35 @@ is right for any offset from the log's start on; what lies beyond the high water
 """
 
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+import struct
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import trio
 
+from consensus.core.model import ServerId
 from consensus.protocols.kraft.node.connection import ConnectionOptions, KafkaConnection, KafkaConnectionError, connect
 from consensus.protocols.kraft.node.settings import Endpoint
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import ErrorCode, error_name
+from consensus.protocols.kraft.wire.control_records import (
+    KRAFT_VERSION,
+    LEADER_CHANGE,
+    VOTERS,
+    control_type_of,
+    no_op_of,
+    voters_of,
+)
 from consensus.protocols.kraft.wire.limits import PARTITION, TOPIC_ID, TOPIC_NAME, KafkaWireError
+from consensus.protocols.kraft.wire.mapping import replica
 from consensus.protocols.kraft.wire.record_batches import read_batches
-from consensus.protocols.kraft.wire.records import Record
 
 PATIENCE_S: Final = 10.0
+_LEVEL: Final = struct.Struct(">2xh")
+"""Of a KRaftVersion record, after the record's own version."""
 _BROKERS: Final = 1
 _CONTROLLERS: Final = 2
 _AGAIN_S: Final = 0.2
@@ -104,6 +116,7 @@ class LogRecord:
     epoch: int
     timestamp_ms: int
     control_type: int | None
+    """-1: its key does not say it."""
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
@@ -332,14 +345,31 @@ def _records(data: bytes, at: _Position) -> list[LogRecord | LogStart]:
     for batch in read_batches(data):
         for offset, record in enumerate(batch.records, batch.base_offset):
             if at.offset <= offset < at.watermark:
-                control = _control_type(record) if batch.is_control else None
+                control = (control_type_of(record.key) or (-1, 0))[0] if batch.is_control else None
                 content = record.timestamp_ms, control, record.key, record.value, record.headers
                 found.append(LogRecord(offset, batch.leader_epoch, *content))
                 at.offset, at.epoch = offset + 1, batch.leader_epoch
     return found
 
 
-def _control_type(record: Record) -> int:
-    """The second number of a control record's key; -1: it has none."""
-    key = record.key or b""
-    return int.from_bytes(key[2:4], signed=True) if len(key) == 4 else -1  # noqa: PLR2004 - two numbers of two bytes
+def control_text(record: LogRecord) -> str | None:
+    """What a control record says, for people; None: it is one that is not understood here."""
+    found, value = control_type_of(record.key), record.value or b""
+    if found is None or record.control_type is None:
+        return None
+    control_type, version = found
+    if control_type == LEADER_CHANGE and (no_op := no_op_of(value)) is not None and no_op.leader is not None:
+        return f"leader {replica(no_op.leader).id}, granted by {_ids(no_op.granted_by)} of {_ids(no_op.voters)}"
+    if control_type == KRAFT_VERSION and len(value) >= _LEVEL.size:
+        return f"level {_LEVEL.unpack_from(value)[0]}"
+    if control_type == VOTERS:
+        try:
+            configuration, _ = voters_of(version, value)
+        except KafkaWireError:
+            return None
+        return ", ".join(f"{replica(each.server_id).id} at {each.endpoint}" for each in configuration.voters)
+    return None
+
+
+def _ids(voters: Iterable[ServerId]) -> str:
+    return ",".join(str(replica(each).id) for each in voters) or "none"

@@ -1,0 +1,1 @@
+"""`garlicfarm kraft`: the commands that speak KRaft, Kafka's Raft."""

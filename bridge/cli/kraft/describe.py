@@ -1,0 +1,152 @@
+"""`garlicfarm kraft describe`: a quorum as its leader sees it, in the tables of `kafka-metadata-quorum describe`.
+
+    --status        who leads, how far the followers are behind, who votes
+    --replication   a row for each replica: the leader, the followers, the observers
+
+The figures are computed as Kafka's tool does it. *Lag in time* of a follower is from when it last had all of the
+leader's log until now, so it is 0 for one that has all, and -1 where the leader does not know.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+
+import click
+
+from bridge.api.outputs import KraftDescribeOutput, KraftReplicaView
+from bridge.cli.kraft.options import Quorum, quorum_options
+from bridge.cli.options import json_option
+from bridge.cli.printing import echo, print_json, print_table
+from consensus.protocols import kraft as protocol
+
+_HEADINGS = (
+    "NodeId",
+    "DirectoryId",
+    "LogEndOffset",
+    "Lag",
+    "LastFetchTimestamp",
+    "LastCaughtUpTimestamp",
+    "Status",
+)
+_NAME_WIDTH = 24
+
+
+@click.command()
+@click.option("--status", "view", flag_value="status", default="status", help="The summary. This is the default.")
+@click.option("--replication", "view", flag_value="replication", help="A row for each replica.")
+@click.option("--human-readable", is_flag=True, help="With --replication: times as so long ago.")
+@quorum_options
+@json_option
+def describe(quorum: Quorum, *, view: str, human_readable: bool, as_json: bool) -> None:
+    """Show a quorum as its leader sees it, in the tables of `kafka-metadata-quorum describe`.
+
+    The servers may be ours, Kafka's controllers, or both. The leader is found from any of them.
+    """
+    state = quorum.ask(lambda client: client.describe())
+    if as_json:
+        print_json(_output(state))
+    elif view == "status":
+        for name, text in _status(state):
+            echo(f"{name + ':':<{_NAME_WIDTH}}{text}")
+    else:
+        now_ms = time.time_ns() // 1_000_000 if human_readable else None
+        print_table(_HEADINGS, [_row(each, now_ms) for each in _output(state).replicas])
+
+
+def _status(state: "protocol.QuorumState") -> Sequence[tuple[str, str]]:
+    lag, lag_ms = _max_lag(state)
+    return (
+        ("ClusterId", state.cluster_id),
+        ("LeaderId", str(state.leader_id)),
+        ("LeaderEpoch", str(state.leader_epoch)),
+        ("HighWatermark", str(state.high_watermark)),
+        ("MaxFollowerLag", str(lag)),
+        ("MaxFollowerLagTimeMs", str(lag_ms)),
+        ("CurrentVoters", _named(state, state.voters)),
+        ("CurrentObservers", _named(state, state.observers)),
+    )
+
+
+def _max_lag(state: "protocol.QuorumState") -> tuple[int, int]:
+    """Of the voter that is furthest behind: how many records, and for how many milliseconds."""
+    leader = next((each for each in state.voters if each.node_id == state.leader_id), None)
+    # A leader that has been removed leads until that is committed, and is no voter.
+    if leader is None or not state.voters:
+        return 0, -1
+    last = min(state.voters, key=lambda each: each.log_end_offset)
+    return leader.log_end_offset - last.log_end_offset, _behind_ms(leader, last)
+
+
+def _behind_ms(leader: "protocol.QuorumReplica", replica: "protocol.QuorumReplica") -> int:
+    if replica.node_id == leader.node_id:
+        return 0
+    if leader.last_caught_up_ms < 0 or replica.last_caught_up_ms < 0:
+        return -1
+    return leader.last_caught_up_ms - replica.last_caught_up_ms
+
+
+def _named(state: "protocol.QuorumState", replicas: "Iterable[protocol.QuorumReplica]") -> str:
+    """A list as Kafka's tool prints it."""
+    return f"[{', '.join(_name(state, each) for each in replicas)}]"
+
+
+def _name(state: "protocol.QuorumState", replica: "protocol.QuorumReplica") -> str:
+    directory = protocol.uuid_text(replica.directory_id) if replica.directory_id.int else None
+    text = f'{{"id": {replica.node_id}, "directoryId": {json.dumps(directory)}'
+    listeners = state.listeners.get(replica.node_id)
+    if listeners:
+        text += f', "endpoints": {json.dumps(list(map(_url, listeners)))}'
+    return text + "}"
+
+
+def _url(listener: "protocol.Endpoint") -> str:
+    host = f"[{listener.host}]" if ":" in listener.host else listener.host
+    return f"{listener.name}://{host}:{listener.port}"
+
+
+def _row(replica: KraftReplicaView, now_ms: int | None) -> Sequence[str]:
+    return (
+        str(replica.id),
+        replica.directory_id,
+        str(replica.log_end_offset),
+        str(replica.lag),
+        _when(replica.last_fetch_ms, now_ms),
+        _when(replica.last_caught_up_ms, now_ms),
+        replica.status,
+    )
+
+
+def _when(time_ms: int | None, now_ms: int | None) -> str:
+    if time_ms is None:
+        return "-1"
+    return str(time_ms) if now_ms is None else f"{now_ms - time_ms} ms ago"
+
+
+def _output(state: "protocol.QuorumState") -> KraftDescribeOutput:
+    lag, lag_ms = _max_lag(state)
+    leader = [each for each in state.voters if each.node_id == state.leader_id]
+    followers = [each for each in state.voters if each.node_id != state.leader_id]
+    end = leader[0].log_end_offset if leader else state.high_watermark
+    replicas = ((leader, "Leader"), (followers, "Follower"), (state.observers, "Observer"))
+    return KraftDescribeOutput(
+        cluster=state.cluster_id,
+        leader_id=state.leader_id,
+        leader_epoch=state.leader_epoch,
+        high_watermark=state.high_watermark,
+        max_follower_lag=lag,
+        max_follower_lag_ms=None if lag_ms < 0 else lag_ms,
+        replicas=tuple(_view(state, each, end, status) for group, status in replicas for each in group),
+    )
+
+
+def _view(state: "protocol.QuorumState", replica: "protocol.QuorumReplica", end: int, status: str) -> KraftReplicaView:
+    return KraftReplicaView(
+        id=replica.node_id,
+        directory_id=protocol.uuid_text(replica.directory_id),
+        status=status,
+        log_end_offset=replica.log_end_offset,
+        lag=end - replica.log_end_offset,
+        last_fetch_ms=None if replica.last_fetch_ms < 0 else replica.last_fetch_ms,
+        last_caught_up_ms=None if replica.last_caught_up_ms < 0 else replica.last_caught_up_ms,
+        listeners=tuple(map(_url, state.listeners.get(replica.node_id, ()))),
+    )

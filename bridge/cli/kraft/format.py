@@ -1,0 +1,105 @@
+"""`garlicfarm kraft format` and `random-uuid`: the directory of a KRaft server, as `kafka-storage` makes it.
+
+Kafka's words, and Kafka's rule: a controller whose settings name no voters must be told whether it founds a quorum
+alone, founds one with others, or joins one. A wrong guess would found a second quorum under the same cluster id.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bridge.api.outputs import KraftFormatOutput
+from bridge.cli.failure import fail, failures
+from bridge.cli.kraft.options import config_option, needs_kafka, read_settings, set_option
+from bridge.cli.options import json_option
+from bridge.cli.printing import echo, print_json
+from consensus.protocols import kraft as protocol
+
+_ONE_OF_THREE = (
+    "the settings have no controller.quorum.voters, so say one of:\n"
+    "--standalone                     this server founds a quorum alone\n"
+    "--initial-controllers LIST       the servers of LIST found one (--help shows its form)\n"
+    "--no-initial-controllers         this server joins a quorum that there is"
+)
+
+
+@click.command("format")
+@config_option
+@set_option
+@click.option("--cluster-id", "-t", metavar="ID", help="The quorum's id, the same for all its servers.")
+@click.option("--random-cluster-id", is_flag=True, help="Make the id now, for the first server of a quorum.")
+@click.option("--standalone", "-s", is_flag=True, help="This server founds a quorum alone.")
+@click.option(
+    "--initial-controllers",
+    "-I",
+    metavar="ID@HOST:PORT:DIRECTORY-ID,…",
+    help="These servers found a quorum, this one among them; directory ids are made by `kraft random-uuid`.",
+)
+@click.option("--no-initial-controllers", "-N", is_flag=True, help="This server joins a quorum that there is.")
+@click.option(
+    "--add-scram",
+    "-S",
+    metavar="MECHANISM=[name=…,password=…]",
+    multiple=True,
+    help="A user that may log in at a SASL listener; may be given several times.",
+)
+@click.option("--ignore-formatted", "-g", is_flag=True, help="Leave a directory that is formatted already as it is.")
+@json_option
+def format_command(
+    *, config: Path, changes: tuple[str, ...], ignore_formatted: bool, as_json: bool, **asked: Any
+) -> None:
+    """Make the directory of a KRaft server, as `kafka-storage format` does.
+
+    It names the cluster and the server, and has the first voters where the settings name none.
+    """
+    known = (protocol.SettingsError, protocol.QuorumDirectoryError)
+    with needs_kafka(), failures(*known):
+        _, others = protocol.split_settings(read_settings(config, changes))
+        settings = protocol.voter_settings(others)
+        if ignore_formatted and (settings.log_dir / protocol.META_FILE).exists():
+            formatted = protocol.read_directory(settings)
+            echo(f"{settings.log_dir} is formatted already; nothing was changed.", err=True)
+        else:
+            formatted = _format(settings, **asked)
+    output = KraftFormatOutput(
+        str(formatted.path), formatted.cluster_id, formatted.node_id, protocol.uuid_text(formatted.directory_id)
+    )
+    if as_json:
+        print_json(output)
+    else:
+        echo(f"{output.directory}: cluster {output.cluster_id}, node {output.node_id}, directory {output.directory_id}")
+
+
+def _format(
+    settings: "protocol.VoterSettings",
+    *,
+    cluster_id: str | None,
+    random_cluster_id: bool,
+    standalone: bool,
+    initial_controllers: str | None,
+    no_initial_controllers: bool,
+    add_scram: tuple[str, ...],
+) -> "protocol.QuorumDirectory":
+    if (cluster_id is None) != random_cluster_id:
+        fail("say which cluster: --cluster-id ID, as the other servers have it, or --random-cluster-id for a new one")
+    chosen = sum((standalone, initial_controllers is not None, no_initial_controllers))
+    if chosen > 1:
+        fail("--standalone, --initial-controllers and --no-initial-controllers exclude each other: give one of them")
+    if settings.is_dynamic and not chosen:
+        fail(_ONE_OF_THREE)
+    initial = () if initial_controllers is None else protocol.parse_initial_voters(initial_controllers)
+    return protocol.format_directory(
+        settings,
+        cluster_id or protocol.uuid_text(protocol.new_uuid()),
+        standalone=standalone,
+        initial=initial,
+        users=protocol.scram_users(add_scram),
+    )
+
+
+@click.command("random-uuid")
+def random_uuid() -> None:
+    """Print a new id, for a cluster or a directory, as `kafka-storage random-uuid` does."""
+    with needs_kafka():
+        echo(protocol.uuid_text(protocol.new_uuid()))

@@ -1,0 +1,27 @@
+"""`garlicfarm kraft`: the group of commands around a quorum that speaks KRaft.
+
+Each command is loaded when it is called, as those of `garlicfarm` are: a server has no use for the modules of the
+others, and a small machine has little memory for them.
+"""
+
+import click
+
+from bridge.cli.lazy import LazyCommand, LazyGroup
+
+COMMANDS = {
+    "format": LazyCommand("bridge.cli.kraft.format:format_command", "Make the directory of a server."),
+    "serve": LazyCommand("bridge.cli.kraft.serve:serve", "Run one server of a quorum: a voter or an observer."),
+    "describe": LazyCommand("bridge.cli.kraft.describe:describe", "Show a quorum as its leader sees it."),
+    "log": LazyCommand("bridge.cli.kraft.log:log", "Print committed records of the log."),
+    "add-voter": LazyCommand("bridge.cli.kraft.voters:add_voter", "Make a server that follows a voter."),
+    "remove-voter": LazyCommand("bridge.cli.kraft.voters:remove_voter", "Make a voter an observer."),
+    "random-uuid": LazyCommand("bridge.cli.kraft.format:random_uuid", "Print a new id."),
+}
+
+
+@click.group("kraft", cls=LazyGroup, lazy_commands=COMMANDS)
+def kraft() -> None:
+    """Run, watch and change a replicated log that speaks KRaft, Kafka's Raft (KIP-595).
+
+    A server of ours may be one voter of a quorum of Kafka's controllers. The options have the words of Kafka's tools.
+    """

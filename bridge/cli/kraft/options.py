@@ -1,0 +1,152 @@
+"""What the commands of `garlicfarm kraft` share: files of settings, which quorum is asked, and the extra they need.
+
+    --bootstrap-controller HOST:PORT,… ──▶ QuorumClient ──▶ whichever servers there are: the leader is found from any
+
+The words are those of Kafka's tools. What decodes Kafka's messages is an extra, so nothing of it is imported before a
+command runs.
+"""
+
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+import trio
+
+from bridge.cli.failure import fail, failures
+from bridge.cli.options import file_path
+from consensus.net import CertificateError
+from consensus.protocols import kraft as protocol
+
+CONTROLLERS_VARIABLE = "GARLICFARM_KRAFT_CONTROLLERS"
+NO_SERVER = f"say where a server of the quorum is: --bootstrap-controller HOST:PORT, or {CONTROLLERS_VARIABLE}"
+HOW_TO_INSTALL = (
+    "KRaft needs kio and crc32c, which are not installed; install them with: pip install 'garlicfarm[kafka]'"
+)
+PATIENCE_S = 10.0
+INTERRUPTED = 130
+_EXTRA = ("cramjam", "crc32c", "kio")
+
+T = TypeVar("T")
+Question = Callable[["protocol.QuorumClient"], Awaitable[T]]
+
+config_option = click.option(
+    "--config", "-c", type=file_path, required=True, metavar="FILE", help="The server's settings, as in Kafka."
+)
+set_option = click.option(
+    "--set",
+    "changes",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A setting in place of the one in the file; may be given several times.",
+)
+
+
+@contextmanager
+def needs_kafka() -> Iterator[None]:
+    """What is imported here may need the extra; without it, the command ends with how to get it."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] in _EXTRA:
+            fail(HOW_TO_INSTALL)
+        raise
+
+
+def read_settings(file: Path, changes: Sequence[str]) -> dict[str, str]:
+    """The settings of a file with those of --set in their place, or the end of the command with the reason."""
+    with failures(protocol.SettingsError):
+        try:
+            settings = protocol.parse_properties(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            fail(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}")
+        return settings | protocol.parse_properties("\n".join(changes))
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """How a command reaches a quorum."""
+
+    servers: str
+    brokers: bool
+    security: Path | None
+    patience_s: float
+
+    def ask(self, question: Question[T]) -> T:
+        """What the quorum answers, or the end of the command with the reason."""
+        try:
+            with needs_kafka(), failures(protocol.QuorumClientError, protocol.SettingsError, CertificateError):
+                return trio.run(self._ask, question)
+        except KeyboardInterrupt:
+            _interrupted()
+        except BaseExceptionGroup as group:
+            if group.subgroup(KeyboardInterrupt) is not None:
+                _interrupted()
+            raise
+
+    async def _ask(self, question: Question[T]) -> T:
+        named = "--bootstrap-server" if self.brokers else "--bootstrap-controller"
+        addresses = [protocol.address(named, each) for each in self.servers.split(",") if each.strip()]
+        if not addresses:
+            fail(NO_SERVER)
+        settings = {} if self.security is None else read_settings(self.security, ())
+        options = protocol.ConnectionOptions(security=protocol.tool_security(settings))
+        return await question(
+            protocol.QuorumClient(addresses, options, brokers=self.brokers, patience_s=self.patience_s)
+        )
+
+
+def _interrupted() -> NoReturn:
+    sys.exit(INTERRUPTED)
+
+
+_OPTIONS = (
+    click.option(
+        "--timeout",
+        type=click.FloatRange(0.1),
+        default=PATIENCE_S,
+        show_default=True,
+        help="Seconds to look for a leader that answers.",
+    ),
+    click.option(
+        "--command-config",
+        type=file_path,
+        metavar="FILE",
+        help="Settings for a listener with TLS or SASL: security.protocol, ssl.truststore.location, sasl.jaas.config …",
+    ),
+    click.option(
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        help="The same of servers that clients connect to, such as a farm's Kafka listener or Kafka's brokers.",
+    ),
+    click.option(
+        "--bootstrap-controller",
+        metavar="HOST:PORT",
+        envvar=CONTROLLERS_VARIABLE,
+        help=f"Where voters of the quorum are, separated by commas (default: ${CONTROLLERS_VARIABLE}).",
+    ),
+)
+
+
+def quorum_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options by which a command finds its quorum; the command gets a `Quorum` for them."""
+
+    @wraps(command)
+    def with_quorum(
+        *,
+        bootstrap_controller: str | None,
+        bootstrap_server: str | None,
+        command_config: Path | None,
+        timeout: float,
+        **arguments: Any,
+    ) -> None:
+        servers = bootstrap_server or bootstrap_controller or ""
+        command(Quorum(servers, bool(bootstrap_server), command_config, timeout), **arguments)
+
+    for option in _OPTIONS:
+        option(with_quorum)
+    return with_quorum

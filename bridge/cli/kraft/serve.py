@@ -1,0 +1,263 @@
+"""`garlicfarm kraft serve`: one server of a KRaft quorum, until it is told to stop.
+
+    settings ─▶ open_voter ─▶ one listener: replicas, tools, consumers, producers     [--metrics ─▶ Prometheus]
+    SIGTERM ─▶ a leader resigns, so that another one leads at once ─▶ closed ─▶ exit code 0
+
+A second signal ends it without waiting. A listener that is not on loopback and lets anyone in needs --allow-network:
+who reaches it reads the log, writes to it and takes part in elections.
+"""
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, assert_never
+
+import click
+import trio
+
+from bridge.api.outputs import KraftServeOutput, KraftVoterView
+from bridge.cli.failure import fail, failures, reasons
+from bridge.cli.kraft.options import INTERRUPTED, config_option, needs_kafka, read_settings, set_option
+from bridge.cli.options import json_option
+from bridge.cli.printing import echo, print_json_line
+from consensus import (
+    ConfigurationChanged,
+    ContentRejected,
+    DiskFull,
+    HaltedError,
+    Notice,
+    ReplicaKey,
+    Role,
+    RoleChanged,
+    Server,
+)
+from consensus.net import CertificateError
+from consensus.protocols import kraft as protocol
+from consensus.storage import StorageError
+
+MIB = 1024 * 1024
+RESIGN_S = 3.0
+"""For another voter to take over, before a leader that stops is gone."""
+_NETWORK = (
+    "{} is not on loopback, and the listener asks nobody who they are: who reaches it can read the log, write to it, "
+    "and take part in elections."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user asked for."""
+
+    settings: "protocol.VoterSettings"
+    options: "protocol.VoterOptions"
+    metrics: tuple[str, int] | None
+
+
+def _asked(config: Path, changes: Sequence[str], metrics: str | None, produce: str, *, allow_network: bool) -> Asked:
+    """The settings checked, or the end of the command with the reason."""
+    secured, others = protocol.split_settings(read_settings(config, changes))
+    settings = protocol.voter_settings(others)
+    users = protocol.read_directory(settings).read_users()
+    listener = settings.listeners[0]
+    security = protocol.server_security(secured, listener.name, users)
+    where = None if metrics is None else protocol.address("--metrics", metrics)
+    if not security.authenticates:
+        _check_network(listener.host, allow_network=allow_network)
+    options = protocol.VoterOptions(
+        client_security=security.client,
+        listener_security=security.listener,
+        takes_records=produce == "on",
+        services=lambda topic: (
+            protocol.ConsumerService(topic, describes_cluster=False),
+            protocol.ProduceService(topic),
+        ),
+    )
+    return Asked(settings, options, where)
+
+
+def _check_network(host: str, *, allow_network: bool) -> None:
+    if _is_loopback(host):
+        return
+    text = _NETWORK.format(host or "This listener, of every address,")
+    if not allow_network:
+        fail(f"{text}\nUse SASL_SSL or ssl.client.auth=required, or say --allow-network")
+    echo(f"Warning: {text}", err=True)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Reporter:
+    """Prints what happens on a server, a line for each event."""
+
+    def __init__(self, node_id: int, *, as_json: bool) -> None:
+        self._node_id = node_id
+        self._as_json = as_json
+        self._voters: tuple[KraftVoterView, ...] | None = None
+
+    def tell(self, event: str, text: str, *, alarm: bool = False, **facts: Any) -> None:
+        """One line, in words or as JSON."""
+        if self._as_json:
+            print_json_line(KraftServeOutput(event, self._node_id, time.time_ns() // MILLION, text, **facts))
+        else:
+            echo(text, err=alarm)
+        sys.stdout.flush()
+
+    def notice(self, notice: Notice) -> None:
+        """Something that the server tells."""
+        match notice:
+            case RoleChanged(role, epoch, leader):
+                leader_id = leader.id if isinstance(leader, ReplicaKey) else None
+                text = self._role_text(role, epoch, leader_id)
+                self.tell("role", text, role=role.value, epoch=epoch, leader_id=leader_id)
+            case ConfigurationChanged(configuration):
+                self.voters(configuration.voters)
+            case DiskFull(full=True):
+                text = "the disk is full: nothing is accepted until there is space again. Free some"
+                self.tell("disk-full", text, alarm=True)
+            case DiskFull():
+                self.tell("disk-writable", "the disk has space again")
+            case ContentRejected(sender, reason):
+                told = f"server {sender.id}" if isinstance(sender, ReplicaKey) else "a server"
+                self.tell("rejected", f"{told} sent what cannot be stored: {reason}", alarm=True)
+            case _:
+                assert_never(notice)
+
+    def voters(self, servers: Sequence[Server]) -> None:
+        """These vote now; said once."""
+        voters = tuple(map(_view, servers))
+        if voters == self._voters:
+            return
+        self._voters = voters
+        text = "voters: " + ", ".join(f"{each.id} at {each.address}" for each in voters)
+        if self._node_id not in [each.id for each in voters]:
+            text += f"; server {self._node_id} is an observer"
+        self.tell("voters", text, voters=voters)
+
+    def serving(self, voter: "protocol.KraftVoter", metrics_port: int | None) -> None:
+        """The server is open."""
+        described = voter.server.describe()
+        address = f"{voter.listener.options.host or '*'}:{voter.listener.port}"
+        metrics = "" if metrics_port is None else f"; metrics on port {metrics_port}"
+        self.tell(
+            "serving",
+            f"serving {self._node_id} at {address} in cluster {voter.cluster_id} "
+            f"(log: {described.log_bytes / MIB:.1f} MiB up to offset {described.raft.last.index}{metrics})",
+            address=address,
+            cluster=voter.cluster_id,
+            directory_id=protocol.uuid_text(voter.key.directory) if voter.key.directory else None,
+            log_end_offset=described.raft.last.index,
+            log_bytes=described.log_bytes,
+            metrics_port=metrics_port,
+        )
+
+    def _role_text(self, role: Role, epoch: int, leader_id: int | None) -> str:
+        match role, leader_id:
+            case Role.LEADER, _:
+                return f"server {self._node_id} leads in epoch {epoch}"
+            case Role.CANDIDATE, _:
+                return f"server {self._node_id} is a candidate in epoch {epoch}"
+            case Role.FOLLOWER, None:
+                return f"no leader is known in epoch {epoch}"
+            case _:
+                return f"server {leader_id} leads in epoch {epoch}"
+
+
+MILLION = 1_000_000
+
+
+@click.command()
+@config_option
+@set_option
+@click.option("--metrics", metavar="HOST:PORT", help="Answer Prometheus with the metrics of KIP-595 at this address.")
+@click.option(
+    "--produce",
+    type=click.Choice(["on", "off"]),
+    default="on",
+    show_default=True,
+    help="Whether clients may write records. Say off beside Kafka's controllers: they end at a record that is none of"
+    " theirs.",
+)
+@click.option("--allow-network", is_flag=True, help="Permit an open listener that is not on loopback.")
+@json_option
+def serve(
+    *,
+    config: Path,
+    changes: tuple[str, ...],
+    metrics: str | None,
+    produce: str,
+    allow_network: bool,
+    as_json: bool,
+) -> None:
+    """Serve a replicated log as one server of a KRaft quorum, until Ctrl-C or SIGTERM.
+
+    Clients of Kafka read and write it as the topic __cluster_metadata. Make the directory by `kraft format` before.
+    With --json: one object on each line for each event.
+    """
+    known = (protocol.SettingsError, protocol.QuorumDirectoryError, protocol.VoterError, CertificateError)
+    with needs_kafka(), failures(*known):
+        asked = _asked(config, changes, metrics, produce, allow_network=allow_network)
+    reporter, ends, interrupted = Reporter(asked.settings.node_id, as_json=as_json), list[str](), False
+    try:
+        trio.run(_serve, asked, reporter)
+    except* (*known, StorageError, HaltedError, OSError) as group:
+        ends.extend(reasons(group))
+    except* KeyboardInterrupt:
+        interrupted = True  # before the server could listen to signals
+    if ends:
+        fail("; ".join(dict.fromkeys(ends)))
+    if interrupted:
+        sys.exit(INTERRUPTED)
+
+
+async def _serve(asked: Asked, reporter: Reporter) -> None:
+    told = trio.Event()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_hear_signals, nursery.cancel_scope, told)
+        async with protocol.open_voter(asked.settings, options=asked.options, observe=reporter.notice) as voter:
+            port = await _start_metrics(nursery, asked.metrics, voter)
+            reporter.serving(voter, port)
+            reporter.voters(voter.server.describe().raft.configuration.voters)
+            await told.wait()
+            with trio.move_on_after(RESIGN_S):
+                await voter.resign()
+        nursery.cancel_scope.cancel()
+    reporter.tell("stopped", f"server {asked.settings.node_id} has stopped")
+
+
+async def _start_metrics(
+    nursery: trio.Nursery, where: tuple[str, int] | None, voter: "protocol.KraftVoter"
+) -> int | None:
+    if where is None:
+        return None
+    from bridge.cli.kraft.metrics import serve_metrics  # noqa: PLC0415 - a server without metrics needs none of it
+
+    try:
+        return int(await nursery.start(serve_metrics, *where, voter.figures))
+    except OSError as error:
+        raise protocol.VoterError(
+            f"cannot listen for metrics on {where[0]}:{where[1]}: {error.strerror or error}. Choose another --metrics"
+        ) from error
+
+
+async def _hear_signals(scope: trio.CancelScope, told: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
+    """The first signal asks the server to stop, the second one ends it."""
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            if told.is_set():
+                scope.cancel()
+            told.set()
+
+
+def _view(server: Server) -> KraftVoterView:
+    key = server.server_id
+    return KraftVoterView(key.id if isinstance(key, ReplicaKey) else -1, server.endpoint)

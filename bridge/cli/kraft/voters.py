@@ -1,0 +1,137 @@
+"""`garlicfarm kraft add-voter` and `remove-voter`: change who votes, by AddRaftVoter and RemoveRaftVoter (KIP-853).
+
+    describe ─▶ is it so already? ─▶ done     else ask the leader, which answers when the change is committed
+                                              no answer in time ─▶ describe: did it come nevertheless?
+
+A change that is repeated does no harm: what is so already is said, with exit code 0.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import click
+import trio
+
+from bridge.api.outputs import KraftChangeOutput
+from bridge.cli.failure import confirm, fail, failures
+from bridge.cli.kraft.options import Quorum, needs_kafka, quorum_options, read_settings
+from bridge.cli.options import file_path, json_option, yes_option
+from bridge.cli.printing import echo, print_json
+from consensus.protocols import kraft as protocol
+
+_LOOKS = 12
+_LOOK_AGAIN_S = 0.25
+
+
+@click.command("add-voter")
+@click.option("--config", "-c", type=file_path, metavar="FILE", help="The settings of the server that is to vote.")
+@click.option("--voter-id", type=click.IntRange(0), help="Its node.id, without --config.")
+@click.option("--voter-directory-id", metavar="UUID", help="Its directory.id, as in its meta.properties.")
+@click.option("--listener", metavar="NAME://HOST:PORT", help="Where it listens.")
+@quorum_options
+@json_option
+def add_voter(
+    quorum: Quorum,
+    *,
+    config: Path | None,
+    voter_id: int | None,
+    voter_directory_id: str | None,
+    listener: str | None,
+    as_json: bool,
+) -> None:
+    """Make a server that follows the quorum a voter, and wait until that is committed.
+
+    Start it first: it must have caught up. On its own machine --config tells the rest.
+    """
+    with needs_kafka(), failures(protocol.SettingsError, protocol.QuorumDirectoryError, protocol.KafkaWireError):
+        if config is not None:
+            _, others = protocol.split_settings(read_settings(config, ()))
+            settings = protocol.voter_settings(others)
+            directory = protocol.read_directory(settings)
+            newcomer, listeners = (settings.node_id, directory.directory_id), settings.advertised
+        elif voter_id is None or voter_directory_id is None or listener is None:
+            fail("say which server: --config FILE, or --voter-id, --voter-directory-id and --listener")
+        else:
+            newcomer = (voter_id, protocol.uuid_of_text(voter_directory_id))
+            listeners = protocol.endpoints("--listener", listener)
+    done = quorum.ask(lambda client: _add(client, *newcomer, listeners, quorum.patience_s))
+    _print(done, as_json=as_json)
+
+
+@click.command("remove-voter")
+@click.option("--voter-id", type=click.IntRange(0), required=True, help="The node.id of the voter.")
+@click.option("--voter-directory-id", metavar="UUID", help="Its directory.id (default: as the quorum has it).")
+@quorum_options
+@json_option
+@yes_option
+def remove_voter(quorum: Quorum, *, voter_id: int, voter_directory_id: str | None, yes: bool, as_json: bool) -> None:
+    """Make a voter an observer, and wait until that is committed. The leader may remove itself."""
+    with needs_kafka(), failures(protocol.KafkaWireError):
+        directory = None if voter_directory_id is None else protocol.uuid_of_text(voter_directory_id)
+    confirm(f"Remove voter {voter_id} from the quorum?", yes=yes)
+    done = quorum.ask(lambda client: _remove(client, voter_id, directory, quorum.patience_s))
+    _print(done, as_json=as_json)
+
+
+def _print(done: KraftChangeOutput, *, as_json: bool) -> None:
+    if as_json:
+        print_json(done)
+        return
+    voters = ", ".join(map(str, done.voters))
+    echo(f"{'Committed' if done.changed else 'It was so already'}: the voters are {voters}.")
+
+
+async def _add(
+    client: "protocol.QuorumClient",
+    voter_id: int,
+    directory_id: UUID,
+    listeners: "Sequence[protocol.Endpoint]",
+    patience_s: float,
+) -> KraftChangeOutput:
+    before = await client.describe()
+    held = {each.node_id: each.directory_id for each in before.voters}
+    if held.get(voter_id) == directory_id:
+        return _output(before, changed=False)
+    if voter_id in held:
+        fail(
+            f"voter {voter_id} is in the quorum with another directory, {protocol.uuid_text(held[voter_id])}: if that "
+            f"one is lost, remove it first by `kraft remove-voter --voter-id {voter_id}`"
+        )
+    answer = await client.add_voter(before.cluster_id, voter_id, directory_id, listeners, round(patience_s * 1000))
+    return await _committed(client, answer, (voter_id, directory_id), is_voter=True)
+
+
+async def _remove(
+    client: "protocol.QuorumClient", voter_id: int, directory_id: UUID | None, patience_s: float
+) -> KraftChangeOutput:
+    before = await client.describe()
+    found = next((each for each in before.voters if each.node_id == voter_id), None)
+    if found is None or directory_id not in (None, found.directory_id):
+        return _output(before, changed=False)
+    key = (voter_id, found.directory_id)
+    answer = await client.remove_voter(before.cluster_id, *key, round(patience_s * 1000))
+    return await _committed(client, answer, key, is_voter=False)
+
+
+async def _committed(
+    client: "protocol.QuorumClient", answer: "protocol.ChangeAnswer", key: tuple[int, UUID], *, is_voter: bool
+) -> KraftChangeOutput:
+    """The voters once the change is among them, or the end of the command with what the leader said."""
+    if answer.error_code not in (protocol.ErrorCode.NONE, protocol.ErrorCode.REQUEST_TIMED_OUT):
+        fail(f"the quorum refuses: {answer.text or answer.name}")
+    for _ in range(_LOOKS):
+        after = await client.describe()
+        if (key in {(each.node_id, each.directory_id) for each in after.voters}) is is_voter:
+            break
+        await trio.sleep(_LOOK_AGAIN_S)
+    else:
+        fail(
+            f"not committed in time: {answer.text or answer.name}\n"
+            "It may come yet: see `kraft describe`, and repeat this command"
+        )
+    return _output(after, changed=True)
+
+
+def _output(state: "protocol.QuorumState", *, changed: bool) -> KraftChangeOutput:
+    return KraftChangeOutput(changed, state.leader_id, tuple(each.node_id for each in state.voters))

@@ -1,0 +1,221 @@
+"""`garlicfarm kraft serve` as three processes: stock clients write and read while servers are killed and changed."""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.kafka.jvm import listening_ports
+from tests.node.kraft_processes import LOOPBACK, WAIT_S, Files, ServeProcess, kraft, served
+
+kafka = pytest.importorskip("kafka", reason="kafka-python is in the extra interop-kafka")
+pytestmark = pytest.mark.processes
+
+TOPIC = "__cluster_metadata"
+RECORDS = 400
+KILL_AT = 100
+
+
+class Quorum:
+    """Three servers that run."""
+
+    def __init__(self, files: Files, stack: ExitStack) -> None:
+        self.files = files
+        self.metrics = dict(zip((1, 2, 3, 4), listening_ports(4), strict=True))
+        self.running: dict[int, ServeProcess] = {}
+        self._stack = stack
+
+    def start(self, node_id: int, *arguments: str) -> ServeProcess:
+        """Run a server, and wait until it serves."""
+        address = f"{LOOPBACK}:{self.metrics[node_id]}"
+        server = self._stack.enter_context(served(self.files, node_id, "--metrics", address, *arguments))
+        server.event("serving")
+        self.running[node_id] = server
+        return server
+
+    def ask(self, *arguments: str) -> str:
+        """What a command prints about the quorum."""
+        result = kraft(*arguments, "--bootstrap-controller", self.files.controllers, "--timeout", "20")
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    def leader(self) -> int:
+        """The node.id of the leader, once there is one."""
+        return int(json.loads(self.ask("describe", "--json"))["leaderId"])
+
+    def figures(self, node_id: int) -> dict[str, float]:
+        """What a server answers Prometheus."""
+        connection = HTTPConnection(LOOPBACK, self.metrics[node_id], timeout=WAIT_S)
+        try:
+            connection.request("GET", "/metrics")
+            lines = connection.getresponse().read().decode().splitlines()
+        finally:
+            connection.close()
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+
+@pytest.fixture
+def quorum(tmp_path: Path) -> Iterator[Quorum]:
+    """Three servers, one of which leads."""
+    files = Files(tmp_path, 4)
+    with ExitStack() as stack:
+        found = Quorum(files, stack)
+        for node_id in (1, 2, 3):
+            files.format(node_id)
+            found.start(node_id)
+        found.leader()
+        yield found
+
+
+def producer(quorum: Quorum) -> Any:
+    """Kafka's own kind of producer: each record once, in order."""
+    return kafka.KafkaProducer(
+        bootstrap_servers=quorum.files.controllers.split(","),
+        enable_idempotence=True,
+        acks="all",
+        retries=1_000,
+        retry_backoff_ms=50,
+        delivery_timeout_ms=60_000,
+        request_timeout_ms=5_000,
+        linger_ms=1,
+    )
+
+
+def read_values(quorum: Quorum, count: int) -> list[bytes]:
+    """So many values from the beginning, by kafka-python's consumer."""
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=quorum.files.controllers.split(","), auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    values: list[bytes] = []
+    deadline = time.monotonic() + WAIT_S
+    try:
+        partition = kafka.TopicPartition(TOPIC, 0)
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        while len(values) < count and time.monotonic() < deadline:
+            for records in consumer.poll(timeout_ms=500).values():
+                values += [record.value for record in records]
+    finally:
+        consumer.close()
+    return values
+
+
+def test_stock_clients_lose_and_repeat_nothing_while_the_leader_is_killed(quorum: Quorum) -> None:
+    """Every acknowledged record is read once and in order, by a consumer that also went through the election."""
+    wanted = [b"record %d" % number for number in range(RECORDS)]
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.extend(read_values(quorum, RECORDS)))
+    reader.start()
+    writer = producer(quorum)
+    try:
+        sent = []
+        for number, value in enumerate(wanted):
+            sent.append(writer.send(TOPIC, value, partition=0))
+            if number == KILL_AT:
+                sent[-1].get(timeout=WAIT_S)
+                killed = quorum.leader()
+                quorum.running.pop(killed).end(signal.SIGKILL)
+        offsets = [future.get(timeout=60).offset for future in sent]
+    finally:
+        writer.close(timeout=WAIT_S)
+    reader.join(2 * WAIT_S)
+    assert quorum.leader() != killed
+    assert offsets == sorted(set(offsets))
+    assert read == wanted
+    # … and the server that was killed catches up
+    returned = quorum.start(killed)
+    returned.event("role", role="follower", leaderId=quorum.leader())
+    rows = json.loads(quorum.ask("describe", "--json"))["replicas"]
+    assert {row["id"] for row in rows} == {1, 2, 3}
+    lines = [json.loads(line) for line in quorum.ask("log", "--json").splitlines()]
+    assert [line["value"].encode() for line in lines if line["record"] == "Data"] == wanted
+    assert {line["record"] for line in lines} >= {"LeaderChange", "KRaftVersion", "KRaftVoters", "NewProducerId"}
+
+
+def test_a_leader_that_is_told_to_stop_hands_over_first(quorum: Quorum) -> None:
+    """SIGTERM ends the leader with 0; another one leads before a fetch timeout is over."""
+    old = quorum.leader()
+    stopped = quorum.running.pop(old)
+    assert stopped.end(signal.SIGTERM) == 0
+    assert stopped.event("stopped")["text"] == f"server {old} has stopped"
+    assert stopped.errors() == ""
+    others = [server.event("role", role="leader") for server in quorum.running.values() if _leads(quorum, server)]
+    assert [event["nodeId"] for event in others] == [quorum.leader()]
+
+
+def _leads(quorum: Quorum, server: ServeProcess) -> bool:
+    return server.node_id == quorum.leader()
+
+
+def test_an_observer_becomes_a_voter_and_a_voter_leaves(quorum: Quorum) -> None:
+    """Each change is committed when the command ends, and repeating it changes nothing."""
+    quorum.files.format(4)
+    quorum.start(4)
+    config = ("--config", quorum.files.config(4))
+    assert quorum.ask("add-voter", *config) == "Committed: the voters are 1, 2, 3, 4.\n"
+    assert quorum.ask("add-voter", *config) == "It was so already: the voters are 1, 2, 3, 4.\n"
+    removed = next(node_id for node_id in (1, 2, 3) if node_id != quorum.leader())
+    left = ", ".join(str(each) for each in (1, 2, 3, 4) if each != removed)
+    leave = ("remove-voter", "--voter-id", str(removed), "--yes")
+    assert quorum.ask(*leave) == f"Committed: the voters are {left}.\n"
+    assert quorum.ask(*leave) == f"It was so already: the voters are {left}.\n"
+    rows = json.loads(quorum.ask("describe", "--json"))["replicas"]
+    assert {row["id"]: row["status"] for row in rows}[removed] == "Observer"
+    assert quorum.figures(removed)['kafka_raft_current_state{state="observer"}'] == 1
+
+
+def test_the_metrics_of_the_kip_are_those_of_the_quorum(quorum: Quorum) -> None:
+    """Each of the thirteen, on the leader and on a follower."""
+    writer = producer(quorum)
+    for number in range(50):
+        writer.send(TOPIC, b"%d" % number, partition=0).get(timeout=WAIT_S)
+    writer.close(timeout=WAIT_S)
+    state = json.loads(quorum.ask("describe", "--json"))
+    leader, follower = quorum.figures(state["leaderId"]), quorum.figures(state["replicas"][1]["id"])
+    for figures in (leader, follower):
+        assert figures["kafka_raft_current_leader"] == state["leaderId"]
+        assert figures["kafka_raft_current_epoch"] == state["leaderEpoch"]
+        assert figures["kafka_raft_log_end_epoch"] == state["leaderEpoch"]
+        assert figures["kafka_raft_log_end_offset"] == figures["kafka_raft_high_watermark"] == state["highWatermark"]
+        assert figures["kafka_raft_number_unknown_voter_connections"] == 0
+        assert 0 < figures["kafka_raft_poll_idle_ratio_avg"] <= 1
+    assert leader["kafka_raft_current_vote"] == state["leaderId"]
+    assert leader['kafka_raft_current_state{state="leader"}'] == 1
+    assert follower['kafka_raft_current_state{state="follower"}'] == 1
+    assert 0 < leader["kafka_raft_election_latency_avg"] <= leader["kafka_raft_election_latency_max"] < WAIT_S * 1000
+    assert 0 < leader["kafka_raft_commit_latency_avg"] <= leader["kafka_raft_commit_latency_max"] < WAIT_S * 1000
+    # 50 records in at most 60 s, and no more than all of the log in 30 s
+    assert 50 / 60 <= leader["kafka_raft_append_records_rate"] <= state["highWatermark"] / 30
+    assert 50 / 60 <= follower["kafka_raft_fetch_records_rate"] <= state["highWatermark"] / 30
+    assert follower["kafka_raft_append_records_rate"] == leader["kafka_raft_fetch_records_rate"] == 0
+
+
+def test_a_server_of_another_cluster_ends_when_an_elected_leader_says_so(quorum: Quorum) -> None:
+    """Its exit code is 1, and the reason names the cluster id."""
+    stranger = next(each for each in (1, 2, 3) if each != quorum.leader())
+    quorum.running.pop(stranger).end()
+    quorum.files.write(stranger, {"log.dirs": str(quorum.files.path / "other")})
+    quorum.files.format(stranger, cluster_id="AAAAAAAAAAAAAAAAAAAAAQ")
+    with served(quorum.files, stranger) as server:
+        assert server.process.wait(WAIT_S) == 1
+        assert "cluster" in server.errors()
+
+
+def test_a_port_that_is_taken_ends_the_server_with_advice(quorum: Quorum) -> None:
+    """Exit code 1; the address and what to change are named."""
+    quorum.files.write(4, {"listeners": f"CONTROLLER://{quorum.files.address(1)}"})
+    quorum.files.format(4)
+    with served(quorum.files, 4) as server:
+        assert server.process.wait(WAIT_S) == 1
+        address = quorum.files.address(1)
+        assert server.errors() == (
+            f"garlicfarm: cannot listen on {address}: Address already in use. Stop what listens there, or change "
+            "listeners\n"
+        )

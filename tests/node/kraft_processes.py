@@ -1,0 +1,124 @@
+"""Servers of `garlicfarm kraft serve` as processes on loopback, and the files that they need.
+
+A quorum is formatted with three initial controllers and short timeouts. What a server prints is read as JSON, a line
+for each event. Every process that a test starts ends with the block, by its own id.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from click.testing import CliRunner, Result
+
+from bridge.cli.main import cli
+from consensus.protocols.kraft import new_uuid, uuid_text
+from tests.interop.kafka.jvm import listening_ports
+
+LOOPBACK = "127.0.0.1"
+WAIT_S = 30.0
+COMMAND = (sys.executable, "-m", "bridge.cli.main", "kraft")
+FAST = {
+    "controller.quorum.election.timeout.ms": "600",
+    "controller.quorum.fetch.timeout.ms": "1200",
+    "controller.quorum.election.backoff.max.ms": "600",
+    "controller.quorum.append.linger.ms": "0",
+}
+
+
+def kraft(*arguments: str) -> Result:
+    """A command of the group, in this process."""
+    return CliRunner().invoke(cli, ["kraft", *arguments], env={"GARLICFARM_KRAFT_CONTROLLERS": ""})
+
+
+class Files:
+    """Settings and directories of servers with the ids 1, 2, …; the first three are the initial controllers."""
+
+    def __init__(self, path: Path, count: int = 3) -> None:
+        self.path = path
+        self.cluster_id = uuid_text(new_uuid())
+        self.ports = dict(enumerate(listening_ports(count), 1))
+        self.directory_ids = {node_id: uuid_text(new_uuid()) for node_id in self.ports}
+        voters = [node_id for node_id in self.ports if node_id <= 3]
+        self.initial = ",".join(f"{each}@{self.address(each)}:{self.directory_ids[each]}" for each in voters)
+        self.controllers = ",".join(map(self.address, voters))
+        for node_id in self.ports:
+            self.write(node_id, {})
+
+    def address(self, node_id: int) -> str:
+        """Where a server listens."""
+        return f"{LOOPBACK}:{self.ports[node_id]}"
+
+    def config(self, node_id: int) -> str:
+        """The file of its settings."""
+        return str(self.path / f"{node_id}.properties")
+
+    def write(self, node_id: int, more: Mapping[str, str]) -> None:
+        """Its settings, with some more or others."""
+        settings = {
+            "process.roles": "controller",
+            "node.id": str(node_id),
+            "log.dirs": str(self.path / str(node_id)),
+            "controller.quorum.bootstrap.servers": self.controllers,
+            "listeners": f"CONTROLLER://{self.address(node_id)}",
+            "controller.listener.names": "CONTROLLER",
+            **FAST,
+            **more,
+        }
+        Path(self.config(node_id)).write_text("".join(f"{name}={text}\n" for name, text in settings.items()))
+
+    def format(self, node_id: int, *more: str, cluster_id: str | None = None) -> None:
+        """Make its directory."""
+        who = ("-I", self.initial) if node_id <= 3 else ("-N",)
+        result = kraft("format", "-c", self.config(node_id), "-t", cluster_id or self.cluster_id, *who, *more)
+        assert result.exit_code == 0, result.stderr
+
+
+class ServeProcess:
+    """One server."""
+
+    def __init__(self, node_id: int, process: "subprocess.Popen[str]", output: IO[str], errors: Path) -> None:
+        self.node_id = node_id
+        self.process = process
+        self._output = output
+        self._errors = errors
+
+    def event(self, name: str, **facts: Any) -> dict[str, Any]:
+        """Wait for the next line with this event and facts."""
+        for line in self._output:
+            found: dict[str, Any] = json.loads(line)
+            if found["event"] == name and facts.items() <= found.items():
+                return found
+        raise AssertionError(f"server {self.node_id} ended without {name} {facts}: {self.errors()}")
+
+    def errors(self) -> str:
+        """What it said on stderr."""
+        return self._errors.read_text()
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal, and wait for the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(WAIT_S)
+
+
+@contextmanager
+def served(files: Files, node_id: int, *arguments: str) -> Iterator[ServeProcess]:
+    """A server as long as the block lasts, or until a test ends it."""
+    errors = files.path / f"{node_id}.err"
+    command = (*COMMAND, "serve", "-c", files.config(node_id), "--json", *arguments)
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with (
+        errors.open("a") as stderr,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            yield ServeProcess(node_id, process, process.stdout, errors)
+        finally:
+            if process.poll() is None:
+                process.kill()
