@@ -6,11 +6,14 @@ for each event. Every process that a test starts ends with the block, by its own
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -85,16 +88,25 @@ class ServeProcess:
     def __init__(self, node_id: int, process: "subprocess.Popen[str]", output: IO[str], errors: Path) -> None:
         self.node_id = node_id
         self.process = process
-        self._output = output
         self._errors = errors
+        self._lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._hear, args=(output,), daemon=True).start()
 
     def event(self, name: str, **facts: Any) -> dict[str, Any]:
         """Wait for the next line with this event and facts."""
-        for line in self._output:
-            found: dict[str, Any] = json.loads(line)
-            if found["event"] == name and facts.items() <= found.items():
-                return found
-        raise AssertionError(f"server {self.node_id} ended without {name} {facts}: {self.errors()}")
+        deadline, seen = time.monotonic() + WAIT_S, list[str]()
+        with suppress(queue.Empty):
+            while line := self._lines.get(timeout=max(0.0, deadline - time.monotonic())):
+                seen.append(line)
+                found: dict[str, Any] = json.loads(line)
+                if found["event"] == name and facts.items() <= found.items():
+                    return found
+        raise AssertionError(f"server {self.node_id} told no {name} {facts}, but {''.join(seen)}{self.errors()}")
+
+    def _hear(self, output: IO[str]) -> None:
+        for line in output:
+            self._lines.put(line)
+        self._lines.put("")
 
     def errors(self) -> str:
         """What it said on stderr."""

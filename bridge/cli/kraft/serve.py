@@ -73,7 +73,7 @@ def _asked(config: Path, changes: Sequence[str], metrics: str | None, produce: s
         takes_records=produce == "on",
         services=lambda topic: (
             protocol.ConsumerService(topic, describes_cluster=False),
-            protocol.ProduceService(topic),
+            protocol.ProduceService(topic, topic.ask_leader),
         ),
     )
     return Asked(settings, options, where)

@@ -11,13 +11,16 @@ order, and nothing between.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import trio
 
 from consensus.core.effects import Outcome, ProposalResolved
 from consensus.core.model import EntryKind, ReplicaKey, ServerId
+from consensus.protocols.kraft.node.connection import ConnectionOptions, KafkaConnectionError, open_connection
 from consensus.protocols.kraft.node.kept_records import metadata_objection
+from consensus.protocols.kraft.node.produce_service import FORWARDING_CLIENT
 from consensus.protocols.kraft.node.quorum_names import QuorumNames
 from consensus.protocols.kraft.node.served_topic import (
     Broker,
@@ -39,6 +42,7 @@ from consensus.protocols.kraft.wire.entries import (
     next_sequence,
 )
 from consensus.protocols.kraft.wire.limits import TOPIC_ID, TOPIC_NAME
+from consensus.protocols.kraft.wire.messages_clients import InitProducerIdRequest, InitProducerIdResponse
 from consensus.protocols.kraft.wire.records import RecordBatch
 from consensus.server.errors import NotLeaderError
 from consensus.server.server import ConsensusServer
@@ -57,6 +61,7 @@ class LogTopic:
         names: QuorumNames,
         cluster_id: str,
         unix_ms: Callable[[], int],
+        connection: ConnectionOptions,
         *,
         takes_records: bool = True,
         is_metadata: bool = False,
@@ -67,6 +72,7 @@ class LogTopic:
         self._names = names
         self._cluster_id = cluster_id
         self._unix_ms = unix_ms
+        self._connection = replace(connection, client_id=FORWARDING_CLIENT)
         self._takes_records = takes_records
         self._is_metadata = is_metadata
         self._producing: dict[int, trio.Lock] = {}
@@ -155,6 +161,16 @@ class LogTopic:
         finally:
             if not lock.statistics().tasks_waiting and not lock.locked():
                 self._producing.pop(batch.producer_id, None)
+
+    async def ask_leader(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        """What the leader answers, for a server that does not lead. Raises `KafkaConnectionError`."""
+        leader = self._server.role.leader
+        where = self._names.endpoint(leader) if isinstance(leader, ReplicaKey) else None
+        if where is None:
+            raise KafkaConnectionError("no leader is known now")
+        async with open_connection(*where, self._connection) as connection:
+            response: InitProducerIdResponse = await connection.ask(request)
+        return response
 
     async def new_producer_id(self, principal: str | None) -> ProducerId:
         """See `ServedTopic.new_producer_id`. The id is the index of its entry."""

@@ -189,6 +189,7 @@ async def open_voter(
             names,
             directory.cluster_id,
             _unix_ms,
+            connection,
             takes_records=options.takes_records,
             is_metadata=options.is_metadata,
         )

@@ -9,6 +9,9 @@ of Raft could tell. With `acks` 0 there is no answer, so the client never learns
 that it has (KIP-98). When the time that the client allows is over, the answer is REQUEST_TIMED_OUT and the batch may
 still be committed later: a producer with an id sends it again safely, one without an id may write it twice.
 
+*Producer ids.* Clients send InitProducerId to any server, and some send it to the same one until it is answered. Where
+only the leader can give an id, another server asks the leader for it.
+
 *Transactions* are not served: there is no coordinator for them, and what comes nevertheless is refused.
 
 Where the topic takes no records, Produce is still advertised, because clients judge by it whether a server has the
@@ -16,11 +19,12 @@ format of records that they need. It is answered TOPIC_AUTHORIZATION_FAILED, whi
 to their user at once instead of trying again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import trio
 
+from consensus.protocols.kraft.node.connection import KafkaConnectionError
 from consensus.protocols.kraft.node.served_topic import Produced, ProduceRefusedError, ServedTopic, TopicState
 from consensus.protocols.kraft.node.service import Caller, ServedApi
 from consensus.protocols.kraft.wire import messages_clients as clients
@@ -34,14 +38,20 @@ _FIRST_PRODUCE_BY_ID: Final = 13
 _MAX_TIMEOUT_MS: Final = 120_000
 _ACKS: Final = (-1, 0, 1)
 _ELSEWHERE: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-"""To InitProducerId, which clients send to any server: they ask again then, mostly another one."""
+"""To InitProducerId, which clients send to any server: they ask again then, some of them always the same server."""
+FORWARDING_CLIENT: Final = "forwarded"
+"""The client id of requests that another server passes on."""
+Forward = Callable[[clients.InitProducerIdRequest], Awaitable[clients.InitProducerIdResponse]]
+"""Raises `KafkaConnectionError`."""
 
 
 class ProduceService:
     """Takes the records of clients into one topic. A `Service` of a listener."""
 
-    def __init__(self, topic: ServedTopic) -> None:
+    def __init__(self, topic: ServedTopic, forward: Forward | None = None) -> None:
+        """`forward` asks the leader for a producer id, where only the leader can give one."""
         self._topic = topic
+        self._forward = forward
 
     def apis(self) -> Mapping[int, ServedApi]:
         """Produce and InitProducerId."""
@@ -86,7 +96,7 @@ class ProduceService:
         elif not state.takes_records:
             error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         elif state.leader_id != state.node_id:
-            error = _ELSEWHERE
+            return await self._of_leader(request, caller)
         if error is ErrorCode.NONE:
             try:
                 given = await self._topic.new_producer_id(caller.principal)
@@ -101,6 +111,17 @@ class ProduceService:
                     producer_id=given.producer_id, producer_epoch=given.producer_epoch
                 )
         return clients.InitProducerIdResponse(error_code=error, producer_epoch=-1)
+
+    async def _of_leader(
+        self, request: clients.InitProducerIdRequest, caller: Caller
+    ) -> clients.InitProducerIdResponse:
+        # Two servers that take each other for the leader would ask each other without end.
+        if self._forward is not None and caller.client_id != FORWARDING_CLIENT:
+            try:
+                return await self._forward(request)
+            except (KafkaConnectionError, KafkaWireError):
+                pass  # the client asks again, and by then another leader may be known
+        return clients.InitProducerIdResponse(error_code=_ELSEWHERE, producer_epoch=-1)
 
     def _checked(
         self,
