@@ -103,6 +103,14 @@ class ServeProcess:
                     return found
         raise AssertionError(f"server {self.node_id} told no {name} {facts}, but {''.join(seen)}{self.errors()}")
 
+    def ended(self) -> int:
+        """Wait until it ends by itself; its exit code."""
+        try:
+            return self.process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            said = "".join(self._lines.get() for _ in range(self._lines.qsize()))
+            raise AssertionError(f"server {self.node_id} goes on: {said}{self.errors()}") from None
+
     def _hear(self, output: IO[str]) -> None:
         for line in output:
             self._lines.put(line)
