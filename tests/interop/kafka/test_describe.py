@@ -1,0 +1,105 @@
+"""Story 1: `kafka-metadata-quorum` and `garlicfarm kraft describe` print equal tables, of Kafka's quorum and of ours.
+
+    JVM controllers    ◀── kafka-metadata-quorum describe, garlicfarm kraft describe ──▶    garlicfarm kraft serve
+
+What stands still is compared word by word. What moves on between two questions, as the high watermark of a JVM quorum
+and the times, lies between what Kafka's tool says before and after.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.interop.kafka import tool_jvm
+from tests.interop.kafka.jvm import running_jvm_quorum
+from tests.interop.kafka.tool_jvm import ToolJvm, fields_of
+from tests.node.kraft_processes import Files, kraft, served
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(tool_jvm.missing() is not None, reason=tool_jvm.missing() or "all is there"),
+]
+
+STORY_S = 180.0
+STILL = ("ClusterId", "LeaderId", "LeaderEpoch", "CurrentVoters", "CurrentObservers")
+COLUMNS_OF_TIME = ("LastFetchTimestamp", "LastCaughtUpTimestamp")
+
+
+async def ours(*arguments: str, of: str) -> str:
+    """What a command of ours prints about a quorum."""
+    result = await trio.to_thread.run_sync(lambda: kraft(*arguments, "--bootstrap-controller", of))
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def rows_of(printed: str) -> list[dict[str, str]]:
+    """Our table: no cell has a blank in it."""
+    head, *rows = [line.split() for line in printed.splitlines()]
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+async def equal_tables(tools: ToolJvm, controllers: str) -> None:
+    """Compare both tables of both tools."""
+    print(await tools.describe("--status", controllers), await tools.describe("--replication", controllers))
+    before = await tools.status(controllers)
+    found = fields_of(await ours("describe", of=controllers))
+    after = await tools.status(controllers)
+    assert list(found) == list(before)
+    assert {name: found[name] for name in STILL} == {name: before[name] for name in STILL}
+    assert int(before["HighWatermark"]) <= int(found["HighWatermark"]) <= int(after["HighWatermark"])
+    assert int(found["MaxFollowerLag"]) >= 0
+    rows_before = await tools.replication(controllers)
+    rows = rows_of(await ours("describe", "--replication", of=controllers))
+    rows_after = await tools.replication(controllers)
+    assert [list(row) for row in rows] == [list(row) for row in rows_before]
+    for row, early, late in zip(rows, rows_before, rows_after, strict=True):
+        for name in ("NodeId", "DirectoryId", "Status"):
+            assert row[name] == early[name]
+        for name in ("LogEndOffset", *COLUMNS_OF_TIME):
+            assert int(early[name]) <= int(row[name]) <= int(late[name])
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
+async def test_our_tables_of_kafkas_controllers_are_those_of_kafkas_tool(tmp_path: Path, *, is_dynamic: bool) -> None:
+    with trio.fail_after(STORY_S):
+        async with running_jvm_quorum(tmp_path, is_dynamic=is_dynamic) as quorum:
+            await quorum.leader()
+            controllers = ",".join(server.address for server in quorum.servers.values())
+            tools = await quorum.tools()
+            await tools.do("alter-configs", count=5, properties={"bootstrap.controllers": controllers})
+            await equal_tables(tools, controllers)
+            # The log of Kafka's controllers is read from any place that is committed, by offset and epoch
+            lines = [json.loads(line) for line in (await ours("log", "--json", of=controllers)).splitlines()]
+            assert [line["offset"] for line in lines] == list(range(len(lines)))
+            assert lines[0]["record"] == "LeaderChange"
+            assert sum(line["record"] == "Data" for line in lines) > 5
+            place = len(lines) // 2
+            part = await ours("log", "--json", "--from", str(place), "--limit", "3", of=controllers)
+            assert [json.loads(line) for line in part.splitlines()] == lines[place : place + 3]
+
+
+@asynccontextmanager
+async def our_quorum(path: Path) -> AsyncIterator[tuple[Files, ToolJvm]]:
+    """Three servers of ours, one of which leads, and Kafka's tools."""
+    files = Files(path)
+    tools = await ToolJvm.start(path / "tools.log")
+    with ExitStack() as stack:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tools.run)
+            for node_id in files.ports:
+                files.format(node_id)
+                server = stack.enter_context(served(files, node_id))
+                await trio.to_thread.run_sync(server.event, "serving")
+            yield files, tools
+            await tools.end()
+
+
+async def test_kafkas_tool_prints_of_our_quorum_what_our_command_prints(tmp_path: Path) -> None:
+    with trio.fail_after(STORY_S):
+        async with our_quorum(tmp_path) as (files, tools):
+            await ours("describe", "--timeout", "30", of=files.controllers)
+            await equal_tables(tools, files.controllers)
