@@ -91,8 +91,9 @@ def _named(state: "protocol.QuorumState", replicas: "Iterable[protocol.QuorumRep
 
 
 def _name(state: "protocol.QuorumState", replica: "protocol.QuorumReplica") -> str:
-    directory = protocol.uuid_text(replica.directory_id) if replica.directory_id.int else None
-    text = f'{{"id": {replica.node_id}, "directoryId": {json.dumps(directory)}'
+    text = f'{{"id": {replica.node_id}'
+    if replica.directory_id.int:
+        text += f', "directoryId": {json.dumps(protocol.uuid_text(replica.directory_id))}'
     listeners = state.listeners.get(replica.node_id)
     if listeners:
         text += f', "endpoints": {json.dumps(list(map(_url, listeners)))}'

@@ -5,8 +5,8 @@
 A metric of which the KIP has an average and a maximum is two. `current-state` is an enumeration there; here it is a
 gauge of 1 at the label of the state that is, and 0 at the others. Latencies are in milliseconds, as in Kafka.
 
-`GET /metrics` is all that the endpoint answers, one request on a connection. It tells figures and no secrets; whoever
-reaches the address may read them.
+`GET /metrics` is all that the endpoint answers, one request on a connection. It tells figures and no secrets, to
+any client that reaches the address.
 """
 
 from collections.abc import Callable, Iterator

@@ -43,7 +43,7 @@ MIB = 1024 * 1024
 RESIGN_S = 3.0
 """For another voter to take over, before a leader that stops is gone."""
 _NETWORK = (
-    "{} is not on loopback, and the listener asks nobody who they are: who reaches it can read the log, write to it, "
+    "{} is not on loopback, and the listener authenticates no client: who reaches it can read the log, write to it, "
     "and take part in elections."
 )
 
@@ -57,7 +57,15 @@ class Asked:
     metrics: tuple[str, int] | None
 
 
-def _asked(config: Path, changes: Sequence[str], metrics: str | None, produce: str, *, allow_network: bool) -> Asked:
+def _asked(
+    config: Path,
+    changes: Sequence[str],
+    metrics: str | None,
+    produce: str | None,
+    *,
+    kafka_metadata: bool,
+    allow_network: bool,
+) -> Asked:
     """The settings checked, or the end of the command with the reason."""
     secured, others = protocol.split_settings(read_settings(config, changes))
     settings = protocol.voter_settings(others)
@@ -70,7 +78,8 @@ def _asked(config: Path, changes: Sequence[str], metrics: str | None, produce: s
     options = protocol.VoterOptions(
         client_security=security.client,
         listener_security=security.listener,
-        takes_records=produce == "on",
+        takes_records=produce == "on" if produce else not kafka_metadata,
+        is_metadata=kafka_metadata,
         services=lambda topic: (
             protocol.ConsumerService(topic, describes_cluster=False),
             protocol.ProduceService(topic, topic.ask_leader),
@@ -181,10 +190,13 @@ MILLION = 1_000_000
 @click.option(
     "--produce",
     type=click.Choice(["on", "off"]),
-    default="on",
-    show_default=True,
-    help="Whether clients may write records. Say off beside Kafka's controllers: they end at a record that is none of"
-    " theirs.",
+    help="Whether clients may write records (default: on, or off with --kafka-metadata).",
+)
+@click.option(
+    "--kafka-metadata",
+    is_flag=True,
+    help="Stand beside Kafka's controllers: the log is their metadata. They end at a record that they cannot read, so"
+    " nothing else is taken.",
 )
 @click.option("--allow-network", is_flag=True, help="Permit an open listener that is not on loopback.")
 @json_option
@@ -193,7 +205,8 @@ def serve(
     config: Path,
     changes: tuple[str, ...],
     metrics: str | None,
-    produce: str,
+    produce: str | None,
+    kafka_metadata: bool,
     allow_network: bool,
     as_json: bool,
 ) -> None:
@@ -204,7 +217,7 @@ def serve(
     """
     known = (protocol.SettingsError, protocol.QuorumDirectoryError, protocol.VoterError, CertificateError)
     with needs_kafka(), failures(*known):
-        asked = _asked(config, changes, metrics, produce, allow_network=allow_network)
+        asked = _asked(config, changes, metrics, produce, kafka_metadata=kafka_metadata, allow_network=allow_network)
     reporter, ends, interrupted = Reporter(asked.settings.node_id, as_json=as_json), list[str](), False
     try:
         trio.run(_serve, asked, reporter)
