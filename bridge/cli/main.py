@@ -11,7 +11,7 @@ import click
 
 from bridge import VERSION
 from bridge.cli.failure import REFUSED, fail, reason_of
-from bridge.cli.lazy import LazyCommand, LazyGroup
+from bridge.cli.help.lazy_group import LazyCommand, LazyGroup
 from bridge.cli.printing import echo, guard_output
 
 COMMANDS = {

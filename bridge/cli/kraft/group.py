@@ -6,7 +6,7 @@ others, and a small machine has little memory for them.
 
 import click
 
-from bridge.cli.lazy import LazyCommand, LazyGroup
+from bridge.cli.help.lazy_group import LazyCommand, LazyGroup
 
 COMMANDS = {
     "format": LazyCommand("bridge.cli.kraft.format:format_command", "Make the directory of a server."),

@@ -1,0 +1,209 @@
+"""The thirteen metrics of KIP-595: each figure is measured where and when the text says."""
+
+import math
+from dataclasses import fields
+
+import pytest
+import trio
+
+from bridge.cli.kraft.metrics import PREFIX, STATE, TEXTS, exposition, serve_metrics
+from consensus.core.effects import Apply, Effect, Persist, Role, RoleChanged
+from consensus.core.model import Entry, EntryKind, HardState, ReplicaKey
+from consensus.protocols.kraft.node.metrics import (
+    SAMPLE_S,
+    STATES,
+    PollIdle,
+    QuorumFigures,
+    QuorumMeasurements,
+    Window,
+)
+
+FIGURES = QuorumFigures(3, 7, -1, 12, 6, 10, "observer", 1, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 0.25)
+OF_THE_KIP = (
+    "current-leader",
+    "current-epoch",
+    "current-vote",
+    "log-end-offset",
+    "log-end-epoch",
+    "high-watermark",
+    "current-state",
+    "number-unknown-voter-connections",
+    "election-latency-avg",
+    "election-latency-max",
+    "commit-latency-avg",
+    "commit-latency-max",
+    "fetch-records-rate",
+    "append-records-rate",
+    "poll-idle-ratio-avg",
+)
+"""In the order of its table; an average and a maximum are one line there."""
+
+
+class Clock:
+    """Seconds that a test moves on."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        """Now."""
+        return self.now_s
+
+
+def entries(count: int) -> tuple[Entry, ...]:
+    """Some commands."""
+    return tuple(Entry(1, EntryKind.COMMAND, b"x") for _ in range(count))
+
+
+class Measured:
+    """Measurements, and the time at which effects come."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.found = QuorumMeasurements(self.clock)
+
+    def at(self, now_s: float, *effects: Effect) -> None:
+        """The core's step at this second has these effects."""
+        self.clock.now_s = 100.0 + now_s
+        self.found.take(effects)
+
+
+def role(of: Role, leader: int | None = None) -> RoleChanged:
+    """A change of the role, in any term."""
+    return RoleChanged(of, 1, None if leader is None else ReplicaKey(leader))
+
+
+def test_commit_latency_is_from_the_append_to_the_watermark() -> None:
+    """Records that were appended together count once, and the watermark may pass several appends at once."""
+    measured = Measured()
+    measured.at(0, Persist(1, first=1, entries=entries(1)), role(Role.LEADER, 1))
+    measured.at(1, Persist(2, first=2, entries=entries(10)))
+    measured.at(1.5, Apply(1, entries(1)))
+    measured.at(3, Apply(2, entries(10)))
+    assert measured.found.commits.average() == pytest.approx((1_500 + 2_000) / 2)
+    assert measured.found.commits.highest() == pytest.approx(2_000)
+
+
+def test_commit_latency_is_a_leaders() -> None:
+    """A follower measures none, and a deposed leader none of what another one commits."""
+    measured = Measured()
+    measured.at(0, role(Role.FOLLOWER, 2), Persist(1, first=1, entries=entries(1)))
+    measured.at(1, Apply(1, entries(1)))
+    measured.at(2, role(Role.LEADER, 1), Persist(2, first=2, entries=entries(1)))
+    measured.at(3, role(Role.FOLLOWER, 2))
+    measured.at(4, Apply(2, entries(1)))
+    assert math.isnan(measured.found.commits.average())
+    assert math.isnan(measured.found.commits.highest())
+
+
+@pytest.mark.parametrize("end", [role(Role.LEADER, 1), role(Role.FOLLOWER, 2)], ids=["leads", "follows"])
+def test_election_latency_is_from_the_first_candidacy_until_a_leader_is_known(end: RoleChanged) -> None:
+    """Lost rounds between belong to it."""
+    measured = Measured()
+    measured.at(0, role(Role.CANDIDATE))
+    measured.at(1, role(Role.FOLLOWER))
+    measured.at(2, role(Role.CANDIDATE))
+    measured.at(2.5, end)
+    measured.at(9, role(Role.FOLLOWER, 3))
+    assert measured.found.elections.average() == measured.found.elections.highest() == pytest.approx(2_500)
+
+
+def test_rates_are_of_records_by_the_role_in_which_they_were_stored() -> None:
+    """A leader appends, any other server fetches; what stores no records counts nothing."""
+    measured = Measured()
+    measured.at(0, role(Role.FOLLOWER, 2), Persist(1, first=1, entries=entries(30)))
+    measured.at(1, Persist(2, hard_state=HardState(2, None)))
+    measured.at(10, role(Role.LEADER, 1), Persist(3, first=31, entries=entries(60)))
+    measured.clock.now_s = 100 + SAMPLE_S
+    assert measured.found.fetched.rate() == pytest.approx(30 / SAMPLE_S)
+    assert measured.found.appended.rate() == pytest.approx(60 / SAMPLE_S)
+
+
+def test_a_window_forgets_after_two_samples() -> None:
+    """Values of the sample before still count; after another one they do not."""
+    clock = Clock()
+    window = Window(clock)
+    window.add(4)
+    clock.now_s += SAMPLE_S
+    window.add(2)
+    assert (window.average(), window.highest(), window.total()) == (3, 4, 6)
+    clock.now_s += SAMPLE_S
+    assert (window.average(), window.highest()) == (2, 2)
+    clock.now_s += 2 * SAMPLE_S
+    assert math.isnan(window.average())
+    assert window.rate() == 0
+
+
+def test_the_first_records_after_a_start_are_no_peak() -> None:
+    """A rate is divided by a whole sample at least."""
+    window = Window(Clock())
+    window.add(30)
+    assert window.rate() == pytest.approx(30 / SAMPLE_S)
+
+
+def test_poll_idle_ratio_is_the_part_of_the_time_in_which_the_loop_waits() -> None:
+    """By time, not by rounds: many short busy rounds weigh as much as they take."""
+    clock = Clock()
+    idle = PollIdle(clock)
+    for busy_s, waits_s in ((1, 3), (0.5, 0.5), (0.5, 0.5)):
+        clock.now_s += busy_s
+        idle.before_io_wait(1)
+        clock.now_s += waits_s
+        idle.after_io_wait(1)
+    assert idle.average() == pytest.approx(4 / 6)
+
+
+def test_an_event_loop_that_sleeps_is_idle() -> None:
+    """Installed in trio, it sees what the loop waits for. A clock that jumps would not go on while the loop waits."""
+
+    async def run() -> float:
+        idle = PollIdle()
+        trio.lowlevel.add_instrument(idle)
+        await trio.sleep(0.2)
+        trio.lowlevel.remove_instrument(idle)
+        return idle.average()
+
+    assert trio.run(run) > 0.5
+
+
+def test_each_metric_of_the_kip_has_its_name_and_its_figure() -> None:
+    """`kafka_raft_`, and the KIP's name with underscores."""
+    lines = [line for line in exposition(FIGURES).decode().splitlines() if line[0] != "#"]
+    told = dict(line.rsplit(" ", 1) for line in lines)
+    states = {f'{PREFIX}{STATE}{{state="{state}"}}': float(state == "observer") for state in STATES}
+    plain = [PREFIX + name.replace("-", "_") for name in OF_THE_KIP if name != "current-state"]
+    values = [getattr(FIGURES, field.name) for field in fields(FIGURES) if field.name != STATE]
+    assert {name: float(value) for name, value in told.items()} == dict(zip(plain, values, strict=True)) | states
+    assert [name.replace("_", "-") for name in TEXTS] == list(OF_THE_KIP)
+
+
+async def ask(port: int, request: bytes) -> bytes:
+    """What the endpoint answers to these bytes."""
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(request)
+        parts = [bytes(part) async for part in stream]
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        ("GET /metrics", b"200"),
+        ("HEAD /metrics?x", b"200"),
+        ("GET /", b"404"),
+        ("POST /metrics", b"405"),
+        ("not HTTP at all", None),
+    ],
+)
+async def test_the_endpoint_answers_metrics_and_nothing_else(request_line: str, status: bytes | None) -> None:
+    """One request on a connection; what is no HTTP ends it."""
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            port = await nursery.start(serve_metrics, "127.0.0.1", 0, lambda: FIGURES)
+            answer = await ask(port, f"{request_line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            nursery.cancel_scope.cancel()
+    if status is None:
+        assert answer == b""
+        return
+    assert answer.split()[1] == status
+    assert (b"kafka_raft_current_leader 3.0" in answer) is (request_line == "GET /metrics")

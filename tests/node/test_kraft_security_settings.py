@@ -1,0 +1,157 @@
+"""TLS and SASL of a KRaft server under Kafka's names: each setting has an effect, or is refused by its name."""
+
+from pathlib import Path
+
+import pytest
+
+from consensus.protocols.kraft.node.quorum_directory import (
+    USERS_FILE,
+    QuorumDirectoryError,
+    decode_users,
+    encode_users,
+    format_directory,
+)
+from consensus.protocols.kraft.node.security_settings import (
+    scram_users,
+    server_security,
+    split_settings,
+    tool_security,
+)
+from consensus.protocols.kraft.node.settings import SettingsError, parse_properties, voter_settings
+from consensus.protocols.kraft.wire.limits import KafkaWireError
+from consensus.protocols.kraft.wire.scram import Mechanism, ScramUsers
+
+JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="q" password="p w";'
+USERS = ScramUsers(scram_users(["SCRAM-SHA-512=[name=q,password=p w]"]))
+SASL = {
+    "listener.security.protocol.map": "CONTROLLER:SASL_PLAINTEXT",
+    "sasl.mechanism.controller.protocol": "SCRAM-SHA-512",
+    "sasl.jaas.config": JAAS,
+}
+
+
+def test_settings_of_security_are_told_from_the_others() -> None:
+    """By their names, in the order of the file."""
+    lines = (
+        "node.id=1\nssl.client.auth=none\nsasl.jaas.config=x\nlistener.name.a.b=c\nlistener.security.protocol.map=\n"
+    )
+    secured, others = split_settings(parse_properties(lines))
+    assert list(others) == ["node.id"]
+    assert len(secured) == 4
+
+
+def test_a_listener_is_plain_unless_it_is_told_otherwise() -> None:
+    """Also where Kafka's map has its usual lines."""
+    for text in ("", "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL"):
+        security = server_security({"listener.security.protocol.map": text}, "CONTROLLER", None)
+        assert (security.listener.tls, security.listener.credentials, security.client.login) == (None, None, None)
+        assert not security.authenticates
+
+
+@pytest.mark.parametrize("prefix", ["", "listener.name.controller.", "listener.name.controller.scram-sha-512."])
+def test_a_server_logs_in_as_it_asks_others_to(prefix: str) -> None:
+    """The login may be of the listener, or of its mechanism, as in Kafka."""
+    settings = {name: text for name, text in SASL.items() if name != "sasl.jaas.config"}
+    security = server_security({**settings, f"{prefix}sasl.jaas.config": JAAS}, "CONTROLLER", USERS)
+    assert security.authenticates
+    assert security.listener.mechanisms == tuple(Mechanism)
+    login = security.client.login
+    assert login is not None
+    assert (login.user, login.password, login.mechanism) == ("q", "p w", Mechanism.SCRAM_SHA_512)
+    assert "p w" not in repr(security)
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"ssl.keystore.location": "x"}, "ssl.keystore.location has no effect with SASL_PLAINTEXT"),
+        ({"sasl.enabled.mechanisms": "PLAIN"}, "sasl.enabled.mechanisms has 'PLAIN'"),
+        ({"sasl.mechanism.controller.protocol": "GSSAPI"}, "sasl.mechanism.controller.protocol has 'GSSAPI'"),
+        ({"sasl.jaas.config": "x"}, "sasl.jaas.config is to be"),
+        ({"sasl.kerberos.service.name": "x"}, "sasl.kerberos.service.name is no setting"),
+        ({"ssl.protocol": "TLSv1.2"}, "ssl.protocol is no setting"),
+        ({"listener.name.other.sasl.jaas.config": JAAS}, "listener.name.other.sasl.jaas.config"),
+        ({"listener.name.controller.sasl.jaas.config": JAAS}, "sets sasl.jaas.config of the listener CONTROLLER again"),
+        ({"listener.security.protocol.map": "CONTROLLER:TLS"}, "listener.security.protocol.map has 'CONTROLLER:TLS'"),
+        ({"listener.security.protocol.map": "OTHER:SSL"}, "does not have the listener CONTROLLER"),
+        ({"listener.security.protocol.map": "CONTROLLER:SSL"}, "sasl.jaas.config has no effect with SSL"),
+    ],
+)
+def test_what_has_no_effect_or_cannot_be_is_refused_by_its_name(more: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingsError, match=named.replace(".", r"\.")):
+        server_security(SASL | more, "CONTROLLER", USERS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({}, "needs ssl.keystore.location and ssl.truststore.location"),
+        ({"ssl.keystore.location": "x"}, "set ssl.keystore.type=PEM"),
+        ({"ssl.truststore.type": "PEM"}, "ssl.truststore.type has no effect without"),
+        ({"ssl.client.auth": "requested"}, "ssl.client.auth is 'requested'"),
+    ],
+)
+def test_tls_needs_files_in_pem(settings: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingsError, match=named.replace(".", r"\.")):
+        server_security({"listener.security.protocol.map": "A:SSL", **settings}, "A", None)
+
+
+def test_sasl_needs_users() -> None:
+    """Who may log in stands in the directory, not in the settings."""
+    with pytest.raises(SettingsError, match="--add-scram"):
+        server_security(SASL, "CONTROLLER", None)
+
+
+def test_a_tool_has_names_of_its_own() -> None:
+    """`security.protocol` and `sasl.mechanism`, as for Kafka's tools."""
+    login = tool_security(
+        {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": JAAS}
+    ).login
+    assert login is not None
+    assert login.mechanism is Mechanism.SCRAM_SHA_256
+    for settings, named in (
+        ({"security.protocol": "X"}, "security.protocol"),
+        ({"ssl.truststore.location": "x"}, "ssl.truststore.location has no effect"),
+        ({"ssl.client.auth": "none"}, "ssl.client.auth is no setting of this command"),
+        ({"security.protocol": "SSL"}, "needs ssl.truststore.location"),
+    ):
+        with pytest.raises(SettingsError, match=named.replace(".", r"\.")):
+            tool_security(settings)
+
+
+def test_users_are_kept_without_their_passwords(tmp_path: Path) -> None:
+    """In a file of the directory that only this user can read."""
+    settings = voter_settings({"node.id": "1", "log.dirs": str(tmp_path), "controller.quorum.voters": "1@a:1"})
+    users = scram_users(["SCRAM-SHA-256=[name=a,password=secret,iterations=5000]", "SCRAM-SHA-512=[name=a,password=s]"])
+    directory = format_directory(settings, "AAAAAAAAAAAAAAAAAAAAAQ", users=users)
+    file = tmp_path / USERS_FILE
+    assert b"secret" not in file.read_bytes()
+    assert file.stat().st_mode & 0o077 == 0
+    found = directory.read_users()
+    assert found is not None
+    assert {kind: found.scram(kind, "a") for kind in Mechanism} == users["a"]
+    assert found.scram(Mechanism.SCRAM_SHA_256, "b") is None
+    file.write_bytes(b"{")
+    with pytest.raises(QuorumDirectoryError, match=USERS_FILE):
+        directory.read_users()
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"a":1}', b'{"a":{"PLAIN":{}}}', b'{"a":{"SCRAM-SHA-256":{"salt":1}}}'])
+def test_other_bytes_are_no_users(data: bytes) -> None:
+    with pytest.raises(KafkaWireError):
+        decode_users(data)
+
+
+def test_no_users_are_an_empty_object() -> None:
+    assert encode_users({}) == b"{}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x", "PLAIN=[name=a,password=secret]", "SCRAM-SHA-512=[password=secret]", "SCRAM-SHA-512=[name=a]"]
+    + [f"SCRAM-SHA-512=[name=a,password=secret,{more}]" for more in ("salt=1", "iterations=1", "iterations=x")],
+)
+def test_a_user_that_cannot_be_added_is_refused_without_a_word_of_the_password(text: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        scram_users([text])
+    assert "secret" not in str(refused.value)
