@@ -15,7 +15,19 @@ from pathlib import Path
 
 import trio
 
-from benchmarks import cold_start, consensus, failover, gossip, identity, idle, machine, storage, throughput, zmq_raft
+from benchmarks import (
+    cold_start,
+    consensus,
+    failover,
+    gossip,
+    identity,
+    idle,
+    kraft,
+    machine,
+    storage,
+    throughput,
+    zmq_raft,
+)
 from benchmarks.child import ChildError
 from benchmarks.farm import BenchmarkError, Farm, running_farm
 from benchmarks.figures import Figure, table
@@ -40,6 +52,8 @@ PIPELINE_PARTS = ("pipeline-source", "pipeline-tables", "pipeline-latency", "pip
 """Run only when they are named: they need the extra `pipeline`, and a quarter of an hour."""
 ZMQ_RAFT_PARTS = zmq_raft.PARTS
 """Run only when they are named: they need Node, and the npm package that `make interop-zmq` brings."""
+KRAFT_PARTS = kraft.PARTS
+"""Run only when they are named: they need librdkafka, and a JVM with the jars that `make interop-kafka` brings."""
 PUBLISHER_REPETITIONS = 3
 COLD_STARTS = 3
 MIB = 1024 * 1024
@@ -59,6 +73,8 @@ def main() -> None:
         names = [*names, *consensus.PARTS]
     if "zmq-raft" in names:
         names = [*names, *ZMQ_RAFT_PARTS]
+    if "kraft" in names:
+        names = [*names, *KRAFT_PARTS]
     with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", dir=options.directory) as directory:
         try:
             limits = machine.measure(Path(directory))
@@ -92,11 +108,13 @@ def _options() -> argparse.Namespace:
             *PIPELINE_PARTS,
             "zmq-raft",
             *ZMQ_RAFT_PARTS,
+            "kraft",
+            *KRAFT_PARTS,
             [],
         ],
         metavar="NAME",
         help=f"parts: {', '.join(NAMES)}; only if named: identity, {', '.join(identity.PARTS)}, pipeline, "
-        f"{', '.join(PIPELINE_PARTS)}, zmq-raft, {', '.join(ZMQ_RAFT_PARTS)}",
+        f"{', '.join(PIPELINE_PARTS)}, zmq-raft, {', '.join(ZMQ_RAFT_PARTS)}, kraft, {', '.join(KRAFT_PARTS)}",
     )
     parser.add_argument(
         "--base",
@@ -165,6 +183,7 @@ async def _measure(
     asked = identity.Options(_directory(options.base), options.count)
     await identity.measure(names, directory, asked, runs, seconds, tell)
     await zmq_raft.measure(names, directory, runs, seconds, tell)
+    await kraft.measure(names, directory, runs, tell)
     await _pipeline([name for name in names if name in PIPELINE_PARTS], directory, runs, tell)
     return figures
 

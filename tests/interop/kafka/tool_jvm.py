@@ -7,7 +7,8 @@ print, take turns.
     quorum, format, dump    what the tool of that name prints, for its `arguments`
     consume                 documents with `records`, then how many, how fast, and the position
     produce, create-topic   by KafkaProducer and the admin client
-    add-voter, remove-voter, alter-configs    by the admin client, with `bootstrap.controllers` in the properties
+    add-voter, remove-voter    by the admin client, with `bootstrap.controllers` in the properties
+    alter-configs, produce-each    one write after the other, by the admin client and by KafkaProducer, to be measured
 """
 
 import json

@@ -100,6 +100,7 @@ public final class KafkaTools {
             case "add-voter" -> addVoter(command);
             case "remove-voter" -> removeVoter(command);
             case "alter-configs" -> alterConfigs(command);
+            case "produce-each" -> produceEach(command);
             default -> throw new IllegalArgumentException("no command " + command.get("do"));
         };
     }
@@ -316,20 +317,65 @@ public final class KafkaTools {
         return true;
     }
 
-    /** Write one record after the other, each when the one before is committed; give the microseconds of each. */
-    private static Object alterConfigs(JsonNode command) throws Exception {
+    // ---- One after the other, to be measured ----------------------------------------------------------------------
+
+    private interface Write {
+        void one(int number) throws Exception;
+    }
+
+    /**
+     * Write `count` times, or for `seconds`, each when the one before is committed. Tell the microseconds of each, the
+     * most between two in a row, and what failed meanwhile: that is tried again.
+     */
+    private static Object closedLoop(JsonNode command, Write write) throws Exception {
         List<Long> microseconds = new ArrayList<>();
+        List<String> failures = new ArrayList<>();
+        int count = command.has("count") ? command.get("count").asInt() : Integer.MAX_VALUE;
+        long end = System.nanoTime() + (long) (command.path("seconds").asDouble(1e6) * 1e9);
+        long last = 0;
+        long longest = 0;
+        for (int number = 0; microseconds.size() < count && System.nanoTime() < end; number++) {
+            long began = System.nanoTime();
+            try {
+                write.one(number);
+            } catch (ExecutionException error) {
+                if (!command.has("seconds")) {
+                    throw error;
+                }
+                if (failures.size() < 100) {
+                    failures.add(String.valueOf(error.getCause()));
+                }
+                continue;
+            }
+            long now = System.nanoTime();
+            microseconds.add((now - began) / 1000);
+            longest = last == 0 ? 0 : Math.max(longest, now - last);
+            last = now;
+        }
+        return Map.of("microseconds", microseconds, "longest_us", longest / 1000, "failures", failures);
+    }
+
+    /** Metadata of a cluster, which a controller answers when its record is committed. */
+    private static Object alterConfigs(JsonNode command) throws Exception {
         ConfigResource resource = new ConfigResource(ConfigResource.Type.CLIENT_METRICS, "measured");
         try (Admin admin = Admin.create(properties(command))) {
-            for (int number = 0; number < command.get("count").asInt(); number++) {
+            return closedLoop(command, number -> {
                 // The smallest interval that Kafka takes is 100 ms; each write is of another value.
                 ConfigEntry entry = new ConfigEntry("interval.ms", Integer.toString(100 + number % 100_000));
                 List<AlterConfigOp> change = List.of(new AlterConfigOp(entry, AlterConfigOp.OpType.SET));
-                long began = System.nanoTime();
                 admin.incrementalAlterConfigs(Map.of(resource, change)).all().get();
-                microseconds.add((System.nanoTime() - began) / 1000);
-            }
+            });
         }
-        return microseconds;
+    }
+
+    /** Records of a topic by KafkaProducer. */
+    private static Object produceEach(JsonNode command) throws Exception {
+        String topic = command.get("topic").asText();
+        byte[] value = new byte[command.get("size").asInt()];
+        try (KafkaProducer<byte[], byte[]> producer =
+                new KafkaProducer<>(properties(command), new ByteArraySerializer(), new ByteArraySerializer())) {
+            return closedLoop(command, number ->
+                producer.send(new ProducerRecord<>(topic, 0, null, value)).get());
+        }
     }
 }

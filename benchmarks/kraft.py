@@ -1,0 +1,129 @@
+"""A quorum of ours beside one of Apache Kafka's controllers: latency of a commit, failover.
+
+    kraft-latency    one write after the other, linger 0 and 25 ms (the default of both); ours, theirs, ours, theirs, …
+    kraft-failover   one write after the other; SIGKILL of the leader; the longest time without an acknowledgement
+
+What a write is on each side, and what both have in common, is `kraft_quorum`'s. Both quorums run at the same time, and
+one of them is written to. `make interop-kafka` brings Kafka's jars; without them, or without a JVM, the parts are left
+out, and say why.
+"""
+
+import statistics
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from benchmarks.figures import Figure, percentile
+
+LATENCY: Final = "kraft-latency"
+FAILOVER: Final = "kraft-failover"
+CONSUMERS: Final = "kraft-consumers"
+MEMORY: Final = "kraft-memory"
+PARTS: Final = (LATENCY, FAILOVER, CONSUMERS, MEMORY)
+LINGERS_MS: Final = (0, 25)
+LINGER: Final = "controller.quorum.append.linger.ms"
+WARM_UP: Final = 1_000
+"""Writes; the JVM compiles what it runs often."""
+WRITES: Final = {0: 500, 25: 100}
+GOAL_LATENCY: Final = 0.6
+KILLS: Final = 5
+FAILOVER_S: Final = 10.0
+BEFORE_KILL_S: Final = 2.0
+GOAL_FAILOVER_S: Final = 3.2
+
+
+async def measure(names: Collection[str], directory: Path, runs: int, tell: Callable[[list[Figure]], None]) -> None:
+    """The parts that are asked for."""
+    asked = [name for name in PARTS if name in names]
+    if not asked:
+        return
+    # The base install has neither kio nor librdkafka, and the other parts do not need them.
+    try:
+        from benchmarks import kraft_consumers  # noqa: PLC0415
+        from tests.interop.kafka.tool_jvm import missing  # noqa: PLC0415
+    except ImportError as error:
+        print(
+            f"{', '.join(asked)}     left out: {error.name} is not installed; `make interop-kafka` brings it",
+            flush=True,
+        )
+        return
+    if (why := missing()) is not None and {LATENCY, FAILOVER} & set(asked):
+        print(f"kraft-latency, kraft-failover     left out: {why}", flush=True)
+        asked = [name for name in asked if name not in (LATENCY, FAILOVER)]
+    if LATENCY in asked:
+        tell(await _latency(directory / LATENCY, runs))
+    if FAILOVER in asked:
+        tell(await _failover(directory / FAILOVER))
+    if CONSUMERS in asked:
+        tell(await kraft_consumers.rates(directory / CONSUMERS, runs, why))
+    if MEMORY in asked:
+        tell(await kraft_consumers.memory(directory / MEMORY))
+
+
+async def _latency(directory: Path, runs: int) -> list[Figure]:
+    from benchmarks.kraft_quorum import running_quorums  # noqa: PLC0415 - see `measure`
+
+    figures: list[Figure] = []
+    for linger_ms in LINGERS_MS:
+        async with running_quorums(directory / str(linger_ms), {LINGER: linger_ms}) as quorums:
+            found: dict[str, list[list[int]]] = {quorum.name: [] for quorum in quorums}
+            for quorum in quorums:
+                await quorum.write(count=WARM_UP if linger_ms == 0 else WRITES[linger_ms])
+            for _ in range(runs):
+                for quorum in quorums:
+                    told = await quorum.write(count=WRITES[linger_ms])
+                    found[quorum.name].append(sorted(told["microseconds"]))
+        figures += _latencies(f"KRaft, one write after the other, three voters, linger {linger_ms} ms", found)
+    return figures
+
+
+def _latencies(where: str, found: dict[str, list[list[int]]]) -> list[Figure]:
+    figures = []
+    medians = {name: [percentile(each, 0.5) / 1000 for each in turns] for name, turns in found.items()}
+    for name, turns in found.items():
+        figures += [
+            Figure(where, f"{name}: latency p50", "ms", tuple(medians[name])),
+            Figure(where, f"{name}: latency p99", "ms", tuple(percentile(each, 0.99) / 1000 for each in turns)),
+        ]
+    ours, theirs = medians.values()
+    ratios = tuple(one / other for one, other in zip(ours, theirs, strict=True))
+    figures.append(Figure(where, "latency p50, ours for one of theirs", "x", ratios, f"goal at most {GOAL_LATENCY:g}"))
+    return figures
+
+
+async def _failover(directory: Path) -> list[Figure]:
+    from benchmarks.kraft_quorum import MeasuredQuorum, running_quorums  # noqa: PLC0415 - see `measure`
+
+    async def kill_leader(quorum: MeasuredQuorum) -> float:
+        """Seconds between the last acknowledgement of the old leader and the first of the new; the old one is back."""
+        gap_s = 0.0
+
+        async def write() -> None:
+            nonlocal gap_s
+            gap_s = (await quorum.write(seconds=FAILOVER_S))["longest_us"] / 1e6
+
+        leader = await quorum.leader()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            await trio.sleep(BEFORE_KILL_S)
+            await quorum.kill(leader)
+        await quorum.start(leader)
+        await quorum.leader()
+        return gap_s
+
+    async with running_quorums(directory, {}) as quorums:
+        found: dict[str, list[float]] = {quorum.name: [] for quorum in quorums}
+        for quorum in quorums:
+            await quorum.write(count=WARM_UP // 10)
+        for _ in range(KILLS):
+            for quorum in quorums:
+                found[quorum.name].append(await kill_leader(quorum))
+    where = "KRaft, SIGKILL of the leader until the next acknowledged write, Kafka's default timeouts"
+    ours, theirs = (statistics.median(gaps) for gaps in found.values())
+    notes = (f"= {ours / theirs:.2f} of theirs; goal at most {GOAL_FAILOVER_S:g} s, and 1 of theirs", "")
+    return [
+        Figure(where, f"{name}: without an acknowledgement", "s", tuple(gaps), note)
+        for (name, gaps), note in zip(found.items(), notes, strict=True)
+    ]

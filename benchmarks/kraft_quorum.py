@@ -1,0 +1,208 @@
+"""Two quorums of three voters on loopback: servers of ours and controllers of Apache Kafka, each a process of its own.
+
+    ports, settings ─▶ format ─▶ three times `garlicfarm kraft serve` or kafka.Kafka ─▶ a leader
+    SIGKILL of a voter ─▶ start it again ─▶ end every one
+
+Both have the same voters in their settings (`controller.quorum.voters`), the same linger, and otherwise Kafka's default
+times: fetch timeout 2,000 ms, election timeout 1,000 ms, backoff up to 1,000 ms. Both fsync. Kafka's servers have the
+JVM's own choice of heap and compilers.
+
+*Writes.* A write is one client's, and the next begins when the one before is committed. Both clients are Kafka's, in
+one JVM (`KafkaTools`): KafkaProducer writes a record to ours; the admin client has a controller change a setting, which
+is one record of metadata, for a controller takes records of clients in no other form.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import trio
+
+from benchmarks.child import Child, ChildError
+from consensus.protocols.kraft import format_directory, parse_properties, voter_settings
+from tests.interop.kafka.jvm import JvmServers, describe_quorum, listening_ports, new_uuid, running_jvm_servers, runs
+from tests.interop.kafka.tool_jvm import Settings, ToolJvm
+
+VOTERS: Final = (1, 2, 3)
+TOPIC: Final = "__cluster_metadata"
+RECORD_BYTES: Final = 64
+"""About what a changed setting takes in Kafka's log."""
+LEADER_TIMEOUT_S: Final = 30.0
+START_TIMEOUT_S: Final = 30.0
+POLL_S: Final = 0.05
+_HOST: Final = "127.0.0.1"
+_TRIES_OFTEN: Final[Mapping[str, object]] = {
+    "retry.backoff.ms": 20,
+    "retry.backoff.max.ms": 50,
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 50,
+    "request.timeout.ms": 1_000,
+}
+"""Of both clients, so that the time without an acknowledgement is the servers'."""
+
+
+class MeasuredQuorum(Protocol):
+    """A quorum that is written to, and whose voters can be killed."""
+
+    name: str
+
+    async def write(self, **limit: float) -> dict[str, Any]:
+        """One write after the other, `count` times or for `seconds`; see `closedLoop` of KafkaTools."""
+
+    async def leader(self) -> int:
+        """Wait until a voter leads; its id."""
+
+    async def kill(self, node_id: int) -> None:
+        """SIGKILL."""
+
+    async def start(self, node_id: int) -> None:
+        """Start a voter again, and wait until it listens."""
+
+
+class JvmQuorum:
+    """Controllers of Apache Kafka."""
+
+    name = "Kafka 4.1"
+
+    def __init__(self, servers: JvmServers, tools: ToolJvm) -> None:
+        self._servers = servers
+        self._tools = tools
+
+    async def write(self, **limit: float) -> dict[str, Any]:
+        """See `MeasuredQuorum`."""
+        addresses = ",".join(server.address for server in self._servers.servers.values())
+        properties = {"bootstrap.controllers": addresses, **_TRIES_OFTEN, "default.api.timeout.ms": 2_000}
+        return dict(await self._tools.do("alter-configs", properties=properties, **limit))
+
+    async def leader(self) -> int:
+        """See `MeasuredQuorum`."""
+        return (await self._servers.leader())[0]
+
+    async def kill(self, node_id: int) -> None:
+        """See `MeasuredQuorum`."""
+        await self._servers.kill(self._servers.servers[node_id])
+
+    async def start(self, node_id: int) -> None:
+        """See `MeasuredQuorum`."""
+        await self._servers.start(self._servers.servers[node_id])
+
+
+@dataclass(slots=True)
+class _Voter:
+    port: int
+    settings: Path
+    child: Child | None = None
+
+
+class OurQuorum:
+    """Servers of ours."""
+
+    name = "garlicfarm"
+
+    def __init__(self, directory: Path, tools: ToolJvm, settings: Settings) -> None:
+        self._directory = directory
+        self._tools = tools
+        ports = listening_ports(len(VOTERS))
+        named = ",".join(f"{node_id}@{_HOST}:{port}" for node_id, port in zip(VOTERS, ports, strict=True))
+        cluster_id = new_uuid()
+        self._voters: dict[int, _Voter] = {}
+        for node_id, port in zip(VOTERS, ports, strict=True):
+            lines = {
+                "process.roles": "controller",
+                "node.id": node_id,
+                "log.dirs": directory / str(node_id),
+                "listeners": f"CONTROLLER://{_HOST}:{port}",
+                "controller.quorum.voters": named,
+                **settings,
+            }
+            text = "".join(f"{name}={value}\n" for name, value in lines.items())
+            file = directory / f"{node_id}.properties"
+            file.write_text(text, encoding="utf-8")
+            format_directory(voter_settings(parse_properties(text)), cluster_id)
+            self._voters[node_id] = _Voter(port, file)
+
+    async def write(self, **limit: float) -> dict[str, Any]:
+        """See `MeasuredQuorum`."""
+        addresses = ",".join(f"{_HOST}:{voter.port}" for voter in self._voters.values())
+        properties = {
+            "bootstrap.servers": addresses,
+            "acks": "all",
+            "linger.ms": 0,
+            "max.block.ms": 2_000,
+            "delivery.timeout.ms": 2_000,
+            **_TRIES_OFTEN,
+        }
+        return dict(
+            await self._tools.do("produce-each", topic=TOPIC, size=RECORD_BYTES, properties=properties, **limit)
+        )
+
+    async def leader(self) -> int:
+        """See `MeasuredQuorum`."""
+        with trio.move_on_after(LEADER_TIMEOUT_S):
+            while True:
+                for node_id, voter in self._voters.items():
+                    found = await describe_quorum(voter.port) if voter.child is not None else None
+                    if found is not None and found.leader_id == node_id and found.high_watermark > 0:
+                        return node_id
+                await trio.sleep(POLL_S)
+        raise ChildError(f"no voter of ours leads within {LEADER_TIMEOUT_S:g} s; see {self._directory}/*.log")
+
+    async def kill(self, node_id: int) -> None:
+        """See `MeasuredQuorum`."""
+        voter = self._voters[node_id]
+        child, voter.child = voter.child, None
+        if child is None:
+            raise ChildError(f"voter {node_id} does not run")
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)
+        await child.end()
+
+    async def start(self, node_id: int) -> None:
+        """See `MeasuredQuorum`."""
+        voter = self._voters[node_id]
+        command = [sys.executable, "-m", "bridge.cli.main", "kraft", "serve", "--config", str(voter.settings)]
+        log = voter.settings.with_suffix(".log")
+        child = voter.child = await Child.start_foreign(f"voter {node_id}", command, log)
+        with trio.move_on_after(START_TIMEOUT_S):
+            while runs(child):
+                with suppress(OSError):
+                    await (await trio.open_tcp_stream(_HOST, voter.port)).aclose()
+                    return
+                await trio.sleep(POLL_S)
+        raise ChildError(f"voter {node_id} does not listen; see {log}")
+
+    async def close(self) -> None:
+        """End every process."""
+        for voter in self._voters.values():
+            if voter.child is not None:
+                await voter.child.end()
+
+
+@asynccontextmanager
+async def running_quorums(directory: Path, settings: Settings) -> AsyncIterator[tuple[MeasuredQuorum, MeasuredQuorum]]:
+    """Ours and Kafka's with these settings; each has a leader."""
+    await trio.Path(directory).mkdir(mode=0o700, parents=True)
+    async with running_jvm_servers(directory / "jvm") as servers:
+        tools = await servers.tools()
+        for node_id in VOTERS:
+            await servers.add(node_id, settings, options=())
+        voters = [server.voter for server in servers.servers.values()]
+        for server in servers.servers.values():
+            await servers.format_static(server, voters)
+        ours, theirs = OurQuorum(directory, tools, settings), JvmQuorum(servers, tools)
+        try:
+            async with trio.open_nursery() as nursery:
+                for node_id in VOTERS:
+                    nursery.start_soon(ours.start, node_id)
+                    nursery.start_soon(theirs.start, node_id)
+            await ours.leader()
+            await theirs.leader()
+            yield ours, theirs
+        finally:
+            with trio.CancelScope(shield=True):
+                await ours.close()

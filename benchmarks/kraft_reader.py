@@ -1,0 +1,65 @@
+"""A stock consumer as a process: how quickly it reads a topic's records.
+
+    python -m benchmarks.kraft_reader SPECIFICATION     (JSON: address, topic, end, count, passes)
+
+    assign at `end - count` ─▶ consume until the record before `end` ─▶ seconds, records ─▶ the next pass
+
+librdkafka with its defaults, through confluent-kafka, in no group. The first pass connects, asks for Metadata and finds
+the broker; the others begin with the connection that there is. A pass is timed from the assignment to its last record.
+"""
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+POLL_S: Final = 1.0
+PASS_TIMEOUT_S: Final = 120.0
+_BATCH: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the process does."""
+
+    address: str
+    topic: str
+    end: int
+    """The offset behind the last record."""
+    count: int
+    """Offsets of one pass, those of control records included."""
+    passes: int
+
+
+def read(asked: Reading) -> list[dict[str, float]]:
+    """Of each pass the seconds, the records and the bytes of their values."""
+    consumer = Consumer({"bootstrap.servers": asked.address, "group.id": "benchmark", "enable.auto.commit": False})
+    found: list[dict[str, float]] = []
+    try:
+        for _ in range(asked.passes):
+            began_s = time.perf_counter()
+            consumer.assign([TopicPartition(asked.topic, 0, asked.end - asked.count)])
+            records, size_bytes, offset = 0, 0, -1
+            while offset < asked.end - 1:
+                messages = consumer.consume(_BATCH, POLL_S)
+                for message in messages:
+                    if (error := message.error()) is not None:
+                        raise KafkaException(error)
+                    size_bytes += len(message.value() or b"")
+                records += len(messages)
+                if messages:
+                    offset = messages[-1].offset() or 0
+                if time.perf_counter() - began_s > PASS_TIMEOUT_S:
+                    raise TimeoutError(f"at offset {offset} of {asked.end} after {PASS_TIMEOUT_S:g} s")
+            found.append({"seconds": time.perf_counter() - began_s, "records": records, "bytes": size_bytes})
+            consumer.unassign()
+    finally:
+        consumer.close()
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps({"passes": read(Reading(**json.loads(sys.argv[1])))}), flush=True)
