@@ -5,13 +5,18 @@
                       beside it the same consumer on a broker of Kafka 4.1 alone, with the same values
     kraft-memory      two farms, one without and one with `[kafka]` on every node: idle, and after consumers have read
 
+kio loads hypothesis where that is installed, which takes 13 MB. It is there for the tests; nodes that are used do
+without, and so do the farms of `kraft-memory`.
+
 *Cold* means that a record batch is made of entries that come from the log. The files may be in the page cache, as they
 are for the broker, which sends them as they lie on the disk. The consumer shares the machine with what serves it.
 """
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import asdict
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +36,7 @@ COLD_ENTRIES: Final = 100_000
 CACHED_ENTRIES: Final = 20_000
 CACHED_PASSES: Final = 9
 TOPIC: Final = "farm-log"
+OURS: Final = "garlicfarm"
 GOAL_CACHED: Final = 100_000
 GOAL_COLD: Final = 40_000
 GOAL_MEMORY_MB: Final = 20.0
@@ -42,43 +48,53 @@ _CLIENTS: Final = 8
 _READ_TIMEOUT_S: Final = 600.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """Records a second, cold and cached, and records that cost the server a second of processor time."""
+
+    cold: tuple[float, ...]
+    cached: tuple[float, ...]
+    cold_per_processor_s: tuple[float, ...]
+    cached_per_processor_s: tuple[float, ...]
+
+    def figures(self, where: str, name: str) -> list[Figure]:
+        """Four rows."""
+        is_ours = name == OURS
+        notes = (f"; goal {GOAL_COLD:,}", f"; goal {GOAL_CACHED:,}") if is_ours else ("", "")
+        return [
+            Figure(where, f"{name}: cold", "/s", self.cold, f"{COLD_ENTRIES:,} after a start{notes[0]}"),
+            Figure(where, f"{name}: cold, a second of its processor time", "/s", self.cold_per_processor_s),
+            Figure(where, f"{name}: cached", "/s", self.cached, f"the newest {CACHED_ENTRIES:,} again{notes[1]}"),
+            Figure(where, f"{name}: cached, a second of its processor time", "/s", self.cached_per_processor_s),
+        ]
+
+
 async def rates(directory: Path, runs: int, no_jvm: str | None) -> list[Figure]:
     """Records a second; `no_jvm` says why no broker can stand beside."""
     where = f"Kafka consumers, {ENTRY_BYTES}-byte entries, librdkafka, one node"
     [port] = listening_ports(1)
     async with running_farm(directory / "farm", Timing.LAN, first_server=_table(port)) as farm:
         await _fill(farm, COLD_ENTRIES)
-        cold, cached = await _of_farm(farm, f"{_HOST}:{port}", directory, runs)
-    figures = [
-        Figure(where, "garlicfarm: cold, after a start", "/s", cold, f"{COLD_ENTRIES:,} entries; goal {GOAL_COLD:,}"),
-        Figure(where, "garlicfarm: cached", "/s", cached, f"the newest {CACHED_ENTRIES:,}; goal {GOAL_CACHED:,}"),
-    ]
+        figures = (await _of_farm(farm, f"{_HOST}:{port}", directory, runs)).figures(where, OURS)
     if no_jvm is not None:
         print(f"a broker of Kafka beside it: left out: {no_jvm}", flush=True)
         return figures
     async with running_jvm_servers(directory / "jvm") as servers:
-        cold, cached = await _of_broker(servers, directory, runs)
-    return [
-        *figures,
-        Figure(where, "Kafka 4.1: cold, after a start", "/s", cold, f"{COLD_ENTRIES:,} records"),
-        Figure(where, "Kafka 4.1: the newest again", "/s", cached, f"the newest {CACHED_ENTRIES:,}"),
-    ]
+        return figures + (await _of_broker(servers, directory, runs)).figures(where, "Kafka 4.1")
 
 
-async def _of_farm(farm: Farm, address: str, directory: Path, runs: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    server, cold = farm.servers[0], list[float]()
-    for _ in range(runs):
+async def _of_farm(farm: Farm, address: str, directory: Path, runs: int) -> _Passes:
+    server = farm.servers[0]
+
+    async def again() -> tuple[int, Callable[[], float]]:
         server.kill()
         await farm.settle()
-        await trio.sleep(SETTLED_S)
-        cold += await _read(address, TOPIC, await _applied(server), COLD_ENTRIES, 1, directory)
-    end = await _applied(server)
-    # The first pass fills the cache.
-    _, *cached = await _read(address, TOPIC, end, CACHED_ENTRIES, CACHED_PASSES + 1, directory)
-    return tuple(cold), tuple(cached)
+        return await _applied(server), server.processor_seconds
+
+    return await _passes(again, address, directory, runs)
 
 
-async def _of_broker(servers: JvmServers, directory: Path, runs: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+async def _of_broker(servers: JvmServers, directory: Path, runs: int) -> _Passes:
     broker = await servers.add(1, roles="broker,controller", options=())
     await servers.format_static(broker, [broker.voter])
     await servers.start(broker)
@@ -87,22 +103,46 @@ async def _of_broker(servers: JvmServers, directory: Path, runs: int) -> tuple[t
     properties = {"bootstrap.servers": address}
     await tools.do("create-topic", topic=TOPIC, properties=properties)
     await tools.do("produce", topic=TOPIC, count=COLD_ENTRIES, size=ENTRY_BYTES, properties=properties)
-    cold: list[float] = []
-    for _ in range(runs):
+
+    async def again() -> tuple[int, Callable[[], float]]:
         await servers.kill(broker)
         await servers.start(broker)
         await servers.leader()
+        if broker.child is None:
+            raise BenchmarkError("the broker does not run")
+        return COLD_ENTRIES, broker.child.processor_seconds
+
+    return await _passes(again, address, directory, runs)
+
+
+async def _passes(
+    again: Callable[[], Awaitable[tuple[int, Callable[[], float]]]], address: str, directory: Path, runs: int
+) -> _Passes:
+    """`again` starts the server anew, and gives the end of the topic and what tells the server's processor time."""
+    cold: list[float] = []
+    cold_cost: list[float] = []
+    cached: list[float] = []
+    cached_cost: list[float] = []
+    for _ in range(runs):
+        end, used_s = await again()
         await trio.sleep(SETTLED_S)
-        cold += await _read(address, TOPIC, COLD_ENTRIES, COLD_ENTRIES, 1, directory)
-    _, *cached = await _read(address, TOPIC, COLD_ENTRIES, CACHED_ENTRIES, CACHED_PASSES + 1, directory)
-    return tuple(cold), tuple(cached)
+        before_s = used_s()
+        cold += await _read(address, end, COLD_ENTRIES, 1, directory)
+        cold_cost.append(COLD_ENTRIES / (used_s() - before_s))
+        # The first pass fills the cache.
+        await _read(address, end, CACHED_ENTRIES, 1, directory)
+        before_s = used_s()
+        cached += await _read(address, end, CACHED_ENTRIES, CACHED_PASSES, directory)
+        cached_cost.append(CACHED_ENTRIES * CACHED_PASSES / (used_s() - before_s))
+    return _Passes(tuple(cold), tuple(cached), tuple(cold_cost), tuple(cached_cost))
 
 
 async def memory(directory: Path) -> list[Figure]:
     """What a node takes more with the listener: the leader beside the leader, and each follower beside a follower."""
-    without, _ = await _resident(directory / "off", {})
     ports = listening_ports(3)
-    idle, read = await _resident(directory / "on", dict(enumerate(ports)))
+    with _without_hypothesis(directory):
+        without, _ = await _resident(directory / "off", {})
+        idle, read = await _resident(directory / "on", dict(enumerate(ports)))
     where = "memory of a node with a Kafka listener, three nodes"
     more_idle, more_read = (
         tuple(one - other for one, other in zip(found, without, strict=True)) for found in (idle, read)
@@ -116,6 +156,23 @@ async def memory(directory: Path) -> list[Figure]:
     ]
 
 
+@contextmanager
+def _without_hypothesis(directory: Path) -> Iterator[None]:
+    """In processes that are started meanwhile it cannot be imported."""
+    hidden = directory / "hidden"
+    hidden.mkdir(parents=True)
+    (hidden / "hypothesis.py").write_text('raise ImportError("hidden")\n', encoding="utf-8")
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(hidden), before)))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
 async def _resident(directory: Path, ports: dict[int, int]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """In MB, the leader first: with the same entries in both farms, before and after consumers have read them."""
     tables: Iterator[str] = itertools.chain(map(_table, ports.values()), itertools.repeat(""))
@@ -126,7 +183,7 @@ async def _resident(directory: Path, ports: dict[int, int]) -> tuple[tuple[float
         idle = await _by_role(farm)
         for place, port in ports.items():
             end = await _applied(farm.servers[place])
-            await _read(f"{_HOST}:{port}", TOPIC, end, CACHED_ENTRIES, 1, directory)
+            await _read(f"{_HOST}:{port}", end, CACHED_ENTRIES, 1, directory)
         return idle, await _by_role(farm)
 
 
@@ -164,9 +221,9 @@ async def _applied(server: Server) -> int:
     return view.raft.applied_index
 
 
-async def _read(address: str, topic: str, end: int, count: int, passes: int, directory: Path) -> list[float]:
+async def _read(address: str, end: int, count: int, passes: int, directory: Path) -> list[float]:
     """Records a second, of each pass."""
-    asked = Reading(address, topic, end, count, passes)
+    asked = Reading(address, TOPIC, end, count, passes)
     child = await Child.start_module("a consumer", "benchmarks.kraft_reader", asdict(asked), directory / "reader.log")
     try:
         told = await child.hear_document(_READ_TIMEOUT_S)

@@ -36,6 +36,7 @@ LEADER_TIMEOUT_S: Final = 30.0
 START_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.05
 _HOST: Final = "127.0.0.1"
+_LAST_WORDS: Final = 600
 _TRIES_OFTEN: Final[Mapping[str, object]] = {
     "retry.backoff.ms": 20,
     "retry.backoff.max.ms": 50,
@@ -174,7 +175,8 @@ class OurQuorum:
                     await (await trio.open_tcp_stream(_HOST, voter.port)).aclose()
                     return
                 await trio.sleep(POLL_S)
-        raise ChildError(f"voter {node_id} does not listen; see {log}")
+        words = await trio.Path(log).read_text(encoding="utf-8", errors="replace")
+        raise ChildError(f"voter {node_id} does not listen; its last words: …{words[-_LAST_WORDS:]}")
 
     async def close(self) -> None:
         """End every process."""

@@ -87,6 +87,8 @@ def hostile(random: Random, known: Sequence[bytes]) -> bytes:  # noqa: PLR0911 -
             return framed(encode_request(key, version, random.randrange(2**31), "any", message))
         case 7:
             return framed(mutated(request(random), random, known))
+        case 8 if random.random() < 0.3:
+            return framed(_everything(random))
         case _:
             return framed(request(random))
 
@@ -106,6 +108,14 @@ def request(random: Random) -> bytes:
     key, message = random.choice(_MAKERS)(random)
     version = random.randint(*VERSIONS[key])
     return encode_request(key, version, random.randrange(2**31), random.choice(("", "client")), message)
+
+
+def _everything(random: Random) -> bytes:
+    """A fetch of the whole log, whose answer is large."""
+    partition = clients.FetchRequestPartition(partition=0, fetch_offset=0, partition_max_bytes=2**31 - 1)
+    topic = clients.FetchRequestTopic(topic_id=TOPIC_ID, partitions=(partition,))
+    asked = clients.FetchRequest(max_wait_ms=0, min_bytes=1, topics=(topic,))
+    return encode_request(ApiKey.FETCH, 17, random.randrange(2**31), "greedy", asked)
 
 
 def _fetch(random: Random) -> tuple[ApiKey, Any]:
