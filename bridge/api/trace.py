@@ -48,21 +48,3 @@ class EventPage(Document, frozen=True):
     """How many events were overwritten before this reader came for them."""
     events: tuple[TraceEvent, ...] = ()
     """The events."""
-
-
-def event_text(event: TraceEvent) -> str:
-    """One event as a line for people: its kind, then its facts."""
-    facts = " ".join(f"{name}={_shown(value)}" for name, value in event.data.items())
-    return f"{event.kind} {facts}".rstrip()
-
-
-def _shown(value: Scalar) -> str:
-    match value:
-        case None:
-            return "-"
-        case bool():
-            return "yes" if value else "no"
-        case float():
-            return f"{value:.3g}"
-        case _:
-            return str(value)

@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 import trio
 
-from bridge.api.trace import event_text
+from bridge.api.event_words import StoryTeller, event_sentence, story_line
 from bridge.cli.failure import fail, reasons
 from bridge.cli.options import directory_path
 from bridge.cli.printing import drawing_refusal, echo
@@ -203,9 +203,12 @@ def _program() -> str:
 
 
 async def _print_events(watch: LocalWatch) -> None:
+    story = StoryTeller()
     async for event in watch.events:
+        if not story.is_news(event_sentence(event) or f"{event.node} {event.kind}", event.time_ms):
+            continue
         at = datetime.fromtimestamp(event.time_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
-        echo(f"{at} {event.node} {event_text(event)}")
+        echo(f"{at} {story_line(event)}")
 
 
 async def _print_exits(farm: LocalFarm, children: tuple[Child, ...]) -> None:

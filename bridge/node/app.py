@@ -130,7 +130,7 @@ class Node:
         trace.append("node-stopping", {"leaving": self._leaving})
         if self._leaving and farm is not None:
             await farm.background_tasks.resign()
-        handed_over = None if farm is None else await hand_over_before_stop(farm.replica)
+        handed_over = None if farm is None else await hand_over_before_stop(farm.replica, farm.notices.name_of)
         if handed_over is not None:
             trace.append("leadership-handed-over", handed_over)
         if self._leaving:

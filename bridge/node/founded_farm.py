@@ -14,6 +14,7 @@ empty before, and again for a moment when this node turns out to have another Ra
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import trio
 
@@ -34,7 +35,7 @@ from bridge.node.tasks.background_tasks import BackgroundTasks
 from bridge.node.tasks.published_store import PublishedStore
 from bridge.node.tasks.task_context import TaskContext, router_alarm
 from consensus.protocols.garlic_farm import PeerAddress
-from gossip import Group, KeyOffered
+from gossip import Group, KeyOffered, NodeId
 
 NO_SERVER = "this node is not a server of a founded farm; see `garlicfarm status`"
 
@@ -131,7 +132,10 @@ async def open_founded_farm(
     `halt` is called with the reason if the log says that this node is not a member of the farm any more.
     """
     local, connecting = node.local, node.connecting
-    notices = RaftNotices(local.trace, local.alarms, node.member_directory.name_of_server)
+    name_of = partial(_name_of_server, node, known)
+    notices = RaftNotices(local.trace, local.alarms, name_of)
+    local.refused.name_servers(name_of)
+    known.applied_state.name_servers(name_of)
     settings = _replica_settings(node, known, server_id)
     async with (
         open_replica(settings, known.applied_state, local.metrics, notices.observe) as replica,
@@ -148,6 +152,15 @@ async def open_founded_farm(
         nursery.start_soon(farm.background_tasks.run)
         yield farm
         nursery.cancel_scope.cancel()
+
+
+def _name_of_server(node: JoinedNode, known: KnownFarm, server_id: int) -> str | None:
+    """As the log has it; before that, as the member calls itself."""
+    admitted = known.applied_state.state.admitted.get(server_id)
+    if admitted is None:
+        return node.member_directory.name_of_server(server_id)
+    name = admitted.name or node.member_directory.name_of(NodeId(admitted.node_id))
+    return None if name == admitted.node_id.hex() else name
 
 
 def _replica_settings(node: JoinedNode, known: KnownFarm, server_id: int) -> ReplicaSettings:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import trio
 
-from bridge.api.trace import TraceEvent, event_text
+from bridge.api.event_words import event_text
+from bridge.api.trace import TraceEvent
 from bridge.core.formation.founding import FormationState
 from bridge.core.publishing.publication import Pace
 from bridge.node.events.alarms import Alarms, NodeStopped

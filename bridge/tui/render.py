@@ -14,6 +14,7 @@ When the height does not suffice, each section keeps a few lines and says how ma
 from rich.console import Group
 from rich.text import Text
 
+from bridge.api.event_words import OF_THE_FARM, StoryTeller
 from bridge.api.view import AlarmView, EventView, FarmView, LocalFarmView, best_view
 from bridge.tui.layout import COLOURS, MONOCHROME, Canvas, Want, rows, share
 from bridge.tui.sections import (
@@ -113,11 +114,14 @@ def _alarms_of_all(farm: LocalFarmView) -> tuple[AlarmView, ...]:
 
 
 def _events_of_all(farm: LocalFarmView) -> tuple[EventView, ...]:
-    """Every node's events in the order of their time, named after the node."""
-    found = (
-        EventView(event.time_ms, event.kind, f"{each.name}: {event.text}")
-        for each in farm.processes
-        if each.view is not None
-        for event in each.view.events
+    """What the nodes tell, as one story: each fact once, and named after the node what is of one node alone."""
+    found = sorted(
+        ((event, each.name) for each in farm.processes if each.view is not None for event in each.view.events),
+        key=lambda told: told[0].time_ms,
     )
-    return tuple(sorted(found, key=lambda event: event.time_ms))
+    story = StoryTeller()
+    return tuple(
+        EventView(event.time_ms, event.kind, event.text if event.kind in OF_THE_FARM else f"{name}: {event.text}")
+        for event, name in found
+        if story.is_news(event.text, event.time_ms)
+    )

@@ -188,5 +188,7 @@ def test_of_a_cloned_disk_one_stops_before_it_votes_and_no_term_has_two_leaders(
         standing.wait_until(lambda: voters(others[0]) == {1, 2, 3}, START_BOUND_S, "the farm stands")
         assert others[0].submit({"mark": "one of them"}).outcome is SubmitOutcome.COMMITTED
         assert others[1].submit({"mark": "and on"}).outcome is SubmitOutcome.COMMITTED
-    led = re.findall(r"leader-elected term=(\d+)", "".join(tail(node.log_file) for node in (*standing.nodes, second)))
+    led = re.findall(
+        r"leader-elected: .* in term (\d+)", "".join(tail(node.log_file) for node in (*standing.nodes, second))
+    )
     assert len(set(led)) == len(led), "one leader a term"

@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 from bridge.api.trace import TraceEvent
 from bridge.core.farm.state_machine import Change
+from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Clock, Correction, Level, Publication
 from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.node.events.event_log import EventLog
@@ -151,7 +152,7 @@ async def test_changes_become_events_of_the_trace_with_log_time_and_are_told(aut
         "publication-refused",
     ]
     assert {event.log_time_ms for event in story.events()} == {NOW_MS + 5}
-    assert story.events()[0].data == {"server": 2, "previous": None, "master": master[:8]}
+    assert story.events()[0].data == {"server": 2, "previous": None, "master": f"{hash_of(master)}.b32.i2p"}
     assert story.changes[0] == PublisherChanged(master, OTHER, None)
     assert len(story.changes) == 3
 

@@ -81,7 +81,11 @@ async def test_a_server_that_is_busy_says_so() -> None:
 
 async def test_a_clean_stop_of_a_leader_waits_for_a_successor_and_not_for_ever(autojump_clock: MockClock) -> None:
     del autojump_clock
-    assert await hand_over_before_stop(cast(Replica, Serving())) == {"leader": 2, "term": 7}
+    assert await hand_over_before_stop(cast(Replica, Serving())) == {
+        "leader": 2,
+        "term": 7,
+        "leaderName": None,
+    }
     assert not await hand_over_before_stop(cast(Replica, Serving(busy=True)))
     follower = Serving(leads=False)
     assert not await hand_over_before_stop(cast(Replica, follower))

@@ -20,9 +20,10 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
+from bridge.api.event_words import event_text
 from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.printable import printable
-from bridge.api.trace import TraceEvent, event_text
+from bridge.api.trace import TraceEvent
 from bridge.cli import failure, printing
 from bridge.cli.log import _line
 from bridge.cli.main import main

@@ -270,7 +270,7 @@ async def test_the_alarm_at_the_refusing_side_ends_after_a_time_of_quiet(
         nursery.cancel_scope.cancel()
 
 
-def test_what_a_stranger_can_cause_without_knowing_anything_is_no_alarm() -> None:
+async def test_what_a_stranger_can_cause_without_knowing_anything_is_no_alarm() -> None:
     bob = Operator("bob")
     for fault in (Fault.WRONG_PATH, Fault.MALFORMED, Fault.SILENT, Fault.TOO_LARGE, Fault.DISTRUSTED):
         bob.refused.incident(Incident(fault, "10.0.0.7", "rubbish"))

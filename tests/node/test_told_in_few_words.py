@@ -8,7 +8,7 @@ from trio.testing import MockClock
 from bridge.cli.printing import RepeatLimit
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft.refused_connections import RefusedConnections
+from bridge.node.raft.refused_connections import TOLD_AGAIN_S, RefusedConnections
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
 from consensus.protocols.garlic_farm.wire.errors import Fault
 
@@ -66,3 +66,32 @@ async def test_a_request_with_the_wrong_method_is_told_as_that_and_raises_no_ala
     )
     assert trace.recent(1)[0].data["reason"] == "wrong-method"
     assert alarms.standing() == ()
+
+
+async def test_a_server_that_is_down_is_told_once_by_name_and_then_with_a_count(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    trace = EventLog("node-1", lambda: 1000)
+    refused = RefusedConnections(trace, Alarms(trace))
+    refused.name_servers({2: "node-2"}.get)
+    failure = Incident(Fault.UNREACHABLE, "127.0.0.1:7669", "link to server 2: connection refused", ours=True)
+    for _ in range(30):
+        refused.incident(failure)
+        await trio.sleep(10)
+    assert [event.data["text"] for event in trace.recent(100)] == ["link to node-2: connection refused"]
+    await trio.sleep(TOLD_AGAIN_S)
+    refused.incident(failure)
+    assert trace.recent(1)[0].data["times"] == 30
+    refused.connected("127.0.0.1:7669")
+    assert (trace.recent(1)[0].kind, trace.recent(1)[0].data["failures"]) == ("connection-restored", 31)
+    refused.connected("127.0.0.1:7669")
+    assert len(trace.recent(100)) == 3
+
+
+async def test_each_reason_and_each_server_is_news_of_its_own(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    trace = EventLog("node-1", lambda: 1000)
+    refused = RefusedConnections(trace, Alarms(trace))
+    for fault in (Fault.UNREACHABLE, Fault.WRONG_CREDENTIALS):
+        for peer in ("a:1", "b:1"):
+            refused.incident(Incident(fault, peer, f"{peer} {fault.value}", ours=True))
+    assert [event.kind for event in trace.recent(100)].count("connection-failed") == 4

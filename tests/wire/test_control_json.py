@@ -5,11 +5,13 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.api.control import ClusterAnswer, SubmitAnswer, SubmitOutcome
+from bridge.api.event_words import event_text
 from bridge.api.json import DocumentError, decode, encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage, log_entry
-from bridge.api.trace import EventPage, Scalar, TraceEvent, event_text
+from bridge.api.trace import EventPage, Scalar, TraceEvent
 from bridge.api.view import VoterView
 from consensus.core.entry_data import configuration_entry
 from consensus.core.model import Configuration, Entry, Server
@@ -64,7 +66,8 @@ def test_an_event_is_a_line_for_people() -> None:
     event = TraceEvent(
         1, 0, None, "leader-elected", "node-2", {"term": 3, "early": True, "previous": None, "rtt": 0.25}
     )
-    assert event_text(event) == "leader-elected term=3 early=yes previous=- rtt=0.25"
+    assert event_text(event) == "leader-elected: node-2 leads in term 3"
+    assert event_text(replace(event, kind="new-kind")) == "new-kind: term=3 early=yes previous=- rtt=0.25"
 
 
 def test_the_leader_reads_back() -> None:

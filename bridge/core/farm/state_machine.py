@@ -86,6 +86,7 @@ from bridge.core.membership.admission import (
     came_alive,
     of_founders,
     raft_id_of,
+    server_name,
 )
 from bridge.core.membership.authors import EntryWithoutEffect, NoEffect, numbers_after, without_effect
 from bridge.core.membership.eviction import (
@@ -529,16 +530,20 @@ def _apply_publication(
     if master is None:
         return state, [PublicationRefused(publication, "no server reports for this master destination")]
     unfenced_s = state.unfenced_second(publication.master)
-    refusal = _refusal(master, publication, unfenced_s, latest_second(state, tuning))
+    refusal = _refusal(state, master, publication, unfenced_s, latest_second(state, tuning))
     if refusal is not None:
         return state, [PublicationRefused(publication, refusal)]
     masters = {**state.masters, publication.master: replace(master, publication=publication, forced=False)}
     return replace(state, masters=masters), [PublicationAccepted(publication)]
 
 
-def _refusal(master: MasterState, publication: Publication, unfenced_s: int, latest_s: int) -> str | None:
+def _refusal(
+    state: FarmState, master: MasterState, publication: Publication, unfenced_s: int, latest_s: int
+) -> str | None:
     if master.choice.server_id != publication.server_id:
-        return f"server {publication.server_id} is not the publisher; server {master.choice.server_id} is"
+        names = state.admitted
+        chosen = "no server" if master.choice.server_id is None else server_name(names, master.choice.server_id)
+        return f"{server_name(names, publication.server_id)} is not the publisher; {chosen} is"
     accepted_s = master.publication.published_s if master.publication is not None else -1
     if publication.published_s <= accepted_s:
         return f"second {publication.published_s} is not after {accepted_s}, which was accepted before"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from bridge import VERSION
 from bridge.api.build_view import FarmInputs, Link, ViewInputs, build_view
-from bridge.api.trace import event_text
+from bridge.api.event_words import event_sentence
 from bridge.api.view import EventView, FarmIdentity, FarmView, NodeView, Phase
 from bridge.core.formation.messages import Phase as FormationPhase
 from bridge.node.client_endpoints import ClientEndpoints
@@ -68,7 +68,7 @@ class ViewBuilder:
                 address_of=self._address_of,
                 alarms=local.alarms.standing(),
                 events=tuple(
-                    EventView(event.time_ms, event.kind, event_text(event))
+                    EventView(event.time_ms, event.kind, event_sentence(event) or event.kind)
                     for event in local.trace.recent(RECENT_EVENTS)
                 ),
                 counters={

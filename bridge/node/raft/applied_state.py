@@ -35,6 +35,7 @@ from bridge.core.farm.state_machine import (
     ServerForgotten,
 )
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError, may_raise
+from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import (
     Clock,
     Correction,
@@ -129,6 +130,7 @@ class AppliedState:
         self._trace = trace
         self._listeners: list[Callable[[Change], None]] = []
         self._on_entry_without_effect = on_entry_without_effect
+        self._name_of: Callable[[int], str | None] = lambda _: None
         self._moment_indexes = array("q", [0])
         self._moment_times_ms = array("q", [log_time_base_ms])
         self._turns_back: list[int] = []
@@ -312,11 +314,25 @@ class AppliedState:
                     del self._refusals[min(self._refusals)]
             if index > self._history_ends:
                 kind, data = _event_of(change)
-                self._trace.append(kind, data, log_time_ms=self.state.log_time_ms)
+                self._trace.append(kind, self._with_names(data), log_time_ms=self.state.log_time_ms)
                 if isinstance(change, EntryWithoutEffect):
                     self._on_entry_without_effect(change)
             for listener in self._listeners:
                 listener(change)
+
+    def _with_names(self, data: dict[str, Scalar]) -> dict[str, Scalar]:
+        """The facts, and the names of the servers whose Raft ids are among them, as far as they are known."""
+        named = dict(data)
+        for number, name in (("server", "name"), ("previous", "previousName")):
+            server_id = data.get(number)
+            known = self._name_of(server_id) if isinstance(server_id, int) else None
+            if known is not None:
+                named.setdefault(name, known)
+        return named
+
+    def name_servers(self, name_of: Callable[[int], str | None]) -> None:
+        """From now on events have the names of servers beside their Raft ids."""
+        self._name_of = name_of
 
     def _note_time(self, index: Index, record: Record) -> None:
         match record:
@@ -364,7 +380,7 @@ def majorities_of(configuration: Configuration) -> tuple[tuple[int, ...], ...]:
 def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911, PLR0912, C901 - one case per change
     match change:
         case PublisherChanged(master, server_id, previous):
-            return "publisher-chosen", {"server": server_id, "previous": previous, "master": master[:8]}
+            return "publisher-chosen", {"server": server_id, "previous": previous, "master": _address(master)}
         case PublicationAccepted(publication):
             return "publication-accepted", {"server": publication.server_id, "second": publication.published_s}
         case PublicationRefused(publication, reason):
@@ -377,7 +393,11 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911
             return "log-time-corrected", {"beforeMs": before_ms, "afterMs": after_ms}
         case SecondForgotten(publication, refused_until_s):
             second = publication.published_s
-            return "second-forgotten", {"master": publication.master[:8], "second": second, "until": refused_until_s}
+            return "second-forgotten", {
+                "master": _address(publication.master),
+                "second": second,
+                "until": refused_until_s,
+            }
         case RequestRefused(request):
             return "request-refused", {"request": request}
         case ServerForgotten(server_id):
@@ -416,13 +436,17 @@ def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911
         case AdmissionRefused(node_id, name, reason):
             return "admission-refused", {"name": name, "id": node_id.hex(), "reason": reason}
         case PublicationForced(master):
-            return "publication-forced", {"master": master[:8]}
+            return "publication-forced", {"master": _address(master)}
         case RemovalChanged(server_id, removed):
             return "removal-changed", {"server": server_id, "removed": removed}
         case ExclusionChanged() | CostFactorChanged() | FactorsAccepted() | CommandRefused():
             return _event_of_weights(change)
         case _:
             assert_never(change)
+
+
+def _address(master: str) -> str:
+    return f"{hash_of(master)}.b32.i2p"
 
 
 def _refusal_in(change: Change) -> str | None:

@@ -3,7 +3,7 @@
 Only the leader can hand leadership over. What came of it is told in words that say who leads now and what to do next.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import trio
@@ -51,16 +51,20 @@ async def hand_over(replica: Replica, voters: Sequence[VoterView], to: str | Non
     raise Refused(409, f"transfer-{ended.outcome.value}", EXPLAINED[ended.outcome].format(leader=leader))
 
 
-async def hand_over_before_stop(replica: Replica) -> dict[str, Scalar] | None:
+async def hand_over_before_stop(
+    replica: Replica, name_of: Callable[[int], str | None] = lambda _: None
+) -> dict[str, Scalar] | None:
     """If this server leads, let another one lead; who does now and in which term, for the trace, if one does."""
     if not replica.leads:
         return None
     with trio.move_on_after(STOP_PATIENCE_SECONDS), suppress(ServerBusyError, ServerStoppedError):
         ended = await replica.server.transfer_leadership()
         if ended.outcome is TransferOutcome.DONE:
+            leader = None if ended.leader is None else integer_id(ended.leader)
             return {
-                "leader": None if ended.leader is None else integer_id(ended.leader),
+                "leader": leader,
                 "term": replica.server.role.term,
+                "leaderName": None if leader is None else name_of(leader),
             }
     return None
 

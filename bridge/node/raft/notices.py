@@ -10,7 +10,17 @@ import trio
 
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, Role, RoleChanged, integer_id, now_ms
+from consensus import (
+    ConfigurationChanged,
+    ContentRejected,
+    DiskFull,
+    Notice,
+    Role,
+    RoleChanged,
+    ServerId,
+    integer_id,
+    now_ms,
+)
 
 ALARM = "content-rejected"
 ACTION = (
@@ -28,7 +38,7 @@ class RaftNotices:
     def __init__(self, trace: EventLog, alarms: Alarms, name_of: Callable[[int], str | None]) -> None:
         self._trace = trace
         self._alarms = alarms
-        self._name_of = name_of
+        self.name_of = name_of
         self._last_s = 0.0
         """When content was last rejected."""
         self._leaderless_since_ms: int | None = now_ms()
@@ -46,7 +56,10 @@ class RaftNotices:
                 if role is Role.LEADER:
                     self._trace.append("leader-elected", {"term": term})
                 elif leader is not None:
-                    self._trace.append("leader-followed", {"term": term, "leader": integer_id(leader)})
+                    self._trace.append(
+                        "leader-followed",
+                        {"term": term, "leader": integer_id(leader), "leaderName": self._named(leader)},
+                    )
                 elif role is Role.CANDIDATE:
                     self._trace.append("election-started", {"term": term})
                 else:
@@ -57,6 +70,8 @@ class RaftNotices:
                     {
                         "voters": " ".join(map(str, sorted(configuration.voter_ids))),
                         "learners": " ".join(map(str, sorted(configuration.learner_ids))),
+                        "voterNames": " ".join(map(self._named, sorted(configuration.voter_ids))),
+                        "learnerNames": " ".join(map(self._named, sorted(configuration.learner_ids))),
                     },
                 )
             case DiskFull(full):
@@ -71,6 +86,10 @@ class RaftNotices:
             case ContentRejected():
                 self._content_rejected(notice)
 
+    def _named(self, server_id: ServerId) -> str:
+        number = integer_id(server_id)
+        return self.name_of(number) or f"server-{number}"
+
     def _note_leader(self, *, known: bool) -> None:
         if known:
             self._leaderless_since_ms = None
@@ -79,7 +98,7 @@ class RaftNotices:
 
     def _content_rejected(self, notice: ContentRejected) -> None:
         self._last_s = trio.current_time()
-        name = None if notice.sender is None else self._name_of(integer_id(notice.sender))
+        name = None if notice.sender is None else self.name_of(integer_id(notice.sender))
         who = "a server" if notice.sender is None else f"server {notice.sender}{f' ({name})' if name else ''}"
         self._alarms.set(
             ALARM, f"{who} sends what this node cannot take, and nothing of it is stored: {notice.reason}", ACTION

@@ -6,13 +6,20 @@
 Both sides see it, because each alone may not be looked at: the refused one has the wrong password or clock or
 version more often than not, and the refusing one should know which peer calls. What any machine on the network can
 cause without knowing anything (other paths, rubbish, silence) is counted and told as an event, and is no alarm.
+
+*Told once.* A server that is down is called again every few seconds, and each failure is the same news. The first one
+is an event; the others are counted, and told with their count every ten minutes, and when the server is reached again.
 """
 
+import re
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import trio
 
+from bridge.api.trace import Scalar
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from consensus.protocols.garlic_farm import Fault, Incident
@@ -26,6 +33,8 @@ MOMENT_S = 30.0
 LOOK_EVERY_S = 5.0
 TOLD_MAX = 4
 REMEMBERED_MAX = 64
+TOLD_AGAIN_S = 600.0
+_SERVER = re.compile(r"\bserver ([1-9][0-9]{0,9})\b")
 
 _DO_WHERE_REFUSED = {
     Fault.WRONG_CREDENTIALS: "give this node the farm's present key file (`garlicfarm keys export FILE` at a router of"
@@ -65,10 +74,27 @@ _DO_WHERE_REFUSING = {
 }
 
 
+@dataclass(slots=True)
+class _Repeated:
+    """One kind of refusal of one peer."""
+
+    told_s: float
+    before: int = 0
+    """Failures before it was told last."""
+    untold: int = 0
+
+    @property
+    def failures(self) -> int:
+        """All of them."""
+        return self.before + 1 + self.untold
+
+
 class RefusedConnections:
     """What the metrics report goes to the trace, and what an operator should act on to the alarms."""
 
     def __init__(self, trace: EventLog, alarms: Alarms) -> None:
+        self._name_of: Callable[[int], str | None] = lambda _: None
+        self._repeated: OrderedDict[tuple[bool, str, Fault], _Repeated] = OrderedDict()
         self._trace = trace
         self._alarms = alarms
         self._by_peers: OrderedDict[str, Incident] = OrderedDict()
@@ -76,10 +102,8 @@ class RefusedConnections:
 
     def incident(self, incident: Incident) -> None:
         """A connection was refused."""
-        kind = "connection-failed" if incident.ours else "connection-refused"
-        if incident.fault is Fault.REFUSED_CHANGE:
-            kind = "change-refused"
-        self._trace.append(kind, {"reason": incident.fault.value, "text": incident.text})
+        incident = replace(incident, text=_SERVER.sub(self._named, incident.text))
+        self._tell(incident)
         if incident.ours and incident.fault in _DO_WHERE_REFUSED:
             _remember(self._by_peers, incident.peer, incident)
         elif not incident.ours and incident.fault in _DO_WHERE_REFUSING:
@@ -93,11 +117,41 @@ class RefusedConnections:
 
         Members learn of new keys one after the other, so a member may show a wrong password just before the right one.
         """
+        self._tell_restored(peer)
         self._by_peers.pop(peer, None)
         refused = self._peers.get((peer, Fault.WRONG_CREDENTIALS))
         if refused is not None and trio.current_time() - refused[1] < MOMENT_S:
             del self._peers[peer, Fault.WRONG_CREDENTIALS]
         self._show()
+
+    def name_servers(self, name_of: Callable[[int], str | None]) -> None:
+        """From now on texts have the names of servers in place of their Raft ids, as far as `name_of` knows them."""
+        self._name_of = name_of
+
+    def _named(self, found: re.Match[str]) -> str:
+        return self._name_of(int(found[1])) or found[0]
+
+    def _tell(self, incident: Incident) -> None:
+        kind = "connection-failed" if incident.ours else "connection-refused"
+        facts: dict[str, Scalar] = {"reason": incident.fault.value, "text": incident.text}
+        if incident.fault is Fault.REFUSED_CHANGE:
+            self._trace.append("change-refused", facts)
+            return
+        key, now_s = (incident.ours, incident.peer, incident.fault), trio.current_time()
+        known = self._repeated.get(key)
+        if known is not None and now_s - known.told_s < TOLD_AGAIN_S:
+            known.untold += 1
+            return
+        if known is not None:
+            facts["times"] = known.untold + 1
+        _remember(self._repeated, key, _Repeated(now_s, (0 if known is None else known.failures)))
+        self._trace.append(kind, facts)
+
+    def _tell_restored(self, peer: str) -> None:
+        keys = [key for key in self._repeated if key[0] and key[1] == peer]
+        failures = sum(self._repeated.pop(key).failures for key in keys)
+        if failures > 1:
+            self._trace.append("connection-restored", {"text": f"{peer} is reached again", "failures": failures})
 
     async def run(self) -> None:
         """Forget what is long past, until cancelled."""

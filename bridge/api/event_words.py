@@ -1,0 +1,224 @@
+"""Events in words, and events of several nodes as one story.
+
+    TraceEvent ──▶ event_sentence   "node-2 is to publish hakketfo….b32.i2p, after node-3"
+               ──▶ event_text       the same behind its kind, as a line of the log has it
+    events of several nodes ──▶ StoryTeller ──▶ each fact once, whoever tells it first
+
+The data of an event are for programs: Raft ids, seconds, addresses. People get names and times of day. A kind without a
+sentence of its own is told by its facts, so that a new kind is readable before it has one.
+
+*One story.* What the log says all servers tell alike, and what gossip says most of them: three nodes tell the same
+thing three times within a second. Two events are the same fact if their sentences are equal and less than
+`SAME_FACT_MS` apart. Comparing data would be stricter and would miss that the leader tells its election and the others
+tell that they follow it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from bridge.api.trace import Scalar, TraceEvent
+
+SAME_FACT_MS: Final = 15_000
+FACTS_MAX: Final = 4096
+LATEST_S: Final = 253_402_300_799
+"""The last second that a date of four digits can say."""
+ADDRESS_LETTERS: Final = 12
+TOLD_AS: Final[Mapping[str, str]] = {"leader-followed": "leader-elected"}
+"""The same fact from another's point of view, and the kind that it is shown as."""
+OF_THE_FARM: Final = frozenset(
+    {
+        "leader-elected",
+        "leader-followed",
+        "configuration-changed",
+        "member-alive",
+        "member-suspect",
+        "member-dead",
+        "member-left",
+        "publisher-chosen",
+        "publication-accepted",
+        "publication-refused",
+        "publication-forced",
+        "server-admitted",
+        "server-forgotten",
+        "server-retired",
+        "server-evicted",
+        "admission-lapsed",
+        "admission-refused",
+        "level-raised",
+        "level-refused",
+        "clock-off",
+        "clock-bounded",
+        "log-time-corrected",
+        "second-forgotten",
+        "removal-changed",
+        "exclusion-changed",
+        "cost-factor-changed",
+        "factors-accepted",
+        "command-refused",
+        "client-key-changed",
+        "key-replacement",
+        "key-replacement-refused",
+        "eviction-refused",
+        "entry-too-early",
+        "entry-without-effect",
+    }
+)
+"""Kinds that are about the farm: it does not matter which node tells them."""
+Facts = Mapping[str, Scalar]
+
+
+def event_text(event: TraceEvent) -> str:
+    """One event as a line for people and for `grep`: its kind, then what happened."""
+    sentence = event_sentence(event)
+    return f"{event.kind}: {sentence}" if sentence else event.kind
+
+
+def event_sentence(event: TraceEvent) -> str:
+    """What happened, with names and times of day; empty if the kind says it all."""
+    told = _SENTENCES.get(event.kind)
+    if told is not None:
+        try:
+            return told(event.node, event.data)
+        except KeyError:
+            pass  # Of another version: its facts differ.
+    return " ".join(f"{key}={_shown(key, value)}" for key, value in _named(event.data).items())
+
+
+class StoryTeller:
+    """Tells each fact once, in bounded memory. Feed it the events of all nodes as they come."""
+
+    def __init__(self) -> None:
+        self._told: OrderedDict[str, int] = OrderedDict()
+
+    def is_news(self, sentence: str, time_ms: int) -> bool:
+        """Whether this was not told lately."""
+        last_ms = self._told.get(sentence)
+        if last_ms is not None and abs(time_ms - last_ms) < SAME_FACT_MS:
+            return False
+        self._told[sentence] = time_ms
+        self._told.move_to_end(sentence)
+        if len(self._told) > FACTS_MAX:
+            self._told.popitem(last=False)
+        return True
+
+
+def story_line(event: TraceEvent) -> str:
+    """A line of the one story: about the farm, or of the node that the event is about."""
+    shown = TOLD_AS.get(event.kind, event.kind)
+    sentence = event_sentence(event)
+    who = "" if event.kind in OF_THE_FARM else f"{event.node} "
+    return f"{who}{shown}{f': {sentence}' if sentence else ''}"
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _server(facts: Facts, key: str = "server", name: str = "name") -> str:
+    said = facts.get(name)
+    if said is not None:
+        return str(said)
+    return "no server" if facts[key] is None else f"server {facts[key]}"
+
+
+def _clock(second: Scalar) -> str:
+    if not isinstance(second, int) or not 0 <= second <= LATEST_S:
+        return str(second)
+    return datetime.fromtimestamp(second, UTC).strftime("%H:%M:%S")
+
+
+def _address(address: Scalar) -> str:
+    text = str(address)
+    head = text.removesuffix(".b32.i2p")
+    return text if len(head) <= ADDRESS_LETTERS else f"{head[:ADDRESS_LETTERS]}….b32.i2p"
+
+
+def _many(names: Scalar) -> str:
+    listed = str(names or "").split()
+    return ", ".join(listed) or "none"
+
+
+def _chosen(_: str, facts: Facts) -> str:
+    after = "" if facts.get("previous") is None else f", after {_server(facts, 'previous', 'previousName')}"
+    if facts["server"] is None:
+        return f"no server can publish {_address(facts['master'])}{after}"
+    return f"{_server(facts)} is to publish {_address(facts['master'])}{after}"
+
+
+def _leads(node: str, facts: Facts) -> str:
+    return f"{node} leads in term {facts['term']}"
+
+
+def _follows(_: str, facts: Facts) -> str:
+    return f"{_server(facts, 'leader', 'leaderName')} leads in term {facts['term']}"
+
+
+def _configuration(_: str, facts: Facts) -> str:
+    learners = facts.get("learnerNames")
+    return f"voters are {_many(facts['voterNames'])}{f'; learners are {_many(learners)}' if learners else ''}"
+
+
+def _connection(_: str, facts: Facts) -> str:
+    times = facts.get("times")
+    return f"{facts['text']}{f' ({times} times)' if times else ''}"
+
+
+def _member(word: str) -> Callable[[str, Facts], str]:
+    return lambda _, facts: f"{facts['member']} {word}"
+
+
+_SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {
+    "verdict-changed": lambda _, facts: str(facts["text"]),
+    "alarm-raised": lambda _, facts: f"{facts['alarm']}: {facts['text']}",
+    "alarm-cleared": lambda _, facts: f"{facts['alarm']} is over",
+    "leader-elected": _leads,
+    "leader-followed": _follows,
+    "leader-unknown": lambda _, facts: f"it knows no leader in term {facts['term']}",
+    "election-started": lambda _, facts: f"it stands for election in term {facts['term']}",
+    "leadership-handed-over": lambda _, facts: f"to {_server(facts, 'leader', 'leaderName')}, in term {facts['term']}",
+    "configuration-changed": _configuration,
+    "member-alive": _member("is alive"),
+    "member-suspect": _member("does not answer, and is suspected"),
+    "member-dead": _member("is dead"),
+    "member-left": _member("has left"),
+    "publisher-chosen": _chosen,
+    "publication-accepted": lambda _, facts: f"{_server(facts)} may publish the structure of {_clock(facts['second'])}",
+    "publication-refused": lambda _, facts: f"that of {_server(facts)}: {facts['reason']}",
+    "published": lambda _, facts: f"the structure of {_clock(facts['second'])}, with {facts['entries']} entries",
+    "publish-failed": lambda _, facts: (
+        f"the structure of {_clock(facts['second'])}: {facts['reason']}" if "second" in facts else str(facts["reason"])
+    ),
+    "server-admitted": lambda _, facts: f"{facts['name'] or facts['id']} is server {facts['server']}",
+    "server-forgotten": lambda _, facts: f"{_server(facts)} has been silent for long",
+    "removal-changed": lambda _, facts: f"{_server(facts)} is {'taken out' if facts['removed'] else 'let back'}",
+    "clock-off": lambda _, facts: f"the clock of {_server(facts)} is off by {facts['offsetMs']} ms",
+    "level-raised": lambda _, facts: f"the feature level is {facts['level']}",
+    "connection-failed": _connection,
+    "connection-refused": _connection,
+    "connection-restored": lambda _, facts: f"{facts['text']} after {facts['failures']} failures",
+    "node-started": lambda _, facts: f"for the {facts['generation']}. time, with pid {facts['pid']}",
+    "node-stopping": lambda _, facts: "it leaves the farm" if facts["leaving"] else "it stops",
+}
+
+
+def _named(facts: Facts) -> dict[str, Scalar]:
+    """The facts without a number whose name is among them."""
+    hidden = {number for number, name in (("server", "name"), ("leader", "leaderName")) if facts.get(name)}
+    return {key: value for key, value in facts.items() if key not in hidden}
+
+
+def _shown(key: str, value: Scalar) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.3g}"
+        case int() if key in {"second", "until"}:
+            return _clock(value)
+        case str() if value.endswith(".b32.i2p"):
+            return _address(value)
+        case _:
+            return str(value)
