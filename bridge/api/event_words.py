@@ -2,7 +2,7 @@
 
     TraceEvent ──▶ event_sentence   "node-2 is to publish hakketfo….b32.i2p, after node-3"
                ──▶ event_text       the same behind its kind, as a line of the log has it
-    events of several nodes ──▶ StoryTeller ──▶ each fact once, whoever tells it first
+    events of several nodes ──▶ StoryTeller ──▶ each fact once
 
 The data of an event are for programs: Raft ids, seconds, addresses. People get names and times of day. A kind without a
 sentence of its own is told by its facts, so that a new kind is readable before it has one.
