@@ -4,8 +4,11 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.log.feature_level import REQIDS_LEVEL
@@ -17,6 +20,7 @@ from bridge.node.kafka import producing as producing_module
 from bridge.node.kafka.listed_users import ListedUser, ListedUsers
 from bridge.node.kafka.producing import ALARM, Producing
 from bridge.node.raft.client_scopes import Scope
+from bridge.node.raft.replica import Replica
 from bridge.wire.log.entries import EntryReader, encode
 from consensus import ServerBusyError, ServerStoppedError
 from consensus.protocols.kraft import ErrorCode, Produced, ProduceRefusedError, ProducerId, Record, RecordBatch
@@ -268,6 +272,31 @@ async def test_what_was_not_committed_is_told_so_that_the_client_tries_again(
     stage.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.BUSY, reason="because")
     with pytest.raises(ServerBusyError):
         await producing_of(stage).append(batch_of(NOTE), WRITER)
+
+
+async def test_what_waits_to_be_committed_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producing_module, "HELD_BYTES", 2 * len(NOTE))
+    stage = stage_at()
+    gate = trio.Event()
+
+    class SlowReplica:
+        server = stage.server
+
+        async def submit_all(self, commands: tuple[bytes, ...], *, repeat_unknown: bool) -> SubmitAnswer:
+            await gate.wait()
+            return await stage.replica.submit_all(commands, repeat_unknown=repeat_unknown)
+
+    farm = replace(farm_of(stage), replica=cast("Replica", SlowReplica()))
+    producing = Producing(CurrentFarm(farm), USERS, stage.alarms)
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(producing.append, batch_of(NOTE), WRITER)
+        await wait_all_tasks_blocked()
+        with pytest.raises(ServerBusyError):
+            await producing.append(batch_of(NOTE), WRITER)
+        gate.set()
+    await producing.append(batch_of(NOTE, NOTE, NOTE), WRITER)
+    assert len(stage.log) == 5, "one batch is taken, however large"
 
 
 async def test_without_a_farm_or_its_level_clients_wait() -> None:

@@ -1,10 +1,13 @@
 """The list of users that the Kafka listener answers: names, credentials and scopes, and what is refused."""
 
+import json
 from base64 import b64encode
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from bridge.cli.main import cli
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.kafka.listed_users import ALARM, ListedUsers, read_listed_users
@@ -90,6 +93,29 @@ def test_a_list_that_cannot_be_used_is_refused_with_its_line(
     with pytest.raises(KeyFileError) as caught:
         read_listed_users(users_file(tmp_path, text), by_certificate=by_certificate)
     assert told in str(caught.value)
+
+
+def test_a_command_makes_the_line_of_a_user_and_a_password_that_is_not_in_it(tmp_path: Path) -> None:
+    file = tmp_path / "writer.password"
+    command = ["keys", "kafka-user", str(file), "--name", "writer", "--scope", "submit", "--scope", "weights"]
+    made = CliRunner().invoke(cli, command)
+    password = file.read_text().strip()
+    assert (made.exit_code, file.stat().st_mode & 0o777, len(password)) == (0, 0o600, 32)
+    assert password not in made.output
+    path = users_file(tmp_path, made.output)
+    [user] = read_listed_users(path, by_certificate=False)
+    assert user.name == "writer"
+    assert user.scopes == {Scope.SUBMIT, Scope.WEIGHTS}
+    assert user.credential is not None
+    mechanism, kept = user.credential
+    assert kept == scram_credential(mechanism, password, kept.salt, kept.iterations)
+    # The password of a file that is there is taken, and shown nowhere
+    again = CliRunner().invoke(cli, [*command, "--mechanism", "SCRAM-SHA-256", "--json"])
+    assert json.loads(again.output)["line"].startswith("writer SCRAM-SHA-256$4096:")
+    assert file.read_text().strip() == password
+    refused = CliRunner().invoke(cli, ["keys", "kafka-user", str(file), "--name", "no name"])
+    assert refused.exit_code == 1
+    assert "1 to 32 of letters" in refused.output
 
 
 def test_no_other_user_of_the_machine_may_read_the_list(tmp_path: Path) -> None:

@@ -192,6 +192,15 @@ def test_below_the_level_none_of_these_entries_has_an_effect() -> None:
     assert story.tables == KafkaClients()
 
 
+@pytest.mark.parametrize("level", [KAFKA_LEVEL - 1, KAFKA_LEVEL])
+def test_from_the_level_on_a_copy_of_any_request_is_skipped(level: int) -> None:
+    story = Story(level)
+    story.say(Foreign("any", "client-0-1"), None)
+    copy = story.say(Foreign("any", "client-0-1"), None)
+    story.say(Foreign("any", "client-0-2"), None)
+    assert story.tables.skipped == ((copy,) if level == KAFKA_LEVEL else ())
+
+
 def test_a_groups_offset_is_replaced() -> None:
     story = Story()
     story.say(GroupOffset("group", 5))

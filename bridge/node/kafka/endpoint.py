@@ -30,6 +30,7 @@ from bridge.node.kafka.group_offsets import FarmGroupOffsets
 from bridge.node.kafka.listed_users import ListedUsers, read_listed_users
 from bridge.node.kafka.producing import Producing
 from bridge.node.local_node import LocalNode
+from bridge.node.settings.descriptors import descriptor_shares
 from bridge.node.settings.kafka import KafkaSettings
 from consensus.net import CertificateError
 from consensus.protocols.kraft import (
@@ -46,8 +47,6 @@ from consensus.protocols.kraft import (
 from gossip.node import endpoint
 
 LOG = logging.getLogger(__name__)
-CONNECTIONS: Final = 128
-CONNECTIONS_OF_A_SOURCE: Final = 64
 READ_BYTES: Final = 64 * 1024
 """Requests that only read have a few hundred bytes; a group's members say what they want in some thousand."""
 WRITE_BYTES: Final = 4 * 1024 * 1024
@@ -111,14 +110,15 @@ async def open_listener(local: LocalNode, settings: KafkaSettings, current: Curr
             read_listed_users(settings.users, by_certificate=by_certificate),
             by_certificate=by_certificate,
         )
+    connections = descriptor_shares().kafka
     options = ListenerOptions(
         name=KAFKA_LISTENER,
         host=settings.listen.host,
         port=settings.listen.port,
         security=_security(settings, users),
         limits=Limits(max_request_bytes=WRITE_BYTES if settings.write else READ_BYTES, max_elements=20_000),
-        max_connections=CONNECTIONS,
-        max_connections_per_source=CONNECTIONS_OF_A_SOURCE,
+        max_connections=connections,
+        max_connections_per_source=max(1, connections // 2),
         max_incomplete_bytes=INCOMPLETE_BYTES,
     )
     try:

@@ -44,6 +44,7 @@ from consensus.protocols.kraft import ErrorCode, Produced, ProduceRefusedError, 
 
 ALARM: Final = "kafka-level"
 BATCH_RECORDS: Final = 10_000
+HELD_BYTES: Final = 16 * 1024 * 1024
 PIECE_ENTRIES: Final = 256
 PIECE_BYTES: Final = 512 * 1024
 """What is proposed at once: the leader's other work waits for no more than this."""
@@ -58,6 +59,8 @@ class Producing:
         self._alarms = alarms
         self._batches_of: dict[int, trio.Lock] = {}
         """By producer id, held while a batch of it is under way."""
+        self._held_bytes = 0
+        """Of entries that are not committed yet."""
         self.counters: Counter[str] = Counter()
         """Records that were committed, and batches that were refused, by reason."""
 
@@ -65,6 +68,16 @@ class Producing:
         """See `ServedTopic.append`."""
         values = self._checked(batch, principal)
         farm = self._ready()
+        size_bytes = sum(map(len, values))
+        if self._held_bytes and self._held_bytes + size_bytes > HELD_BYTES:
+            raise ServerBusyError("too much that clients produced waits to be committed")
+        self._held_bytes += size_bytes
+        try:
+            return await self._append(farm, batch, values)
+        finally:
+            self._held_bytes -= size_bytes
+
+    async def _append(self, farm: FoundedFarm, batch: RecordBatch, values: tuple[bytes, ...]) -> Produced:
         if batch.producer_id < 0:
             return await self._append_once(farm, values)
         lock = self._batches_of.setdefault(batch.producer_id, trio.Lock())

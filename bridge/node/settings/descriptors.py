@@ -13,7 +13,7 @@ from typing import Final
 
 RESERVED: Final = 192
 """Storage (16), gossip (8), statistics (8), certificates and state files (16), own links and submissions: the rest."""
-_WANTED: Final = 2048
+_WANTED: Final = 2304
 LEAST: Final = 320
 """With less there would be no room for a farm's own servers beside strangers."""
 
@@ -33,6 +33,8 @@ class DescriptorShares:
     control_local: int
     control_remote: int
     """With a token; as many again are without one yet, and as many wait for their first byte."""
+    kafka: int
+    """Of Kafka's clients; as many again wait to be taken."""
 
 
 def shares_of(limit: int) -> DescriptorShares:
@@ -55,6 +57,7 @@ def shares_of(limit: int) -> DescriptorShares:
         raft_known_waiting=share(128),
         control_local=share(64),
         control_remote=share(64),
+        kafka=share(128),
     )
 
 
