@@ -202,6 +202,17 @@ def test_the_metrics_of_the_kip_are_those_of_the_quorum(quorum: Quorum) -> None:
     assert follower["kafka_raft_append_records_rate"] == leader["kafka_raft_fetch_records_rate"] == 0
 
 
+def test_a_server_of_another_cluster_ends_when_an_elected_leader_says_so(quorum: Quorum) -> None:
+    """Its exit code is 1, and the reason names the cluster id."""
+    stranger = next(each for each in (1, 2, 3) if each != quorum.leader())
+    quorum.running.pop(stranger).end()
+    quorum.files.write(stranger, {"log.dirs": str(quorum.files.path / "other")})
+    quorum.files.format(stranger, cluster_id="AAAAAAAAAAAAAAAAAAAAAQ")
+    with served(quorum.files, stranger) as server:
+        assert server.ended() == 1
+        assert "cluster" in server.errors()
+
+
 def test_a_port_that_is_taken_ends_the_server_with_advice(quorum: Quorum) -> None:
     """Exit code 1; the address and what to change are named."""
     quorum.files.write(4, {"listeners": f"CONTROLLER://{quorum.files.address(1)}"})

@@ -58,7 +58,7 @@ def test_settings_have_the_names_of_kafka(tmp_path: Path) -> None:
         ("controller.quorum.auto.join.enable=yes", "controller.quorum.auto.join.enable"),
         ("process.roles=broker", "process.roles"),
         ("controller.quorum.voters=1@a:1,1@b:2", "twice"),
-        ("controller.quorum.fetch.timeout.ms=0", "fetch_timeout_ms"),
+        ("controller.quorum.fetch.timeout.ms=0", r"controller\.quorum\.fetch\.timeout\.ms is 0"),
         ("no setting", "name=value"),
         ("listeners=9093", "NAME://host:port"),
     ],

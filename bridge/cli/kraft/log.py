@@ -22,14 +22,11 @@ CONTROL_NAMES = {
     0: "Abort",
     1: "Commit",
     2: "LeaderChange",
-    3: "SnapshotHeader",
-    4: "SnapshotFooter",
     5: "KRaftVersion",
     6: "KRaftVoters",
     1_000: "NewProducerId",
-    1_001: "ProducerTable",
 }
-"""Of each type of control record; the last two are our own."""
+"""Of each type of control record that a log has; the last is our own."""
 DATA = "Data"
 _HEAD = f"{'OFFSET':>8}  {'EPOCH':>5}  {'TIME (UTC)':<23}  {'RECORD':<13}  KEY: VALUE"
 

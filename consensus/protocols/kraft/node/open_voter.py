@@ -221,9 +221,10 @@ async def open_voter(
                     )
                 nursery.cancel_scope.cancel()
         except* OSError as error:
+            reason = getattr(error.exceptions[0], "strerror", None) or error.exceptions[0]
             raise VoterError(
-                f"cannot listen on {endpoint_text(first.host, first.port)}: {error.exceptions[0]}. Stop what listens "
-                "there, or change listeners"
+                f"cannot listen on {endpoint_text(first.host, first.port)}: {reason}. Stop what listens there, or "
+                "change listeners"
             ) from error
 
 

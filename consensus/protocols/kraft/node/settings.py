@@ -135,13 +135,18 @@ def check_settings(settings: VoterSettings) -> VoterSettings:
         value = getattr(settings, field.name)
         least = 0 if field.name in ("append_linger_ms", "node_id") else 1
         if field.type in ("int", int) and value < least:
-            raise SettingsError(f"{field.name} is {value}: the least that can be is {least}")
+            raise SettingsError(f"{_name_of(field.name)} is {value}: the least that can be is {least}")
     if settings.election_timeout_ms < _SHORTEST_TIMEOUT_MS or settings.fetch_timeout_ms < _SHORTEST_TIMEOUT_MS:
         raise SettingsError(
-            f"election and fetch timeout are at least {_SHORTEST_TIMEOUT_MS} ms: a shorter one replaces leaders that "
-            "are only slow"
+            f"{_name_of('election_timeout_ms')} and {_name_of('fetch_timeout_ms')} are at least "
+            f"{_SHORTEST_TIMEOUT_MS}: a shorter one replaces leaders that are only slow"
         )
     return settings
+
+
+def _name_of(field: str) -> str:
+    """What Kafka calls a field of `VoterSettings`."""
+    return next(name for name, (known, _) in _READERS.items() if known == field)
 
 
 def _check_listeners(settings: VoterSettings) -> None:

@@ -27,7 +27,7 @@ Records go through as bytes: what encodes and keeps batches is elsewhere (`entri
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Protocol, TypeVar, assert_never
 from uuid import UUID
@@ -196,9 +196,9 @@ def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records
         leader, error = answering.leader_in(told_term), reply.error
     else:
         raise KafkaWireError(f"KRaft has no message for {type(reply).__name__}")
-    if error is RefusalReason.FOREIGN_CLUSTER:
-        return _whole_error(reply, ErrorCode.INCONSISTENT_CLUSTER_ID)
     key = None if leader is None else replica(leader)
+    if error is RefusalReason.FOREIGN_CLUSTER:
+        return _foreign(reply, key, answering, names)
     code = ErrorCode.NONE if error is None else _CODES[error]
     match reply:
         case core.FetchReply():
@@ -489,10 +489,15 @@ def _fetch_snapshot_from_wire(
     )
 
 
-def _whole_error(reply: core.VoteReply | core.FetchAnswer, code: ErrorCode) -> QuorumResponse:
+def _foreign(
+    reply: core.VoteReply | core.FetchAnswer, leader: ReplicaKey | None, answering: Answering, names: Names
+) -> QuorumResponse:
+    """The refusal of another cluster's replica."""
+    code = ErrorCode.INCONSISTENT_CLUSTER_ID
     match reply:
         case core.FetchReply():
-            return clients.FetchResponse(error_code=code, responses=())
+            # A server ends by this if the leader says it. Kafka's error has no leader, and its readers look no further.
+            return replace(_fetch_response(reply, leader, code, answering, names, b""), error_code=code)
         case core.FetchSnapshotReply():
             return quorum.FetchSnapshotResponse(error_code=code, topics=())
         case core.VoteReply():
@@ -618,7 +623,9 @@ def _fetch_reply(
     response: clients.FetchResponse, asked: core.Fetch, names: Names, read_entries: ReadEntries
 ) -> core.FetchReply:
     if response.error_code:
-        return core.FetchReply(asked.term, None, 0, asked.correlation, error=_reason(response.error_code))
+        told = [part.current_leader.leader_id for topic in response.responses for part in topic.partitions]
+        leader = _leader(told[0], names) if len(told) == 1 else None
+        return core.FetchReply(asked.term, leader, 0, asked.correlation, error=_reason(response.error_code))
     partition = _only(_only(response.responses).partitions)
     error = _reason(partition.error_code)
     diverging, snapshot = partition.diverging_epoch, partition.snapshot_id

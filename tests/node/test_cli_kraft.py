@@ -1,0 +1,211 @@
+"""`garlicfarm kraft`: what its commands refuse and advise, and what they print; servers of a quorum as processes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from bridge.api.outputs import KraftRecordView
+from bridge.cli.kraft import describe as describe_command
+from bridge.cli.kraft import serve as serve_command
+from bridge.cli.kraft.log import CONTROL_NAMES
+from bridge.cli.kraft.serve import Asked, Reporter
+from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, ReplicaKey, Role, RoleChanged, Server
+from consensus.core.model import Configuration
+from consensus.protocols.kraft import Endpoint, QuorumReplica, QuorumState, uuid_of_text
+from tests.node.kraft_processes import Files, kraft
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """Settings of three servers, without directories."""
+    return Files(tmp_path)
+
+
+FORMAT = ("format", "-c")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((), "say which cluster"),
+        (("-t", "x", "--random-cluster-id"), "say which cluster"),
+        (("-t", "x", "-s"), "the cluster id cannot be used: 'x' is no UUID"),
+        (("--random-cluster-id",), "--standalone"),
+        (("--random-cluster-id", "-s", "-N"), "exclude each other"),
+        (("--random-cluster-id", "-I", "1@a:1"), "write it as id@host:port:directory-id"),
+        (("--random-cluster-id", "-I", "9@a:1:AAAAAAAAAAAAAAAAAAAAAQ"), "node.id 1 is not among the initial"),
+        (("--random-cluster-id", "-s", "-S", "PLAIN=[name=a,password=b]"), "user a has 'PLAIN'"),
+        (("--random-cluster-id", "-s", "--set", "num.partitions=1"), "num.partitions is no setting of this server"),
+        (("--random-cluster-id", "-s", "--set", "x"), "write it as name=value"),
+        (("--random-cluster-id", "-s", "--set", "node.id=x"), "node.id is 'x': put a whole number there"),
+        (("--random-cluster-id", "-s", "--set", "controller.listener.names=X"), "controller.listener.names is X"),
+        (
+            ("--random-cluster-id", "-s", "--set", "listeners=CONTROLLER://:1"),
+            "put a host into listeners or advertised",
+        ),
+        (("--random-cluster-id", "-s", "--set", "listeners=A://a:1,B://a:2"), "listeners names several"),
+    ],
+)
+def test_a_directory_that_cannot_be_is_not_made(arguments: tuple[str, ...], reason: str, files: Files) -> None:
+    """Exit code 1, the reason in Kafka's names, and nothing on disk."""
+    result = kraft(*FORMAT, files.config(1), *arguments)
+    assert result.exit_code == 1
+    assert reason in result.stderr
+    assert not (files.path / "1").exists()
+
+
+def test_a_directory_is_formatted_once(files: Files) -> None:
+    """A second time is refused, or by --ignore-formatted leaves everything as it is."""
+    first = kraft(*FORMAT, files.config(1), "--random-cluster-id", "-s", "--json")
+    assert first.exit_code == 0
+    told = json.loads(first.stdout)
+    again = kraft(*FORMAT, files.config(1), "-t", told["clusterId"], "-s")
+    assert again.exit_code == 1
+    assert "is formatted already: choose another, or start the server" in again.stderr
+    ignored = kraft(*FORMAT, files.config(1), "-t", told["clusterId"], "-s", "-g", "--json")
+    assert json.loads(ignored.stdout) == told
+    assert "nothing was changed" in ignored.stderr
+
+
+def test_a_random_uuid_is_one_of_kafkas() -> None:
+    assert isinstance(uuid_of_text(kraft("random-uuid").stdout.strip()), UUID)
+
+
+@pytest.fixture
+def served(files: Files, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, Asked | None]]:
+    """Formats server 1 and runs `serve` on it up to where it would open; gives what it said, and what it understood."""
+    asked: list[Asked] = []
+
+    async def noted(understood: Asked, _reporter: Reporter) -> None:
+        asked.append(understood)
+
+    monkeypatch.setattr(serve_command, "_serve", noted)
+    files.format(1, "-S", "SCRAM-SHA-512=[name=q,password=p]")
+
+    def call(*arguments: str) -> tuple[str, Asked | None]:
+        result = kraft("serve", "-c", files.config(1), *arguments)
+        assert result.exit_code == (0 if asked else 1)
+        return result.stderr, asked.pop() if asked else None
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--set", "log.dirs=/nowhere"), "'/nowhere' is not formatted: run `garlicfarm kraft format` first"),
+        (("--set", "node.id=2"), "belongs to node.id 1"),
+        (("--set", "num.io.threads=8", "--set", "num.network.threads=3"), "num.io.threads, num.network.threads are no"),
+        (("--set", "ssl.keystore.location=x"), "ssl.keystore.location has no effect with PLAINTEXT"),
+        (("--set", "process.roles=broker,controller"), "process.roles can be controller only"),
+        (("--set", "listeners=CONTROLLER://192.0.2.1:9093"), "192.0.2.1 is not on loopback"),
+        (("--metrics", "9100"), "--metrics has '9100': write each address as host:port"),
+    ],
+)
+def test_a_server_that_cannot_be_is_refused_with_what_to_do(
+    arguments: tuple[str, ...], reason: str, served: Callable[..., tuple[str, Asked | None]]
+) -> None:
+    """Exit code 1, before anything is opened."""
+    said, asked = served(*arguments)
+    assert reason in said
+    assert asked is None
+
+
+def test_beside_kafkas_controllers_no_client_writes_unless_it_is_told_so(
+    served: Callable[..., tuple[str, Asked | None]],
+) -> None:
+    """`--kafka-metadata` alone takes no records; with `--produce on` it takes metadata."""
+    seen = []
+    for arguments in ((), ("--kafka-metadata",), ("--kafka-metadata", "--produce", "on"), ("--produce", "off")):
+        _, asked = served(*arguments)
+        assert asked is not None
+        seen.append((asked.options.takes_records, asked.options.is_metadata))
+    assert seen == [(True, False), (False, True), (True, True), (False, False)]
+
+
+def test_an_open_listener_on_a_network_must_be_wanted(served: Callable[..., tuple[str, Asked | None]]) -> None:
+    """It is permitted with a warning; one that asks for a login needs no permission."""
+    network = ("--set", "listeners=CONTROLLER://192.0.2.1:9093")
+    said, asked = served(*network, "--allow-network")
+    assert said.startswith("Warning: 192.0.2.1 is not on loopback")
+    assert asked is not None
+    login = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="q" password="p";'
+    said, asked = served(
+        *network,
+        *("--set", "listener.security.protocol.map=CONTROLLER:SASL_PLAINTEXT"),
+        *("--set", "sasl.mechanism.controller.protocol=SCRAM-SHA-512"),
+        *("--set", f"sasl.jaas.config={login}"),
+    )
+    assert said == ""
+    assert asked is not None
+
+
+def test_each_notice_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """In words that name the server; alarms go to stderr, and what has not changed is not said again."""
+    one, two = Server(ReplicaKey(1), "127.0.0.1:1"), Server(ReplicaKey(2), "127.0.0.1:2")
+    changed = ConfigurationChanged(Configuration((one, two)))
+    texts: dict[str, Notice] = {
+        "server 1 leads in epoch 3": RoleChanged(Role.LEADER, 3, ReplicaKey(1)),
+        "server 2 leads in epoch 3": RoleChanged(Role.FOLLOWER, 3, ReplicaKey(2)),
+        "no leader is known in epoch 3": RoleChanged(Role.FOLLOWER, 3, None),
+        "server 1 is a candidate in epoch 3": RoleChanged(Role.CANDIDATE, 3, None),
+        "voters: 1 at 127.0.0.1:1, 2 at 127.0.0.1:2": changed,
+        "voters: 2 at 127.0.0.1:2; server 1 is an observer": ConfigurationChanged(Configuration((two,))),
+        "the disk is full: nothing is accepted until there is space again. Free some": DiskFull(full=True),
+        "the disk has space again": DiskFull(full=False),
+        "server 2 sent what cannot be stored: why": ContentRejected(ReplicaKey(2), "why"),
+    }
+    reporter = Reporter(1, as_json=False)
+    for text, notice in texts.items():
+        reporter.notice(notice)
+        told = capsys.readouterr()
+        assert (told.out + told.err).splitlines() == [text]
+        Reporter(1, as_json=True).notice(notice)
+        assert json.loads(capsys.readouterr().out)["text"] == text
+    reporter.notice(changed)
+    reporter.notice(changed)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_the_summary_is_computed_as_kafkas_tool_does_it() -> None:
+    """Of the voter that is furthest behind; an observer counts nothing, and a leader alone has no lag."""
+    leader = QuorumReplica(1, UUID(int=0), 100, 5_000, 5_000)
+    behind = QuorumReplica(2, UUID(int=7), 90, 4_900, 4_300)
+    silent = QuorumReplica(3, UUID(int=8), -1, -1, -1)
+    listeners = {2: (Endpoint("CONTROLLER", "::1", 9093),)}
+
+    def summary(*voters: QuorumReplica) -> dict[str, str]:
+        state = QuorumState("AAAAAAAAAAAAAAAAAAAAAQ", 1, 4, 95, voters, (silent,), listeners)
+        return dict(describe_command._status(state))
+
+    found = summary(leader, behind)
+    assert (found["MaxFollowerLag"], found["MaxFollowerLagTimeMs"]) == ("10", "700")
+    assert found["CurrentVoters"] == (
+        '[{"id": 1}, {"id": 2, "directoryId": "AAAAAAAAAAAAAAAAAAAABw", "endpoints": ["CONTROLLER://[::1]:9093"]}]'
+    )
+    assert found["CurrentObservers"] == '[{"id": 3, "directoryId": "AAAAAAAAAAAAAAAAAAAACA"}]'
+    assert summary(leader)["MaxFollowerLagTimeMs"] == "0"
+    assert [summary(leader, silent)[name] for name in ("MaxFollowerLag", "MaxFollowerLagTimeMs")] == ["101", "-1"]
+
+
+@pytest.mark.parametrize("command", ["describe", "log", "remove-voter --voter-id 1 --yes"])
+def test_a_quorum_that_is_not_there_is_named(command: str, files: Files) -> None:
+    """No address, one that is none, and one where nothing listens."""
+    for arguments, reason in (
+        ((), "say where a server of the quorum is"),
+        (("--bootstrap-controller", "x"), "--bootstrap-controller has 'x'"),
+        (("--bootstrap-controller", files.address(1), "--timeout", "0.1"), f"no connection to {files.address(1)}"),
+    ):
+        result = kraft(*command.split(), *arguments)
+        assert result.exit_code == 1
+        assert reason in result.stderr
+
+
+def test_a_record_in_json_has_texts_or_base64() -> None:
+    """Null is null, and bytes that are no text are told as bytes."""
+    view = KraftRecordView.of(1, 2, 3, "Data", (None, b"\xff"), {"h": b"x"})
+    assert (view.key, view.value_base64, view.headers) == (None, b"\xff", {"h": b"x"})
+    assert max(map(len, CONTROL_NAMES.values())) <= 13, "the column is as wide as the longest name"
