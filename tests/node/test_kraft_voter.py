@@ -3,6 +3,7 @@
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -205,6 +206,29 @@ def test_a_batch_whose_end_was_lost_with_its_leader_takes_in_no_other() -> None:
         await machine.apply(1, tuple(Entry.command(1, data) for data in (cut_off, *other)))
         assert machine.producers[1].batches == [WrittenBatch(0, 0, 0)]
         assert machine.producers[2].batches == [WrittenBatch(5, 6, 1)]
+
+    trio.run(run)
+
+
+def test_a_batch_that_no_answer_has_room_for_is_refused(tmp_path: Path) -> None:
+    """A follower would get it in parts; Kafka's producer makes smaller ones when it hears so."""
+
+    async def run() -> None:
+        # All three share this process and its processor, so that a large batch keeps them from their timeouts.
+        patient = [
+            replace(each, election_timeout_ms=2_000, fetch_timeout_ms=2_000)
+            for each in formatted(tmp_path, 3, dynamic=False)
+        ]
+        async with opened(patient) as quorum:
+            leader = await quorum.leader()
+            for values in ([b""] * 16_385, [bytes(1024 * 1024)] * 8):
+                with pytest.raises(ProduceRefusedError) as refused:
+                    await leader.topic.append(batch(*values), None)
+                assert refused.value.error_code == ErrorCode.MESSAGE_TOO_LARGE
+            produced = await leader.topic.append(batch(*[b"x"] * 16_384), None)
+            for voter in quorum.running.values():
+                await voter.server.wait_commit(produced.base_offset + 16_384)
+                assert (await voter.server.read(1, 20_000, 10**7)) == (await leader.server.read(1, 20_000, 10**7))
 
     trio.run(run)
 

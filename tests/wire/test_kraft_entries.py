@@ -24,6 +24,7 @@ from consensus.protocols.kraft.wire.entries import (
     data_of,
     entries_of,
     entry_head,
+    fetched_entries,
     goes_on,
     leader_head,
 )
@@ -370,6 +371,18 @@ def test_replicas_are_sent_whole_batches_unless_one_has_no_room() -> None:
     assert not goes_on(first[1])
     assert batches_for_replicas(1, (*first, second[0])) == batches_of(1, first)
     assert batches_for_replicas(1, first[:1]) == batches_of(1, first[:1])
+
+
+def test_of_an_answer_no_more_is_read_than_there_is_room_for() -> None:
+    """Whole batches; the rest is fetched again. A thousand small compressed batches could be gigabytes."""
+    bomb = entry_of(records=(Record(1, None, bytes(1_000)),), producer_id=-1, producer_epoch=-1)
+    data = b"".join(
+        encode_batch(replace(batch, compression=Compression.GZIP)) for batch in read_batches(batches_of(1, bomb * 50))
+    )
+    assert len(fetched_entries(data, LogId(0, 0))) == 50
+    assert len(fetched_entries(data, LogId(0, 0), Limits(max_fetched_bytes=9_500))) == 10
+    assert len(fetched_entries(data, LogId(0, 0), Limits(max_fetched_entries=3))) == 3
+    assert fetched_entries(data, LogId(0, 0), Limits(max_fetched_entries=1)) == entries_of(data, LogId(0, 0))[:1]
 
 
 def test_the_head_of_an_entry_says_what_a_batch_says_of_its_records() -> None:

@@ -17,6 +17,7 @@ from typing import Final
 import trio
 
 from consensus.core.effects import Outcome, ProposalResolved
+from consensus.core.entry_data import ENTRY_HEAD
 from consensus.core.model import EntryKind, ReplicaKey, ServerId
 from consensus.protocols.kraft.node.connection import ConnectionOptions, KafkaConnectionError, open_connection
 from consensus.protocols.kraft.node.kept_records import metadata_objection
@@ -31,6 +32,7 @@ from consensus.protocols.kraft.node.served_topic import (
     ProducerId,
     TopicState,
 )
+from consensus.protocols.kraft.node.settings import BATCH_BYTES, BATCH_RECORDS
 from consensus.protocols.kraft.node.state_machine import NEW_PRODUCER, QuorumLog
 from consensus.protocols.kraft.wire.apis import ErrorCode
 from consensus.protocols.kraft.wire.entries import (
@@ -229,6 +231,11 @@ class LogTopic:
 
     async def _append(self, batch: RecordBatch) -> Produced:
         commands = data_of(batch)
+        size_bytes = sum([len(command) + ENTRY_HEAD.size for command in commands])
+        if len(commands) > BATCH_RECORDS or size_bytes > BATCH_BYTES:
+            # A follower could get it in parts only, and would take each for a batch.
+            text = f"a batch has at most {BATCH_RECORDS} records and {BATCH_BYTES} bytes here"
+            raise ProduceRefusedError(ErrorCode.MESSAGE_TOO_LARGE, text)
         last = await self._submit(commands)
         return Produced(last - len(commands), -1)
 

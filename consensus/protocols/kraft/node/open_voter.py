@@ -47,12 +47,12 @@ from consensus.protocols.kraft.node.quorum_names import QuorumNames, server_of
 from consensus.protocols.kraft.node.quorum_service import AnsweringLeader, FetchDispatch, QuorumService
 from consensus.protocols.kraft.node.security import ClientSecurity, ListenerSecurity
 from consensus.protocols.kraft.node.service import Service
-from consensus.protocols.kraft.node.settings import Endpoint, VoterSettings, check_settings, core_options
+from consensus.protocols.kraft.node.settings import BATCH_RECORDS, Endpoint, VoterSettings, check_settings, core_options
 from consensus.protocols.kraft.node.state_machine import QuorumLog
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import ApiKey
 from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, by_id_alone, endpoint_text
-from consensus.protocols.kraft.wire.entries import batches_for_replicas, control_data, entries_of, leader_head
+from consensus.protocols.kraft.wire.entries import batches_for_replicas, control_data, fetched_entries, leader_head
 from consensus.protocols.kraft.wire.limits import PARTITION, TOPIC_NAME, ZERO_UUID, KafkaWireError
 from consensus.protocols.kraft.wire.mapping import replica
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
@@ -155,7 +155,7 @@ async def open_voter(
     configuration = await _first_configuration(settings, directory, connection)
     names = QuorumNames(own, settings.advertised, configuration)
     retry = RetryTimes(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
-    transport = KraftTransport(names, entries_of, connection, retry=retry, learned=names.learned)
+    transport = KraftTransport(names, fetched_entries, connection, retry=retry, learned=names.learned)
     machine = QuorumLog(options.max_state_bytes, metadata=options.is_metadata)
     heard, measurements = _Heard(observe), QuorumMeasurements()
 
@@ -266,7 +266,7 @@ def _server_options(settings: VoterSettings) -> ServerOptions:
         snapshot_log_bytes=settings.snapshot_bytes,
         snapshot_age_ms=settings.snapshot_interval_ms,
         retain_bytes=settings.retention_bytes,
-        batch_commands=16_384,
+        batch_commands=BATCH_RECORDS,
     )
 
 

@@ -173,7 +173,7 @@ def core_options(settings: VoterSettings) -> Options:
         election_timeout_max_ms=longest_ms,
         heartbeat_ms=max(1, min(250, shortest_ms // 5)),
         retry_ms=max(1, shortest_ms * 2 // 5),
-        max_entries_per_append=16_384,
+        max_entries_per_append=BATCH_RECORDS,
         max_bytes_per_append=9 * 1024 * 1024,
         tail_entries=32_768,
         tail_bytes=18 * 1024 * 1024,
@@ -181,6 +181,9 @@ def core_options(settings: VoterSettings) -> Options:
 
 
 _SHORTEST_TIMEOUT_MS: Final = 50
+BATCH_RECORDS: Final = 16_384
+BATCH_BYTES: Final = 8 * 1024 * 1024
+"""Of a batch as entries: what one answer to a Fetch has room for, of ours and of Kafka's controllers."""
 
 
 def _integer(name: str, text: str) -> int:

@@ -28,14 +28,15 @@ each record with its own timestamp.
 A replica is sent whole batches (`batches_for_replicas`): the answer leaves what does not fit whole to the next. Part of
 a batch that has no room in any answer would be a batch of its own to the replica that reads it.
 
-*Trust.* `entries_of` reads what a leader sends, and raises `KafkaWireError` and nothing else: offsets follow the
+*Trust.* `fetched_entries` reads what a leader sends, and raises `KafkaWireError` and nothing else: offsets follow the
 position without a gap, epochs do not fall, each record is one. Kafka's leaders answer with whole batches, so the first
 may begin before the position, and the last may be cut off: the one part is skipped, the other ignored.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from consensus.core.entry_data import (
@@ -187,19 +188,36 @@ def batches_for_replicas(first: Index, entries: tuple[Entry, ...]) -> bytes:
 
 def entries_of(data: bytes, position: LogId, limits: Limits = DEFAULT_LIMITS) -> tuple[Entry, ...]:
     """The entries of record batches behind a position; raises `KafkaWireError`."""
+    return tuple(chain.from_iterable(_entries_by_batch(data, position, limits)))
+
+
+def fetched_entries(data: bytes, position: LogId, limits: Limits = DEFAULT_LIMITS) -> tuple[Entry, ...]:
+    """The same of an answer to a Fetch. What lies behind the batch with which it is enough is fetched again.
+
+    A few bytes of compressed batches can be any number of entries.
+    """
     entries: list[Entry] = []
-    expected, epoch = position.index, position.term
+    size_bytes = 0
+    for batch in _entries_by_batch(data, position, limits):
+        entries += batch
+        size_bytes += sum([len(entry.data) for entry in batch])
+        if len(entries) >= limits.max_fetched_entries or size_bytes >= limits.max_fetched_bytes:
+            break
+    return tuple(entries)
+
+
+def _entries_by_batch(data: bytes, position: LogId, limits: Limits) -> Iterator[list[Entry]]:
+    expected, epoch, is_first = position.index, position.term, True
     for at, head in batch_heads(data, limits):
-        if head.base_offset > expected or head.last_offset < expected or (entries and head.base_offset < expected):
+        if head.base_offset > expected or head.last_offset < expected or not (is_first or head.base_offset == expected):
             raise KafkaWireError(
                 f"a record batch holds the offsets {head.base_offset} to {head.last_offset} where {expected} follows"
             )
         if not epoch <= head.leader_epoch <= MAX_EPOCH:
             raise KafkaWireError(f"a record batch of epoch {head.leader_epoch} follows one of epoch {epoch}")
         tails = decode_tails(data, at, head, limits)
-        entries += _entries_in(head, tails, skipped=expected - head.base_offset)
-        expected, epoch = head.last_offset + 1, head.leader_epoch
-    return tuple(entries)
+        yield _entries_in(head, tails, skipped=expected - head.base_offset)
+        expected, epoch, is_first = head.last_offset + 1, head.leader_epoch, False
 
 
 def _entries_in(head: BatchHead, tails: list[tuple[int, bytes]], skipped: int) -> list[Entry]:

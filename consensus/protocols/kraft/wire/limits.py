@@ -51,6 +51,9 @@ class Limits:
     max_batch_records: int = 100_000
     max_record_bytes: int = 10 * 1024 * 1024 - 64
     """With what an entry has before it, a record fits the core's limit on a command."""
+    max_fetched_entries: int = 131_072
+    max_fetched_bytes: int = 32 * 1024 * 1024
+    """Of the records of one Fetch answer, uncompressed; the batch with which either is reached is the last one read."""
     max_headers: int = 1_000
     """Of one record."""
     max_batch_headers: int = 200_000

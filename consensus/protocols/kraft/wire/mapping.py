@@ -64,7 +64,7 @@ QuorumResponse = (
 )
 _Element = TypeVar("_Element")
 ReadEntries = Callable[[bytes, LogId], tuple[Entry, ...]]
-"""The entries of record batches behind a position (`entries.entries_of`)."""
+"""The entries of record batches behind a position (`entries.fetched_entries`)."""
 
 FIRST_PRE_VOTE_VERSION: Final = 2
 """Of Vote."""
