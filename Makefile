@@ -198,6 +198,11 @@ simulate-large: $(VENV)/base.stamp
 soak-kills: $(VENV)/all.stamp
 	$(BIN)/python -m tests.soak.pipeline_kills $(ARGS)
 
+# Three nodes of an older commit's build become nodes of this tree's, one by one, under load: two minutes.
+UPGRADE_FROM ?= 64bdf48
+soak-upgrade: $(VENV)/all.stamp
+	$(BIN)/python -m tests.soak.upgrade --from $(UPGRADE_FROM)
+
 soak-cluster: $(VENV)/all.stamp
 	$(BIN)/python -m tests.soak.pipeline_cluster $(ARGS)
 
