@@ -229,6 +229,7 @@ def _member(member: Member, metadata: NodeMetadata | None, server_role: ServerRo
         raft_id=None if metadata is None else metadata.raft_id,
         endpoint=None if metadata is None else metadata.endpoint,
         server_role=server_role,
+        certificate=None if metadata is None or metadata.fingerprint is None else metadata.fingerprint.hex(),
     )
 
 

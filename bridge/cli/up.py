@@ -134,7 +134,7 @@ async def _run(farm: LocalFarm, options: Options) -> None:
 
 async def _show_live(farm_scope: trio.CancelScope, watch: LocalWatch) -> None:
     """The live view; leaving it by its own key ends the farm."""
-    await show_local_farm(watch.picture)
+    await show_local_farm(watch.picture, watch.events)
     farm_scope.cancel()
 
 

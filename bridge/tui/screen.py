@@ -1,11 +1,12 @@
 """A live screen on a terminal: draws when there is something new, and gives the terminal back as it was.
 
     picture(width, height) ──▶ rich Live on the alternate screen, redrawn in place ──▶ terminal
-    redraw at each refresh, at a change of the window's size, and never otherwise; `q` or Ctrl-C ends it
+    redraw once a second, at a key, at a change of the window's size, and never otherwise
+    keys ──▶ press(key): True ends it
 
 The picture has exactly the size of the screen, so that each frame overwrites the last one without clearing it first:
 that is what keeps it from flickering. Keys are read without echo; the terminal's settings are put back whatever ends
-the screen.
+the screen. Without a terminal to read keys from, Ctrl-C ends it.
 """
 
 import os
@@ -20,10 +21,12 @@ import trio
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from bridge.tui.keys import keys_in
+
 Picture = Callable[[int, int], RenderableType]
-REFRESH_S = 0.5
-QUIT_KEYS = frozenset(b"qQ\x03\x04")
-KEYS_READ_BYTES = 64
+Press = Callable[[str], bool]
+REFRESH_S = 1.0
+KEYS_READ_BYTES = 1024
 
 
 @contextmanager
@@ -37,35 +40,51 @@ def _silent_keys(descriptor: int) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSANOW, before)
 
 
-async def show(picture: Picture, console: Console | None = None, refresh_s: float = REFRESH_S) -> None:
-    """Show `picture` until the operator quits."""
-    console = console or Console()
+async def show(picture: Picture, press: Press, console: Console, refresh_s: float = REFRESH_S) -> None:
+    """Show `picture` until `press` says that it is enough."""
     descriptor = sys.stdin.fileno()
+    wake = _Wake()
     if not os.isatty(descriptor):
-        await _draw(picture, console, refresh_s)
+        await _draw(picture, console, refresh_s, wake)
         return
     with _silent_keys(descriptor):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_draw, picture, console, refresh_s)
-            await _until_quit(descriptor)
+            nursery.start_soon(_draw, picture, console, refresh_s, wake)
+            nursery.start_soon(_notice_size, wake)
+            await _until_enough(descriptor, press, wake)
             nursery.cancel_scope.cancel()
 
 
-async def _until_quit(descriptor: int) -> None:
+class _Wake:
+    """Something has changed that should be drawn now."""
+
+    def __init__(self) -> None:
+        self.event = trio.Event()
+
+    def set(self) -> None:
+        self.event.set()
+
+
+async def _until_enough(descriptor: int, press: Press, wake: _Wake) -> None:
     while True:
         await trio.lowlevel.wait_readable(descriptor)
-        keys = os.read(descriptor, KEYS_READ_BYTES)
-        if not keys or QUIT_KEYS & set(keys):
+        data = os.read(descriptor, KEYS_READ_BYTES)
+        if not data or any(press(key) for key in keys_in(data)):
             return
+        wake.set()
 
 
-async def _draw(picture: Picture, console: Console, refresh_s: float) -> None:
-    with (
-        Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live,
-        trio.open_signal_receiver(signal.SIGWINCH) as resized,
-    ):
+async def _notice_size(wake: _Wake) -> None:
+    with trio.open_signal_receiver(signal.SIGWINCH) as resized:
+        async for _ in resized:
+            wake.set()
+
+
+async def _draw(picture: Picture, console: Console, refresh_s: float, wake: _Wake) -> None:
+    with Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
         while True:
+            wake.event = trio.Event()
             size = console.size
             live.update(picture(size.width, size.height), refresh=True)
             with trio.move_on_after(refresh_s):
-                await resized.__anext__()
+                await wake.event.wait()

@@ -4,6 +4,7 @@ Colour only repeats what a word already says (`alive`, `dead`, `leader`, `health
 a monochrome terminal, with NO_COLOR, and for eyes that do not tell red from green.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -109,11 +110,11 @@ def members_section(view: FarmView, canvas: Canvas) -> Section:
             columns,
             [
                 (f"{each.name}{'*' if each.is_self else ''}", palette.title if each.is_self else ""),
-                _status(each, palette),
+                status_part(each, palette),
                 *_incarnation_and_rtt(each),
                 known(each.peer_count),
-                _role_of(each, view, palette),
-                _lag(None if each.raft_id is None else followers.get(each.raft_id), palette),
+                role_part(each, view, palette),
+                lag_part(None if each.raft_id is None else followers.get(each.raft_id), palette),
                 (known(each.address), palette.dim),
             ],
         )
@@ -127,7 +128,8 @@ def by_name(members: tuple[MemberView, ...]) -> list[MemberView]:
     return sorted(members, key=lambda member: (len(member.name), member.name, member.node_id))
 
 
-def _status(member: MemberView, palette: Palette) -> Part:
+def status_part(member: MemberView, palette: Palette) -> Part:
+    """What gossip knows of a member."""
     match member.status:
         case MemberStatus.ALIVE:
             style = palette.good
@@ -143,7 +145,8 @@ def _incarnation_and_rtt(member: MemberView) -> tuple[str, str]:
     return f"{member.generation}.{member.number}", rtt
 
 
-def _role_of(member: MemberView, view: FarmView, palette: Palette) -> Part:
+def role_part(member: MemberView, view: FarmView, palette: Palette) -> Part:
+    """A member's Raft id, and what it is in the group."""
     if member.raft_id is None:
         return "-", palette.dim
     if member.raft_id == view.raft.leader_id:
@@ -154,7 +157,8 @@ def _role_of(member: MemberView, view: FarmView, palette: Palette) -> Part:
     return f"{member.raft_id} {member.server_role.value}", palette.dim if removed else ""
 
 
-def _lag(follower: FollowerView | None, palette: Palette) -> Part:
+def lag_part(follower: FollowerView | None, palette: Palette) -> Part:
+    """How many entries a follower lacks."""
     if follower is None:
         return "-", palette.dim
     if follower.last_contact_ms is None or follower.lag_entries is None:
@@ -179,8 +183,13 @@ def local_header(farm: LocalFarmView, canvas: Canvas) -> list[Text]:
     return [verdict_line(best.verdict, canvas), first, raft_line(best, canvas)]
 
 
-def processes_section(farm: LocalFarmView, canvas: Canvas) -> Section:
-    """Every process of a local farm, with what its own node says and what the best view says about it."""
+def processes_section(
+    farm: LocalFarmView, canvas: Canvas, order: Sequence[str] = (), chosen: str | None = None
+) -> Section:
+    """Every process of a local farm, with what its own node says and what the best view says about it.
+
+    `order`: the names of members as they are sorted; those that it lacks stand behind the others.
+    """
     columns = [
         Column("ROUTER", 20 if canvas.is_wide else 10),
         Column("PID", 7, right=True),
@@ -197,7 +206,8 @@ def processes_section(farm: LocalFarmView, canvas: Canvas) -> Section:
     members = {} if best is None else {each.name: each for each in reversed(best.members)}
     followers = {} if best is None else {each.raft_id: each for each in best.raft.followers}
     lines = []
-    for process in farm.processes:
+    places = {name: place for place, name in enumerate(order)}
+    for process in sorted(farm.processes, key=lambda each: places.get(each.name, len(places))):
         member = members.get(process.name)
         follower = None if member is None or member.raft_id is None else followers.get(member.raft_id)
         if process.running:
@@ -205,6 +215,8 @@ def processes_section(farm: LocalFarmView, canvas: Canvas) -> Section:
         else:
             stopped = _stopped_parts(process, member, canvas.palette)
             lines.append(canvas.row([*columns[:3], Column("", canvas.width)], stopped))
+        if process.name == chosen:
+            lines[-1].stylize("reverse")
     return Section(canvas.heading(columns, canvas.palette.title), lines)
 
 
@@ -219,8 +231,8 @@ def _process_parts(
         told = [(role, role_style(raft.role, palette)), str(raft.term), str(raft.commit_index)]
     gossip: list[Part] = [("-", palette.dim)] * 4
     if member is not None:
-        gossip = [_status(member, palette), *_incarnation_and_rtt(member), known(peers)]
-    return [process.name, known(process.pid), *told, _lag(follower, palette), *gossip]
+        gossip = [status_part(member, palette), *_incarnation_and_rtt(member), known(peers)]
+    return [process.name, known(process.pid), *told, lag_part(follower, palette), *gossip]
 
 
 def _stopped_parts(process: ProcessView, member: MemberView | None, palette: Palette) -> list[Part]:

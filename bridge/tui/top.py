@@ -1,32 +1,87 @@
-"""The two live views: of the farm as one node sees it (`top`), and of a whole local farm (`up`).
-
-Asking the node and drawing are tasks of their own: a node that is slow to answer never freezes the screen.
+"""The live view at work: it asks the nodes, hears keys, carries out orders, and draws (`top`, and `up`).
 
     ask the node that answered last ── no answer ──▶ ask the others in turn ── none answers ──▶ show why
+    events of that node, by long polls ──▶ history ◀── a view each second
+    entries of the log, while they are shown
+    keys ──▶ `state.update` ──▶ state, orders ──▶ the node ──▶ what became of them, in the footer
+
+Each is a task of its own: a node that is slow to answer never freezes the screen, and a key is drawn at once.
 
 The screen shows the farm, not one process: a node that died must not take the view of the others with it. While another
 node is shown than the one that was meant, an alarm line says so. There is no changing back as long as that one answers:
 a node that comes and goes would make the picture jump.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, assert_never
 
+import msgspec
 import trio
-from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 from bridge.api.json import DocumentError
-from bridge.api.view import AlarmView, FarmView, LocalFarmView
+from bridge.api.log import LogEntryView
+from bridge.api.requests import CommandRequest, ExclusionOrder
+from bridge.api.trace import TraceEvent
+from bridge.api.view import AlarmView, FarmView, LocalFarmView, best_view
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.control.node_address import NodeAddress
-from bridge.tui.render import render, render_local_farm, render_message
+from bridge.tui.history import History
+from bridge.tui.panes import Seen, draw
 from bridge.tui.screen import show
+from bridge.tui.state import Evict, Exclude, Leave, Order, Pane, Quit, Transfer, ViewState, update
 
-ASK_EVERY_S = 0.5
+ASK_EVERY_S = 1.0
 ANSWER_TIMEOUT_S = 5.0
-CHANGED_OVER = "changed-over"
+EVENT_WAIT_MS: Final = 10_000
+ENTRIES_SHOWN: Final = 200
+CHANGED_OVER: Final = "changed-over"
 """Not an alarm of a node: the view's own, that it asks another one."""
+
+
+@dataclass(slots=True)
+class Following:
+    """The node that is asked, and what it said last; `reason`: why there is no view."""
+
+    view: FarmView | None = None
+    reason: str = "asking a node …"
+    address: NodeAddress | None = None
+
+
+@dataclass(slots=True)
+class LiveView:
+    """What is on the screen, and what an operator has chosen."""
+
+    following: Following = field(default_factory=Following)
+    state: ViewState = field(default_factory=ViewState)
+    history: History = field(default_factory=History)
+    entries: tuple[LogEntryView, ...] = ()
+    local: LocalFarmView | None = None
+    orders: list[Order] = field(default_factory=list)
+    """Given, and not carried out yet."""
+    ordered: trio.Event = field(default_factory=trio.Event)
+
+    def picture(self, width: int, height: int, *, color: bool, unicode: bool) -> RenderableType:
+        """The screen now."""
+        seen = Seen(self.following.view, self.history, self.entries, self.following.reason, self.local)
+        return draw(self.state, seen, width, height, color=color, unicode=unicode)
+
+    def press(self, key: str) -> bool:
+        """Take a key; True if the view is to end."""
+        self.state, order = update(self.state, key, self.following.view)
+        if isinstance(order, Quit):
+            return True
+        if order is not None:
+            self.orders.append(order)
+            self.ordered.set()
+        return False
+
+    def take(self, view: FarmView) -> None:
+        """A view has come."""
+        self.following.view = view
+        self.history.take(view)
 
 
 async def show_farm(nodes: Callable[[], Sequence[NodeAddress]], console: Console | None = None) -> None:
@@ -34,38 +89,68 @@ async def show_farm(nodes: Callable[[], Sequence[NodeAddress]], console: Console
 
     `nodes` are asked for at each change; a `ControlError` says that there is none.
     """
-    shown = console or Console()
-    latest: list[FarmView | str] = ["asking a node …"]
+    live = LiveView()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_asking, nodes, latest)
-        await show(lambda width, height: _picture(latest[0], width, height, shown), shown)
+        nursery.start_soon(keep_asking, nodes, live)
+        nursery.start_soon(_follow_events, live)
+        nursery.start_soon(_read_log, live)
+        nursery.start_soon(_carry_out, live)
+        await _show(live, console or Console())
         nursery.cancel_scope.cancel()
 
 
-async def show_local_farm(picture: Callable[[], LocalFarmView], console: Console | None = None) -> None:
-    """All processes of a local farm, until the operator quits."""
-    shown = console or Console()
-    color = _has_color(shown)
-    await show(lambda width, height: render_local_farm(picture(), width, height, color=color), shown)
+async def show_local_farm(
+    picture: Callable[[], LocalFarmView], events: AsyncIterable[TraceEvent], console: Console | None = None
+) -> None:
+    """All processes of a local farm, until the operator quits; the view of the leader counts."""
+    live = LiveView(state=ViewState(quit_question="Stop the whole farm?"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_watch, picture, live)
+        nursery.start_soon(_hear, events, live)
+        nursery.start_soon(_read_log, live)
+        nursery.start_soon(_carry_out, live)
+        await _show(live, console or Console())
+        nursery.cancel_scope.cancel()
 
 
-async def keep_asking(nodes: Callable[[], Sequence[NodeAddress]], latest: list[FarmView | str]) -> None:
-    """Keep what is latest in `latest[0]`: a view, or why there is none."""
-    shown: NodeAddress | None = None
+async def _show(live: LiveView, console: Console) -> None:
+    color = console.color_system is not None and not console.no_color
+    unicode = console.encoding.lower().startswith("utf")
+    await show(lambda w, h: live.picture(w, h, color=color, unicode=unicode), live.press, console)
+
+
+async def _watch(picture: Callable[[], LocalFarmView], live: LiveView) -> None:
     while True:
-        reason = ""
+        live.local = picture()
+        best = best_view(live.local)
+        if best is None:
+            live.following = Following(reason="no process answers yet")
+        else:
+            live.following.address, live.following.reason = Path(best.node.control_address), ""
+            live.take(best)
+        await trio.sleep(ASK_EVERY_S / 2)
+
+
+async def _hear(events: AsyncIterable[TraceEvent], live: LiveView) -> None:
+    async for event in events:
+        live.history.heard([event])
+
+
+async def keep_asking(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
+    """Keep the view fresh, from whichever node answers."""
+    while True:
+        reason, following = "", live.following
         try:
             known = nodes()
         except ControlError as error:
             known, reason = (), str(error)
-        for address in sorted(known, key=lambda each: each != shown):
-            lost = await _follow(address, latest, is_meant=address == known[0], why_not=reason)
+        for address in sorted(known, key=lambda each: each != following.address):
+            lost = await _follow(address, live, is_meant=address == known[0], why_not=reason)
             if lost.answered:
-                shown = address
                 break
             reason = reason or lost.reason
         else:
-            latest[0] = reason
+            live.following = Following(None, reason, following.address)
             await trio.sleep(ASK_EVERY_S)
 
 
@@ -78,7 +163,7 @@ class _Lost:
     """It had answered before."""
 
 
-async def _follow(address: NodeAddress, latest: list[FarmView | str], *, is_meant: bool, why_not: str) -> _Lost:
+async def _follow(address: NodeAddress, live: LiveView, *, is_meant: bool, why_not: str) -> _Lost:
     """Show what one node sees until it does not answer. `why_not`: the reason of the node that was asked before it."""
     answered = False
     async with ControlClient(address, ANSWER_TIMEOUT_S) as client:
@@ -88,22 +173,94 @@ async def _follow(address: NodeAddress, latest: list[FarmView | str], *, is_mean
             except (ControlError, DocumentError) as error:
                 return _Lost(str(error), answered)
             answered = True
-            latest[0] = view if is_meant else _noted(view, why_not)
+            live.following = Following(None, "", address)
+            live.take(view if is_meant else _noted(view, why_not))
             await trio.sleep(ASK_EVERY_S)
 
 
 def _noted(view: FarmView, why_not: str) -> FarmView:
     """The view of a node that stands in for the one that was meant."""
     note = AlarmView(CHANGED_OVER, f"this is what {view.node.name} sees", why_not or "the node that was meant is back")
-    return replace(view, alarms=(note, *view.alarms))
+    return msgspec.structs.replace(view, alarms=(note, *view.alarms))
 
 
-def _picture(latest: FarmView | str, width: int, height: int, console: Console) -> RenderableType:
-    color = _has_color(console)
-    if isinstance(latest, str):
-        return render_message(latest, width, height, color=color)
-    return render(latest, width, height, color=color)
+async def _follow_events(live: LiveView) -> None:
+    """The trace of the node that is followed; from its start again when that changes."""
+    while True:
+        address = live.following.address
+        if address is not None:
+            live.history.events.clear()
+            async with ControlClient(address, ANSWER_TIMEOUT_S) as client:
+                await _until_changed(live, address, client)
+        await trio.sleep(ASK_EVERY_S)
 
 
-def _has_color(console: Console) -> bool:
-    return console.color_system is not None and not console.no_color
+async def _until_changed(live: LiveView, address: NodeAddress, client: ControlClient) -> None:
+    cursor = 1
+    while live.following.address == address:
+        try:
+            page = await client.events(cursor, 1_000, EVENT_WAIT_MS)
+        except (ControlError, DocumentError):
+            return
+        cursor = page.next_cursor
+        live.history.heard(page.events)
+
+
+async def _read_log(live: LiveView) -> None:
+    """The newest entries, while they are shown."""
+    while True:
+        view, address = live.following.view, live.following.address
+        if live.state.pane is Pane.LOG and view is not None and address is not None:
+            first = max(view.raft.first_index, view.raft.commit_index - ENTRIES_SHOWN + 1, 1)
+            try:
+                async with ControlClient(address, ANSWER_TIMEOUT_S) as client:
+                    live.entries = (await client.log(first, ENTRIES_SHOWN)).entries
+            except (ControlError, DocumentError) as error:
+                live.state = replace(live.state, notice=str(error))
+        await trio.sleep(ASK_EVERY_S)
+
+
+async def _carry_out(live: LiveView) -> None:
+    """Have the node do what was ordered, one after the other, and tell what became of it."""
+    while True:
+        await live.ordered.wait()
+        live.ordered = trio.Event()
+        while live.orders:
+            order, address = live.orders.pop(0), live.following.address
+            if address is None:
+                notice = "No node answers, so nothing was done."
+            else:
+                live.state = replace(live.state, notice="…")
+                try:
+                    async with ControlClient(address) as client:
+                        notice = await _done(order)(client)
+                except (ControlError, DocumentError) as error:
+                    notice = str(error)
+            live.state = replace(live.state, notice=notice)
+
+
+def _done(order: Order) -> Callable[[ControlClient], Awaitable[str]]:
+    """What carries an order out, and says what was done."""
+
+    async def ask(client: ControlClient) -> str:
+        match order:
+            case Transfer(name):
+                return f"{await client.transfer(name)} leads now."
+            case Exclude(destinations, excluded):
+                texts = [
+                    (await client.command(CommandRequest(exclusion=ExclusionOrder(each, excluded)))).text
+                    for each in destinations
+                ]
+                return "; ".join(texts)
+            case Evict(node_id, name):
+                evicted = await client.evict_node(node_id)
+                return f"{name} is out; keys of era {evicted.era} are sealed for {evicted.sealed_for} members."
+            case Leave(name):
+                await client.leave()
+                return f"{name} leaves the farm and stops."
+            case Quit():
+                return ""
+            case _:
+                assert_never(order)
+
+    return ask

@@ -28,7 +28,9 @@ from bridge.cli import failure, printing
 from bridge.cli.log import _line
 from bridge.cli.main import main
 from bridge.node.control.metrics import exposition
-from bridge.tui.render import render, render_message
+from bridge.tui.history import History
+from bridge.tui.panes import Seen, draw
+from bridge.tui.state import Pane, ViewState
 from pipeline import printing as pipeline_printing
 from tests.operator_views import farm_view
 
@@ -155,7 +157,14 @@ def test_the_live_view_draws_hostile_names_as_text(text: str) -> None:
         members=tuple(replace(each, name=text) for each in view.members),
         alarms=tuple(replace(each, text=text, action=text) for each in view.alarms),
     )
-    for picture in (render(hostile, 100, 30, color=True), render_message(text, 100, 30, color=True)):
+    history = History()
+    history.heard([TraceEvent(1, 0, None, text, text, {"name": text})])
+    entry = LogEntryView.of(1, 1, EntryKind.APPLICATION, None, text.encode(errors="surrogatepass"))
+    seen = Seen(hostile, history, (entry,), text)
+    pictures = [draw(ViewState(pane=pane, filter=text[:5]), seen, 100, 30) for pane in Pane]
+    pictures.append(draw(ViewState(editing=text, notice=text), seen, 100, 30))
+    pictures.append(draw(ViewState(), Seen(None, history, reason=text), 100, 30))
+    for picture in pictures:
         console = Console(file=io.StringIO(), width=100, force_terminal=False, color_system=None)
         console.print(picture)
         assert isinstance(console.file, io.StringIO)

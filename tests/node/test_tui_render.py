@@ -10,9 +10,11 @@ from msgspec.structs import replace
 from rich.console import Console, Group
 
 from bridge.api.printable import printable
-from bridge.api.view import EventView, FarmView, LocalFarmView, WeightsView
+from bridge.api.view import EventView, FarmView, LocalFarmView, WeightsView, best_view
+from bridge.tui.history import History
 from bridge.tui.layout import Want, share
-from bridge.tui.render import render, render_local_farm, render_message
+from bridge.tui.panes import Seen, draw
+from bridge.tui.state import ViewState
 from bridge.tui.words import clock_text, duration, milliseconds_text, short_address
 from tests.operator_views import farm_view, forming_view, local_farm
 
@@ -29,6 +31,23 @@ def drawn(picture: Group, width: int, height: int, *, color: bool = False) -> st
     )
     console.print(picture, end="")
     return out.getvalue()
+
+
+def render(view: FarmView, width: int, height: int, *, color: bool = True) -> Group:
+    """What one node sees, before anything was chosen."""
+    history = History()
+    history.take(view)
+    return draw(ViewState(), Seen(view, history), width, height, color=color)
+
+
+def render_local_farm(farm: LocalFarmView, width: int, height: int, *, color: bool = True) -> Group:
+    """A whole local farm."""
+    return draw(ViewState(), Seen(best_view(farm), History(), local=farm), width, height, color=color)
+
+
+def render_message(text: str, width: int, height: int, *, color: bool = True) -> Group:
+    """Why there is no view."""
+    return draw(ViewState(), Seen(None, History(), reason=text), width, height, color=color)
 
 
 def screen(view: FarmView, width: int = 80, height: int = 24) -> str:
@@ -66,7 +85,7 @@ def test_the_whole_local_farm_shows_each_process_and_how_it_ended() -> None:
 def test_the_local_farms_footer_is_the_command_that_starts_the_killed_router_again() -> None:
     farm = dataclasses.replace(local_farm(3), program=".venv/bin/garlicfarm")
     lines = drawn(render_local_farm(farm, 80, 24, color=False), 80, 24).splitlines()
-    assert lines[-1].strip() == ".venv/bin/garlicfarm run --config farm-state/node-3/node.toml"
+    assert lines[-2].endswith("after kill -9: .venv/bin/garlicfarm run --config farm-state/node-3/node.toml")
 
 
 def test_a_local_farm_of_which_no_answer_expected_yet_is_drawn() -> None:

@@ -89,12 +89,21 @@ def test_top_says_that_no_node_is_there_and_quits_by_key(tmp_path: Path, key: by
         assert termios.tcgetattr(terminal.inner) == before
 
 
+def test_a_key_is_drawn_at_once(tmp_path: Path) -> None:
+    with top(tmp_path) as terminal:
+        terminal.wait_for(b"no node runs")
+        terminal.type(b"?")
+        terminal.wait_for(b"hand leadership to the chosen member")
+        terminal.type(b"\x1b[Z/node\r")
+        terminal.wait_for(b"only: node")
+
+
 def test_top_is_redrawn_at_the_new_size_and_ends_by_an_interrupt(tmp_path: Path) -> None:
     with top(tmp_path, NO_COLOR="1") as terminal:
         terminal.wait_for(b"no node runs")
         terminal.seen = b""
         terminal.resize(10, 40, terminal.process.pid)
-        terminal.wait_for(b"garlicfarm status, mem\xe2\x80\xa6")
+        terminal.wait_for(b"l log  p publishing \xe2\x80\xa6")
         assert b"\x1b[3" not in terminal.seen
         os.kill(terminal.process.pid, signal.SIGINT)
         terminal.wait_for(LEAVE_SCREEN)

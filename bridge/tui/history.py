@@ -1,0 +1,145 @@
+"""What the live view remembers: figures of the last minutes, each member's states, and the last take-over.
+
+    FarmView, once a second ─▶ per member: round trip, lag, processor, memory, states with their times
+    TraceEvent              ─▶ the last thousand, of all nodes that are watched ─▶ the last take-over
+
+A view says how things are, so the view of a minute ago is gone with it. The figures are few enough to be kept by who
+looks, and a node need not keep them for those who do not.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from bridge.api.event_words import event_sentence
+from bridge.api.trace import TraceEvent
+from bridge.api.view import FarmView, ReportView
+from bridge.core.formation.member import MemberStatus
+
+SAMPLES: Final = 120
+STATES: Final = 20
+EVENTS: Final = 1_000
+LEAST_INTERVAL_MS: Final = 900
+APART_MS: Final = 15_000
+"""What happened longer before belongs to something else."""
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_ASCII_BLOCKS: Final = ".:-=+*#@"
+PUBLISHED: Final = "published"
+
+
+@dataclass(slots=True)
+class MemberHistory:
+    """One member's figures, the oldest first; None where a figure was not known."""
+
+    rtt_ms: deque[float | None] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    lag: deque[float | None] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    cpu_percent: deque[float | None] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    memory_percent: deque[float | None] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    states: deque[tuple[int, MemberStatus]] = field(default_factory=lambda: deque(maxlen=STATES))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a take-over."""
+
+    time_ms: int
+    what: str
+    detail: str
+    """The event in words."""
+
+
+class History:
+    """Everything that is remembered."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, MemberHistory] = {}
+        """By NodeId."""
+        self.events: deque[TraceEvent] = deque(maxlen=EVENTS)
+        self._taken_at_ms = 0
+
+    def take(self, view: FarmView) -> None:
+        """Remember a view; one that comes less than a second after the last one adds no figure."""
+        self._note_states(view)
+        if 0 <= view.taken_at_ms - self._taken_at_ms < LEAST_INTERVAL_MS:
+            return
+        self._taken_at_ms = view.taken_at_ms
+        lags = {each.raft_id: each.lag_entries for each in view.raft.followers}
+        reports = {each.raft_id: each for each in view.reports}
+        for member in view.members:
+            history = self.members[member.node_id]
+            lag = None if member.raft_id is None else lags.get(member.raft_id)
+            report: ReportView | None = None if member.raft_id is None else reports.get(member.raft_id)
+            history.rtt_ms.append(member.rtt_ms)
+            history.lag.append(None if lag is None else float(lag))
+            history.cpu_percent.append(None if report is None else report.cpu_percent)
+            history.memory_percent.append(None if report is None else report.memory_percent)
+
+    def heard(self, events: Iterable[TraceEvent]) -> None:
+        """Remember what happened."""
+        self.events.extend(events)
+
+    def _note_states(self, view: FarmView) -> None:
+        for member in view.members:
+            history = self.members.setdefault(member.node_id, MemberHistory())
+            if not history.states or history.states[-1][1] is not member.status:
+                history.states.append((view.taken_at_ms, member.status))
+        present = {member.node_id for member in view.members}
+        for gone in self.members.keys() - present:
+            del self.members[gone]
+
+
+def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
+    """From the first suspicion to the publication: the last time that leader or publisher changed, step by step.
+
+    Only steps that were seen are told, in the order of their time. Empty: there was none.
+    """
+    ordered = sorted(events, key=lambda event: event.time_ms)
+    core = [event for event in ordered if event.kind in _STEPS]
+    turn = max((at for at, event in enumerate(core) if event.kind in _TURNS), default=None)
+    if turn is None:
+        return ()
+    begin = end = turn
+    while begin > 0 and core[begin].time_ms - core[begin - 1].time_ms <= APART_MS:
+        begin -= 1
+    while end + 1 < len(core) and core[end + 1].time_ms - core[end].time_ms <= APART_MS:
+        end += 1
+    steps: dict[str, Step] = {}
+    for event in core[begin : end + 1]:
+        steps.setdefault(event.kind, _step(event, _STEPS[event.kind]))
+    published = next((each for each in ordered if each.kind == PUBLISHED and each.time_ms >= core[turn].time_ms), None)
+    if published is not None and published.time_ms - core[turn].time_ms <= APART_MS:
+        steps[PUBLISHED] = _step(published, PUBLISHED)
+    return tuple(sorted(steps.values(), key=lambda step: step.time_ms))
+
+
+_STEPS: Final = {
+    "member-suspect": "suspected",
+    "member-dead": "dead",
+    "leader-unknown": "without a leader",
+    "election-started": "election",
+    "leader-elected": "elected",
+    "publisher-chosen": "publisher chosen",
+}
+_TURNS: Final = frozenset({"leader-elected", "publisher-chosen"})
+
+
+def _step(event: TraceEvent, what: str) -> Step:
+    return Step(event.time_ms, what, event_sentence(event) or f"{event.node}: {what}")
+
+
+def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = True) -> str:
+    """The newest values as a line of blocks, from 0 to the highest of them; a blank where a value is not known."""
+    blocks = _BLOCKS if unicode else _ASCII_BLOCKS
+    shown = list(values)[-width:] if width > 0 else []
+    highest = max((value for value in shown if value is not None), default=0.0)
+    cells = [_block(value, highest, blocks) for value in shown]
+    return "".join(cells).rjust(width)
+
+
+def _block(value: float | None, highest: float, blocks: str) -> str:
+    if value is None:
+        return " "
+    if highest <= 0:
+        return blocks[0]
+    return blocks[min(len(blocks) - 1, int(value / highest * len(blocks)))]

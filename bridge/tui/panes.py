@@ -1,0 +1,400 @@
+"""The panes of the live view as lines: pure, of exactly the given size, so that nothing ever scrolls or wraps.
+
+    header     the verdict first, then the node and Raft                        3 lines
+    body       farm: alarms, members, what is published, take-over, events      what is left
+               detail of a member │ events │ log │ publishing and weights │ help
+    footer     a question, the filter while it is typed, a notice, or the panes
+               with their keys, the shown one in reverse                        1 line, one more of a local farm
+
+From 150 columns on the farm's pane has two columns: members and what is published on the left, the last take-over and
+events on the right. Below, they stand one above the other, and the less important ones give way first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Group
+from rich.text import Text
+
+from bridge.api.event_words import StoryTeller, event_sentence, story_line
+from bridge.api.log import LogEntryView
+from bridge.api.view import AlarmView, FarmView, LocalFarmView, MemberView, ReportView
+from bridge.tui.history import History, MemberHistory, Step, last_take_over, sparkline
+from bridge.tui.layout import COLOURS, MONOCHROME, Canvas, Column, Part, Want, rows, share
+from bridge.tui.sections import (
+    TITLE,
+    Section,
+    alarms_section,
+    farm_header,
+    lag_part,
+    local_header,
+    processes_section,
+    publishing_section,
+    role_part,
+    status_part,
+    weights_section,
+)
+from bridge.tui.state import Pane, ViewState, selected_member, shown_members
+from bridge.tui.words import clock_text, duration, known, milliseconds_text
+
+TWO_COLUMNS: Final = 150
+LEAST_WIDTH: Final = 20
+LEAST_HEIGHT: Final = 5
+LEAST_ROWS: Final = 3
+SPARK_WIDTH: Final = 20
+_GUTTER: Final = " │ "
+_TABS: Final = (
+    (Pane.FARM, "f farm"),
+    (Pane.EVENTS, "e events"),
+    (Pane.LOG, "l log"),
+    (Pane.PUBLISHING, "p publishing"),
+    (Pane.HELP, "? help"),
+)
+KEYS: Final = " Enter detail  / filter  q quit  s sort  T transfer  X exclude  V evict  L leave"
+HELP: Final = (
+    ("f e l p ?", "farm, events, log, publishing, this help; Tab and arrows go from one to the next"),
+    ("up down, j k", "choose a member, or move in a text; PgUp, PgDn, Home and End further"),
+    ("Enter", "the chosen member in detail; Esc goes back"),
+    ("/", "show only what contains a text: members, events, entries. Enter keeps it, Esc takes it back"),
+    ("s, S", "sort members by name, status, round trip, lag, Raft; S turns the order round"),
+    ("T", "hand leadership to the chosen member"),
+    ("X", "keep the leaves of the chosen member out of every structure, or list them again"),
+    ("V", "evict the chosen member for ever, and replace all keys"),
+    ("L", "have the node that is asked leave the farm and stop"),
+    ("q", "end the view"),
+    ("", "What changes the farm asks first: y carries it out, every other key does not."),
+    ("", "Colours only repeat what a word says."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Everything that can be drawn. `local`: the processes of a local farm, where `up` shows them."""
+
+    farm: FarmView | None
+    history: History
+    entries: Sequence[LogEntryView] = ()
+    reason: str = ""
+    """Why there is no view, or why it is of another node than the one that was meant."""
+    local: LocalFarmView | None = None
+
+
+def draw(state: ViewState, seen: Seen, width: int, height: int, *, color: bool = True, unicode: bool = True) -> Group:
+    """The whole screen."""
+    canvas = Canvas(max(width, LEAST_WIDTH), COLOURS if color else MONOCHROME)
+    height = max(height, LEAST_HEIGHT)
+    lines = _header(seen, canvas)
+    footer = [*_start_again(seen, canvas), _footer(state, canvas)]
+    room = max(0, height - len(lines) - len(footer))
+    body = _body(state, seen, canvas, room, unicode=unicode)[:room]
+    lines = [*lines, *body, *(Text("", end="") for _ in range(room - len(body)))][: max(1, height - len(footer))]
+    lines += footer[: height - len(lines)]
+    return Group(Text("\n", end="").join(lines))
+
+
+def _header(seen: Seen, canvas: Canvas) -> list[Text]:
+    if seen.local is not None:
+        return local_header(seen.local, canvas)
+    if seen.farm is None:
+        text = seen.reason or "asking a node …"
+        pieces = (text[at : at + canvas.width] for at in range(0, len(text), canvas.width))
+        return [canvas.line(TITLE), *(canvas.line((each, canvas.palette.doubtful)) for each in pieces)]
+    return farm_header(seen.farm, canvas)
+
+
+def _footer(state: ViewState, canvas: Canvas) -> Text:
+    palette = canvas.palette
+    if state.question is not None:
+        return canvas.line((f" {state.question.text} ", f"reverse {palette.title}"), " y: yes   any other key: no")
+    if state.editing is not None:
+        return canvas.line((" / ", palette.title), state.editing, ("▏", palette.accent))
+    if state.notice:
+        return canvas.line((f" {state.notice}", palette.doubtful))
+    shown = Pane.FARM if state.pane is Pane.DETAIL else state.pane
+    parts: list[Part] = [(f" {text} ", "reverse" if pane is shown else palette.dim) for pane, text in _TABS]
+    if state.filter:
+        return canvas.line(*parts, (f" only: {state.filter} (Esc: all)", palette.doubtful))
+    return canvas.line(*parts, (KEYS, palette.dim))
+
+
+def _start_again(seen: Seen, canvas: Canvas) -> list[Text]:
+    """Of a local farm: what to try, and the command that starts the router that was killed, or the first."""
+    farm = seen.local
+    if farm is None:
+        return []
+    names = [each.name for each in farm.processes if not each.running] + [each.name for each in farm.processes]
+    name = names[0] if names else "node-1"
+    again = f" after kill -9: {farm.program} run --config {farm.state_directory}/{name}/node.toml"
+    return [canvas.line((again, canvas.palette.dim))]
+
+
+def _body(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
+    match state.pane:
+        case Pane.FARM:
+            return _farm_body(state, seen, canvas, room, unicode=unicode)
+        case Pane.DETAIL:
+            return _detail(state, seen, canvas, unicode=unicode)
+        case Pane.EVENTS:
+            return _window(_recent(seen, _wanted(state), canvas), state, room)
+        case Pane.LOG:
+            return _window(_entry_lines(seen.entries, _wanted(state), canvas), state, room)
+        case Pane.PUBLISHING:
+            return _window(_publishing_lines(seen, canvas), state, room)
+        case Pane.HELP:
+            columns = [Column("", 14), Column("", canvas.width)]
+            lines = [canvas.row(columns, [(keys, canvas.palette.title), text]) for keys, text in HELP]
+            return _window(lines, state, room)
+
+
+def _wanted(state: ViewState) -> str:
+    return (state.filter if state.editing is None else state.editing).lower()
+
+
+def _window(lines: list[Text], state: ViewState, room: int) -> list[Text]:
+    """As many lines as there is room for, from the chosen offset on; the last ones at most."""
+    first = min(state.offset, max(0, len(lines) - room))
+    return lines[first : first + room]
+
+
+def _farm_body(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
+    alarms = alarms_section(_alarms(seen), canvas)
+    weights = Section(None, []) if seen.farm is None else weights_section(seen.farm.weights, canvas)
+    if canvas.width < TWO_COLUMNS:
+        left = _left(state, seen, canvas, unicode=unicode)
+        return _stacked([alarms, *left, weights, *_right(seen, canvas)], canvas, room)
+    above = rows(alarms.lines, max(1, room // 3), canvas.palette.dim) if alarms.lines else []
+    above += weights.lines
+    narrow = Canvas((canvas.width - len(_GUTTER)) * 3 // 5, canvas.palette)
+    other = Canvas(canvas.width - narrow.width - len(_GUTTER), canvas.palette)
+    below = room - len(above)
+    lefts = _stacked(_left(state, seen, narrow, unicode=unicode), narrow, below)
+    rights = _stacked(_right(seen, other), other, below)
+    return [*above, *_beside(lefts, rights, narrow)]
+
+
+def _beside(lefts: Sequence[Text], rights: Sequence[Text], left: Canvas) -> list[Text]:
+    """Two columns of lines as one."""
+    blank = Text("", end="")
+    joined = []
+    for at in range(max(len(lefts), len(rights))):
+        line = (lefts[at] if at < len(lefts) else blank).copy()
+        line.pad_right(max(0, left.width - line.cell_len))
+        line.append(_GUTTER, left.palette.dim)
+        line.append_text(rights[at] if at < len(rights) else blank)
+        joined.append(line)
+    return joined
+
+
+def _alarms(seen: Seen) -> tuple[AlarmView, ...]:
+    views = [] if seen.farm is None else [seen.farm]
+    if seen.local is not None:
+        views = [each.view for each in seen.local.processes if each.running and each.view is not None]
+    return tuple(dict.fromkeys(alarm for view in views for alarm in view.alarms))
+
+
+def _left(state: ViewState, seen: Seen, canvas: Canvas, *, unicode: bool) -> list[Section]:
+    if seen.local is not None:
+        chosen = selected_member(state, seen.farm)
+        order = [each.name for each in shown_members(state, seen.farm)]
+        sections = [processes_section(seen.local, canvas, order, None if chosen is None else chosen.name)]
+    elif seen.farm is not None:
+        sections = [_members(state, seen.farm, seen.history, canvas, unicode=unicode)]
+    else:
+        sections = []
+    return sections if seen.farm is None else [*sections, publishing_section(seen.farm, canvas)]
+
+
+def _right(seen: Seen, canvas: Canvas) -> list[Section]:
+    title = canvas.line(("EVENTS", canvas.palette.title), (" newest first, UTC", canvas.palette.dim))
+    events = Section(title, _recent(seen, "", canvas), counted=False)
+    return [_take_over(last_take_over(tuple(seen.history.events)), canvas), events]
+
+
+def _stacked(sections: Sequence[Section], canvas: Canvas, room: int) -> list[Text]:
+    """Sections above one another: each gets a few lines, then what it wants, in their order."""
+    wants = []
+    for section in sections:
+        titles = 0 if section.title is None else 1
+        full = titles + len(section.lines) if section.lines else 0
+        wants.append(Want(min(full, titles + LEAST_ROWS), full))
+    lines: list[Text] = []
+    for section, given in zip(sections, share(room, wants), strict=True):
+        left = given
+        if left > 0 and section.title is not None:
+            lines.append(section.title)
+            left -= 1
+        lines += rows(section.lines, left, canvas.palette.dim) if section.counted else section.lines[:left]
+    return lines
+
+
+def _members(state: ViewState, farm: FarmView, history: History, canvas: Canvas, *, unicode: bool) -> Section:
+    palette = canvas.palette
+    columns = [
+        Column("  MEMBER", 22 if canvas.is_wide else 16),
+        Column("STATUS", 7),
+        Column("RAFT", 9),
+        Column("INC.", 5, right=True),
+        Column("RTT", 7, right=True),
+        Column("LAG", 5, right=True),
+        *([Column("RTT, LAST MINUTES", SPARK_WIDTH)] if canvas.is_wide else []),
+        Column("ADDRESS", 22),
+    ]
+    followers = {each.raft_id: each for each in farm.raft.followers}
+    chosen = selected_member(state, farm)
+    lines = []
+    for each in shown_members(state, farm):
+        mark = "▸ " if chosen is not None and each.node_id == chosen.node_id else "  "
+        member = history.members.get(each.node_id, MemberHistory())
+        spark: list[Part] = [sparkline(member.rtt_ms, SPARK_WIDTH, unicode=unicode)] if canvas.is_wide else []
+        parts: list[Part] = [
+            (f"{mark}{each.name}{'*' if each.is_self else ''}", palette.title if mark != "  " else ""),
+            status_part(each, palette),
+            role_part(each, farm, palette),
+            f"{each.generation}.{each.number}",
+            "self" if each.is_self else milliseconds_text(each.rtt_ms),
+            lag_part(None if each.raft_id is None else followers.get(each.raft_id), palette),
+            *spark,
+            (known(each.address), palette.dim),
+        ]
+        line = canvas.row(columns, parts)
+        if mark != "  ":
+            line.stylize("reverse")
+        lines.append(line)
+    if not lines:
+        missed = f"  no member contains {_wanted(state)!r}; Esc shows all"
+        lines = [canvas.line((missed, palette.doubtful))]
+    heading = canvas.heading(columns, palette.title)
+    heading.append(f"  by {state.sort.value}{' ↓' if state.descending else ''}", palette.dim)
+    heading.truncate(canvas.width, overflow="crop")
+    return Section(heading, lines)
+
+
+def _take_over(steps: Sequence[Step], canvas: Canvas) -> Section:
+    """One line a step: seconds since the first one, what, and who."""
+    if not steps:
+        return Section(None, [])
+    first_ms, palette = steps[0].time_ms, canvas.palette
+    title = canvas.line(("LAST TAKE-OVER", palette.title), (f" began {clock_text(first_ms)} UTC", palette.dim))
+    lines = []
+    for step in steps:
+        after = f"  +{(step.time_ms - first_ms) / 1000:5.1f} s  "
+        lines.append(canvas.line(after, (step.detail, palette.accent)))
+    return Section(title, lines)
+
+
+def _recent(seen: Seen, wanted: str, canvas: Canvas) -> list[Text]:
+    """Events, the newest first. Before the trace has come, the view has some of them."""
+    story = StoryTeller()
+    told = [
+        (each.time_ms, story_line(each))
+        for each in seen.history.events
+        if story.is_news(event_sentence(each) or f"{each.node} {each.kind}", each.time_ms)
+    ]
+    if not told and seen.farm is not None:
+        told = [(each.time_ms, each.text) for each in seen.farm.events]
+    shown = [(time_ms, text) for time_ms, text in told if wanted in text.lower()]
+    return [canvas.line((f"  {clock_text(time_ms)} ", canvas.palette.dim), text) for time_ms, text in reversed(shown)]
+
+
+def _entry_lines(entries: Sequence[LogEntryView], wanted: str, canvas: Canvas) -> list[Text]:
+    """The newest entry first."""
+    columns = [Column("INDEX", 8, right=True), Column("TERM", 5, right=True), Column("TIME", 8), Column("KIND", 13)]
+    columns.append(Column("ENTRY", canvas.width))
+    dim = canvas.palette.dim
+    lines = [canvas.heading(columns, canvas.palette.title)]
+    for each in sorted(entries, key=lambda entry: -entry.index):
+        value = each.data.decode(errors="backslashreplace")
+        if wanted not in f"{each.kind.value} {value}".lower():
+            continue
+        at = "-" if each.log_time_ms is None else clock_text(each.log_time_ms)
+        lines.append(canvas.row(columns, [str(each.index), (str(each.term), dim), (at, dim), each.kind.value, value]))
+    return lines
+
+
+def _publishing_lines(seen: Seen, canvas: Canvas) -> list[Text]:
+    farm, palette = seen.farm, canvas.palette
+    if farm is None:
+        return []
+    section = publishing_section(farm, canvas)
+    lines = [] if section.title is None else [section.title]
+    lines += section.lines
+    columns = [Column("  CANDIDATE", 20), Column("SCORE", 6, right=True), Column("PREFERRED", 9)]
+    columns.append(Column("", canvas.width))
+    for each in farm.publishing:
+        lines += [Text("", end=""), canvas.heading(columns, palette.title)]
+        for one in sorted(each.standings, key=lambda standing: -standing.score):
+            cannot: Part = ("can publish", palette.good) if one.inability is None else (one.inability, palette.doubtful)
+            name = f"  {one.name or one.raft_id}"
+            lines.append(canvas.row(columns, [name, str(one.score), "yes" if one.preferred else "", cannot]))
+    weights = weights_section(farm.weights, canvas)
+    return [*lines, *([Text("", end="")] if weights.lines else []), *weights.lines]
+
+
+def _detail(state: ViewState, seen: Seen, canvas: Canvas, *, unicode: bool) -> list[Text]:
+    member = selected_member(state, seen.farm)
+    if member is None or seen.farm is None:
+        return [canvas.line(("  no member is chosen; Esc goes back", canvas.palette.doubtful))]
+    history = seen.history.members.get(member.node_id, MemberHistory())
+    report = next((each for each in seen.farm.reports if each.raft_id == member.raft_id), None)
+    facts = [*_identity(member, seen.farm), *_figures(member, seen.farm, history, canvas, unicode=unicode)]
+    facts += _report_facts(report)
+    facts += [("states", f"{clock_text(at_ms)} UTC {status.value}") for at_ms, status in reversed(history.states)]
+    columns = [Column("", 14), Column("", canvas.width)]
+    lines = [canvas.line((f" {member.name}", canvas.palette.title))]
+    told = ""
+    for name, value in facts:
+        lines.append(canvas.row(columns, [("" if name == told else f"  {name}", canvas.palette.dim), value]))
+        told = name
+    return lines
+
+
+def _identity(member: MemberView, farm: FarmView) -> list[tuple[str, str]]:
+    leads = member.raft_id is not None and member.raft_id == farm.raft.leader_id
+    role = "leader" if leads else member.server_role.value
+    return [
+        ("identity", member.node_id),
+        ("status", f"{member.status.value}, incarnation {member.generation}.{member.number}"),
+        ("server", f"{role}, Raft id {known(member.raft_id)}"),
+        ("gossip", f"{known(member.address)}, {known(member.peer_count)} of {known(member.capacity)} peers"),
+        ("Raft", known(member.endpoint)),
+        ("certificate", known(member.certificate)),
+    ]
+
+
+def _figures(
+    member: MemberView, farm: FarmView, history: MemberHistory, canvas: Canvas, *, unicode: bool
+) -> list[tuple[str, str]]:
+    width = max(SPARK_WIDTH, min(60, canvas.width - 40))
+    lag = next((each.lag_entries for each in farm.raft.followers if each.raft_id == member.raft_id), None)
+
+    def line(values: Sequence[float | None], now: str) -> str:
+        return f"{now:>10}  {sparkline(values, width, unicode=unicode)}"
+
+    cpu, memory = _last(history.cpu_percent), _last(history.memory_percent)
+    return [
+        ("round trip", line(history.rtt_ms, "self" if member.is_self else milliseconds_text(member.rtt_ms))),
+        ("lag", line(history.lag, known(lag))),
+        ("processor", line(history.cpu_percent, "-" if cpu is None else f"{cpu:.0f} %")),
+        ("memory", line(history.memory_percent, "-" if memory is None else f"{memory:.0f} %")),
+    ]
+
+
+def _last(values: Sequence[float | None]) -> float | None:
+    return values[-1] if values else None
+
+
+def _report_facts(report: ReportView | None) -> list[tuple[str, str]]:
+    if report is None:
+        return [("report", "none")]
+    health = f"{report.healthy_destinations} of {report.destinations} leaves healthy"
+    router = "router attached" if report.attached else "no router"
+    clock = ", clock off" if report.clock_off else ""
+    age = f"{duration(report.age_ms)} old{' (stale)' if report.stale else ''}"
+    facts = [("report", f"{age}, {health}, {router}{clock}")]
+    facts.append(("", "publishes now" if report.publishing else f"{'can' if report.can_publish else 'cannot'} publish"))
+    for leaf in report.leaves:
+        words = [f"load {leaf.load}", "healthy" if leaf.healthy else "unhealthy"]
+        words += ["excluded"] if leaf.excluded else []
+        facts.append(("leaf", f"{leaf.destination} {', '.join(words)}"))
+    return facts

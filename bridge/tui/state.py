@@ -1,0 +1,291 @@
+"""What an operator has chosen in the live view, and what a key changes: pure, so that a test types as an operator does.
+
+    update(state, key, farm) ─▶ state, and an order if a question was answered with yes
+
+    farm ◀──Esc── detail, events, log, publishing, help        f e l p ?  lead from everywhere to everywhere
+      │ Enter: detail of the chosen member
+      │ / : a filter, typed until Enter (Esc takes it back)    s, S: column and direction
+      └ T X V L: a question; y carries it out, every other key takes it back
+
+An action is never carried out by one key: what can move a leader or take a router out stands behind a question that
+names it. What an order does to the farm is no matter of this module.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final, TypeAlias
+
+from bridge.api.view import FarmView, MemberView
+from bridge.tui.sections import by_name
+
+
+class Pane(Enum):
+    """What is shown."""
+
+    FARM = "farm"
+    DETAIL = "detail"
+    EVENTS = "events"
+    LOG = "log"
+    PUBLISHING = "publishing"
+    HELP = "help"
+
+
+class Sort(Enum):
+    """By which column members are sorted."""
+
+    NAME = "name"
+    STATUS = "status"
+    RTT = "rtt"
+    LAG = "lag"
+    RAFT = "raft"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Leadership goes to a member."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exclude:
+    """Leaves are kept out of every structure, or no longer."""
+
+    destinations: tuple[str, ...]
+    excluded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """An identity is out for ever, and all keys are replaced."""
+
+    node_id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The node that is asked says goodbye and stops."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """The view ends."""
+
+
+Order: TypeAlias = Transfer | Exclude | Evict | Leave | Quit
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What an order would do, and the order."""
+
+    text: str
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class ViewState:
+    """What is chosen. `editing` is the filter while it is typed; `offset` counts lines back from the newest."""
+
+    pane: Pane = Pane.FARM
+    selected: str | None = None
+    """The NodeId of the chosen member; None: the first."""
+    sort: Sort = Sort.NAME
+    descending: bool = False
+    filter: str = ""
+    editing: str | None = None
+    offset: int = 0
+    question: Question | None = None
+    notice: str = ""
+    """What became of the last order, or why there was none."""
+    quit_question: str = ""
+    """What to ask before the view ends; empty: it ends at once."""
+
+
+PANE_KEYS: Final = {
+    "f": Pane.FARM,
+    "e": Pane.EVENTS,
+    "l": Pane.LOG,
+    "p": Pane.PUBLISHING,
+    "?": Pane.HELP,
+    "h": Pane.HELP,
+}
+_TABS: Final = (Pane.FARM, Pane.EVENTS, Pane.LOG, Pane.PUBLISHING, Pane.HELP)
+_SCROLLING: Final = frozenset({Pane.EVENTS, Pane.LOG, Pane.PUBLISHING, Pane.HELP})
+PAGE_LINES: Final = 10
+FILTER_CHARACTERS: Final = 60
+_MOVES: Final = {"up": -1, "k": -1, "down": 1, "j": 1, "page-up": -PAGE_LINES, "page-down": PAGE_LINES}
+
+
+def update(state: ViewState, key: str, farm: FarmView | None) -> tuple[ViewState, Order | None]:
+    """The state after a key, and the order that it gives."""
+    if key in ("ctrl-c", "ctrl-d"):
+        return state, Quit()
+    if state.question is not None:
+        order = state.question.order if key in ("y", "Y") else None
+        return replace(state, question=None, notice="" if order is not None else "Nothing was done."), order
+    if state.editing is not None:
+        return _edit(state, state.editing, key), None
+    state = replace(state, notice="")
+    if key in ("q", "Q"):
+        if state.quit_question:
+            return replace(state, question=Question(state.quit_question, Quit())), None
+        return state, Quit()
+    return _navigate(state, key, farm), None
+
+
+def _edit(state: ViewState, text: str, key: str) -> ViewState:
+    match key:
+        case "enter":
+            return replace(state, filter=text, editing=None, offset=0)
+        case "escape":
+            return replace(state, filter="", editing=None, offset=0)
+        case "backspace":
+            return replace(state, editing=text[:-1])
+        case _ if len(key) == 1 and len(text) < FILTER_CHARACTERS:
+            return replace(state, editing=text + key)
+        case _:
+            return state
+
+
+def _navigate(state: ViewState, key: str, farm: FarmView | None) -> ViewState:
+    if key in PANE_KEYS:
+        return replace(state, pane=PANE_KEYS[key], offset=0)
+    if key in _MOVES or key in ("home", "end"):
+        return _moved(state, key, farm)
+    if key in _QUESTIONS:
+        return _asked(state, key, farm)
+    changed = state
+    match key:
+        case "escape":
+            changed = replace(state, pane=Pane.FARM, filter="", offset=0)
+        case "tab" | "right" | "left":
+            changed = _turned(state, -1 if key == "left" else 1)
+        case "/":
+            changed = replace(state, editing=state.filter)
+        case "s":
+            orders = list(Sort)
+            changed = replace(state, sort=orders[(orders.index(state.sort) + 1) % len(orders)])
+        case "S":
+            changed = replace(state, descending=not state.descending)
+        case "enter":
+            chosen = selected_member(state, farm)
+            changed = state if chosen is None else replace(state, pane=Pane.DETAIL, selected=chosen.node_id)
+        case _:
+            pass
+    return changed
+
+
+def _turned(state: ViewState, by: int) -> ViewState:
+    at = _TABS.index(state.pane) if state.pane in _TABS else 0
+    return replace(state, pane=_TABS[(at + by) % len(_TABS)], offset=0)
+
+
+def _moved(state: ViewState, key: str, farm: FarmView | None) -> ViewState:
+    by = _MOVES.get(key, 0)
+    if state.pane in _SCROLLING:
+        # The newest stands last in the log and first elsewhere: down always means further down the screen.
+        offset = 0 if key == "home" else 10**6 if key == "end" else max(0, state.offset + by)
+        return replace(state, offset=offset)
+    members = shown_members(state, farm)
+    if not members:
+        return state
+    at = next((place for place, each in enumerate(members) if each.node_id == state.selected), 0)
+    to = 0 if key == "home" else len(members) - 1 if key == "end" else min(max(0, at + by), len(members) - 1)
+    return replace(state, selected=members[to].node_id)
+
+
+def _asked(state: ViewState, key: str, farm: FarmView | None) -> ViewState:
+    chosen = selected_member(state, farm)
+    if farm is None or chosen is None:
+        return replace(state, notice="Choose a member first.")
+    asked = _QUESTIONS[key](farm, chosen)
+    return replace(state, question=asked) if isinstance(asked, Question) else replace(state, notice=asked)
+
+
+def _transfer(farm: FarmView, member: MemberView) -> Question | str:
+    if member.raft_id is None or member.raft_id not in {voter.raft_id for voter in farm.raft.voters}:
+        return f"{member.name} does not vote, so it cannot lead."
+    if member.raft_id == farm.raft.leader_id:
+        return f"{member.name} leads already."
+    return Question(f"Hand leadership to {member.name}?", Transfer(member.name))
+
+
+def _exclude(farm: FarmView, member: MemberView) -> Question | str:
+    report = next((each for each in farm.reports if each.raft_id == member.raft_id), None)
+    if report is None or not report.leaves:
+        return f"{member.name} reports no leaf."
+    destinations = tuple(leaf.destination for leaf in report.leaves)
+    if all(leaf.excluded for leaf in report.leaves):
+        return Question(f"List the leaves of {member.name} again?", Exclude(destinations, excluded=False))
+    return Question(f"Keep the leaves of {member.name} out of every structure?", Exclude(destinations, excluded=True))
+
+
+def _evict(_farm: FarmView, member: MemberView) -> Question | str:
+    if member.is_self:
+        return f"{member.name} is asked to do this, and cannot evict itself: watch another node."
+    return Question(
+        f"Evict {member.name} for ever, and replace all keys? What it holds is worthless then.",
+        Evict(member.node_id, member.name),
+    )
+
+
+def _leave(_farm: FarmView, member: MemberView) -> Question | str:
+    if not member.is_self:
+        return f"Only the node that is asked can be told to leave: watch {member.name} (garlicfarm top --node …)."
+    return Question(f"Have {member.name} leave the farm and stop?", Leave(member.name))
+
+
+_QUESTIONS: Final[dict[str, Callable[[FarmView, MemberView], Question | str]]] = {
+    "T": _transfer,
+    "X": _exclude,
+    "V": _evict,
+    "L": _leave,
+}
+
+
+def shown_members(state: ViewState, farm: FarmView | None) -> list[MemberView]:
+    """The members that the filter lets through, as they are sorted."""
+    if farm is None:
+        return []
+    wanted = (state.filter if state.editing is None else state.editing).lower()
+    lags = {each.raft_id: each.lag_entries for each in farm.raft.followers}
+    members = [each for each in by_name(farm.members) if wanted in _searched(each)]
+    match state.sort:
+        case Sort.NAME:
+            pass
+        case Sort.STATUS:
+            members.sort(key=lambda each: each.status.value)
+        case Sort.RTT:
+            members.sort(key=lambda each: _last_if_unknown(each.rtt_ms))
+        case Sort.LAG:
+            members.sort(key=lambda each: _last_if_unknown(None if each.raft_id is None else lags.get(each.raft_id)))
+        case Sort.RAFT:
+            members.sort(key=lambda each: (each.raft_id != farm.raft.leader_id, _last_if_unknown(each.raft_id)))
+    return members[::-1] if state.descending else members
+
+
+def selected_member(state: ViewState, farm: FarmView | None) -> MemberView | None:
+    """The chosen member; the first one while none is."""
+    members = shown_members(state, farm)
+    found = next((each for each in members if each.node_id == state.selected), None)
+    return found or (members[0] if members else None)
+
+
+def _searched(member: MemberView) -> str:
+    fields: Sequence[object] = (
+        member.name,
+        member.node_id,
+        member.status.value,
+        member.server_role.value,
+        member.address,
+    )
+    return " ".join(str(each) for each in fields if each is not None).lower()
+
+
+def _last_if_unknown(value: float | None) -> float:
+    return float("inf") if value is None else value

@@ -1,0 +1,225 @@
+"""An operator types in the live view: panes, filter, order, choice, and questions before anything is changed."""
+
+import random
+from collections.abc import Iterable
+
+import pytest
+from msgspec.structs import replace
+
+from bridge.api.trace import TraceEvent
+from bridge.api.view import FarmView
+from bridge.core.formation.member import MemberStatus
+from bridge.tui.history import SAMPLES, History, last_take_over, sparkline
+from bridge.tui.keys import keys_in
+from bridge.tui.panes import Seen, draw
+from bridge.tui.state import (
+    Evict,
+    Exclude,
+    Leave,
+    Order,
+    Pane,
+    Quit,
+    Sort,
+    Transfer,
+    ViewState,
+    selected_member,
+    shown_members,
+    update,
+)
+from tests.operator_views import farm_view
+
+
+def typed(
+    keys: Iterable[str], farm: FarmView | None = None, state: ViewState | None = None
+) -> tuple[ViewState, list[Order]]:
+    """The state after these keys, and the orders on the way."""
+    now, orders = state or ViewState(), []
+    for key in keys:
+        now, order = update(now, key, farm)
+        orders += [] if order is None else [order]
+    return now, orders
+
+
+def names(state: ViewState, farm: FarmView) -> list[str]:
+    return [each.name for each in shown_members(state, farm)]
+
+
+def test_letters_lead_to_every_pane_and_escape_leads_back() -> None:
+    for key, pane in (("e", Pane.EVENTS), ("l", Pane.LOG), ("p", Pane.PUBLISHING), ("?", Pane.HELP), ("f", Pane.FARM)):
+        state, _ = typed([key])
+        assert state.pane is pane
+        assert typed(["escape"], state=state)[0].pane is Pane.FARM
+    assert [typed(["tab"] * count)[0].pane for count in range(6)] == [
+        *(Pane.FARM, Pane.EVENTS, Pane.LOG, Pane.PUBLISHING, Pane.HELP),
+        Pane.FARM,
+    ]
+    assert typed(["left"])[0].pane is Pane.HELP
+
+
+def test_arrows_choose_a_member_and_enter_shows_it() -> None:
+    farm = farm_view()
+    state, _ = typed(["down", "down", "up", "enter"], farm)
+    chosen = selected_member(state, farm)
+    assert chosen is not None
+    assert (state.pane, chosen.name) == (Pane.DETAIL, "node-2")
+    assert selected_member(typed(["end"], farm)[0], farm) == farm.members[-1]
+    assert selected_member(typed(["end", "down", "home", "up"], farm)[0], farm) == farm.members[0]
+
+
+def test_a_member_that_goes_leaves_the_choice_to_the_first_one() -> None:
+    farm = farm_view()
+    state, _ = typed(["end"], farm)
+    fewer = replace(farm, members=farm.members[:2])
+    chosen = selected_member(state, fewer)
+    assert chosen is not None
+    assert chosen.name == "node-1"
+
+
+def test_a_filter_is_typed_kept_and_taken_back() -> None:
+    farm = farm_view()
+    typing, orders = typed(["/", *"q-susp", "backspace", "p"], farm)
+    assert (typing.editing, orders) == ("q-susp", [])
+    suspects, _ = typed(["/", *"susp", "enter"], farm)
+    assert names(suspects, farm) == ["node-4"]
+    assert len(names(typed(["escape"], farm, suspects)[0], farm)) == len(farm.members)
+
+
+def test_members_are_sorted_by_each_column_both_ways() -> None:
+    farm = farm_view()
+    orders = {sort: names(typed(["s"] * at, farm)[0], farm) for at, sort in enumerate(Sort)}
+    assert orders[Sort.NAME] == sorted(orders[Sort.NAME])
+    assert orders[Sort.RTT][0] == "node-2"
+    assert orders[Sort.RAFT][0] == "node-1"
+    assert orders[Sort.STATUS][-1] == "node-4"
+    assert names(typed(["S"], farm)[0], farm) == orders[Sort.NAME][::-1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "order"),
+    [
+        (["down", "T"], Transfer("node-2")),
+        (["L"], Leave("node-1")),
+        (["down", "V"], Evict(farm_view().members[1].node_id, "node-2")),
+    ],
+)
+def test_an_action_asks_and_only_yes_carries_it_out(keys: list[str], order: Order) -> None:
+    farm = farm_view()
+    asked, orders = typed(keys, farm)
+    assert asked.question is not None
+    assert orders == []
+    assert typed(["y"], farm, asked)[1] == [order]
+    for other in ("n", "enter", "escape", "q", "T"):
+        state, orders = typed([other], farm, asked)
+        assert (state.question, orders, state.notice) == (None, [], "Nothing was done.")
+
+
+def test_leaves_are_excluded_and_listed_again() -> None:
+    farm = farm_view()
+    (order,) = typed(["X", "y"], farm)[1]
+    assert isinstance(order, Exclude)
+    assert order.excluded
+    report = farm.reports[0]
+    excluded = replace(report, leaves=tuple(replace(leaf, excluded=True) for leaf in report.leaves))
+    (again,) = typed(["X", "y"], replace(farm, reports=(excluded, *farm.reports[1:])))[1]
+    assert again == Exclude(order.destinations, excluded=False)
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        (["T"], "leads already"),
+        (["V"], "cannot evict itself"),
+        (["down", "L"], "Only the node that is asked"),
+    ],
+)
+def test_what_cannot_be_done_is_told_and_not_asked(keys: list[str], reason: str) -> None:
+    state, orders = typed(keys, farm_view())
+    assert (state.question, orders) == (None, [])
+    assert reason in state.notice
+
+
+def test_without_a_view_nothing_can_be_chosen() -> None:
+    for key in ("down", "enter", "T", "X", "V", "L"):
+        state, orders = typed([key])
+        assert (state.question, orders) == (None, [])
+
+
+def test_q_ends_the_view_or_asks_where_that_stops_a_farm() -> None:
+    assert typed(["q"])[1] == [Quit()]
+    asking = ViewState(quit_question="Stop the whole farm?")
+    state, orders = typed(["q"], state=asking)
+    assert orders == []
+    assert typed(["n"], state=state)[1] == []
+    assert typed(["y"], state=state)[1] == [Quit()]
+    assert typed(["ctrl-c"], state=asking)[1] == [Quit()]
+
+
+def test_any_keys_at_all_leave_a_screen_that_fits() -> None:
+    seed = random.randrange(2**32)
+    rng, farm, history = random.Random(seed), farm_view(), History()
+    history.take(farm)
+    keys = [*"felp?hsS/TXVLqjkyn ü", "up", "down", "enter", "escape", "tab", "backspace", "page-down", "end", "delete"]
+    state = ViewState(quit_question="Stop?")
+    for _ in range(2_000):
+        state, _ = update(state, rng.choice(keys), rng.choice((farm, None)))
+        width, height = rng.randint(20, 220), rng.randint(5, 60)
+        (text,) = draw(state, Seen(rng.choice((farm, None)), history), width, height).renderables
+        lines = str(text).split("\n")
+        assert len(lines) == height, seed
+        assert max(len(line.rstrip()) for line in lines) <= max(width, 20), seed
+
+
+def test_keys_of_terminals_are_named_and_unknown_sequences_are_skipped() -> None:
+    assert list(keys_in(b"q\x1b[A\x1bOB\x1b[5~\r\x7f/\xc3\xbc\x1b")) == [
+        *("q", "up", "down", "page-up", "enter", "backspace", "/", "ü", "escape")
+    ]
+    assert list(keys_in(b"\x1b[200~x\x1b[1;5C\x00\xff")) == ["x"]
+
+
+def test_figures_are_kept_once_a_second_and_states_when_they_change() -> None:
+    farm, history = farm_view(), History()
+    for at in range(3 * SAMPLES):
+        history.take(replace(farm, taken_at_ms=farm.taken_at_ms + at * 500))
+    member = history.members[farm.members[1].node_id]
+    assert len(member.rtt_ms) == SAMPLES
+    assert [status for _, status in member.states] == [MemberStatus.ALIVE]
+    dead = replace(farm.members[1], status=MemberStatus.DEAD)
+    history.take(replace(farm, members=(farm.members[0], dead)))
+    assert [status for _, status in member.states] == [MemberStatus.ALIVE, MemberStatus.DEAD]
+    assert len(history.members) == 2
+
+
+def test_a_line_of_blocks_reaches_from_nothing_to_the_highest() -> None:
+    assert sparkline([0.0, 5.0, 10.0, None], 6) == "  ▁▅█ "
+    assert sparkline([0.0, 10.0], 2, unicode=False) == ".@"
+    assert sparkline([], 3) == "   "
+    assert sparkline([0.0, 0.0], 2) == "▁▁"
+
+
+def event(at_ms: int, kind: str, **data: str) -> TraceEvent:
+    return TraceEvent(at_ms, at_ms, None, kind, "node-2", data)
+
+
+def test_the_last_take_over_is_told_step_by_step() -> None:
+    events = [
+        event(1_000, "member-suspect", member="node-9"),
+        event(200_000, "member-suspect", member="node-1"),
+        event(202_000, "member-dead", member="node-1"),
+        event(201_000, "election-started"),
+        event(201_200, "leader-elected"),
+        event(203_000, "publisher-chosen", server="node-2"),
+        event(203_100, "published"),
+        event(300_000, "user-event"),
+    ]
+    steps = last_take_over(events)
+    assert [(step.what, step.time_ms) for step in steps] == [
+        ("suspected", 200_000),
+        ("election", 201_000),
+        ("elected", 201_200),
+        ("dead", 202_000),
+        ("publisher chosen", 203_000),
+        ("published", 203_100),
+    ]
+    assert "node-1" in steps[0].detail
+    assert "node-2" in steps[2].detail
+    assert last_take_over(events[:1]) == ()
