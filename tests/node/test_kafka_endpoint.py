@@ -1,5 +1,6 @@
 """The listener of a node over loopback: who is answered, and who may produce, by passwords and by certificates."""
 
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ import pytest
 import trio
 
 from bridge.node.founded_farm import CurrentFarm
-from bridge.node.kafka.endpoint import READ_BYTES, FarmListener
+from bridge.node.kafka.endpoint import CERTIFICATE_ALARM, READ_BYTES, FarmListener
 from bridge.node.kafka.opening import kafka_listener
 from bridge.node.local_node import LocalNode
 from bridge.node.settings.kafka import KafkaSettings
@@ -156,6 +157,35 @@ async def test_with_certificates_the_subject_is_the_user(tmp_path: Path) -> None
         bare = ClientSecurity(tls=client_context(authority.file))
         with pytest.raises(KafkaConnectionError, match="no connection to"):
             await connect(LOOPBACK, port, ConnectionOptions(security=bare))
+
+
+async def test_a_renewed_certificate_is_taken_over_and_a_broken_one_leaves_the_old_one_in_force(tmp_path: Path) -> None:
+    stage, authority, other = stage_at(), Authority(tmp_path), Authority(tmp_path, "other")
+    own, renewed = authority.certificate(LOOPBACK).path, other.certificate(LOOPBACK).path
+
+    def write(data: bytes, at_s: int) -> None:
+        own.write_bytes(data)
+        os.utime(own, (at_s, at_s))
+
+    async with serving(stage, certificate=own) as (listener, port):
+
+        async def is_trusted(file: Path) -> bool:
+            try:
+                await fetched(port, stage, ClientSecurity(tls=client_context(file)))
+            except KafkaConnectionError:
+                return False
+            return True
+
+        assert await is_trusted(authority.file)
+        write(b"nonsense", 1)
+        await listener.look_at_certificates()
+        assert "cannot be used" in (stage.alarm(CERTIFICATE_ALARM) or "")
+        assert await is_trusted(authority.file)
+        write(renewed.read_bytes(), 2)
+        await listener.look_at_certificates()
+        assert stage.alarm(CERTIFICATE_ALARM) is None
+        assert await is_trusted(other.file)
+        assert not await is_trusted(authority.file)
 
 
 async def test_a_listener_that_takes_no_records_ends_the_connection_of_a_large_request() -> None:

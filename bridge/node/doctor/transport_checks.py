@@ -111,6 +111,11 @@ def _kafka_checks(configuration: NodeConfiguration) -> Iterator[Check]:
     except CertificateError as error:
         yield Check("kafka", CheckResult.PROBLEM, str(error), "mend the file, or name another in [kafka]")
         return
+    if settings.certificate is not None:
+        found = validity_of(NodeCertificate(settings.certificate, b""), datetime.now(UTC), signed=True)
+        if found.ends_soon:
+            result = CheckResult.PROBLEM if found.is_unusable else CheckResult.WARNING
+            yield Check("kafka certificate", result, found.text, found.action)
     if by_certificate:
         reach = "clients with a certificate of the authority"
     else:

@@ -9,14 +9,20 @@
                   ◀── GroupService      consumer groups, with `groups`
                   ◀── QuorumViewService DescribeQuorum, for Kafka's quorum tool
 
+The certificate and the clients' authority are read again when a file has changed, so a certificate that ends is renewed
+without a restart; connections that are open keep what they began with. Files that cannot be used leave in force what
+was read before, with an alarm.
+
 This module needs kio; `opening` imports it only if the settings ask for a listener.
 """
 
 import logging
 import re
+import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -27,7 +33,7 @@ from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka.farm_quorum import KAFKA_LISTENER, quorum_of
 from bridge.node.kafka.farm_topic import FarmTopic
 from bridge.node.kafka.group_offsets import FarmGroupOffsets
-from bridge.node.kafka.listed_users import ListedUsers, read_listed_users
+from bridge.node.kafka.listed_users import LOOK_EVERY_S, ListedUsers, read_listed_users
 from bridge.node.kafka.producing import Producing
 from bridge.node.local_node import LocalNode
 from bridge.node.settings.descriptors import descriptor_shares
@@ -47,6 +53,7 @@ from consensus.protocols.kraft import (
 from gossip.node import endpoint
 
 LOG = logging.getLogger(__name__)
+CERTIFICATE_ALARM: Final = "kafka-certificate"
 READ_BYTES: Final = 64 * 1024
 """Requests that only read have a few hundred bytes; a group's members say what they want in some thousand."""
 WRITE_BYTES: Final = 4 * 1024 * 1024
@@ -68,12 +75,13 @@ class FarmListener:
         alarms: Alarms,
     ) -> None:
         self._bound = bound
+        self._settings = settings
         self._users = users
+        self._stamps = _stamps(settings)
         self._alarms = alarms
         self._producing = Producing(current, users if settings.write else None, alarms)
-        self._advertise = settings.advertise
         self._groups = FarmGroupOffsets(current, settings.topic, alarms) if settings.groups else None
-        topic = FarmTopic(current, settings, self._advertise, self._producing, self._groups)
+        topic = FarmTopic(current, settings, settings.advertise, self._producing, self._groups)
         quorum = QuorumViewService(lambda: quorum_of(current, settings), clock_ms)
         services = (ConsumerService(topic), ProduceService(topic), GroupService(topic), quorum)
         self._listener = KafkaListener(services, options)
@@ -81,7 +89,7 @@ class FarmListener:
     @property
     def url(self) -> str:
         """Where clients connect."""
-        return endpoint(self._advertise)
+        return endpoint(self._settings.advertise)
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -96,7 +104,32 @@ class FarmListener:
         async with trio.open_nursery() as nursery:
             if self._users is not None:
                 nursery.start_soon(self._users.watch, self._alarms)
+            if self._settings.certificate is not None:
+                nursery.start_soon(self._watch_certificates)
             await self._listener.run(self._bound)
+
+    async def _watch_certificates(self) -> None:
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            await self.look_at_certificates()
+
+    async def look_at_certificates(self) -> None:
+        """Read the files of TLS again, if one has changed since they were read."""
+        stamps = _stamps(self._settings)
+        if stamps == self._stamps:
+            await trio.lowlevel.checkpoint()
+            return
+        try:
+            tls = await trio.to_thread.run_sync(_tls, self._settings)
+        except CertificateError as error:
+            self._alarms.set(
+                CERTIFICATE_ALARM, f"{error}; what was read before still holds", "mend the file: it is read again"
+            )
+            return
+        self._stamps = stamps
+        options = self._listener.options
+        self._listener.options = replace(options, security=replace(options.security, tls=tls))
+        self._alarms.clear(CERTIFICATE_ALARM)
 
 
 @asynccontextmanager
@@ -137,10 +170,22 @@ async def open_listener(local: LocalNode, settings: KafkaSettings, current: Curr
 
 
 def _security(settings: KafkaSettings, users: ListedUsers | None) -> ListenerSecurity:
-    tls = None
-    if settings.certificate is not None:
+    try:
+        return ListenerSecurity(_tls(settings), users if settings.client_ca is None else None)
+    except CertificateError as error:
+        raise NodeStopped(f"[kafka]: {error}") from error
+
+
+def _tls(settings: KafkaSettings) -> ssl.SSLContext | None:
+    return None if settings.certificate is None else server_context(settings.certificate, settings.client_ca)
+
+
+def _stamps(settings: KafkaSettings) -> tuple[int, ...]:
+    """When the files of TLS were written; 0 for one that cannot be asked."""
+    found = []
+    for path in (settings.certificate, settings.client_ca):
         try:
-            tls = server_context(settings.certificate, settings.client_ca)
-        except CertificateError as error:
-            raise NodeStopped(f"[kafka]: {error}") from error
-    return ListenerSecurity(tls, users if users is not None and settings.client_ca is None else None)
+            found.append(0 if path is None else path.stat().st_mtime_ns)
+        except OSError:
+            found.append(0)
+    return tuple(found)
