@@ -37,8 +37,8 @@ from consensus.protocols.kraft import (
 from gossip import Address
 
 READ_ENTRIES: Final = 4_096
-CACHE_BYTES: Final = 8 * 1024 * 1024
-"""An edge node has 80 MB in all. What consumers read that follow the log fits in here for a long time."""
+CACHE_BYTES: Final = 4 * 1024 * 1024
+"""Some 10,000 entries of 256 bytes: enough for all consumers that follow the log. An edge node has 80 MB in all."""
 NO_ID: Final = 0
 """The id of a node that is no server yet: Raft ids begin at 1."""
 UNKNOWN: Final = -1
