@@ -57,7 +57,10 @@ def read_with_librdkafka(
             consumer.subscribe([topic])
         deadline = time.monotonic() + timeout_s
         while len(read) < count and time.monotonic() < deadline:
-            for message in consumer.consume(num_messages=min(10_000, count - len(read)), timeout=POLL_S):
+            # Of many at a time librdkafka drops what it has gathered when a partition is taken away meanwhile, and
+            # commits that it was read.
+            at_most = 1 if group is not None else min(10_000, count - len(read))
+            for message in consumer.consume(num_messages=at_most, timeout=POLL_S):
                 if (error := message.error()) is not None:
                     raise KafkaException(error)
                 offset = message.offset()
@@ -71,8 +74,6 @@ def read_with_librdkafka(
                         tuple((pair[0], as_bytes(pair[1])) for pair in message.headers() or []),
                     )
                 )
-        if group is not None and read:
-            consumer.commit(asynchronous=False)
     finally:
         consumer.close()
     return read
@@ -108,8 +109,6 @@ def read_with_kafka_python(
                     ReadEntry(each.offset, each.key, each.value, each.timestamp, tuple(each.headers))
                     for each in records
                 ]
-        if group is not None and read:
-            consumer.commit()
     finally:
         consumer.close()
     return read
