@@ -16,6 +16,7 @@ import click
 
 from bridge.cli.failure import fail
 from bridge.cli.options import file_path
+from bridge.cli.printing import echo
 from bridge.node.control.client import ControlClient, ControlError, ask
 from bridge.node.control.node_address import NodeAddress, NodeAddressError, is_remote, remote_node
 from bridge.node.security.control_socket import SOCKET_NAME, answers
@@ -25,6 +26,9 @@ LOCAL_FARM_DIRECTORY = Path("farm-state")
 NODE_VARIABLE = "GARLICFARM_NODE"
 TOKEN_VARIABLE = "GARLICFARM_TOKEN_FILE"  # noqa: S105 - the name of a variable
 CERTIFICATE_VARIABLE = "GARLICFARM_CERTIFICATE"
+
+BESIDE_TIMEOUT_S = 3.0
+"""For a node that may be the leader: one that hangs does not lead for long."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
@@ -78,6 +82,36 @@ def ask_node(node: str | None, question: Callable[[ControlClient], Awaitable[T]]
         fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def ask_leader(node: str | None, question: Callable[[ControlClient], Awaitable[T]]) -> T:
+    """The answer of the leader, for what only the leader does and only for a user who may open its control socket.
+
+    The node that is meant says who leads; if that one's state directory lies beside its own, it is asked in its place.
+    Otherwise the node itself answers, and says where to ask.
+    """
+    try:
+        return ask(_leaders_address(find_nodes(node)), question)
+    except ControlError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _leaders_address(nodes: tuple[NodeAddress, ...]) -> NodeAddress:
+    asked, *others = nodes
+    said = ask(asked, ControlClient.cluster)
+    if said.leader_id in {None, said.raft_id}:
+        return asked
+    for other in others:
+        try:
+            theirs = ask(other, ControlClient.cluster, BESIDE_TIMEOUT_S)
+        except ControlError:
+            continue
+        if theirs.cluster_id == said.cluster_id and theirs.raft_id == said.leader_id:
+            echo(f"{said.leader_name or 'The leader'} leads, and is asked.", err=True)
+            return other
+    return asked
 
 
 def find_node(named: str | None, environment: Mapping[str, str] = os.environ) -> NodeAddress:

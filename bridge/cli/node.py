@@ -15,7 +15,7 @@ import click
 
 from bridge.api.outputs import ClientsOutput
 from bridge.api.requests import ClientOrder, CommandRequest
-from bridge.cli.asking import ask_node, node_option
+from bridge.cli.asking import ask_leader, ask_node, node_option
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.help.completion import complete_member
 from bridge.cli.options import json_option, yes_option
@@ -65,7 +65,7 @@ def list_nodes(node: str | None, *, as_json: bool) -> None:
 @yes_option
 @json_option
 def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
-    """Admit a newcomer, or let a new identity take a name that another identity has. Ask at the leader.
+    """Admit a newcomer, or let a new identity take a name that another identity has.
 
     NODE is the id of the new identity, or its name. If another identity has the name, that one is retired for good: its
     server leaves the group as soon as the new one votes in its place. A holder of a copy of the key file may ask under
@@ -76,7 +76,7 @@ def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
         " retired for good. Go on?",
         yes=yes,
     )
-    done = ask_node(node, lambda client: client.approve_node(which))
+    done = ask_leader(node, lambda client: client.approve_node(which))
     if as_json:
         print_json(done)
         return
@@ -93,13 +93,13 @@ def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
 @yes_option
 @json_option
 def evict(which: str, node: str | None, *, force: bool, yes: bool, as_json: bool) -> None:
-    """Throw an identity out for ever, and replace all keys. Ask at the leader.
+    """Throw an identity out for ever, and replace all keys.
 
     NODE is an id, or a name. What remains of the farm gets new gossip keys, each router sealed for itself; with the old
     ones no router can read, join or submit any more. With transport = "i2p" the keys are the operator's to replace.
     """
     confirm(f"{which} is thrown out for ever, and the keys of the farm are replaced. Go on?", yes=yes)
-    done = ask_node(node, lambda client: client.evict_node(which, force=force))
+    done = ask_leader(node, lambda client: client.evict_node(which, force=force))
     if as_json:
         print_json(done)
         return

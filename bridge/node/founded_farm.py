@@ -27,6 +27,7 @@ from bridge.node.membership.identities import Identities, IdentityParts
 from bridge.node.membership.reconciling import Reconciling, ReconcilingParts, settings_of
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
+from bridge.node.raft.handover_orders import HandoverOrders
 from bridge.node.raft.notices import RaftNotices
 from bridge.node.raft.replica import Replica, ReplicaSettings, open_replica
 from bridge.node.raft.submitting import Submitting
@@ -144,6 +145,10 @@ async def open_founded_farm(
         farm = _founded_farm(node, replace(known, group=replica.group), replica, notices, halt)
         node.peers.farm = farm.known
         node.own_metadata.server_runs(server_id)
+        orders = HandoverOrders(replica, local.trace)
+        state = known.applied_state
+        state.on_foreign = lambda entry: orders.committed(entry, state.state.admitted, state.state.clients)
+        nursery.start_soon(orders.run)
         nursery.start_soon(notices.run)
         nursery.start_soon(farm.identities.run)
         nursery.start_soon(known.admissions.follow, known.applied_state)

@@ -132,3 +132,16 @@ def test_all_are_killed_at_any_moment_and_every_acknowledged_entry_is_there_afte
     logs = [marks(node.entries()) for node in farm.nodes]
     common = min(max(log) for log in logs)
     assert len({json.dumps({i: m for i, m in log.items() if i <= common}, sort_keys=True) for log in logs}) == 1
+
+
+def test_a_follower_passes_the_order_to_hand_leadership_over_on_to_the_leader(farm: Farm) -> None:
+    farm.start_all()
+    leader = farm.wait_settled()
+    follower, successor = (node for node in farm.nodes if node is not leader)
+    done = call("transfer", "--to", successor.name, "--node", follower.directory)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{successor.name} leads now.\n"
+    farm.wait_until(lambda: farm.leader() is successor, START_BOUND_S, "the successor leads")
+    again = call("transfer", "--to", successor.name, "--node", follower.directory)
+    assert again.returncode == 1
+    assert f"{successor.name} leads already" in again.stderr

@@ -87,12 +87,14 @@ def test_a_router_that_lost_its_state_comes_back_from_a_backup_once_it_is_approv
     farm.wait_until(waiting, START_BOUND_S, "the new identity waits for a person")
     farm.wait_until(lambda: "admission" in alarms(leader), START_BOUND_S, "the leader says so")
     assert f"garlicfarm node approve {lost.name}" in alarms(leader)["admission"]
-    refused = call("node", "approve", lost.name, "--yes", "--node", follower.directory)
-    assert refused.returncode == 1
-    assert f"{leader.name} does. Ask it there" in refused.stderr
+    refused = follower.ask(lambda client: client.request("POST", "/v1/nodes/approve", b'{"node":"x"}'))
+    assert refused[0] == 409
+    assert f"{leader.name} (127.0.0.1:".encode() in refused[1]
     farm.wait_until(lambda: nodes(leader)[old_id].status == "dead", START_BOUND_S, "gossip has seen the old one die")
-    done = call("node", "approve", lost.name, "--yes", "--json", "--node", leader.directory)
+    # The command is given a follower, and goes to the leader, whose state directory lies beside that one's.
+    done = call("node", "approve", lost.name, "--yes", "--json", "--node", follower.directory)
     assert done.returncode == 0, done.stderr
+    assert f"{leader.name} leads, and is asked." in done.stderr
     told = json.loads(done.stdout)
     assert (told["raftId"], told["retired"]["id"]) == (4, old_id)
     old_server = told["retired"]["raftId"]

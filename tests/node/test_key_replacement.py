@@ -129,7 +129,7 @@ class Leader:
     def __init__(self, **changes: Any) -> None:
         ring = Keyring.of(os.urandom(32))
         agent = SimpleNamespace(node_id=identity(LEADER), keyring=ring, public_key=_point())
-        member_directory = SimpleNamespace(members=tuple)
+        member_directory = SimpleNamespace(members=tuple, endpoint_of=lambda _: "tcp://10.0.0.2:7669")
         farm_keys = SimpleNamespace(current=SimpleNamespace(expect=3, label=ring.label))
         admitted = {number: Admitted(identity(number), f"node-{number}", _point()) for number in (1, 2, 3)}
         self.state = replace(FarmState(0, level=SUPPORTED_LEVEL, admitted=admitted), **changes)
@@ -220,5 +220,5 @@ async def test_a_node_that_does_not_lead_names_the_one_that_does() -> None:
     leader = Leader()
     leader.leads = False
     cast("Any", leader).role = SimpleNamespace(leader=2)
-    with pytest.raises(Refused, match=r"node-2 does\. Ask it there"):
+    with pytest.raises(Refused, match=r"node-2 \(10.0.0.2:7669\) leads\. Run the command on its machine"):
         await leader.asked()

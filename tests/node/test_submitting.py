@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.log.records import Admission, Clock, Factors, Level
 from bridge.node.raft.replica import LEADERS_OWN_TEXT, Replica
-from bridge.node.raft.submitting import Submitting, sealed
+from bridge.node.raft.submitting import Submitting, entry_refusal, sealed
 from bridge.wire.log.entries import BRACKETS_LIMIT, encode
 from consensus.sessions.table import RequestId
 from tests.authored import signed
@@ -184,3 +184,31 @@ async def test_what_is_not_committed_is_answered_as_it_is_with_its_id() -> None:
     stage.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="it is not known")
     answer = await submitting(stage).submit(b"{}", NAMED)
     assert answer == SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="it is not known", request=str(NAMED))
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        (b'{"level":9}', "level"),
+        (b'{"removal":{"server":"node-2","removed":true}}', "garlicfarm servers remove"),
+        (b'{"admission":{"name":"x"}}', "garlicfarm node approve"),
+        (b'{"clock":5}', "clock"),
+        (b'{"router":{}}', "router"),
+        (b'{"exclusion":{"hash":"abc","excluded":true}}', "garlicfarm publish exclude"),
+        (b'{"kafkaProducer":1}', "kafkaProducer"),
+        (b'{"handover":{"term":1,"to":2}}', "garlicfarm transfer"),
+        (b'{"removal":{"server":2,"removed":true},"cost":{"hash":"x","factor":1}}', "cost and removal"),
+    ],
+)
+def test_an_object_that_looks_like_an_entry_of_the_farm_and_is_none_is_refused_with_the_reason(
+    entry: bytes, told: str
+) -> None:
+    """It was committed, and had no effect."""
+    refusal = entry_refusal(entry)
+    assert refusal is not None
+    assert told in refusal
+
+
+@pytest.mark.parametrize("entry", [b"{}", b'{"hello":"farm"}', b'{"levels":9}', b'{"x":{"removal":1}}'])
+def test_an_entry_of_a_users_own_is_none_of_the_farms_business(entry: bytes) -> None:
+    assert entry_refusal(entry) is None

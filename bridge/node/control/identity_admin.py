@@ -376,8 +376,15 @@ class IdentityAdmin:
         if not farm.replica.leads:
             leader = farm.replica.server.role.leader
             each = None if leader is None else farm.state.admitted.get(integer_id(leader))
-            name = "an unknown node" if leader is None else (each.name if each and each.name else f"server {leader}")
-            text = f"only the leader decides about identities, and this node does not lead; {name} does. Ask it there"
+            if leader is None:
+                raise Refused(409, "not-leader", "only the leader decides about identities, and none is known now")
+            name = each.name if each and each.name else f"server {leader}"
+            address = None if each is None else self._member_directory.endpoint_of(each.node_id)
+            at = "" if address is None else f" ({address.removeprefix('tcp://')})"
+            text = (
+                f"only the leader decides about identities, and {name}{at} leads. Run the command on its machine, or"
+                " here with --node https://HOST:PORT and the admin token of that node, if its control.listen is set"
+            )
             raise Refused(409, "not-leader", text)
         return farm
 

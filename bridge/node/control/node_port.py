@@ -21,15 +21,17 @@ from bridge.api.control import (
 from bridge.api.log import LogPage, log_entry
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView, VoterView
+from bridge.core.log.records import Removal
 from bridge.core.membership.admission import server_name
 from bridge.node.control.key_admin import KeyPort
 from bridge.node.control.operator_commands import OperatorCommands
 from bridge.node.events.event_log import EventLog
-from bridge.node.founded_farm import NO_SERVER, CurrentFarm
+from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
 from bridge.node.membership.user_messages import UserMessages
-from bridge.node.raft.handover import hand_over
+from bridge.node.raft.handover_orders import order_handover
 from bridge.node.raft.replica import Replica
 from bridge.node.raft.submitting import entry_refusal
+from bridge.wire.log.entries import decode, is_plainly_foreign
 from consensus import Entry, NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.sessions import RequestId
 
@@ -157,7 +159,17 @@ class NodePort:
         farm = self._current.farm
         if farm is None:
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=NO_SERVER)
+        refusal = self._removal_refusal(farm, entry)
+        if refusal is not None:
+            return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=refusal)
         return await farm.submitting.submit(entry, request)
+
+    def _removal_refusal(self, farm: FoundedFarm, entry: bytes) -> str | None:
+        record = None if is_plainly_foreign(entry) else decode(entry)
+        if not isinstance(record, Removal):
+            return None
+        commands = OperatorCommands(self._make_view(), farm.applied_state, farm.submitting.submit)
+        return commands.removal_refusal(record)
 
     async def command(self, body: bytes) -> CommandAnswer:
         """Have what an operator asks for committed; `Refused` says why it came to nothing."""
@@ -188,7 +200,8 @@ class NodePort:
 
     async def transfer(self, to: str | None) -> str:
         """Hand leadership to the node of that name or Raft id, or to the most caught up; returns the new leader."""
-        return await hand_over(self._current.required().replica, self._make_view().raft.voters, to)
+        farm, raft = self._current.required(), self._make_view().raft
+        return await order_handover(farm.replica, farm.signer, raft.voters, to, raft.election_timeout_ms)
 
     async def withdraw(self) -> str | None:
         """Take back this node's promise to found the farm; a text says why it cannot be."""

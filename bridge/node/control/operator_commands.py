@@ -226,6 +226,17 @@ class OperatorCommands:
 
     # -- common --------------------------------------------------------------------------------------------------------
 
+    def removal_refusal(self, removal: Removal) -> str | None:
+        """Why a server is not removed, or let back, as an entry says it; None if it may be.
+
+        An entry that is submitted as it is must meet the rules of the command.
+        """
+        try:
+            self._removal(RemovalOrder(str(removal.server_id), removal.removed))
+        except Refused as refused:
+            return str(refused)
+        return None
+
     def _server_named(self, wanted: str) -> int:
         for server_id, admitted in self._state.admitted.items():
             if wanted in {str(server_id), admitted.name, admitted.node_id.hex()}:

@@ -39,6 +39,7 @@ from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import (
     Clock,
     Correction,
+    Foreign,
     Level,
     ProvenRecord,
     Record,
@@ -131,6 +132,8 @@ class AppliedState:
         self._listeners: list[Callable[[Change], None]] = []
         self._on_entry_without_effect = on_entry_without_effect
         self._name_of: Callable[[int], str | None] = lambda _: None
+        self.on_foreign: Callable[[ProvenRecord], None] = lambda _: None
+        """Hears of entries that mean nothing to the state machine and are committed now."""
         self._moment_indexes = array("q", [0])
         self._moment_times_ms = array("q", [log_time_base_ms])
         self._turns_back: list[int] = []
@@ -285,7 +288,10 @@ class AppliedState:
                 if len(self._configuration_indexes) > CONFIGURATIONS_MAX:
                     del self._configuration_indexes[: CONFIGURATIONS_MAX // 2]
             case EntryKind.COMMAND:
-                self._take(index, entry.term, self.entries.read(entry.data))
+                read = self.entries.read(entry.data)
+                self._take(index, entry.term, read)
+                if isinstance(read.record, Foreign) and index > self._history_ends:
+                    self.on_foreign(read)
             case EntryKind.NO_OP | EntryKind.CONTROL:
                 pass
             case _:

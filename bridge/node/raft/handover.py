@@ -24,7 +24,7 @@ EXPLAINED = {
     TransferOutcome.NOT_LEADER: "only the leader can hand leadership over, and this node does not lead; who does: "
     "{leader}. Ask it there",
     TransferOutcome.ANOTHER_UNDER_WAY: "leadership is being handed over already; look again in a moment",
-    TransferOutcome.TO_ITSELF: "this node leads already",
+    TransferOutcome.TO_ITSELF: "{leader} leads already",
     TransferOutcome.NOT_A_VOTER: "there is no such voter to hand leadership to; `garlicfarm status` lists the voters",
     TransferOutcome.NO_VOTER: "there is no other voter to hand leadership to; `garlicfarm status` lists the voters",
     TransferOutcome.TIMED_OUT: "the other node was not caught up, or not reachable, within an election timeout; this "
@@ -40,15 +40,20 @@ EXPLAINED = {
 
 async def hand_over(replica: Replica, voters: Sequence[VoterView], to: str | None) -> str:
     """Hand leadership to the voter of that name or Raft id, or to the most caught up; the leader's name."""
-    target = None if to is None else _voter_named(voters, to)
+    target = None if to is None else voter_named(voters, to)
     try:
         ended = await replica.server.transfer_leadership(target)
     except (ServerBusyError, ServerStoppedError) as error:
         raise Refused(503, "busy", f"this node cannot do it now: {error}; try again in a moment") from error
-    leader = "no known server" if ended.leader is None else _name_of(voters, integer_id(ended.leader))
+    leader = "no known server" if ended.leader is None else name_of_voter(voters, integer_id(ended.leader))
     if ended.outcome is TransferOutcome.DONE:
         return leader
-    raise Refused(409, f"transfer-{ended.outcome.value}", EXPLAINED[ended.outcome].format(leader=leader))
+    raise refused_transfer(ended.outcome, leader)
+
+
+def refused_transfer(outcome: TransferOutcome, leader: str) -> Refused:
+    """Why it did not come to a handover, for operators; `leader` leads now."""
+    return Refused(409, f"transfer-{outcome.value}", EXPLAINED[outcome].format(leader=leader))
 
 
 async def hand_over_before_stop(
@@ -89,13 +94,15 @@ def _is_removed(replica: Replica) -> bool:
     return not raft.configuration.is_joint and replica.server_id not in raft.configuration.member_ids
 
 
-def _voter_named(voters: Sequence[VoterView], wanted: str) -> ServerId:
+def voter_named(voters: Sequence[VoterView], wanted: str) -> ServerId:
+    """The voter of that name or Raft id; `Refused` says which there are."""
     for voter in voters:
         if wanted in (voter.name, str(voter.raft_id)):
             return voter.raft_id
-    known = ", ".join(_name_of(voters, voter.raft_id) for voter in voters)
+    known = ", ".join(name_of_voter(voters, voter.raft_id) for voter in voters)
     raise Refused(404, "no-such-voter", f"no voter has the name or Raft id {wanted[:64]!r}; there are {known}")
 
 
-def _name_of(voters: Sequence[VoterView], raft_id: int) -> str:
+def name_of_voter(voters: Sequence[VoterView], raft_id: int) -> str:
+    """What operators call it."""
     return next((voter.name for voter in voters if voter.raft_id == raft_id and voter.name), f"server {raft_id}")

@@ -26,13 +26,13 @@ import trio
 from msgspec.structs import replace
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
-from bridge.core.log.records import Clock, IdentityRecord, KafkaRecord, Publication, request_of
+from bridge.core.log.records import Clock, Foreign, IdentityRecord, KafkaRecord, Publication, Record, request_of
 from bridge.core.state.farm_state import SESSION_LIMITS
 from bridge.core.state.reqids import Update, request_text
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import LEADERS_OWN_TEXT, Replica, is_leaders_own
-from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, decode
+from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, decode, kinds_named
 from bridge.wire.log.proof import ends_like_proof
 from consensus import Index, ServerStoppedError
 from consensus.sessions import RequestId, RequestNumbers
@@ -165,6 +165,22 @@ class Submitting:
         return self._applied_state.state.applied_index
 
 
+_COMMAND_FOR = {
+    "admission": "`garlicfarm node approve`",
+    "approval": "`garlicfarm node approve`",
+    "eviction": "`garlicfarm node evict`",
+    "rekeying": "`garlicfarm keys replace`",
+    "removal": "`garlicfarm servers remove`",
+    "exclusion": "`garlicfarm publish exclude`",
+    "cost": "`garlicfarm publish cost`",
+    "force": "`garlicfarm publish force`",
+    "client": "`garlicfarm node admit-client`",
+    "correction": "`garlicfarm log-time back`",
+    "handover": "`garlicfarm transfer`",
+}
+"""The command that does what an entry of a kind stands for."""
+
+
 def _refused(reason: str) -> SubmitAnswer:
     return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=reason)
 
@@ -179,12 +195,29 @@ def entry_refusal(entry: bytes) -> str | None:
         return f"the entry is not JSON: {error}"
     if not isinstance(value, dict):
         return "the entry is not a JSON object"
-    record = decode(entry)
+    return _kind_refusal(entry, decode(entry))
+
+
+def _kind_refusal(entry: bytes, record: Record) -> str | None:
     if isinstance(record, Clock | IdentityRecord):
         return "clock entries, and those about the members of the farm, are written by the leader alone"
     if isinstance(record, KafkaRecord):
         return "entries about Kafka's producers and consumer groups are written by nodes alone"
-    return "publications are written by the publisher alone" if isinstance(record, Publication) else None
+    if isinstance(record, Publication):
+        return "publications are written by the publisher alone"
+    if isinstance(record, Foreign) and (named := kinds_named(entry)):
+        return _malformed(named, record.reason)
+    return None
+
+
+def _malformed(named: tuple[str, ...], reason: str) -> str:
+    """An object that names a kind of the farm's and is none: in the log it would look like an order, and be none."""
+    commands = "; ".join(dict.fromkeys(_COMMAND_FOR[kind] for kind in named if kind in _COMMAND_FOR))
+    instead = f". Use {commands}" if commands else ""
+    return (
+        f"the farm has entries of its own with the member {' and '.join(named)}, and this is none of them"
+        f" ({reason}): it would be in the log without any effect{instead}"
+    )
 
 
 def sealed(entry: bytes, request: RequestId | str) -> bytes:

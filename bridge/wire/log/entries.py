@@ -36,7 +36,7 @@ from bridge.core.log.records import (
     Record,
     Report,
 )
-from bridge.wire.log import identity_entries, kafka_entries
+from bridge.wire.log import handover_entries, identity_entries, kafka_entries
 from bridge.wire.log.fields import (
     BRACKETS_LIMIT,
     ENTRY_LIMIT_BYTES,
@@ -90,6 +90,7 @@ __all__ = [
     "decode",
     "encode",
     "is_plainly_foreign",
+    "kinds_named",
 ]
 
 
@@ -142,6 +143,15 @@ def decode(data: bytes) -> Record:
         return _decode_kind(kinds, data)
     except ValueError as error:
         return Foreign(str(error)[:_REASON_LIMIT], _request_of(members))
+
+
+def kinds_named(data: bytes) -> tuple[str, ...]:
+    """The kinds of the farm's entries that an object names, whether it is a well-formed one of them or not."""
+    try:
+        members = _skeleton.decode(data)
+    except ValueError:
+        return ()
+    return tuple(kind for kind in (*_KINDS, *kafka_entries.KINDS, handover_entries.KIND) if kind in members)
 
 
 def is_plainly_foreign(data: bytes) -> bool:

@@ -1,0 +1,102 @@
+"""An operator's order to hand leadership over, given to any node.
+
+    a follower is asked ──▶ {"handover": …}, with this node's proof ──▶ committed ──▶ the leader of that term
+        └── waits until another server leads ◀─────────── transfer ◀── signed by a member or an operator's key?
+
+Only the leader can hand over: it brings its successor up to date and holds what is submitted meanwhile. So an order
+that reaches another node goes through the log, like every other order of an operator. It changes nothing in the farm's
+state (`bridge.wire.log.handover_entries`).
+
+A member that orders this gains nothing that it lacks: it could as well campaign in a later term.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import trio
+
+from bridge.api.control import Refused, SubmitOutcome
+from bridge.api.view import VoterView
+from bridge.core.log.records import Author, ProvenRecord, Scope
+from bridge.core.membership.admission import Admitted, raft_id_of
+from bridge.core.membership.client_keys import Client
+from bridge.node.events.event_log import EventLog
+from bridge.node.raft.entry_signer import EntrySigner
+from bridge.node.raft.handover import hand_over, name_of_voter, refused_transfer, voter_named
+from bridge.node.raft.replica import Replica
+from bridge.wire.log.handover_entries import Handover, handover_entry, handover_in
+from consensus import ServerBusyError, ServerStoppedError, TransferOutcome, integer_id
+
+ORDERS_WAITING = 4
+"""More than one in a term would be answered by the same handover."""
+LEAST_PATIENCE_S = 5.0
+
+
+async def order_handover(
+    replica: Replica, signer: EntrySigner, voters: Sequence[VoterView], to: str | None, election_timeout_ms: int
+) -> str:
+    """Hand leadership to the voter of that name or Raft id, whichever server leads; the name of the new leader.
+
+    `Refused` says why it did not come to that.
+    """
+    role = replica.server.role
+    if replica.leads or role.leader is None:
+        return await hand_over(replica, voters, to)
+    target = None if to is None else integer_id(voter_named(voters, to))
+    if target == role.leader:
+        raise refused_transfer(TransferOutcome.TO_ITSELF, name_of_voter(voters, integer_id(role.leader)))
+    answer = await replica.submit(signer.vouch(handover_entry(Handover(role.term, target))))
+    if answer.outcome is not SubmitOutcome.COMMITTED:
+        raise Refused(503, answer.outcome.value, f"the order did not reach the leader: {answer.reason}")
+    with trio.move_on_after(max(LEAST_PATIENCE_S, 4 * election_timeout_ms / 1000)):
+        while (now := replica.server.role).leader is None or now.term == role.term:
+            await replica.role_changes()
+        leader = integer_id(now.leader)
+        if target in {None, leader}:
+            return name_of_voter(voters, leader)
+        raise refused_transfer(TransferOutcome.ELSEWHERE, name_of_voter(voters, leader))
+    leading = name_of_voter(voters, integer_id(role.leader))
+    raise Refused(
+        409,
+        "transfer-timed-out",
+        f"{leading} has the order and leads on: the other node was not caught up, or not reachable, within an election"
+        f" timeout, or {leading} runs a version that does not know such orders; `garlicfarm events` there has more",
+    )
+
+
+class HandoverOrders:
+    """What the leader does about orders that are committed. `committed` hears every foreign entry."""
+
+    def __init__(self, replica: Replica, trace: EventLog) -> None:
+        self._replica = replica
+        self._trace = trace
+        self._orders, self._waiting = trio.open_memory_channel[Handover](ORDERS_WAITING)
+
+    def committed(self, entry: ProvenRecord, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]) -> None:
+        """An entry was committed now."""
+        order = handover_in(entry.data)
+        if order is None or entry.author is None or not _may_order(entry.author, admitted, clients):
+            return
+        try:
+            self._orders.send_nowait(order)
+        except trio.WouldBlock:
+            self._trace.append("handover-ordered", {"outcome": "another one is under way"})
+
+    async def run(self) -> None:
+        """Carry the orders out, until cancelled."""
+        async for order in self._waiting:
+            if not self._replica.leads or self._replica.server.role.term != order.term:
+                continue
+            try:
+                ended = await self._replica.server.transfer_leadership(order.to)
+                outcome = ended.outcome.value
+            except (ServerBusyError, ServerStoppedError) as error:
+                outcome = str(error)
+            self._trace.append("handover-ordered", {"server": order.to, "outcome": outcome})
+
+
+def _may_order(author: Author, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]) -> bool:
+    server_id = raft_id_of(admitted, author.node_id)
+    if server_id is not None:
+        return admitted[server_id].is_member
+    client = clients.get(author.node_id)
+    return client is not None and client.admitted and Scope.OPERATOR in client.scopes

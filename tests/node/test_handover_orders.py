@@ -1,0 +1,165 @@
+"""An order to hand leadership over reaches the leader through the log, from whichever node it was given to."""
+
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from trio.testing import MockClock
+
+from bridge.api.control import Refused, SubmitAnswer, SubmitOutcome
+from bridge.api.view import VoterView
+from bridge.core.log.records import Author, ProvenRecord, Scope
+from bridge.core.membership.admission import Admitted, Standing
+from bridge.core.membership.client_keys import Client
+from bridge.node.events.event_log import EventLog
+from bridge.node.raft.entry_signer import EntrySigner
+from bridge.node.raft.handover_orders import HandoverOrders, order_handover
+from bridge.node.raft.replica import Replica
+from bridge.wire.log.entries import EntryReader, decode
+from bridge.wire.log.handover_entries import Handover, handover_entry, handover_in
+from bridge.wire.log.proof import sign_entry
+from consensus.core.effects import Role, RoleChanged, TransferEnded, TransferOutcome
+from consensus.core.model import ServerId
+from gossip.wire import node_id_of
+from tests.authored import CLUSTER_ID
+from tests.node.farm_stage import Stage
+
+VOTERS = tuple(VoterView(each, f"tcp://{each}", f"node-{each}") for each in (1, 2, 3))
+TERM = 7
+FOLLOWING = RoleChanged(Role.FOLLOWER, TERM, 3)
+
+
+@dataclass
+class Server:
+    """A replica and its server at once: server 1, which follows server 3 until another one leads."""
+
+    role: RoleChanged = FOLLOWING
+    leads: bool = False
+    outcome: SubmitOutcome = SubmitOutcome.COMMITTED
+    then: RoleChanged | None = None
+    """Who leads once the order is committed."""
+    submitted: list[bytes] = field(default_factory=list)
+    transfers: list[ServerId | None] = field(default_factory=list)
+
+    @property
+    def server(self) -> "Server":
+        """Itself."""
+        return self
+
+    async def submit(self, entry: bytes) -> SubmitAnswer:
+        """Committed, and the leader acts on it."""
+        await trio.lowlevel.checkpoint()
+        self.submitted.append(entry)
+        self.role = self.then or self.role
+        return SubmitAnswer(outcome=self.outcome, reason="no leader")
+
+    async def role_changes(self) -> None:
+        """It stays as it is."""
+        await trio.sleep_forever()
+
+    async def transfer_leadership(self, target: ServerId | None = None) -> TransferEnded:
+        """Noted."""
+        await trio.lowlevel.checkpoint()
+        self.transfers.append(target)
+        return TransferEnded(1, TransferOutcome.DONE, target)
+
+
+async def order(server: Server, to: str | None) -> str:
+    """Given to a follower."""
+    stage = Stage()
+    signer = EntrySigner(Ed25519PrivateKey.generate(), CLUSTER_ID, stage.applied_state)
+    return await order_handover(cast(Replica, server), signer, VOTERS, to, 1_000)
+
+
+@pytest.mark.parametrize(("to", "target"), [("node-2", 2), ("2", 2), (None, None)])
+async def test_a_follower_passes_an_order_on_with_its_proof_and_says_who_leads_then(
+    to: str | None, target: int | None
+) -> None:
+    server = Server(then=RoleChanged(Role.FOLLOWER, TERM + 1, 2))
+    assert await order(server, to) == "node-2"
+    [entry] = server.submitted
+    assert handover_in(entry) == Handover(TERM, target)
+    assert EntryReader(CLUSTER_ID).read(entry).author is not None
+
+
+@pytest.mark.parametrize(
+    ("server", "to", "text"),
+    [
+        (Server(), "node-3", "node-3 leads already"),
+        (Server(), "lima", "there are node-1, node-2, node-3"),
+        (Server(outcome=SubmitOutcome.BUSY), "node-2", "did not reach the leader"),
+        (Server(then=RoleChanged(Role.LEADER, TERM + 1, 1)), "node-2", "another node was elected instead: node-1"),
+        (Server(), "node-2", "node-3 has the order and leads on"),
+    ],
+)
+async def test_an_order_that_comes_to_nothing_says_why(
+    autojump_clock: MockClock, server: Server, to: str, text: str
+) -> None:
+    del autojump_clock
+    with pytest.raises(Refused, match=text):
+        await order(server, to)
+
+
+KEY = Ed25519PrivateKey.generate()
+AUTHOR = node_id_of(KEY.public_key().public_bytes_raw())
+MEMBER = {2: Admitted(AUTHOR)}
+RETIRED = {2: Admitted(AUTHOR, standing=Standing.RETIRED)}
+
+
+def client(*scopes: Scope, admitted: bool = True) -> dict[bytes, Client]:
+    """The author as a client key."""
+    return {AUTHOR: Client("script", KEY.public_key().public_bytes_raw(), scopes, admitted)}
+
+
+def committed(entry: bytes, *, signed: bool = True) -> ProvenRecord:
+    """As the log has it."""
+    data = sign_entry(entry, KEY, CLUSTER_ID, 1) if signed else entry
+    return ProvenRecord(decode(data), Author(AUTHOR, 1) if signed else None, data=data)
+
+
+@pytest.mark.parametrize(
+    ("entry", "signed", "admitted", "clients", "leads", "acts"),
+    [
+        (Handover(TERM, 2), True, MEMBER, {}, True, True),
+        (Handover(TERM, 2), True, {}, client(Scope.OPERATOR), True, True),
+        (Handover(TERM, 2), False, MEMBER, {}, True, False),
+        (Handover(TERM, 2), True, {}, {}, True, False),
+        (Handover(TERM, 2), True, RETIRED, {}, True, False),
+        (Handover(TERM, 2), True, {}, client(Scope.WEIGHTS), True, False),
+        (Handover(TERM, 2), True, {}, client(Scope.OPERATOR, admitted=False), True, False),
+        (Handover(TERM - 1, 2), True, MEMBER, {}, True, False),
+        (Handover(TERM, 2), True, MEMBER, {}, False, False),
+    ],
+    ids=[
+        "a member", "an operator's key", "unsigned", "a stranger", "a retired identity", "another scope",
+        "a removed key", "an order of an earlier term", "a server that does not lead",
+    ],
+)  # fmt: skip
+async def test_the_leader_of_that_term_acts_on_what_a_member_or_an_operator_has_signed(
+    *,
+    autojump_clock: MockClock,
+    entry: Handover,
+    signed: bool,
+    admitted: dict[int, Admitted],
+    clients: dict[bytes, Client],
+    leads: bool,
+    acts: bool,
+) -> None:
+    del autojump_clock
+    server = Server(leads=leads)
+    orders = HandoverOrders(cast(Replica, server), EventLog("node-3", lambda: 1000))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(orders.run)
+        orders.committed(committed(handover_entry(entry), signed=signed), admitted, clients)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert server.transfers == ([2] if acts else [])
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b'{"handover"', b'{"handover":1}', b'{"handover":{"term":0}}', b'"handover"', b"\xff" * 9]
+)
+def test_what_is_no_order_is_none(data: bytes) -> None:
+    assert handover_in(data) is None
