@@ -17,8 +17,11 @@ is committed at their ends, so logs are compared up to the high watermark that w
 """
 
 import json
+import os
 import random
 import shutil
+import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -33,6 +36,8 @@ from benchmarks.child import Child, ChildError
 from consensus.protocols.kraft import (
     ConnectionOptions,
     KafkaConnectionError,
+    LogRecord,
+    QuorumClient,
     Record,
     RecordBatch,
     format_directory,
@@ -60,6 +65,8 @@ WATCH_S: Final = 0.05
 RECORDS: Final = 3
 """Of one batch."""
 START_S: Final = 60.0
+STOP_S: Final = 20.0
+SERVE: Final = (sys.executable, "-m", "bridge.cli.main", "kraft", "serve")
 CAUGHT_UP_S: Final = 30.0
 OPTIONS: Final = ConnectionOptions(connect_timeout_ms=500, request_timeout_ms=2_000)
 
@@ -87,6 +94,16 @@ class OurServer:
         return Voter(self.node_id, self.port, self.directory_id)
 
     @property
+    def properties(self) -> Path:
+        """The file of its settings."""
+        return self.directory.with_suffix(".properties")
+
+    @property
+    def log(self) -> Path:
+        """Where what it says goes."""
+        return self.directory.with_suffix(".log")
+
+    @property
     def lives(self) -> bool:
         """Whether its process runs."""
         return self.child is not None and runs(self.child)
@@ -108,12 +125,14 @@ class Seen:
 class MixedQuorum:
     """Servers of both kinds. `running_mixed_quorum` makes it."""
 
-    def __init__(self, jvm: JvmServers, *, is_dynamic: bool, settings: Settings) -> None:
+    def __init__(self, jvm: JvmServers, *, is_dynamic: bool, settings: Settings, by_command: bool = False) -> None:
+        """With `by_command` our servers are those of `garlicfarm kraft serve`, which answer no questions."""
         self.jvm = jvm
         self.ours: dict[int, OurServer] = {}
         self.seen = Seen()
         self._is_dynamic = is_dynamic
         self._settings = settings
+        self._by_command = by_command
         self._has_version = False
         """Whether the log says the version of the metadata."""
 
@@ -151,7 +170,7 @@ class MixedQuorum:
         else:
             lines["controller.quorum.voters"] = where
         text = "".join(f"{name}={value}\n" for name, value in lines.items())
-        server.directory.with_suffix(".properties").write_text(text, encoding="utf-8")
+        server.properties.write_text(text, encoding="utf-8")
         is_voter = any(voter.node_id == server.node_id for voter in voters)
         initial = ",".join(f"{voter.node_id}@{voter.address}:{voter.directory_id}" for voter in voters)
         format_directory(
@@ -167,10 +186,17 @@ class MixedQuorum:
         if isinstance(server, KafkaServer):
             await self.jvm.start(server)
             return
-        log = server.directory.with_suffix(".log")
-        command = ["python", "-m", "tests.interop.kafka.our_voter", str(server.directory.with_suffix(".properties"))]
-        server.child = await Child.start(f"our server {node_id}", command, log)
-        await server.child.hear_document(START_S)
+        name = f"our server {node_id}"
+        if not self._by_command:
+            command = [sys.executable, "-m", "tests.interop.kafka.our_voter", str(server.properties)]
+            server.child = await Child.start(name, command, server.log)
+            await server.child.hear_document(START_S)
+            return
+        command = [*SERVE, "--config", str(server.properties), "--kafka-metadata", "--produce", "on"]
+        server.child = await Child.start_foreign(name, command, server.log)
+        with trio.fail_after(START_S):
+            while not await listens(server.port):  # noqa: ASYNC110 - as in `progress`
+                await trio.sleep(WATCH_S)
 
     async def kill(self, node_id: int) -> None:
         """SIGKILL, and wait until it is gone."""
@@ -203,13 +229,20 @@ class MixedQuorum:
         return leader
 
     async def resign(self, node_id: int) -> None:
-        """Have the leader let another one lead, as an operator does: one of Kafka's is stopped and started again."""
+        """Have the leader let another one lead, as an operator does: mostly, it is stopped and started again."""
         server = self.server(node_id)
         if isinstance(server, KafkaServer):
             await self.jvm.stop(server)
-            await self.jvm.start(server)
-        else:
+        elif not self._by_command:
             await self.ask(node_id, "resign")
+            return
+        elif server.child is not None:
+            os.kill(server.child.pid, signal.SIGTERM)
+            with trio.fail_after(STOP_S):
+                while server.lives:  # noqa: ASYNC110 - another process's end wakes no task
+                    await trio.sleep(WATCH_S)
+            await server.child.end()
+        await self.start(node_id)
 
     async def ask(self, node_id: int, question: str) -> dict[str, Any]:
         """A question to a server of ours."""
@@ -301,11 +334,16 @@ class MixedQuorum:
                 await trio.sleep(LOAD_S)
 
     async def log(self, node_id: int) -> list[Row]:
-        """All records of a server's log; of ours the committed ones. One of Kafka's must be stopped."""
+        """All records of a server's log; of ours the committed ones. One of Kafka's must be stopped.
+
+        One of a command's must lead: it is asked by our client.
+        """
         server = self.server(node_id)
         if isinstance(server, KafkaServer):
             segments = sorted(server.metadata_directory.glob("*.log"))
             return [row for segment in segments for row in rows(segment.read_bytes())]
+        if self._by_command:
+            return await committed_records(server.port)
         found: list[Row] = []
         while True:
             offset = found[-1][0] + 1 if found else 0
@@ -339,8 +377,10 @@ class MixedQuorum:
         return committed
 
     async def _committed(self, node_id: int, index: int) -> None:
+        if self._by_command:
+            return
         with trio.fail_after(CAUGHT_UP_S):
-            while (await self.ask(node_id, "status"))["committed"] < index:  # noqa: ASYNC110 - as above
+            while (await self.ask(node_id, "status"))["committed"] < index:  # noqa: ASYNC110 - as in `progress`
                 await trio.sleep(WATCH_S)
 
     async def close(self) -> None:
@@ -360,6 +400,24 @@ class MixedQuorum:
         )
 
 
+async def listens(port: int) -> bool:
+    """Whether a server listens there."""
+    with suppress(OSError):
+        await (await trio.open_tcp_stream(LOOPBACK, port)).aclose()
+        return True
+    return False
+
+
+async def committed_records(port: int) -> list[Row]:
+    """The log of the leader that listens there, by our own client."""
+    found: list[Row] = []
+    async for each in QuorumClient([(LOOPBACK, port)]).records(0):
+        assert isinstance(each, LogRecord)
+        key, value = (None if part is None else part.hex() for part in (each.key, each.value))
+        found.append((each.offset, each.epoch, each.timestamp_ms, key, value, each.control_type))
+    return found
+
+
 @asynccontextmanager
 async def running_mixed_quorum(
     jvm: JvmServers,
@@ -369,9 +427,10 @@ async def running_mixed_quorum(
     is_dynamic: bool,
     jvm_settings: Settings | None = None,
     our_settings: Settings | None = None,
+    by_command: bool = False,
 ) -> AsyncIterator[MixedQuorum]:
     """Voters with these ids, formatted and started, in any order; under load and watched while the block lasts."""
-    quorum = MixedQuorum(jvm, is_dynamic=is_dynamic, settings=our_settings or {})
+    quorum = MixedQuorum(jvm, is_dynamic=is_dynamic, settings=our_settings or {}, by_command=by_command)
     for node_id in theirs:
         await jvm.add(node_id, {**JVM_SETTINGS, **(jvm_settings or {})})
     for node_id in ours:

@@ -8,7 +8,7 @@
     snapshot          takes one; says of which offset
     resign            a leader lets another one lead
 
-It ends when its standard input does. `figures` of the whole run never go back, or it ends with an error.
+It ends when its standard input does, and with an error if its epoch or what it has committed ever goes back.
 """
 
 import sys

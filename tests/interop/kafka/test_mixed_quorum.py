@@ -76,6 +76,26 @@ async def test_nothing_is_lost_when_each_is_killed_in_turn(
 
 
 @QUORUMS
+async def test_our_command_serves_beside_kafkas_controllers(tmp_path: Path, *, is_dynamic: bool) -> None:
+    """`garlicfarm kraft serve --kafka-metadata`, killed and stopped as its operator may."""
+    with trio.fail_after(STORY_S):
+        async with (
+            running_jvm_servers(tmp_path) as jvm,
+            running_mixed_quorum(jvm, (1,), (2, 3), is_dynamic=is_dynamic, by_command=True) as quorum,
+        ):
+            await quorum.leader()
+            await both_have_led(quorum)
+            for node_id in quorum.node_ids:
+                await quorum.kill(node_id)
+                await quorum.progress()
+                await quorum.start(node_id)
+                await quorum.caught_up(node_id)
+            await quorum.make_lead([1])
+            print(f"\n{quorum.told()}")
+            await quorum.equal_logs()
+
+
+@QUORUMS
 async def test_a_controller_of_kafkas_fetches_a_snapshot_of_ours(tmp_path: Path, *, is_dynamic: bool) -> None:
     """And reads it: it ends at one that it cannot."""
     with trio.fail_after(STORY_S):
