@@ -90,7 +90,6 @@ class Node:
             nursery.start_soon(node.connecting.watch, local.alarms)
             nursery.start_soon(node.introduce, current.connected)
             await nursery.start(control.run)
-            local.service_manager.ready()
             nursery.start_soon(events.follow)
             nursery.start_soon(serve_clients, clients)
             nursery.start_soon(node.forming.run)

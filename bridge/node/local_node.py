@@ -87,7 +87,7 @@ class LocalNode:
     async def run(self) -> None:
         """What goes on for as long as the node lives, with or without others."""
         async with trio.open_nursery() as nursery:
-            for each in (self.lag, self.router, self.refused, self.ineffective, self.service_manager):
+            for each in (self.lag, self.router, self.refused, self.ineffective):
                 nursery.start_soon(each.run)
 
 

@@ -21,6 +21,7 @@ from bridge.node.control.routes import new_counters
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.control.verdict_watch import VerdictWatch
 from bridge.node.control.view_builder import ViewBuilder
+from bridge.node.events.service_manager import ServiceManager
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.joined_node import JoinedNode
 from bridge.node.local_node import LocalNode
@@ -33,12 +34,15 @@ class ControlEndpoint:
 
     server: ControlServer
     verdicts: VerdictWatch
+    service_manager: ServiceManager
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started once the socket answers. A `ControlSocketError` says why it cannot."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.server.run)
             task_status.started()
+            self.service_manager.ready()
+            nursery.start_soon(self.service_manager.run, self.verdicts.stuck, self.verdicts.text)
             await self.verdicts.run()
 
 
@@ -77,7 +81,7 @@ def control_endpoint(
     shows_page = local.configuration.control is not None and local.configuration.control.page
     more = {**identities.handlers, **({"/": ("GET", show_page)} if shows_page else {})}
     server = ControlServer(state_dir / SOCKET_NAME, port, limits, remote, more, counters)
-    return ControlEndpoint(server, verdicts)
+    return ControlEndpoint(server, verdicts, local.service_manager)
 
 
 def _period_s(local: LocalNode, current: CurrentFarm) -> float:

@@ -72,6 +72,10 @@ class VerdictWatch:
             facts = {"verdict": verdict.kind.value, "severity": verdict.severity.value, "text": verdict.text}
             self._trace.append("verdict-changed", facts)
 
+    def text(self) -> str:
+        """The verdict of the last look; empty before the first."""
+        return "" if self._told is None else self._told.text
+
     def stuck(self) -> tuple[str, ...]:
         """What this process does not do although nothing keeps it from that; a restart would help."""
         now, reasons = trio.current_time(), []

@@ -1,16 +1,16 @@
 """Tells the service manager how this node is: systemd's notification protocol (sd_notify), without its library.
 
     READY=1       the node is a member, its Raft port listens and its control endpoint answers
-    WATCHDOG=1    three times within the period that the unit allows, for as long as the node's loop runs
-    STATUS=…      a line for `systemctl status`, with each of these
+    WATCHDOG=1    at least three times within the period that the unit allows, while the node makes progress
+    STATUS=…      the verdict, for `systemctl status`, at each change
     STOPPING=1    the node hands over what it does for the farm, and ends
 
 Each message is one datagram to the socket that NOTIFY_SOCKET names. Without that variable nothing is sent.
 
-The watchdog is a task of the node's own loop, not a thread: every decision of the node is made in this loop, by
-functions that do not wait, so a loop that comes round is progress, and one that does not is a fault that a restart
-ends. A thread would go on saying that all is well. What the loop waits for counts as progress: a hanging disk, a router
-without an answer, a lost quorum. A restart would mend none of them, and would take a voter away.
+Progress is what /healthz means by it (`bridge.node.control.verdict_watch`): the node's own loop comes round, and it
+applies what is committed. The watchdog is a task of that loop, not a thread, which would go on saying that all is well.
+What the node waits for is no lack of progress: a hanging disk, a router without an answer, a lost quorum. A restart
+would mend none of them, and would take a voter away.
 
 The manager never stops the node from working: a datagram that it does not take is dropped, and told once in the log.
 """
@@ -18,13 +18,14 @@ The manager never stops the node from working: a datagram that it does not take 
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import trio
 
 LOG = logging.getLogger(__name__)
 PINGS_IN_A_PERIOD: Final = 3
+LOOK_S: Final = 5.0
 PERIOD_LEAST_S: Final = 0.01
 ADDRESS_LIMIT_BYTES: Final = 107
 
@@ -44,31 +45,35 @@ class ServiceManager:
         """Within this time the manager wants to hear of the node; None where it does not watch."""
         return None if self._address is None else self._period_s
 
-    def ready(self, status: str = "") -> None:
+    def ready(self) -> None:
         """The node serves."""
-        self._tell("READY=1", status)
+        self._tell("READY=1")
 
-    def stopping(self, status: str = "") -> None:
+    def stopping(self) -> None:
         """The node ends in order."""
-        self._tell("STOPPING=1", status)
+        self._tell("STOPPING=1")
 
-    async def run(self) -> None:
-        """Ping until cancelled, while the loop of this task runs."""
-        period_s = self.watchdog_period_s
-        if period_s is None:
+    async def run(self, stuck: Callable[[], Collection[str]], status: Callable[[], str]) -> None:
+        """Tell until cancelled: the status, and that the node is alive unless `stuck` gives a reason why it is not."""
+        if self._address is None:
             return
+        period_s, told = self.watchdog_period_s, ""
+        look_s = LOOK_S if period_s is None else min(LOOK_S, period_s / PINGS_IN_A_PERIOD)
         while True:
-            self._tell("WATCHDOG=1")
-            await trio.sleep(period_s / PINGS_IN_A_PERIOD)
+            text = " ".join(status().split())
+            lines = [f"STATUS={text}"] * (text != told) + ["WATCHDOG=1"] * (period_s is not None and not stuck())
+            if lines:
+                self._tell(*lines)
+            told = text
+            await trio.sleep(look_s)
 
     def _tell(self, *lines: str) -> None:
         if self._address is None:
             return
-        said = [lines[0], *(f"STATUS={' '.join(line.split())}" for line in lines[1:] if line)]
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as outgoing:
                 outgoing.settimeout(0)
-                outgoing.sendto("\n".join(said).encode("utf-8", "replace"), self._address)
+                outgoing.sendto("\n".join(lines).encode("utf-8", "replace"), self._address)
         except OSError as error:
             if not self._is_refused:
                 LOG.warning("the service manager does not take %s: %s", lines[0], error.strerror or error)
