@@ -36,7 +36,7 @@ from consensus.protocols.kraft.wire.mapping import (
     told_endpoints,
 )
 from consensus.protocols.kraft.wire.messages_clients import FetchRequest, FetchResponse
-from consensus.protocols.kraft.wire.messages_quorum import VoteRequest, VoteResponse
+from consensus.protocols.kraft.wire.messages_quorum import BeginQuorumEpochResponse, VoteRequest, VoteResponse
 
 ONE, TWO = ReplicaKey(1, b"1" * 16), ReplicaKey(2, b"2" * 16)
 CLUSTER: Final = "Zm9yIGEgdGVzdCBvbmx5ISE"
@@ -182,6 +182,14 @@ def test_a_reply_that_was_given_before_its_leader_knew_the_high_watermark_does_n
     response = reply_to_wire(FetchReply(term, TWO, commit, 7), Answering(TWO, began=LogId(9, 4)), Names(TWO))
     assert isinstance(response, FetchResponse)
     assert response.responses[0].partitions[0].high_watermark == told
+
+
+def test_a_server_that_is_named_as_the_leader_knows_itself_where_the_voters_are_without_it() -> None:
+    """As those say that still follow a leader which has removed itself, and resigned."""
+    response = reply_to_wire(BeginQuorumEpochReply(4, ONE, 7), Answering(ONE), Names(TWO))
+    assert isinstance(response, BeginQuorumEpochResponse)
+    reply = reply_from_wire(response, REQUESTS[4], Names(ONE, TWO), no_entries)
+    assert reply == BeginQuorumEpochReply(4, ONE, 7)
 
 
 def test_a_vote_is_answered_without_a_leader_of_another_epoch() -> None:

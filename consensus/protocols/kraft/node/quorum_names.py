@@ -3,17 +3,23 @@
 A voter is found where the configuration says. An observer is in no configuration; only a leader that has been asked to
 make it a voter connects to it, and then its address is among the newcomers. A voter that is removed is still known, and
 last where it was: a leader that removes itself leads until that is committed, so the others must fetch it from there.
-What a message says of a leader's address
-counts only for a voter that the configuration knows without one; an address in a message is a claim of the sender.
+
+An address in a message is a claim of the sender, so it moves no voter whose address the configuration has. It counts
+for the others: a server that was away while the voters changed is told of a leader that its log does not name yet, and
+could follow it no other way. Such a leader is known by its id alone. The last `TOLD_MAX` addresses are remembered.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from consensus.core.model import MAX_MEMBERS, Configuration, ReplicaKey, Server
 from consensus.protocols.kraft.node.settings import Endpoint
 from consensus.protocols.kraft.wire.control_records import endpoint_of, endpoint_text
 from consensus.protocols.kraft.wire.limits import KafkaWireError
 from consensus.protocols.kraft.wire.mapping import replica
+
+
+TOLD_MAX: Final = 64
 
 
 def host_port(endpoint: str) -> tuple[str, int] | None:
@@ -40,7 +46,7 @@ class QuorumNames:
         self._addresses: dict[ReplicaKey, tuple[str, int]] = {}
         self._former: dict[int, tuple[ReplicaKey, tuple[str, int] | None]] = {}
         """Voters of before: key and address by id, the one removed longest ago first."""
-        self._told: Mapping[int, tuple[str, int]] = {}
+        self._told: dict[int, tuple[str, int]] = {}
         self.change(configuration, ())
 
     def change(self, configuration: Configuration, newcomers: tuple[Server, ...]) -> None:
@@ -56,8 +62,12 @@ class QuorumNames:
 
     def learned(self, endpoints: Mapping[int, tuple[str, int]]) -> None:
         """A message has told where these are."""
-        known = {voter for voter, key in self._voters.items() if key not in self._addresses}
-        self._told = {**self._told, **{node: where for node, where in endpoints.items() if node in known}}
+        for node, where in endpoints.items():
+            if self._voters.get(node) not in self._addresses:
+                self._told.pop(node, None)
+                self._told[node] = where
+        while len(self._told) > TOLD_MAX:
+            del self._told[next(iter(self._told))]
 
     def local(self) -> ReplicaKey:
         """See `Names.local`."""
@@ -75,8 +85,11 @@ class QuorumNames:
 
     def endpoint(self, replica: ReplicaKey) -> tuple[str, int] | None:
         """See `Names.endpoint`."""
-        key, where = self._former.get(replica.id, (None, None))
-        return self._addresses.get(replica) or (where if key == replica else None) or self._told.get(replica.id)
+        known = self._addresses.get(replica)
+        former, where = self._former.get(replica.id, (None, None))
+        if known is not None or replica not in (self._voters.get(replica.id), former, ReplicaKey(replica.id)):
+            return known
+        return self._told.get(replica.id) or (where if replica == former else None)
 
     def listeners(self) -> tuple[tuple[str, str, int], ...]:
         """See `Names.listeners`."""

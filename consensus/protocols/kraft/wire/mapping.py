@@ -9,7 +9,7 @@
     correlation                   not on the wire: a response comes in order, so the transport knows what it answers
 
 *Ids without directories.* BeginQuorumEpoch, EndQuorumEpoch and the leader in every response have ids alone. `Names`
-says which voter that is, by the configuration; an id that it does not know has no directory.
+says which voter that is, by the configuration; an id that it does not know has no directory, unless it is our own.
 
 *A request for another replica.* Vote and BeginQuorumEpoch name the voter that they are for. A server that has lost its
 directory has its old address and must not answer in the place of the voter that it was (`INVALID_VOTER_KEY`). This,
@@ -409,7 +409,7 @@ def _begin_from_wire(
         )
         answered = quorum.BeginQuorumEpochResponseTopic(topic_name=TOPIC_NAME, partitions=(answer,))
         return Refused(quorum.BeginQuorumEpochResponse(topics=(answered,)))
-    leader = names.voter_key(partition.leader_id) or ReplicaKey(partition.leader_id)
+    leader = _leader_key(partition.leader_id, names)
     return core.BeginQuorumEpoch(partition.leader_epoch, leader, correlation, request.cluster_id)
 
 
@@ -432,7 +432,7 @@ def _end_from_wire(
         if candidates
         else [names.voter_key(voter_id) or ReplicaKey(voter_id) for voter_id in partition.preferred_successors]
     )
-    leader = names.voter_key(partition.leader_id) or ReplicaKey(partition.leader_id)
+    leader = _leader_key(partition.leader_id, names)
     return core.EndQuorumEpoch(partition.leader_epoch, leader, tuple(preferred), correlation, request.cluster_id)
 
 
@@ -695,7 +695,13 @@ def _term(epoch: int, asked: core.Request) -> int:
 
 
 def _leader(leader_id: int, names: Names) -> ReplicaKey | None:
-    return None if leader_id < 0 else names.voter_key(leader_id) or ReplicaKey(leader_id)
+    return None if leader_id < 0 else _leader_key(leader_id, names)
+
+
+def _leader_key(leader_id: int, names: Names) -> ReplicaKey:
+    """The leader of this id. Our own id is ours, also where we do not vote: we may have removed ourselves."""
+    local = names.local()
+    return local if leader_id == local.id else names.voter_key(leader_id) or ReplicaKey(leader_id)
 
 
 def _id_of(leader: ReplicaKey | None) -> int:
