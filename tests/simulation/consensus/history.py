@@ -159,7 +159,7 @@ class World:
             zmq = self._judge = ZmqJudge(random, profile, self.machines, self.checker)
             return partial(ZmqSockets, random, profile, self.machines, zmq, marks)
         if profile.kafka is not None:
-            kafka = self._judge = KafkaJudge(self.machines, self.checker)
+            kafka = self._judge = KafkaJudge(profile, self.machines, self.checker)
             return partial(KafkaLinks, random, profile, profile.kafka, self.machines, kafka, marks)
         return None
 

@@ -6,6 +6,7 @@
                        the snapshot ends below the high watermark
     batches            the record batches of a fetch follow its offset without a gap, in epochs that do not fall, and
                        none is of a later epoch than the leader's
+    single leader      a server that is named as the leader of an epoch was elected in it, not where messages are forged
     records            a state that begins from a snapshot has the records and the producers that the whole log makes
 
 Kafka's own simulation has five checks. Two of them are these, and the others are the rules of `checker`.
@@ -18,19 +19,26 @@ from consensus.core.events import Event
 from consensus.core.messages import Fetch, Request
 from consensus.core.model import Entry, Index, ServerId, Term
 from consensus.protocols.kraft.node.state_machine import QuorumLog
-from consensus.protocols.kraft.wire.mapping import QuorumResponse
+from consensus.protocols.kraft.wire.mapping import QuorumResponse, replica
 from consensus.protocols.kraft.wire.messages_clients import FetchResponse, FetchResponsePartition
+from consensus.protocols.kraft.wire.messages_quorum import (
+    BeginQuorumEpochResponsePartition,
+    EndQuorumEpochResponsePartition,
+    VoteResponsePartition,
+)
 from consensus.protocols.kraft.wire.record_batches import batch_heads
 from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.kafka_state import kept
 from tests.simulation.consensus.machine import Machine
+from tests.simulation.consensus.profile import Profile
 from tests.simulation.consensus.state import finish
 
 
 class KafkaJudge:
     """The demands of one history."""
 
-    def __init__(self, machines: Mapping[ServerId, Machine], checker: Checker) -> None:
+    def __init__(self, profile: Profile, machines: Mapping[ServerId, Machine], checker: Checker) -> None:
+        self._are_leaders_elected = not profile.forged_ms
         self._machines = machines
         self._checker = checker
         self._told: dict[Term, tuple[Index, Index]] = {}
@@ -54,6 +62,7 @@ class KafkaJudge:
 
     def answered(self, answerer: ServerId, asked: Request, response: QuorumResponse) -> None:
         """A response leaves."""
+        self._check_leader(answerer, response)
         partition = _of_fetch(response)
         if partition is None or not isinstance(asked, Fetch):
             return
@@ -92,6 +101,19 @@ class KafkaJudge:
         if kept(whole) != kept(log):
             raise ViolationError(f"records: {server} begins from a snapshot of {index} with others than the log has")
 
+    def _check_leader(self, answerer: ServerId, response: QuorumResponse) -> None:
+        topics = response.responses if isinstance(response, FetchResponse) else response.topics
+        for topic in topics:
+            for partition in topic.partitions:
+                named = partition if isinstance(partition, _OF_ELECTIONS) else partition.current_leader
+                known = self._checker.leaders.get(named.leader_epoch)
+                if (
+                    self._are_leaders_elected
+                    and named.leader_id >= 0
+                    and (known is None or replica(known).id != named.leader_id)
+                ):
+                    raise ViolationError(f"single leader: {answerer} names {named}, and {known} was elected")
+
     def _tell(self, leader: ServerId, epoch: Term, told: Index) -> None:
         for other, (lowest, highest) in self._told.items():
             if (other < epoch and told < highest) or (other > epoch and told > lowest):
@@ -101,6 +123,9 @@ class KafkaJudge:
                 )
         lowest, highest = self._told.get(epoch, (told, told))
         self._told[epoch] = min(lowest, told), max(highest, told)
+
+
+_OF_ELECTIONS = (VoteResponsePartition, BeginQuorumEpochResponsePartition, EndQuorumEpochResponsePartition)
 
 
 def _of_fetch(response: QuorumResponse) -> FetchResponsePartition | None:

@@ -63,7 +63,7 @@ from tests.simulation.consensus.kafka_node import CLUSTER_ID, UNIX_MS, KafkaNode
 from tests.simulation.consensus.kafka_state import KafkaStateMachine
 from tests.simulation.consensus.keeper import Keeper
 from tests.simulation.consensus.network import Network
-from tests.simulation.consensus.profile import Kind, Profile
+from tests.simulation.consensus.profile import Kind, Profile, place_of
 from tests.simulation.consensus.state import OWN_READ, StateMachine
 
 _FULL_RETRY_MS = 40
@@ -270,8 +270,8 @@ class Machine:
             self._world.lost(self.server_id)
 
     def _loses_directory(self) -> bool:
-        rates = self._profile.kafka
-        return rates is not None and rates.lost_directories > 0 and self._random.random() < rates.lost_directories
+        rates, place = self._profile.kafka, place_of(self.server_id)
+        return rates is not None and place == rates.loser and self._random.random() < rates.lost_directories
 
     def fill_disk(self, duration_ms: int) -> None:
         """There is no space for a while."""

@@ -10,11 +10,13 @@ from random import Random
 from consensus.core.effects import TransferEnded
 from consensus.core.events import ChangeConfiguration, Proposed, TransferLeadership
 from consensus.core.model import Configuration, Server, ServerId
+from consensus.protocols.kraft.node.state_machine import NEW_PRODUCER
+from consensus.protocols.kraft.wire.entries import control_data
 from consensus.protocols.kraft.wire.mapping import replica
 from consensus.sessions.dedup_state_machine import clock_entry
 from tests.simulation.consensus.checker import Checker
 from tests.simulation.consensus.clients import Clients
-from tests.simulation.consensus.kafka_node import named_for_kafka
+from tests.simulation.consensus.kafka_node import UNIX_MS, named_for_kafka
 from tests.simulation.consensus.leadership import Leadership
 from tests.simulation.consensus.machine import Machine
 from tests.simulation.consensus.network import Network
@@ -23,6 +25,7 @@ from tests.simulation.consensus.stage import Stage
 
 _REPLACE_MS = 150
 _CLOCK_MS = 150
+_PRODUCER_MS = 400
 _SETTLED_MS = 1_000
 """By then all followers have answered a new leader, when nothing is wrong."""
 _TROUBLE_OF_LEADERS = {Kind.LEASE: ("isolate", "isolate", "isolate one by one", "garble"), Kind.PAUSED: ("absent",)}
@@ -72,6 +75,7 @@ class Nemesis:
         after(_REPLACE_MS, self._remove_stranded)
         if profile.kafka is not None:
             after(_REPLACE_MS, self._start_the_rest)
+            after(_PRODUCER_MS, self._ask_for_producer_id)
         if profile.change_ms:
             after(profile.change_ms, self._change_somewhere)
         if profile.transfer_ms:
@@ -298,6 +302,16 @@ class Nemesis:
             self._checker.proposed(number, commands)
             leader.step(Proposed(number, commands))
         self._stage.after(_CLOCK_MS, self._tell_log_time)
+
+    def _ask_for_producer_id(self) -> None:
+        """A client of Kafka's wants an id: a control record."""
+        leader = self._a_leader()
+        if leader is not None:
+            number = self._clients.next_number()
+            commands = (control_data(NEW_PRODUCER, b"", UNIX_MS + self._stage.now),)
+            self._checker.proposed(number, commands)
+            leader.step(Proposed(number, commands, control=True))
+        self._stage.after(_PRODUCER_MS, self._ask_for_producer_id)
 
     def _change_somewhere(self) -> None:
         """Ask for a configuration: some voter replaced, added or removed, or any servers at all."""

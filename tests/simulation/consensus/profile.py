@@ -92,8 +92,10 @@ class KafkaRates:
     busy: float
     """Share of requests that a server refuses because it is busy, after which they come again."""
     lost_directories: float
-    """How often a crash is followed by the loss of the whole directory: a server of the same id and address, with
-    another directory, starts in its place."""
+    """How often a crash of one server is followed by the loss of its whole directory: a server of the same id and
+    address, with another directory, starts in its place."""
+    loser: int
+    """The number of that server."""
     batch_records: int
     """A client's batch has so many records at most. Where answers have room for few entries it is 1: in production any
     batch fits one answer, so that none is split."""
@@ -197,7 +199,8 @@ def _replica(place: int, profile: Profile) -> ReplicaKey:
         return ReplicaKey(place)
     newcomer = place - profile.servers
     succeeds = newcomer > 0 and newcomer % 2 == (profile.kafka.lost_directories > 0)
-    return ReplicaKey(1 + newcomer // 2 % profile.servers if succeeds else place, place.to_bytes(16, "big"))
+    number = 1 + (profile.kafka.loser + newcomer // 2 - 1) % profile.servers if succeeds else place
+    return ReplicaKey(number, place.to_bytes(16, "big"))
 
 
 def is_successor(server_id: ServerId) -> bool:
@@ -265,7 +268,8 @@ def _with_kafka(profile: Profile, random: Random) -> Profile:
         static=static,
         old_versions=random.choice((0, 0, 0.3, 1)),
         busy=random.choice((0, 0, 0.02)),
-        lost_directories=random.choice((0, 0, 0.1, 0.4)) if loses_directories else 0,
+        lost_directories=random.choice((0, 0.3, 1)) if loses_directories else 0,
+        loser=random.randint(1, profile.servers),
         batch_records=random.choice((1, 5, 5)) if has_room else 1,
         late_answers=random.choice((0, 0.1, 0.5)),
     )

@@ -18,7 +18,6 @@ from consensus.protocols.kraft.wire.control_records import endpoint_of, endpoint
 from consensus.protocols.kraft.wire.limits import KafkaWireError
 from consensus.protocols.kraft.wire.mapping import replica
 
-
 TOLD_MAX: Final = 64
 
 

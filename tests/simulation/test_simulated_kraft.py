@@ -1,0 +1,241 @@
+"""The simulator's connections of a KRaft quorum: what they carry, hold up, refuse and try again."""
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from consensus.core.events import Event, PeerExtensions
+from consensus.core.messages import (
+    BeginQuorumEpoch,
+    BeginQuorumEpochReply,
+    Fetch,
+    FetchReply,
+    Message,
+    Request,
+    RequestVote,
+    VoteReply,
+)
+from consensus.core.model import Configuration, Entry, Index, LogId, ReplicaKey, ServerId
+from consensus.protocols.kraft.node.peer_transport import KraftTransport
+from consensus.protocols.kraft.node.quorum_names import QuorumNames
+from consensus.protocols.kraft.node.quorum_service import QuorumReplies
+from consensus.protocols.kraft.node.settings import Endpoint
+from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey
+from consensus.protocols.kraft.wire.entries import batches_for_replicas, entries_of
+from consensus.protocols.kraft.wire.mapping import Answering, QuorumResponse
+from tests.simulation.consensus.history import SHORT, run_history
+from tests.simulation.consensus.kafka_links import KafkaLinks
+from tests.simulation.consensus.kafka_node import KafkaCommands, KafkaNode, named_for_kafka
+from tests.simulation.consensus.marks import Marks
+from tests.simulation.consensus.profile import STRATEGIES, KafkaRates, draw_ids, draw_profile, is_successor
+
+ONE, TWO, ANOTHER_TWO = (ReplicaKey(number, bytes([place]) * 16) for number, place in ((1, 1), (2, 2), (2, 3)))
+VOTERS = Configuration(named_for_kafka([ONE, TWO]))
+CLUSTER = "c2ltdWxhdGVkLWNsdXN0ZQ"
+VOTE = RequestVote(4, ONE, LogId(9, 3), 700, cluster_id=CLUSTER)
+FETCH = Fetch(4, ONE, LogId(3, 1), 2, 500, 1_000, 701, CLUSTER)
+WAY_MS = 5
+RATES = KafkaRates(static=False, old_versions=0, busy=0, lost_directories=0, loser=1, batch_records=5, late_answers=0)
+
+
+@dataclass
+class SimulatedHost:
+    """A server behind its connections."""
+
+    key: ReplicaKey
+    answering: Answering = field(default_factory=lambda: Answering(None))
+    versions: Mapping[int, tuple[int, int]] = field(default_factory=lambda: dict(VERSIONS))
+    node: KafkaNode | None = None
+    extensions: list[PeerExtensions] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """It is up."""
+        names = QuorumNames(self.key, (Endpoint("CONTROLLER", "10.0.0.1", 9093),), VOTERS)
+        replies = QuorumReplies(names, batches_for_replicas, lambda: self.answering)
+        self.node = KafkaNode(names, replies, KraftTransport(names, entries_of, random=Random(1)))
+
+    def when_awake(self, action: Callable[[], None]) -> None:
+        """It never sleeps."""
+        action()
+
+    def step(self, event: Event) -> None:
+        """Its core learns something."""
+        assert isinstance(event, PeerExtensions)
+        self.extensions.append(event)
+
+
+class Wire:
+    """A network that takes 5 ms for every message, with two servers."""
+
+    def __init__(self, second: ReplicaKey = TWO, rates: KafkaRates = RATES) -> None:
+        self.now = 0
+        self.is_cut = False
+        self.told: list[QuorumResponse] = []
+        self.hosts = {ONE: SimulatedHost(ONE), second: SimulatedHost(second)}
+        profile = replace(draw_profile(Random(1), STRATEGIES["kraft"]), reply_timeout_ms=300)
+        hosts: dict[ServerId, SimulatedHost] = {host.key: host for host in self.hosts.values()}
+        self.marks = Marks()
+        self.links = KafkaLinks(Random(1), profile, rates, hosts, self, self.marks, self)
+        self._delivered: list[Message] = []
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+
+    # What the connections ask of a judge.
+
+    def answered(self, _answerer: ServerId, _asked: Request, response: QuorumResponse) -> None:
+        """A response leaves."""
+        self.told.append(response)
+
+    def heard(self, *_details: object) -> None:
+        """A response has arrived."""
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Do `action` in `delay_ms`."""
+        heapq.heappush(self._queue, (self.now + delay_ms, len(self._queue) + self.now * 1_000, action))
+
+    def reaches(self, _sender: ServerId, _recipient: ServerId) -> bool:
+        """Whether the way is open."""
+        return not self.is_cut
+
+    def draw_delay_ms(self) -> int:
+        """Every message takes as long."""
+        return WAY_MS
+
+    def draw_loss(self) -> bool:
+        """No message is lost."""
+        return False
+
+    def deliver(self, _sender: ServerId, _recipient: ServerId, message: Message) -> bool:
+        """A message has arrived."""
+        self._delivered.append(message)
+        return True
+
+    def run(self, for_ms: int) -> list[Message]:
+        """Let time pass; returns what arrived meanwhile."""
+        until_ms = self.now + for_ms
+        self._delivered.clear()
+        while self._queue and self._queue[0][0] <= until_ms:
+            self.now, _, action = heapq.heappop(self._queue)
+            action()
+        self.now = until_ms
+        return list(self._delivered)
+
+    def taken(self, request: Request) -> Message:
+        """Server 1 asks; returns what server 2 gets, over a connection that opens first."""
+        self.links.ask(ONE, TWO, request)
+        (taken,) = self.run(3 * WAY_MS)
+        return taken
+
+
+def test_a_fetch_and_its_entries_come_through_the_bytes_as_they_were() -> None:
+    wire = Wire()
+    taken = wire.taken(FETCH)
+    assert isinstance(taken, Fetch)
+    assert replace(taken, correlation=701) == FETCH
+    commands = KafkaCommands(Random(1), 5).batch([b"a", b"b"], 7, producer=1)
+    entries = tuple(Entry.command(4, data) for data in commands)
+    wire.links.answer(TWO, ONE, FetchReply(4, TWO, 3, taken.correlation, entries))
+    assert wire.run(WAY_MS) == [FetchReply(4, TWO, 3, 701, entries)]
+
+
+def test_a_parked_fetch_holds_up_the_next_fetch_and_no_vote() -> None:
+    wire = Wire()
+    parked = wire.taken(FETCH)
+    wire.links.ask(ONE, TWO, replace(FETCH, correlation=702))
+    assert wire.run(50) == []
+    wire.links.ask(ONE, TWO, VOTE)
+    (vote,) = wire.run(50)
+    assert isinstance(vote, RequestVote)
+    # Then the answer to the first lets the second through
+    assert isinstance(parked, Fetch)
+    wire.links.answer(TWO, ONE, FetchReply(4, TWO, 3, parked.correlation))
+    assert [type(message) for message in wire.run(WAY_MS)] == [Fetch, FetchReply]
+
+
+def test_a_server_in_the_place_of_one_without_its_directory_answers_for_itself_only() -> None:
+    """It has the address and the id of the voter that is asked for; the core of neither side hears of it."""
+    wire = Wire(ANOTHER_TWO)
+    wire.links.ask(ONE, TWO, VOTE)
+    assert wire.run(100) == []
+    assert wire.marks.counts["request for another directory refused"] == 1
+    assert wire.marks.counts["answer that says nothing about the quorum"] == 1
+
+
+def test_a_busy_server_is_asked_in_vain() -> None:
+    wire = Wire(rates=replace(RATES, busy=1))
+    wire.links.ask(ONE, TWO, VOTE)
+    assert wire.run(100) == []
+    assert wire.marks.counts["answer that says nothing about the quorum"] == 1
+
+
+def test_a_pre_vote_is_kept_back_from_a_peer_that_has_no_form_for_it() -> None:
+    wire = Wire()
+    wire.hosts[TWO].versions = {**VERSIONS, ApiKey.VOTE: (0, 1)}
+    wire.links.ask(ONE, TWO, replace(VOTE, pre_vote=True))
+    assert wire.run(100) == []
+    assert [event.extensions.pre_vote for event in wire.hosts[ONE].extensions] == [False]
+    assert wire.marks.counts["pre-vote that the peer has no form for"] == 1
+
+
+def test_a_high_watermark_is_not_told_before_its_leader_has_committed_in_its_epoch() -> None:
+    for began, told in ((3, 3), (4, 0)):
+        wire = Wire()
+        wire.hosts[TWO].answering = Answering(TWO, term=4, began=LogId(began, 4))
+        taken = wire.taken(FETCH)
+        assert isinstance(taken, Fetch)
+        wire.links.answer(TWO, ONE, FetchReply(4, TWO, 3, taken.correlation))
+        assert wire.run(WAY_MS) == [FetchReply(4, TWO, told, 701)]
+
+
+def test_a_request_that_cannot_be_sent_is_tried_again_until_it_is_too_old() -> None:
+    for cut_ms, comes in ((100, True), (400, False)):
+        wire = Wire()
+        wire.is_cut = True
+        wire.links.ask(ONE, TWO, VOTE)
+        assert wire.run(cut_ms) == []
+        wire.is_cut = False
+        assert bool(wire.run(2_000)) is comes
+
+
+def test_an_answer_is_lost_with_its_connection() -> None:
+    wire = Wire()
+    taken = wire.taken(VOTE)
+    wire.links.stopped(ONE)
+    wire.links.answer(TWO, ONE, VoteReply(4, granted=True, correlation=taken.correlation))
+    assert wire.run(100) == []
+
+
+def test_an_announcement_comes_from_the_voter_with_the_id_that_it_names() -> None:
+    wire = Wire()
+    taken = wire.taken(BeginQuorumEpoch(4, ONE, 703, CLUSTER))
+    assert taken == BeginQuorumEpoch(4, ONE, taken.correlation, CLUSTER)
+    wire.links.answer(TWO, ONE, BeginQuorumEpochReply(4, ONE, taken.correlation))
+    assert wire.run(WAY_MS) == [BeginQuorumEpochReply(4, ONE, 703)]
+
+
+def test_servers_of_a_history_have_directories_unless_their_voters_are_told() -> None:
+    seen: set[tuple[bool, bool]] = set()
+    for seed in range(60):
+        profile = draw_profile(Random(seed), STRATEGIES["kraft"])
+        assert profile.kafka is not None
+        ids = draw_ids(seed, profile, STRATEGIES["kraft"].features)
+        assert all(isinstance(each, ReplicaKey) and bool(each.directory) is not profile.kafka.static for each in ids)
+        assert not any(map(is_successor, ids[: profile.servers]))
+        seen.add((profile.kafka.static, any(map(is_successor, ids))))
+    assert seen == {(True, False), (False, True), (False, False)}
+
+
+def test_what_clients_write_are_batches_of_producers_whose_sequences_come_round() -> None:
+    firsts: list[Index] = []
+    for seed in range(20):
+        commands = KafkaCommands(Random(seed), 5)
+        written = [commands.batch([b"a"] * 4, 0, producer=1) for _ in range(2)]
+        firsts.append(int.from_bytes(written[1][0][19:23], "big"))
+    assert set(firsts) == {4, 2**31 - 1}
+
+
+def test_a_history_has_leader_changes_voters_and_batches_in_it() -> None:
+    lines: list[str] = []
+    run_history(3, SHORT, STRATEGIES["kraft"], lines.append)
+    assert any("EntryKind.CONTROL" in line for line in lines)
+    assert any("10.0.0.1:9093" in line for line in lines)
