@@ -1,9 +1,11 @@
 """`garlicfarm kraft serve` as three processes: stock clients write and read while servers are killed and changed."""
 
+import gc
 import json
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.client import HTTPConnection
@@ -13,14 +15,20 @@ from typing import Any
 import pytest
 
 from tests.interop.kafka.jvm import listening_ports
+from tests.node.certificates import Authority
 from tests.node.kraft_processes import LOOPBACK, WAIT_S, Files, ServeProcess, kraft, served
 
 kafka = pytest.importorskip("kafka", reason="kafka-python is in the extra interop-kafka")
-pytestmark = pytest.mark.processes
+pytestmark = [
+    pytest.mark.processes,
+    # kafka-python leaves sockets of servers that were killed to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
 
 TOPIC = "__cluster_metadata"
 RECORDS = 400
 KILL_AT = 100
+JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{}" password="{}";'
 
 
 class Quorum:
@@ -66,6 +74,15 @@ class Quorum:
         finally:
             connection.close()
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """What a client left is collected before the next test, which does not expect it."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture
@@ -211,6 +228,39 @@ def test_a_server_of_another_cluster_ends_when_an_elected_leader_says_so(quorum:
     with served(quorum.files, stranger) as server:
         assert server.ended() == 1
         assert "cluster" in server.errors()
+
+
+def test_a_quorum_over_tls_asks_each_other_and_its_tools_for_a_login(tmp_path: Path) -> None:
+    """Servers with a user's password elect a leader; a tool with another password is refused, and so is a plain one."""
+    files, authority = Files(tmp_path), Authority(tmp_path)
+    certificate = authority.certificate(LOOPBACK).path
+    trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(authority.file)}
+    for node_id in files.ports:
+        files.write(
+            node_id,
+            {
+                **trust,
+                "listener.security.protocol.map": "CONTROLLER:SASL_SSL",
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": str(certificate),
+                "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+                "sasl.mechanism.controller.protocol": "SCRAM-SHA-512",
+                "sasl.jaas.config": JAAS.format("quorum", "right"),
+            },
+        )
+        files.format(node_id, "--add-scram", "SCRAM-SHA-512=[name=quorum,password=right]")
+    with ExitStack() as stack:
+        for node_id in files.ports:
+            stack.enter_context(served(files, node_id)).event("serving")
+        for password, code, reason in (("right", 0, ""), ("wrong", 1, "refuses user quorum: authentication failed")):
+            tool = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", **trust}
+            tool["sasl.jaas.config"] = JAAS.format("quorum", password)
+            config = tmp_path / "tool.properties"
+            config.write_text("".join(f"{name}={text}\n" for name, text in tool.items()))
+            where = ("--bootstrap-controller", files.controllers, "--timeout", "20" if not code else "1")
+            result = kraft("describe", "--json", "--command-config", str(config), *where)
+            assert (result.exit_code, reason in result.stderr) == (code, True), result.stderr
+        assert kraft("describe", "--bootstrap-controller", files.address(1), "--timeout", "1").exit_code == 1
 
 
 def test_a_port_that_is_taken_ends_the_server_with_advice(quorum: Quorum) -> None:

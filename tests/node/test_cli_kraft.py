@@ -1,6 +1,8 @@
 """`garlicfarm kraft`: what its commands refuse and advise, and what they print; servers of a quorum as processes."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
@@ -14,7 +16,7 @@ from bridge.cli.kraft.log import CONTROL_NAMES
 from bridge.cli.kraft.serve import Asked, Reporter
 from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, ReplicaKey, Role, RoleChanged, Server
 from consensus.core.model import Configuration
-from consensus.protocols.kraft import Endpoint, QuorumReplica, QuorumState, uuid_of_text
+from consensus.protocols.kraft import Endpoint, QuorumDescription, QuorumReplica, uuid_of_text
 from tests.node.kraft_processes import Files, kraft
 
 
@@ -178,7 +180,7 @@ def test_the_summary_is_computed_as_kafkas_tool_does_it() -> None:
     listeners = {2: (Endpoint("CONTROLLER", "::1", 9093),)}
 
     def summary(*voters: QuorumReplica) -> dict[str, str]:
-        state = QuorumState("AAAAAAAAAAAAAAAAAAAAAQ", 1, 4, 95, voters, (silent,), listeners)
+        state = QuorumDescription("AAAAAAAAAAAAAAAAAAAAAQ", 1, 4, 95, voters, (silent,), listeners)
         return dict(describe_command._status(state))
 
     found = summary(leader, behind)
@@ -202,6 +204,17 @@ def test_a_quorum_that_is_not_there_is_named(command: str, files: Files) -> None
         result = kraft(*command.split(), *arguments)
         assert result.exit_code == 1
         assert reason in result.stderr
+
+
+def test_a_server_loads_nothing_of_a_farm() -> None:
+    """Of the farm's own modules only what prints; Prometheus' only with --metrics, and kio when it runs."""
+    program = (
+        "import sys; import bridge.cli.kraft.serve; "
+        "print(sorted(name for name in sys.modules if name.startswith(('bridge.node', 'bridge.wire', 'gossip')))); "
+        "print(sorted({'h11', 'kio', 'prometheus_client'} & sys.modules.keys()))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n[]\n"
 
 
 def test_a_record_in_json_has_texts_or_base64() -> None:

@@ -53,7 +53,7 @@ def describe(quorum: Quorum, *, view: str, human_readable: bool, as_json: bool) 
         print_table(_HEADINGS, [_row(each, now_ms) for each in _output(state).replicas])
 
 
-def _status(state: "protocol.QuorumState") -> Sequence[tuple[str, str]]:
+def _status(state: "protocol.QuorumDescription") -> Sequence[tuple[str, str]]:
     lag, lag_ms = _max_lag(state)
     return (
         ("ClusterId", state.cluster_id),
@@ -67,7 +67,7 @@ def _status(state: "protocol.QuorumState") -> Sequence[tuple[str, str]]:
     )
 
 
-def _max_lag(state: "protocol.QuorumState") -> tuple[int, int]:
+def _max_lag(state: "protocol.QuorumDescription") -> tuple[int, int]:
     """Of the voter that is furthest behind: how many records, and for how many milliseconds."""
     leader = next((each for each in state.voters if each.node_id == state.leader_id), None)
     # A leader that has been removed leads until that is committed, and is no voter.
@@ -85,12 +85,12 @@ def _behind_ms(leader: "protocol.QuorumReplica", replica: "protocol.QuorumReplic
     return leader.last_caught_up_ms - replica.last_caught_up_ms
 
 
-def _named(state: "protocol.QuorumState", replicas: "Iterable[protocol.QuorumReplica]") -> str:
+def _named(state: "protocol.QuorumDescription", replicas: "Iterable[protocol.QuorumReplica]") -> str:
     """A list as Kafka's tool prints it."""
     return f"[{', '.join(_name(state, each) for each in replicas)}]"
 
 
-def _name(state: "protocol.QuorumState", replica: "protocol.QuorumReplica") -> str:
+def _name(state: "protocol.QuorumDescription", replica: "protocol.QuorumReplica") -> str:
     text = f'{{"id": {replica.node_id}'
     if replica.directory_id.int:
         text += f', "directoryId": {json.dumps(protocol.uuid_text(replica.directory_id))}'
@@ -123,7 +123,7 @@ def _when(time_ms: int | None, now_ms: int | None) -> str:
     return str(time_ms) if now_ms is None else f"{now_ms - time_ms} ms ago"
 
 
-def _output(state: "protocol.QuorumState") -> KraftDescribeOutput:
+def _output(state: "protocol.QuorumDescription") -> KraftDescribeOutput:
     lag, lag_ms = _max_lag(state)
     leader = [each for each in state.voters if each.node_id == state.leader_id]
     followers = [each for each in state.voters if each.node_id != state.leader_id]
@@ -140,7 +140,9 @@ def _output(state: "protocol.QuorumState") -> KraftDescribeOutput:
     )
 
 
-def _view(state: "protocol.QuorumState", replica: "protocol.QuorumReplica", end: int, status: str) -> KraftReplicaView:
+def _view(
+    state: "protocol.QuorumDescription", replica: "protocol.QuorumReplica", end: int, status: str
+) -> KraftReplicaView:
     return KraftReplicaView(
         id=replica.node_id,
         directory_id=protocol.uuid_text(replica.directory_id),

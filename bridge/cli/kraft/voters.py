@@ -133,5 +133,5 @@ async def _committed(
     return _output(after, changed=True)
 
 
-def _output(state: "protocol.QuorumState", *, changed: bool) -> KraftChangeOutput:
+def _output(state: "protocol.QuorumDescription", *, changed: bool) -> KraftChangeOutput:
     return KraftChangeOutput(changed, state.leader_id, tuple(each.node_id for each in state.voters))

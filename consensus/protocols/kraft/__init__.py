@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         LogStart,
         QuorumClient,
         QuorumClientError,
+        QuorumDescription,
         QuorumReplica,
-        QuorumState,
         control_text,
     )
     from consensus.protocols.kraft.node.quorum_directory import (
@@ -138,12 +138,12 @@ __all__ = [
     "ProducerId",
     "QuorumClient",
     "QuorumClientError",
+    "QuorumDescription",
     "QuorumDirectory",
     "QuorumDirectoryError",
     "QuorumFigures",
     "QuorumReplica",
     "QuorumService",
-    "QuorumState",
     "QuorumView",
     "QuorumViewService",
     "Record",
@@ -215,8 +215,8 @@ _HOMES: Final = {
         "LogStart",
         "QuorumClient",
         "QuorumClientError",
+        "QuorumDescription",
         "QuorumReplica",
-        "QuorumState",
         "control_text",
     ),
     "consensus.protocols.kraft.node.quorum_directory": (

@@ -42,6 +42,7 @@ from consensus.protocols.kraft.node.metrics import (
     figures_of,
 )
 from consensus.protocols.kraft.node.peer_transport import KraftTransport, RetryTimes
+from consensus.protocols.kraft.node.quorum_client import QuorumClient, QuorumClientError, QuorumDescription
 from consensus.protocols.kraft.node.quorum_directory import QuorumDirectory, QuorumState, read_directory
 from consensus.protocols.kraft.node.quorum_names import QuorumNames, server_of
 from consensus.protocols.kraft.node.quorum_service import AnsweringLeader, FetchDispatch, QuorumService
@@ -53,7 +54,7 @@ from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import ApiKey
 from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, by_id_alone, endpoint_text
 from consensus.protocols.kraft.wire.entries import batches_for_replicas, control_data, fetched_entries, leader_head
-from consensus.protocols.kraft.wire.limits import PARTITION, TOPIC_NAME, ZERO_UUID, KafkaWireError
+from consensus.protocols.kraft.wire.limits import KafkaWireError
 from consensus.protocols.kraft.wire.mapping import replica
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.server.errors import ServerBusyError, ServerStoppedError
@@ -297,9 +298,10 @@ async def _first_configuration(
         return Configuration(
             tuple(_initial(settings, voter.key, voter.host, voter.port) for voter in directory.initial)
         )
+    client = QuorumClient(settings.bootstrap_servers, connection)
     while True:
-        for host, port in settings.bootstrap_servers:
-            voters = await _ask_voters(host, port, connection)
+        with suppress(QuorumClientError):
+            voters = _described(await client.describe())
             if voters:
                 return Configuration(voters)
         await trio.sleep(_DISCOVERY_S)
@@ -310,41 +312,12 @@ def _initial(settings: VoterSettings, key: ReplicaKey, host: str, port: int) -> 
     return server_of(key, settings.advertised if own else (Endpoint(settings.listeners[0].name, host, port),))
 
 
-async def _ask_voters(host: str, port: int, connection: ConnectionOptions) -> tuple[Server, ...]:
-    """The voters that a server names, if it leads or knows who does; none: ask another, or later."""
-    try:
-        async with open_connection(host, port, connection) as first:
-            cluster = await first.ask(
-                admin.DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
-            )
-        leader = next((each for each in cluster.brokers if each.broker_id == cluster.controller_id), None)
-        if leader is None:
-            return ()
-        async with open_connection(leader.host, leader.port, connection) as second:
-            partition = admin.DescribeQuorumRequestPartition(partition_index=PARTITION)
-            topic = admin.DescribeQuorumRequestTopic(topic_name=TOPIC_NAME, partitions=(partition,))
-            described = await second.ask(admin.DescribeQuorumRequest(topics=(topic,)))
-    except (KafkaConnectionError, KafkaWireError):
-        return ()
-    return _described_voters(described)
-
-
-def _described_voters(described: admin.DescribeQuorumResponse) -> tuple[Server, ...]:
-    listeners = {
-        node.node_id: tuple(Endpoint(each.name, each.host, each.port) for each in node.listeners)
-        for node in described.nodes
-    }
+def _described(state: QuorumDescription) -> tuple[Server, ...]:
+    """The voters of a quorum, as its leader describes them; none whose listeners it does not tell."""
     return tuple(
-        server_of(
-            ReplicaKey(
-                row.replica_id, b"" if row.replica_directory_id == ZERO_UUID else row.replica_directory_id.bytes
-            ),
-            listeners[row.replica_id],
-        )
-        for topic in described.topics
-        for partition in topic.partitions
-        for row in partition.current_voters
-        if listeners.get(row.replica_id)
+        server_of(ReplicaKey(each.node_id, each.directory_id.bytes if each.directory_id.int else b""), listeners)
+        for each in state.voters
+        if (listeners := state.listeners.get(each.node_id))
     )
 
 

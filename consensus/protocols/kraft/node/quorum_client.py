@@ -82,7 +82,7 @@ class QuorumReplica:
 
 
 @dataclass(frozen=True, slots=True)
-class QuorumState:
+class QuorumDescription:
     """A quorum as its leader describes it."""
 
     cluster_id: str
@@ -154,7 +154,7 @@ class QuorumClient:
         self._endpoint_type = _BROKERS if brokers else _CONTROLLERS
         self._patience_s = patience_s
 
-    async def describe(self) -> QuorumState:
+    async def describe(self) -> QuorumDescription:
         """How the quorum stands. Raises `QuorumClientError`."""
         return await self._ask_leader(self._describe)
 
@@ -249,7 +249,7 @@ class QuorumClient:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise KafkaConnectionError(f"{connection.peer} has ended the connection: {error}") from error
 
-    async def _describe(self, connection: KafkaConnection, cluster: admin.DescribeClusterResponse) -> QuorumState:
+    async def _describe(self, connection: KafkaConnection, cluster: admin.DescribeClusterResponse) -> QuorumDescription:
         partition = admin.DescribeQuorumRequestPartition(partition_index=PARTITION)
         topic = admin.DescribeQuorumRequestTopic(topic_name=TOPIC_NAME, partitions=(partition,))
         response = await self._exchange(connection, admin.DescribeQuorumRequest(topics=(topic,)))
@@ -260,7 +260,7 @@ class QuorumClient:
             text = f"{connection.peer} does not describe the quorum: {told}"
             raise _AskAgainError(text) if code in _TRANSIENT else QuorumClientError(text)
         state = found[0]
-        return QuorumState(
+        return QuorumDescription(
             cluster.cluster_id,
             state.leader_id,
             state.leader_epoch,
