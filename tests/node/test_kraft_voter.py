@@ -13,7 +13,7 @@ import trio
 from consensus.core.effects import Role
 from consensus.core.model import Entry, EntryKind, Index, ReplicaKey
 from consensus.protocols.kraft.node.connection import open_connection
-from consensus.protocols.kraft.node.open_voter import KraftVoter, open_voter
+from consensus.protocols.kraft.node.open_voter import KraftVoter, VoterOptions, open_voter
 from consensus.protocols.kraft.node.quorum_directory import format_directory, new_uuid, parse_initial_voters
 from consensus.protocols.kraft.node.served_topic import ProduceRefusedError
 from consensus.protocols.kraft.node.settings import Endpoint, StaticVoter, VoterSettings
@@ -79,10 +79,11 @@ def formatted(path: Path, count: int, *, dynamic: bool) -> list[VoterSettings]:
 class Quorum:
     """Servers that a test starts and ends one by one."""
 
-    def __init__(self, nursery: trio.Nursery) -> None:
+    def __init__(self, nursery: trio.Nursery, options: VoterOptions | None = None) -> None:
         self.running: dict[int, KraftVoter] = {}
         self._ends: dict[int, tuple[trio.CancelScope, trio.Event]] = {}
         self._nursery = nursery
+        self._options = options
 
     async def start(self, settings: VoterSettings) -> KraftVoter:
         """Run a server."""
@@ -107,7 +108,7 @@ class Quorum:
     async def _run(self, settings: VoterSettings, *, task_status: trio.TaskStatus[None]) -> None:
         ended = trio.Event()
         with trio.CancelScope() as scope:
-            async with open_voter(settings) as voter:
+            async with open_voter(settings, self._options) as voter:
                 self.running[settings.node_id], self._ends[settings.node_id] = voter, (scope, ended)
                 task_status.started()
                 await trio.sleep_forever()
@@ -115,11 +116,11 @@ class Quorum:
 
 
 @asynccontextmanager
-async def opened(settings: list[VoterSettings]) -> AsyncIterator[Quorum]:
+async def opened(settings: list[VoterSettings], options: VoterOptions | None = None) -> AsyncIterator[Quorum]:
     """These servers, running; at most 30 s."""
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
-            quorum = Quorum(nursery)
+            quorum = Quorum(nursery, options)
             for each in settings:
                 await quorum.start(each)
             yield quorum
