@@ -1,6 +1,7 @@
 """One consumer group: rounds of assignment, who leads, who is removed, and what each is told."""
 
 from itertools import count
+from random import Random
 
 import pytest
 
@@ -173,6 +174,16 @@ def test_a_member_id_that_is_not_used_expires(story: Story) -> None:
     story.after(SESSION_MS)
     assert story.group.is_empty
     assert story.refused(story.join("a", needs_known_id=True)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_round_waits_for_a_client_that_was_told_its_id(pair: Story) -> None:
+    pair.join(new_id="c")
+    pair.join(new_id="d", needs_known_id=True)
+    waiting = pair.join("a")
+    pair.join("b")
+    assert waiting not in pair.answers
+    pair.join("d", needs_known_id=True)
+    assert [member.member_id for member in pair.joined(waiting).members] == ["a", "b", "c", "d"]
 
 
 def test_a_newcomer_makes_the_others_join_a_new_round(pair: Story) -> None:
@@ -359,3 +370,65 @@ def test_an_operator_has_a_static_member_leave_by_its_instance_id(static: Story)
     error, _ = static.group.leave("", "2", static.now_ms)
     assert error is ErrorCode.NONE
     assert [*static.group.members] == ["a"]
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_whatever_members_do_each_request_is_answered_once_and_a_silent_group_ends(seed: int) -> None:
+    random, story = Random(seed), Story()
+    asked: list[int] = []
+    generation = 0
+    for _ in range(200):
+        _act(random, story, asked)
+        _check_shape(story.group)
+        assert story.group.generation >= generation, f"seed {seed}"
+        generation = story.group.generation
+    story.after(10 * REBALANCE_MS)
+    assert story.group.is_empty, f"seed {seed}"
+    assert set(asked) <= story.answers.keys(), f"seed {seed}: {set(asked) - story.answers.keys()} are not answered"
+
+
+def _act(random: Random, story: Story, asked: list[int]) -> None:
+    """A member, or one that is none, does something; often what fits, sometimes not."""
+    name = random.choice("abcdef")
+    is_static = name in "ef"
+    known = story.group._instances.get(name, "") if is_static else name
+    generation = story.group.generation - random.choice((0, 0, 0, 1))
+    match random.randrange(7):
+        case 0 | 1:
+            new_id = f"{name}{random.randrange(1_000_000)}" if is_static else name
+            is_new = random.random() < 0.5 or not known
+            metadata = random.choice((b"x", b"y"))
+            asked.append(
+                story.join(
+                    "" if is_new and (is_static or name not in story.group.members) else known,
+                    new_id,
+                    instance_id=name if is_static else None,
+                    needs_known_id=random.random() < 0.5,
+                    may_skip_assignment=random.random() < 0.5,
+                    protocols=(("range", metadata),),
+                )
+            )
+        case 2 | 3:
+            asked.append(story.sync(known, dict.fromkeys(story.group.members, b"share"), generation))
+        case 4:
+            story.group.heartbeat(story.ref(known, generation), story.now_ms)
+        case 5 if random.random() < 0.3:
+            story.leave(known)
+        case _:
+            story.after(random.choice((0, 100, FIRST_DELAY_MS, SESSION_MS // 2)))
+
+
+def _check_shape(group: Group) -> None:
+    waiting = [member for member in group.members.values() if member.joining is not None or member.syncing is not None]
+    match group.state:
+        case GroupState.EMPTY:
+            assert not group.members
+        case GroupState.PREPARING:
+            assert not any(member.syncing for member in group.members.values())
+        case GroupState.COMPLETING:
+            assert group.leader_id in group.members
+            assert group.members[group.leader_id].syncing is None
+        case GroupState.STABLE:
+            assert group.leader_id in group.members
+            assert not waiting
+    assert group.deadline_ms is not None or group.is_empty
