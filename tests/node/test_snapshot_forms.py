@@ -18,7 +18,7 @@ from consensus.server.options import ServerOptions
 from consensus.storage.disk import DamagedStorageError, WriteBytes
 from consensus.storage.planner import Owner, Recovery, StorageOptions, recover
 from consensus.storage.snapshot_form import IMAGE, PLAIN, SnapshotForm
-from consensus.storage.snapshots import HEADER_BYTES, SnapshotWriter, snapshot_file
+from consensus.storage.snapshots import HEADER_BYTES, SnapshotWriter, snapshot_file, stored_snapshot
 from tests.node.crash_disk import CrashDisk
 from tests.node.memory_server import SMALL, MemoryDisk, build, data, until
 
@@ -62,6 +62,14 @@ def test_a_snapshot_of_any_form_is_found_again_with_all_that_is_said_of_it(form:
     found = open_(disk.crash(Random(1)), form).storage.snapshot
     assert found == taken
     assert (found.last, found.configuration) == (LAST, CONFIGURATION)
+
+
+@FORMS
+def test_a_snapshot_of_any_form_is_checked_by_tools_that_are_told_of_none(form: SnapshotForm) -> None:
+    disk = CrashDisk()
+    taken = take(disk, form)
+    storage = open_(disk, form).storage
+    assert stored_snapshot(disk, storage.binding) == (taken, [])
 
 
 def test_a_plain_snapshot_is_the_bytes_of_the_state_machine_and_nothing_else() -> None:

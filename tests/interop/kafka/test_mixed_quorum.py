@@ -22,8 +22,7 @@ pytestmark = [
 STORY_S: Final = 240.0
 KILL_STORY_S: Final = 600.0
 KILLS: Final = 20
-HANDOVER_S: Final = 2.0
-"""A follower on its own would wait for its fetch timeout, which is as long."""
+WATCHED_S: Final = 6.0
 MIXTURES: Final = pytest.mark.parametrize(
     ("ours", "theirs"), [((1, 2), (3,)), ((1,), (2, 3))], ids=["one of Kafka's", "two of Kafka's"]
 )
@@ -153,6 +152,31 @@ async def test_ours_fetches_a_snapshot_of_kafkas_and_hands_it_on(tmp_path: Path,
             await quorum.make_lead([other])
             print(f"\nours has Kafka's snapshot of {fetched}, Kafka's has our snapshot of {taken}; {quorum.told()}")
             await quorum.equal_logs()
+
+
+async def test_a_controller_that_stands_by_lives_without_being_registered(tmp_path: Path) -> None:
+    """It tells the leader of itself until one of Kafka's leads; ours takes its time to answer that it is none."""
+    with trio.fail_after(STORY_S):
+        async with (
+            running_jvm_servers(tmp_path) as jvm,
+            running_mixed_quorum(jvm, (1, 2), (3,), is_dynamic=False) as quorum,
+        ):
+            await quorum.make_lead(quorum.ours)
+            await quorum.caught_up(3)
+            before, began = tries(jvm.servers[3]), trio.current_time()
+            await trio.sleep(WATCHED_S)
+            tried, took_s = tries(jvm.servers[3]) - before, trio.current_time() - began
+            assert jvm.servers[3].lives
+            assert 0 < tried <= 3 * took_s
+            await quorum.make_lead([3])
+            await quorum.progress()
+            print(f"\n{tried} tries to register in {took_s:.0f} s")
+            await quorum.equal_logs()
+
+
+def tries(server: KafkaServer) -> int:
+    """How often a controller looked for the active one, to be registered by it."""
+    return server.log.read_text(encoding="utf-8").count("Recorded new KRaft controller")
 
 
 def checkpoints(server: KafkaServer) -> set[int]:

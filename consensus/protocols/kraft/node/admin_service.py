@@ -9,7 +9,8 @@
 
 The tools ask any server for the cluster and then the leader that it names, so this must be the leader, and be in the
 list. A server of ours keeps no metadata of Kafka's: a controller that wants to register is told that this is not the
-active one, and asks again.
+active one. It asks again at once, twenty times a second and more, and writes a line for each; so the answer takes a
+while (`registration_pause_s`). Each caller has a connection of its own for this.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -63,6 +64,7 @@ class AdminService:
         *,
         is_dynamic: bool,
         may_change: Callable[[Caller], bool] = lambda _caller: True,
+        registration_pause_s: float = 0.0,
     ) -> None:
         self._server = server
         self._names = names
@@ -72,6 +74,7 @@ class AdminService:
         self._connection = connection
         self._is_dynamic = is_dynamic
         self._may_change = may_change
+        self._registration_pause_s = registration_pause_s
         self._answering = AnsweringLeader(lambda: server.describe().raft)
 
     def apis(self) -> Mapping[int, ServedApi]:
@@ -261,19 +264,23 @@ class AdminService:
     async def _register_broker(
         self, _request: admin.BrokerRegistrationRequest, _caller: Caller
     ) -> admin.BrokerRegistrationResponse:
-        return admin.BrokerRegistrationResponse(error_code=ErrorCode.NOT_CONTROLLER)
+        return admin.BrokerRegistrationResponse(error_code=await self._not_controller())
 
     async def _heartbeat_of_broker(
         self, _request: admin.BrokerHeartbeatRequest, _caller: Caller
     ) -> admin.BrokerHeartbeatResponse:
-        return admin.BrokerHeartbeatResponse(error_code=ErrorCode.NOT_CONTROLLER, should_shut_down=False)
+        return admin.BrokerHeartbeatResponse(error_code=await self._not_controller(), should_shut_down=False)
 
     async def _register_controller(
         self, _request: admin.ControllerRegistrationRequest, _caller: Caller
     ) -> admin.ControllerRegistrationResponse:
         return admin.ControllerRegistrationResponse(
-            error_code=ErrorCode.NOT_CONTROLLER, error_message="this server keeps no metadata of Kafka's"
+            error_code=await self._not_controller(), error_message="this server keeps no metadata of Kafka's"
         )
+
+    async def _not_controller(self) -> ErrorCode:
+        await trio.sleep(self._registration_pause_s)
+        return ErrorCode.NOT_CONTROLLER
 
 
 def _outcome(resolved: ConfigurationResolved) -> _Outcome:

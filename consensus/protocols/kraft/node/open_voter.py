@@ -66,6 +66,7 @@ from consensus.storage.planner import StorageOptions
 
 _DISCOVERY_S: Final = 1.0
 _JOIN_S: Final = 5.0
+_REGISTRATION_PAUSE_S: Final = 1.0
 
 
 class VoterError(Exception):
@@ -205,6 +206,7 @@ async def open_voter(
                 lambda: leader_head(_unix_ms()),
                 connection,
                 is_dynamic=settings.is_dynamic,
+                registration_pause_s=_REGISTRATION_PAUSE_S,
             ),
             options.services(topic),
         )
