@@ -34,7 +34,7 @@ RECORD_BYTES: Final = 64
 """About what a changed setting takes in Kafka's log."""
 LEADER_TIMEOUT_S: Final = 30.0
 START_TIMEOUT_S: Final = 30.0
-POLL_S: Final = 0.05
+POLL_S: Final = 0.02
 _HOST: Final = "127.0.0.1"
 _LAST_WORDS: Final = 600
 _TRIES_OFTEN: Final[Mapping[str, object]] = {
@@ -55,8 +55,8 @@ class MeasuredQuorum(Protocol):
     async def write(self, **limit: float) -> dict[str, Any]:
         """One write after the other, `count` times or for `seconds`; see `closedLoop` of KafkaTools."""
 
-    async def leader(self) -> int:
-        """Wait until a voter leads; its id."""
+    def ports(self) -> Mapping[int, int]:
+        """Of the voters that run, by their ids."""
 
     async def kill(self, node_id: int) -> None:
         """SIGKILL."""
@@ -80,9 +80,9 @@ class JvmQuorum:
         properties = {"bootstrap.controllers": addresses, **_TRIES_OFTEN, "default.api.timeout.ms": 2_000}
         return dict(await self._tools.do("alter-configs", properties=properties, **limit))
 
-    async def leader(self) -> int:
+    def ports(self) -> Mapping[int, int]:
         """See `MeasuredQuorum`."""
-        return (await self._servers.leader())[0]
+        return {node_id: server.bind for node_id, server in self._servers.servers.items() if server.lives}
 
     async def kill(self, node_id: int) -> None:
         """See `MeasuredQuorum`."""
@@ -142,16 +142,9 @@ class OurQuorum:
             await self._tools.do("produce-each", topic=TOPIC, size=RECORD_BYTES, properties=properties, **limit)
         )
 
-    async def leader(self) -> int:
+    def ports(self) -> Mapping[int, int]:
         """See `MeasuredQuorum`."""
-        with trio.move_on_after(LEADER_TIMEOUT_S):
-            while True:
-                for node_id, voter in self._voters.items():
-                    found = await describe_quorum(voter.port) if voter.child is not None else None
-                    if found is not None and found.leader_id == node_id and found.high_watermark > 0:
-                        return node_id
-                await trio.sleep(POLL_S)
-        raise ChildError(f"no voter of ours leads within {LEADER_TIMEOUT_S:g} s; see {self._directory}/*.log")
+        return {node_id: voter.port for node_id, voter in self._voters.items() if voter.child is not None}
 
     async def kill(self, node_id: int) -> None:
         """See `MeasuredQuorum`."""
@@ -185,6 +178,30 @@ class OurQuorum:
                 await voter.child.end()
 
 
+@dataclass(frozen=True, slots=True)
+class Led:
+    """Who leads a quorum, and up to where it has committed."""
+
+    leader: int
+    epoch: int
+    high_watermark: int
+
+
+async def led(quorum: MeasuredQuorum, *, beyond: Led | None = None) -> Led:
+    """Wait until a voter leads and knows its high watermark; with `beyond`, in a later epoch, and a higher one."""
+    epoch, high_watermark = (-1, -1) if beyond is None else (beyond.epoch, beyond.high_watermark)
+    with trio.move_on_after(LEADER_TIMEOUT_S):
+        while True:
+            for node_id, port in quorum.ports().items():
+                found = await describe_quorum(port)
+                if found is None or found.leader_id != node_id or found.leader_epoch <= epoch:
+                    continue
+                if found.high_watermark > high_watermark:
+                    return Led(node_id, found.leader_epoch, found.high_watermark)
+            await trio.sleep(POLL_S)
+    raise ChildError(f"no voter of {quorum.name} leads within {LEADER_TIMEOUT_S:g} s")
+
+
 @asynccontextmanager
 async def running_quorums(directory: Path, settings: Settings) -> AsyncIterator[tuple[MeasuredQuorum, MeasuredQuorum]]:
     """Ours and Kafka's with these settings; each has a leader."""
@@ -202,8 +219,8 @@ async def running_quorums(directory: Path, settings: Settings) -> AsyncIterator[
                 for node_id in VOTERS:
                     nursery.start_soon(ours.start, node_id)
                     nursery.start_soon(theirs.start, node_id)
-            await ours.leader()
-            await theirs.leader()
+            await led(ours)
+            await led(theirs)
             yield ours, theirs
         finally:
             with trio.CancelScope(shield=True):
