@@ -6,7 +6,6 @@ from typing import Any
 from uuid import UUID
 
 from consensus.core.log import Log
-from consensus.core.messages import FetchReply
 from consensus.core.model import Entry, Index, LogId, ReplicaKey, ServerId, Term
 from consensus.protocols.kraft.node.quorum_names import QuorumNames
 from consensus.protocols.kraft.node.quorum_service import AnsweringLeader, QuorumReplies
@@ -29,8 +28,8 @@ def _key_of_the_voter(self: QuorumNames, replica_id: int, directory: bytes) -> R
     return self._voters.get(replica_id, ReplicaKey(replica_id, directory))
 
 
-def _always_known(_self: Answering, _reply: FetchReply) -> bool:
-    return True
+def _always_told(_self: Answering, _term: Term, commit: Index) -> int:
+    return commit
 
 
 def _as_the_server_knows_now(self: AnsweringLeader) -> Answering:
@@ -79,7 +78,7 @@ KRAFT_MUTANTS = (
     Mutant(
         "kraft-high-watermark-at-once",
         "a new leader tells a high watermark before it has committed an entry of its own epoch",
-        ((Answering, "knows_high_watermark", _always_known),),
+        ((Answering, "high_watermark", _always_told),),
         "kraft",
     ),
     Mutant(
