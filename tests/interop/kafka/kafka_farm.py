@@ -35,6 +35,8 @@ ANSWER_S: Final = 5.0
 TEXT: Final = "x" * 200
 HIDDEN: Final = re.compile(rb'"kafka(Offset|Producer)"')
 """Entries that are no records: see `bridge.node.kafka.farm_batches`."""
+REQUEST: Final = re.compile(rb'"request":"[^"]*"')
+"""Of two entries with the same one the second is a copy, which is no record either."""
 
 
 @dataclass(slots=True)
@@ -105,6 +107,7 @@ class KafkaFarm:
     async def records(self) -> dict[int, LogEntryView]:
         """The entries that are records, by offset, as the control endpoint of the leader shows them."""
         found: dict[int, LogEntryView] = {}
+        requests: set[bytes] = set()
         server = await self.farm.leader()
         async with ControlClient(server.node.directory / SOCKET_NAME) as client:
             first = 1
@@ -112,7 +115,10 @@ class KafkaFarm:
                 page = await client.log(first, PAGE)
                 for entry in page.entries:
                     if entry.kind is EntryKind.APPLICATION and HIDDEN.search(entry.data) is None:
-                        found[entry.index - 1] = entry
+                        named = REQUEST.search(entry.data)
+                        if named is None or named[0] not in requests:
+                            found[entry.index - 1] = entry
+                        requests |= set() if named is None else {named[0]}
                 if not page.entries or page.next_index > page.commit_index:
                     return found
                 first = page.next_index
