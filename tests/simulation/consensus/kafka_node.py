@@ -22,8 +22,8 @@ from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey
 from consensus.protocols.kraft.wire.entries import (
     batches_for_replicas,
     data_of,
-    entries_of,
     entry_tail,
+    fetched_entries,
     leader_head,
     next_sequence,
 )
@@ -89,7 +89,7 @@ def make_node(server_id: ServerId, configuration: Configuration, core: Raft, ran
     return KafkaNode(
         names,
         QuorumReplies(names, batches_for_replicas, AnsweringLeader(core.describe).now),
-        KraftTransport(names, entries_of, retry=_RETRY, random=random),
+        KraftTransport(names, fetched_entries, retry=_RETRY, random=random),
     )
 
 
