@@ -209,6 +209,13 @@ class MixedQuorum:
             child.kill()
             await child.end()
 
+    def move(self, node_id: int) -> None:
+        """Give a server of ours that does not run another port, which the others are not told."""
+        server = self.ours[node_id]
+        text, before = server.properties.read_text(encoding="utf-8"), server.voter.address
+        server.port = self.jvm.others[node_id] = listening_ports(1)[0]
+        server.properties.write_text(text.replace(before, server.voter.address), encoding="utf-8")
+
     async def wipe(self, node_id: int) -> None:
         """Take the log from a server that does not run; it keeps its id, and its directory's id."""
         server = self.server(node_id)

@@ -194,7 +194,7 @@ async def both_have_led(quorum: MixedQuorum) -> None:
         if len({quorum.is_ours(node_id) for node_id in quorum.seen.leaders}) > 1:
             return
         began = trio.current_time()
-        await quorum.resign(leader)
-        print(f"\nserver {leader} resigned", end="")
-        await quorum.leader(epoch_above=epoch)
-        print(f": another leads after {trio.current_time() - began:.2f} s", end="")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(quorum.resign, leader)
+            await quorum.leader(epoch_above=epoch)
+            print(f"\nserver {leader} resigns, another leads after {trio.current_time() - began:.2f} s", end="")

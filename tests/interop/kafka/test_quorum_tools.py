@@ -142,6 +142,26 @@ async def test_kafkas_admin_client_adds_and_removes_a_voter(
             print(f"\n{quorum.told()}")
 
 
+async def test_our_voter_tells_kafkas_leader_its_new_address(tmp_path: Path) -> None:
+    """By UpdateRaftVoter; from then on the others find it there, also when it leads."""
+    with trio.fail_after(STORY_S):
+        async with (
+            running_jvm_servers(tmp_path) as jvm,
+            running_mixed_quorum(jvm, (1,), (2, 3), is_dynamic=True) as quorum,
+        ):
+            leader = await quorum.make_lead(jvm.servers)
+            await quorum.kill(1)
+            quorum.move(1)
+            await quorum.start(1)
+            address, tools = quorum.server(1).voter.address, await jvm.tools()
+            while address not in (await tools.status(jvm.servers[leader].address))["CurrentVoters"]:  # noqa: ASYNC110
+                await trio.sleep(0.5)
+            await quorum.make_lead([1])
+            await quorum.progress()
+            print(f"\n{quorum.told()}")
+            await quorum.equal_logs()
+
+
 @QUORUMS
 async def test_our_observer_reads_kafkas_quorum_and_never_votes(tmp_path: Path, *, is_dynamic: bool) -> None:
     recorder = Recorder()
