@@ -8,7 +8,8 @@ import trio
 
 from bridge.cli.kraft.metrics import PREFIX, STATE, TEXTS, exposition, serve_metrics
 from consensus.core.effects import Apply, Effect, Persist, Role, RoleChanged
-from consensus.core.model import Entry, EntryKind, HardState, ReplicaKey
+from consensus.core.model import Configuration, Entry, EntryKind, HardState, LogId, ReplicaKey, Server
+from consensus.core.status import Description
 from consensus.protocols.kraft.node.metrics import (
     SAMPLE_S,
     STATES,
@@ -16,7 +17,9 @@ from consensus.protocols.kraft.node.metrics import (
     QuorumFigures,
     QuorumMeasurements,
     Window,
+    figures_of,
 )
+from consensus.protocols.kraft.node.quorum_names import QuorumNames
 
 FIGURES = QuorumFigures(3, 7, -1, 12, 6, 10, "observer", 1, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 0.25)
 OF_THE_KIP = (
@@ -164,6 +167,47 @@ def test_an_event_loop_that_sleeps_is_idle() -> None:
         return idle.average()
 
     assert trio.run(run) > 0.5
+
+
+def described(of: Role, voters: tuple[Server, ...]) -> Description:
+    """Replica 1 at one moment."""
+    return Description(
+        server_id=ReplicaKey(1),
+        role=of,
+        term=7,
+        voted_for=ReplicaKey(2),
+        leader=ReplicaKey(3),
+        last=LogId(12, 6),
+        durable_index=12,
+        commit_index=10,
+        applied_index=10,
+        pending_proposals=0,
+        followers=(),
+        configuration=Configuration(voters),
+        change=None,
+        log_start=LogId(0, 0),
+        snapshot=None,
+        disk_full=False,
+        pending_reads=0,
+        transfer_target=None,
+        extensions=(),
+        dropped=(),
+    )
+
+
+def test_what_stands_is_told_as_it_is() -> None:
+    """Leader, epoch, vote, log and watermark; a voter whose address is not known; a server that has no vote."""
+    one, two, three = (Server(ReplicaKey(number), where) for number, where in ((1, ""), (2, ""), (3, "127.0.0.1:1")))
+    names = QuorumNames(ReplicaKey(1), (), Configuration((one, two, three)))
+    measured = Measured()
+    voter = figures_of(described(Role.FOLLOWER, (one, two, three)), 10, names, measured.found, PollIdle(measured.clock))
+    assert (voter.current_leader, voter.current_epoch, voter.current_vote) == (3, 7, 2)
+    assert (voter.log_end_offset, voter.log_end_epoch, voter.high_watermark) == (12, 6, 10)
+    assert (voter.current_state, voter.number_unknown_voter_connections) == ("follower", 1)
+    observer = figures_of(described(Role.FOLLOWER, (two, three)), 10, names, measured.found, PollIdle(measured.clock))
+    assert observer.current_state == "observer"
+    candidate = figures_of(described(Role.CANDIDATE, (one, two)), 10, names, measured.found, PollIdle(measured.clock))
+    assert candidate.current_state == "candidate"
 
 
 def test_each_metric_of_the_kip_has_its_name_and_its_figure() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from enum import Enum
 from types import ModuleType
 
+from bridge.cli.kraft import metrics as kraft
 from bridge.core.membership.authors import NoEffect
 from bridge.node.control import metrics, routes, view_builder
 from bridge.node.raft.applied_state import _COUNTED
@@ -37,12 +38,29 @@ Each ends in `_total`; the view has the same counters without `garlicfarm_` and 
 | counters | what is counted |
 |---|---|
 """
+KRAFT = f"""
+## A server of a KRaft quorum
+
+`garlicfarm kraft serve --metrics HOST:PORT` answers `GET /metrics` there, in the same format. The metrics are the
+thirteen of KIP-595: each name is the KIP's after `{kraft.PREFIX}`, with `_` for `-`; an average and a maximum are two
+gauges. Averages, maxima and rates are of the last 30 to 60 seconds, as in Kafka; `NaN` means that there was nothing to
+measure.
+
+| metric | of the KIP | labels | meaning |
+|---|---|---|---|
+"""
 
 
 def page() -> str:
     """The document."""
     counters = [f"| {_names(names)} | {meaning} |\n" for names, meaning in _counters()]
-    return HEAD + "".join(_gauges()) + COUNTERS + "".join(counters)
+    return HEAD + "".join(_gauges()) + COUNTERS + "".join(counters) + KRAFT + "".join(_of_kraft())
+
+
+def _of_kraft() -> Iterator[str]:
+    for name, meaning in kraft.TEXTS.items():
+        labels = "`state`" if name == kraft.STATE else ""
+        yield f"| `{kraft.PREFIX}{name}` | `{name.replace('_', '-')}` | {labels} | {meaning} |\n"
 
 
 def _gauges() -> Iterator[str]:
