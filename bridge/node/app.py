@@ -12,10 +12,11 @@ The node ends when it is told to (signal, `leave`, or its parent's pipe closing)
 another process lives with its identity, its storage is damaged, a task failed. Then the last line of its log says why.
 """
 
+import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -30,11 +31,14 @@ from bridge.node.joined_node import JoinedNode, join, known_farm, new_applied_st
 from bridge.node.local_node import begin, load_local_node
 from bridge.node.membership.farm_peers import FarmPeers
 from bridge.node.membership.gossip_events import GossipEvents, wait_for_conflicts
+from bridge.node.membership.own_name import NameTakenError, note_name, remembered_name, watch_name
 from bridge.node.membership.own_raft_id import OwnRaftId
 from bridge.node.raft.connecting import bound_port, load_transport
 from bridge.node.raft.handover import hand_over_before_stop, until_removed
 from bridge.node.raft.replica import RequestGateway
 from bridge.node.settings.configuration import NodeConfiguration
+
+LOG = logging.getLogger("garlicfarm")
 
 
 class Node:
@@ -95,9 +99,26 @@ class Node:
             nursery.start_soon(node.forming.run)
             nursery.start_soon(node.farm_keys.watch_file, local.alarms)
             nursery.start_soon(self._belong_to_a_farm, node)
+            nursery.start_soon(self._watch_name, node)
             await self._stop.wait()
             await self._end(node)
             nursery.cancel_scope.cancel()
+
+    async def _watch_name(self, node: JoinedNode) -> None:
+        own_id, current = node.provider.node_id, self._current
+
+        def is_recorded() -> bool:
+            admitted = () if current.farm is None else current.farm.state.admitted.values()
+            return any(each.node_id == own_id and each.name is not None for each in admitted)
+
+        await watch_name(
+            node.local.configuration,
+            own_id,
+            node.local.farm_key.cluster,
+            node.member_directory,
+            is_recorded,
+            lambda: node.forming.cluster_id is not None,
+        )
 
     async def _belong_to_a_farm(self, node: JoinedNode) -> None:
         local, peers = node.local, node.peers
@@ -161,4 +182,24 @@ class Node:
 
 async def run_node(configuration: NodeConfiguration, *, stop_with_stdin: bool = False) -> None:
     """Runs one node until it is told to stop; see the module."""
-    await Node(configuration).run(stop_with_stdin=stop_with_stdin)
+    configuration = remembered_name(configuration)
+    while True:
+        taken: list[NameTakenError] = []
+        try:
+            await Node(configuration).run(stop_with_stdin=stop_with_stdin)
+        except* NameTakenError as group:
+            taken += [error for error in leaves_of(group) if isinstance(error, NameTakenError)]
+        if not taken:
+            return
+        LOG.warning("%s", taken[0])
+        note_name(configuration.state_dir, taken[0].name)
+        configuration = replace(configuration, name=taken[0].name)
+
+
+def leaves_of(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The exceptions in a group and in the groups within it."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from leaves_of(error)
+        else:
+            yield error

@@ -1,5 +1,6 @@
 """Founding a farm with real processes: whatever the order of their starts, there is one farm, and only its own."""
 
+import re
 import socket
 import time
 from functools import partial
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.api.view import Phase
+from bridge.api.view import Phase, VerdictKind
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, local_farm, seeded
 from tests.end_to_end.settings import broadcast_farm, free_port
 
@@ -78,3 +79,28 @@ def test_two_farms_on_the_same_ports_and_broadcast_address_find_their_own_and_st
                     START_BOUND_S,
                     f"{node.name} counts what it heard of the other farm: {node.counters()}",
                 )
+
+
+def test_machines_with_one_host_name_get_names_of_their_own_and_keep_them(tmp_path: Path) -> None:
+    with local_farm(tmp_path, 3) as farm:
+        for node in farm.nodes:
+            text = node.configuration.read_text()
+            node.configuration.write_text(text.replace(f'name = "{node.name}"\n', ""))
+        farm.start_all()
+
+        def names() -> set[str]:
+            views = [node.view() for node in farm.nodes]
+            told = {view.node.name for view in views}
+            agreed = all({member.name for member in view.members} == told for view in views)
+            settled = all(view.verdict.kind is VerdictKind.HEALTHY for view in views)
+            return told if agreed and settled and len(told) == 3 else set()
+
+        told = farm.wait_until(names, START_BOUND_S, "three names, and a healthy farm")
+        host = min(told, key=len)
+        assert all(each == host or re.fullmatch(f"{re.escape(host[:27])}-[0-9a-f]{{4}}", each) for each in told)
+        for node in farm.nodes:
+            node.stop()
+        farm.start_all()
+        again = farm.wait_until(names, START_BOUND_S, "three names after a restart")
+        assert again == told
+        assert not [alarm for node in farm.nodes for alarm in node.view().alarms if alarm.kind == "admission"]

@@ -194,6 +194,16 @@ def test_an_identity_under_a_name_of_another_one_is_refused_in_words_and_disturb
     assert "the name node-4 belongs to the identity 0909090909090909" in refused
 
 
+def test_of_two_routers_that_run_under_one_name_neither_is_to_be_approved() -> None:
+    story = Story()
+    story.status[4] = ALIVE
+    story.admitted[1] = replace(story.admitted[1], name="node-4")
+    story.live(3 * SETTLE_MS)
+    [refused] = [text for text in story.decision.refused if "node-4" in text]
+    assert "two routers that run have the name node-4" in refused
+    assert "approve nothing" in refused
+
+
 def test_what_failed_is_tried_again_later_and_others_get_their_turn() -> None:
     story = Story(others=2)
     story.learners = {4, 5}

@@ -166,12 +166,21 @@ def holder_of(admitted: Mapping[int, Admitted], name: str) -> int | None:
     return next((number for number, each in admitted.items() if each.name == name and each.is_member), None)
 
 
-def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str) -> str | None:
-    """The reason not to record this identity under this name; None if there is none."""
+def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str, *, holder_runs: bool = False) -> str | None:
+    """The reason not to record this identity under this name; None if there is none.
+
+    `holder_runs`: the identity that has the name is alive, so the newcomer is not the same router with a new one.
+    """
     out = out_refusal(admitted, node_id)
     if out is not None:
         return out
     holder = holder_of(admitted, name)
+    if holder is not None and admitted[holder].node_id != node_id and holder_runs:
+        return (
+            f"two routers that run have the name {name}: the identity {admitted[holder].node_id.hex()}, to which it"
+            f" belongs, and {node_id.hex()}. Give the second another name (`name` in its configuration, or --name) and"
+            " start it again; approve nothing"
+        )
     if holder is not None and admitted[holder].node_id != node_id:
         return (
             f"the name {name} belongs to the identity {admitted[holder].node_id.hex()}, and {node_id.hex()} comes under"

@@ -202,12 +202,20 @@ class _Moment:
         """Routers whose admission the log would refuse."""
         found = []
         for each in self._newcomers():
-            reason = refusal(self.admitted, each.node_id, each.name)
+            reason = refusal(self.admitted, each.node_id, each.name, holder_runs=self._holder_runs(each.name))
             if reason is not None:
                 found.append(reason)
             if len(found) == REFUSED_TOLD_MAX:
                 break
         return tuple(found)
+
+    def _holder_runs(self, name: str) -> bool:
+        """Whether the identity that has this name is alive, this leader among them."""
+        holder = holder_of(self.admitted, name)
+        if holder is None:
+            return False
+        listed = self.seen.get(self.admitted[holder].node_id)
+        return holder == self.group.own_id or (listed is not None and listed.status is MemberStatus.ALIVE)
 
     def waits(self) -> tuple[str, ...]:
         """What each joining or leaving server waits for, in words."""

@@ -125,7 +125,7 @@ class IdentityAdmin:
                 standing="waiting for approval",
                 status=self._status(node_id, seen),
                 server_role="none",
-                reason=refusal(state.admitted, node_id, listed.metadata.name),
+                reason=self._refusal(state, node_id, listed.metadata.name),
             )
             for node_id, listed in strangers[:STRANGERS_LISTED_MAX]
         ]
@@ -142,6 +142,11 @@ class IdentityAdmin:
                 clients=clients,
             )
         )
+
+    def _refusal(self, state: FarmState, node_id: bytes, name: str) -> str | None:
+        holder = holder_of(state.admitted, name)
+        runs = holder is not None and self._runs(state.admitted[holder].node_id)
+        return refusal(state.admitted, node_id, name, holder_runs=runs)
 
     def _name(self, each: Admitted) -> str | None:
         own = each.node_id == self._agent.node_id

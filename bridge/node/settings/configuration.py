@@ -119,6 +119,8 @@ class NodeConfiguration:
     """None: no endpoint for ØMQ Raft clients."""
     kafka: KafkaSettings | None = None
     """None: no listener for Kafka's clients."""
+    is_named_by_host: bool = False
+    """No name was given: it is the host's, and another router may have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +164,8 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _configuration(root: Section, overrides: Overrides, machine: Machine) -> NodeConfiguration | None:
-    name = _name(root, overrides, machine)
+    named = _name(root, overrides)
+    name = named or re.sub(r"[^A-Za-z0-9._-]+", "-", machine.hostname).strip("._-")[:32] or "router"
     state_dir_told = root.path("state_dir")
     state_dir = overrides.state_dir or state_dir_told or machine.state_dir
     farm_key = _farm_key(root, overrides)
@@ -205,14 +208,16 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
         control=control,
         zmq=zmq,
         kafka=kafka,
+        is_named_by_host=named is None,
     )
 
 
-def _name(root: Section, overrides: Overrides, machine: Machine) -> str:
+def _name(root: Section, overrides: Overrides) -> str | None:
+    """What an operator calls the node; None where the host's name serves."""
     name_told = root.text("name")
     told = overrides.name or name_told
     if told is None:
-        return re.sub(r"[^A-Za-z0-9._-]+", "-", machine.hostname).strip("._-")[:32] or "router"
+        return None
     if _NAME.fullmatch(told) is None:
         root.problem("name", f"{told[:40]!r}: 1 to 32 of letters, digits, '.', '_', '-', and no mark first")
     return told

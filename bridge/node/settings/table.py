@@ -90,7 +90,11 @@ def _table(settings: Iterable[Setting]) -> dict[str, Setting]:
 
 SETTINGS = _table(
     (
-        _text("name", "what operators call this node: 1 to 32 letters, digits, `.`, `_`, `-`", "the host's name"),
+        _text(
+            "name",
+            "what operators call this node: 1 to 32 letters, digits, `.`, `_`, `-`",
+            "the host's name; `HOST-ABCD` where another router of the farm has that",
+        ),
         _file(
             "state_dir",
             "identity, certificate, gossip keys, known peers, log and control socket; never copy it to a second node",

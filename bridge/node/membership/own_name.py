@@ -1,0 +1,92 @@
+"""The name of a node that was given none: the host's, with an end of its own where another router has it already.
+
+Machines are cloned, and then three routers are called `vm`. A farm tells its members apart by name in every view, and a
+name belongs to one identity (`bridge.core.membership.admission`); an operator who follows the advice for a router with
+a new identity would retire the wrong one. So a node whose name is only its host's gives way:
+
+    another member of the cluster lives under this name, and ── this node's name is recorded in the log: it keeps it
+                                                             ├─ no farm is known, and its id is lower: give way at once
+                                                             └─ a farm is known: give way if it lives on for a while
+
+A node that gives way takes `HOST-ABCD`, ABCD being the beginning of its own id, notes that in its state directory, and
+begins anew under it. The wait within a farm is for the router that lost its state directory: it comes back under the
+name of its own former identity, which gossip still holds for alive, and there an operator must decide.
+
+A name that an operator has given is never changed.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from bridge.core.formation.member import MemberStatus
+from bridge.node.membership.member_directory import MemberDirectory
+from bridge.node.settings.configuration import NodeConfiguration
+
+FILE: Final = "name"
+NAME_LIMIT: Final = 32
+END_LETTERS: Final = 4
+LIVES_ON_S: Final = 15.0
+"""Longer than gossip takes to hold a router for dead that has gone."""
+LOOK_S: Final = 0.5
+
+
+class NameTakenError(Exception):
+    """Another router has this name; `name` is the one to take."""
+
+    def __init__(self, taken: str, name: str) -> None:
+        super().__init__(f"another router of this farm is called {taken}: this one is {name} from now on")
+        self.name = name
+
+
+def remembered_name(configuration: NodeConfiguration) -> NodeConfiguration:
+    """The same with the name that this node took in an earlier life, unless an operator has given it one."""
+    if not configuration.is_named_by_host:
+        return configuration
+    try:
+        name = (configuration.state_dir / FILE).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return configuration
+    return replace(configuration, name=name) if 0 < len(name) <= NAME_LIMIT and name.isprintable() else configuration
+
+
+def own_end(name: str, node_id: bytes) -> str:
+    """The name with this node's own end."""
+    end = f"-{node_id.hex()[:END_LETTERS]}"
+    return name[: NAME_LIMIT - len(end)] + end
+
+
+def note_name(state_dir: Path, name: str) -> None:
+    """Take it in the next lives as well."""
+    (state_dir / FILE).write_text(f"{name}\n", encoding="ascii")
+
+
+async def watch_name(
+    configuration: NodeConfiguration,
+    node_id: bytes,
+    cluster: str,
+    directory: MemberDirectory,
+    is_recorded: Callable[[], bool],
+    knows_farm: Callable[[], bool],
+) -> None:
+    """Returns when the name is this node's for good; `NameTakenError` if it has to take another one.
+
+    `is_recorded`: the log has this node's name. `knows_farm`: there is a farm that this node belongs to, or wants to.
+    """
+    if not configuration.is_named_by_host:
+        return
+    own, since = configuration.name, trio.current_time()
+    while not is_recorded():
+        others = [
+            each.node_id
+            for each in directory.of_cluster(cluster)
+            if each.metadata.name == own and each.status is MemberStatus.ALIVE
+        ]
+        if not others:
+            since = trio.current_time()
+        elif (not knows_farm() and min(others) < node_id) or trio.current_time() - since >= LIVES_ON_S:
+            raise NameTakenError(own, own_end(own, node_id))
+        await trio.sleep(LOOK_S)

@@ -1,0 +1,125 @@
+"""A node that is named by its host alone gives way to a router that has the name, and never changes a given one."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bridge.core.formation.member import FarmMember, MemberStatus, NodeMetadata, RoleHint
+from bridge.node.membership.member_directory import MemberDirectory
+from bridge.node.membership.own_name import (
+    LIVES_ON_S,
+    NAME_LIMIT,
+    NameTakenError,
+    note_name,
+    own_end,
+    remembered_name,
+    watch_name,
+)
+from bridge.node.settings.configuration import NodeConfiguration, Overrides, load_configuration
+from bridge.node.settings.machine import Machine
+from gossip import NodeId
+
+LOW, OWN, HIGH = b"\x01" * 8, b"\x55" * 8, b"\x99" * 8
+
+
+def configuration(directory: Path, name: str | None = None) -> NodeConfiguration:
+    """Of a host called vm."""
+    file = directory / "node.toml"
+    file.write_text('farm_key = "farm.key"\nstate_dir = "."\n[gossip]\nbind = "127.0.0.1:7668"\n')
+    return load_configuration(file, Overrides(name=name), Machine(hostname="vm"))
+
+
+class Others(MemberDirectory):
+    """Members as decreed."""
+
+    def __init__(self, *members: FarmMember) -> None:
+        super().__init__(NodeId(OWN), "vm", tuple)
+        self.now = members
+
+    def of_cluster(self, cluster: str) -> tuple[FarmMember, ...]:
+        """Those of that cluster."""
+        return tuple(each for each in self.now if each.metadata.cluster == cluster)
+
+
+def other(
+    node_id: bytes, name: str = "vm", status: MemberStatus = MemberStatus.ALIVE, cluster: str = "farm"
+) -> FarmMember:
+    """Another router."""
+    return FarmMember(node_id, status, NodeMetadata(cluster, name, RoleHint.ELIGIBLE, None, None, None))
+
+
+async def watched(
+    directory: Path,
+    others: Others,
+    *,
+    name: str | None = None,
+    recorded: bool = False,
+    farm: bool = False,
+    seconds: float = 60,
+) -> str | None:
+    """The name that it takes within so long, if it takes another one."""
+    taken: list[str] = []
+    with trio.move_on_after(seconds):
+        try:
+            await watch_name(configuration(directory, name), OWN, "farm", others, lambda: recorded, lambda: farm)
+        except NameTakenError as error:
+            taken.append(error.name)
+    return taken[0] if taken else None
+
+
+@pytest.mark.parametrize(
+    ("others", "name"),
+    [
+        ((other(LOW),), "vm-5555"),
+        ((other(HIGH),), None),
+        ((other(LOW, "attic"),), None),
+        ((other(LOW, status=MemberStatus.DEAD),), None),
+        ((other(LOW, cluster="another"),), None),
+        ((other(HIGH), other(LOW)), "vm-5555"),
+    ],
+    ids=["a lower id", "a higher id", "another name", "a dead one", "another cluster", "several"],
+)
+async def test_before_there_is_a_farm_the_lowest_id_keeps_the_name(
+    autojump_clock: MockClock, tmp_path: Path, others: tuple[FarmMember, ...], name: str | None
+) -> None:
+    del autojump_clock
+    # A higher id gives way itself, which this stage does not show: so it is looked at for less than the wait.
+    assert await watched(tmp_path, Others(*others), seconds=LIVES_ON_S / 2) == name
+
+
+async def test_in_a_farm_a_newcomer_gives_way_to_a_router_that_lives_on_and_not_to_its_own_former_self(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    del autojump_clock
+    former = Others(other(HIGH))
+
+    async def dies() -> None:
+        await trio.sleep(LIVES_ON_S / 2)
+        former.now = (other(HIGH, status=MemberStatus.DEAD),)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(dies)
+        assert await watched(tmp_path, former, farm=True) is None
+    assert await watched(tmp_path, Others(other(HIGH)), farm=True) == "vm-5555"
+
+
+async def test_a_name_that_was_given_or_is_recorded_stays(autojump_clock: MockClock, tmp_path: Path) -> None:
+    del autojump_clock
+    assert await watched(tmp_path, Others(other(LOW)), name="vm") is None
+    assert await watched(tmp_path, Others(other(LOW)), recorded=True) is None
+
+
+def test_the_name_that_was_taken_is_taken_again_in_the_next_life_unless_one_is_given(tmp_path: Path) -> None:
+    assert remembered_name(configuration(tmp_path)).name == "vm"
+    note_name(tmp_path, "vm-5555")
+    assert remembered_name(configuration(tmp_path)).name == "vm-5555"
+    assert remembered_name(configuration(tmp_path, "attic")).name == "attic"
+    (tmp_path / "name").write_bytes(b"\xff" * 99)
+    assert remembered_name(configuration(tmp_path)).name == "vm"
+
+
+def test_a_long_name_is_shortened_for_its_end() -> None:
+    made = own_end("x" * NAME_LIMIT, OWN)
+    assert (len(made), made[-5:]) == (NAME_LIMIT, "-5555")
