@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.api.view import FarmView, Phase
+from bridge.api.view import FarmView, Phase, VerdictKind
 from bridge.node.control.client import ask
 from bridge.node.security.control_socket import SOCKET_NAME
 from tests.end_to_end.farm import START_BOUND_S, call, command, tail, wait_until
@@ -21,6 +21,8 @@ from tests.end_to_end.farm import START_BOUND_S, call, command, tail, wait_until
 pytestmark = pytest.mark.processes
 
 ROUTERS = 3
+CUT_OFF_BOUND_S = 10 * 3.0
+"""Ten times three of the shortest election timeouts; two and a half reporting periods would be 75 s."""
 
 
 def _ip(*arguments: str) -> None:
@@ -90,3 +92,87 @@ def test_on_a_lan_the_farm_key_is_enough_and_no_address_is_needed(lan: list[str]
     assert {member.address for view in found for member in view.members} == {
         f"192.168.77.{number}:7668" for number in range(1, ROUTERS + 1)
     }
+
+
+def start(name: str, key: Path, state: Path, stack: ExitStack) -> None:
+    """A router in its namespace, with nothing but a key."""
+    with state.with_suffix(".log").open("ab") as output:
+        process = subprocess.Popen(
+            [
+                *("ip", "netns", "exec", name),
+                *command("run", "--farm-key", key, "--state-dir", state, "--name", name, "--stop-with-stdin"),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    stack.enter_context(process)
+
+
+def view_of(state: Path) -> FarmView:
+    """What its node sees."""
+    return ask(state / SOCKET_NAME, lambda client: client.view())
+
+
+def test_a_router_with_another_key_file_is_asked_about_on_both_sides_and_the_doctor_says_so(
+    lan: list[str], tmp_path: Path
+) -> None:
+    keys = [tmp_path / "farm.key", tmp_path / "wrong.key"]
+    for key in keys:
+        assert call("keys", "new-farm", "--expect", str(ROUTERS), "--output", key).returncode == 0
+    states = [tmp_path / name for name in lan]
+    logs = lambda: "\n".join(tail(state.with_suffix(".log")) for state in states)  # noqa: E731 - said where it fails
+    with ExitStack() as stack:
+        for state, key in zip(states, (keys[0], keys[0], keys[1]), strict=True):
+            start(state.name, key, state, stack)
+        for state, missing, heard in ((states[0], 1, states[2]), (states[2], 2, states[0])):
+
+            def told(state: Path = state) -> FarmView | None:
+                view = view_of(state)
+                return view if view.verdict.kind is VerdictKind.FOREIGN_KEY else None
+
+            view = wait_until(told, START_BOUND_S, f"{state.name} hears another farm's key", logs)
+
+            def alarmed(state: Path = state) -> bool:
+                return any(each.kind == "foreign-key" for each in view_of(state).alarms)
+
+            wait_until(alarmed, START_BOUND_S, "it is an alarm", logs)
+            assert "is the key file the same?" in view.verdict.text
+            assert f"waiting for {missing} of {ROUTERS} routers" in view.verdict.text
+            assert view_of(heard).farm.label in view.verdict.text
+        done = call("doctor", "--farm-key", keys[1], "--state-dir", states[2])
+        assert done.returncode == 1
+        assert "Another farm's key is heard" in done.stdout
+
+
+def test_a_node_that_is_cut_off_says_so_within_seconds_and_not_after_its_reporting_periods(
+    lan: list[str], tmp_path: Path
+) -> None:
+    key = tmp_path / "farm.key"
+    assert call("keys", "new-farm", "--expect", str(ROUTERS), "--output", key).returncode == 0
+    states = [tmp_path / name for name in lan]
+    logs = lambda: "\n".join(tail(state.with_suffix(".log")) for state in states)  # noqa: E731 - said where it fails
+    with ExitStack() as stack:
+        for state in states:
+            start(state.name, key, state, stack)
+        wait_until(
+            lambda: all(view_of(state).raft.leader_id is not None for state in states),
+            START_BOUND_S,
+            "a leader that every router knows",
+            logs,
+        )
+        cut = states[0]
+        _ip("-n", cut.name, "link", "set", "eth0", "down")
+        wait_until(lambda: view_of(cut).verdict.kind is VerdictKind.NO_QUORUM, CUT_OFF_BOUND_S, "it says so", logs)
+        wait_until(
+            lambda: any(each.kind == "no-quorum" for each in view_of(cut).alarms), CUT_OFF_BOUND_S, "and alarms", logs
+        )
+        assert cut.name not in view_of(cut).verdict.text.partition(";")[2]
+        wait_until(
+            lambda: any(
+                alarm.kind == "servers-down" and f"{cut.name} down" in alarm.text for alarm in view_of(states[1]).alarms
+            ),
+            CUT_OFF_BOUND_S,
+            "the others miss it",
+            logs,
+        )
