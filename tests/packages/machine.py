@@ -26,7 +26,7 @@ set -e
 mount --make-rprivate /
 mount -t tmpfs tmpfs "$1"
 mkdir "$1/upper" "$1/work" "$1/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+mount -t overlay overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" "$1/root"
 mount -t proc proc "$1/root/proc"
 mount --rbind /dev "$1/root/dev"
 mount -t tmpfs -o mode=755 tmpfs "$1/root/run"
@@ -53,16 +53,17 @@ def why_not() -> str:
 class Machine:
     """Made when the block begins, gone when it ends."""
 
-    def __init__(self, scratch: Path) -> None:
-        """`scratch`: an empty directory."""
+    def __init__(self, scratch: Path, lower: Path = Path("/")) -> None:
+        """`scratch`: an empty directory; `lower`: the file system that is copied, this machine's unless told."""
         self._scratch = scratch
+        self._lower = lower
         self._first: subprocess.Popen[str] | None = None
         self._pid = 0
 
     def __enter__(self) -> Self:
         command = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", SETUP, "sh"]
         self._first = subprocess.Popen(
-            [*command, str(self._scratch)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*command, str(self._scratch), str(self._lower)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self._first.stdout is not None
         assert self._first.stdout.readline() == "ready\n", "the machine could not be made; its messages are above"
@@ -84,17 +85,21 @@ class Machine:
         """The machine's `/`, as this process reaches it."""
         return Path(f"/proc/{self._pid}/root")
 
-    def command(self, arguments: Sequence[str | Path]) -> list[str]:
-        """What runs `arguments` in it, as root."""
-        into = ["nsenter", f"--target={self._pid}", "--mount", "--net", "--pid", "--root", "env", "--chdir=/"]
-        return [*into, *map(str, arguments)]
+    def command(self, arguments: Sequence[str | Path], *, network: bool = False) -> list[str]:
+        """What runs `arguments` in it, as root. `network`: with this machine's network in place of its own."""
+        into = ["nsenter", f"--target={self._pid}", "--mount", "--pid", "--root", *["--net"] * (not network)]
+        return [*into, "env", "--chdir=/", *map(str, arguments)]
 
     def run(
-        self, *arguments: str | Path, environment: Mapping[str, str] | None = None, check: bool = True
+        self,
+        *arguments: str | Path,
+        environment: Mapping[str, str] | None = None,
+        check: bool = True,
+        network: bool = False,
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command in it to its end."""
         done = subprocess.run(
-            self.command(arguments),
+            self.command(arguments, network=network),
             check=False,
             capture_output=True,
             text=True,

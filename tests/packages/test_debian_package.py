@@ -20,6 +20,7 @@ import pytest
 
 from tests.end_to_end.layout import read_meta_lease_set
 from tests.packages.machine import Machine, child_of, clean_environment
+from tests.packages.on_loopback import DEMO, ON_LOOPBACK
 
 pytestmark = pytest.mark.packages
 
@@ -27,20 +28,6 @@ CONFIGURATION = "/etc/garlicfarm/node.toml"
 READY_BOUND_S = 60.0
 PUBLISHED_BOUND_S = 60.0
 END_BOUND_S = 30.0
-ON_LOOPBACK = """
-[gossip]
-bind = "127.0.0.1:7668"
-broadcast = "off"
-timing = "local"
-[consensus]
-timing = "local"
-[publishing]
-signing_key = "/etc/garlicfarm/signing.key"
-pace = "reporting-period"
-reporting_period_ms = 1000
-[[leaf]]
-destination = "{leaf}"
-"""
 
 
 class Unit:
@@ -158,7 +145,7 @@ def test_the_service_serves_publishes_and_ends_in_order(machine: Machine) -> Non
     leaf = tomllib.loads((machine.root / "root/leaf.key").read_text())["destination"]
     # Without a router a node publishes for a demonstration alone.
     configuration = machine.root / CONFIGURATION.lstrip("/")
-    head = configuration.read_text().partition("\n[gossip]\n")[0].replace("#demo = false", "demo = true")
+    head = configuration.read_text().partition("\n[gossip]\n")[0].replace(*DEMO)
     configuration.write_text(head + ON_LOOPBACK.format(leaf=leaf))
     with Service(machine) as service:
         service.heard("READY=1", READY_BOUND_S)

@@ -103,7 +103,10 @@ def _check_private(path: Path, status: os.stat_result) -> None:
     if mode & _OTHERS:
         raise KeyFileError(f"{path} can be read by others (mode {mode:04o}): `chmod 600 {path}`, then try again")
     if status.st_uid not in {os.geteuid(), 0}:
-        raise KeyFileError(f"{path} belongs to user id {status.st_uid}, not to this one: `chown` it, then try again")
+        raise KeyFileError(
+            f"{path} belongs to user id {status.st_uid}, not to this one: run the command as that user (`sudo -u"
+            f" '#{status.st_uid}' garlicfarm …`), or `chown` the file, then try again"
+        )
 
 
 def save_farm_key(path: Path, farm_key: FarmKey) -> None:

@@ -1,0 +1,18 @@
+"""What a node is told in place of the defaults, so that it is a farm by itself and publishes on loopback."""
+
+DEMO = ("#demo = false", "demo = true")
+"""Without a router a node publishes for a demonstration alone."""
+ON_LOOPBACK = """
+[gossip]
+bind = "127.0.0.1:7668"
+broadcast = "off"
+timing = "local"
+[consensus]
+timing = "local"
+[publishing]
+signing_key = "/etc/garlicfarm/signing.key"
+pace = "reporting-period"
+reporting_period_ms = 1000
+[[leaf]]
+destination = "{leaf}"
+"""
