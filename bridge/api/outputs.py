@@ -24,6 +24,26 @@ class MembersOutput(Document, frozen=True):
     """The members that gossip knows, in order of their names."""
 
 
+class RoundTripView(Record, frozen=True):
+    """A round-trip time between two nodes."""
+
+    node: str
+    """The name of the node that measures it."""
+    peer: str
+    """The name of the node that answers; the first digits of its NodeId if that is not known."""
+    rtt_ms: float
+    """Milliseconds."""
+
+
+class RoundTripsOutput(Document, frozen=True):
+    """`members --rtt`."""
+
+    round_trips: tuple[RoundTripView, ...]
+    """What the nodes measure of their peers."""
+    silent: tuple[str, ...]
+    """The names of nodes that run and have not answered in time."""
+
+
 class FarmOutput(Document, frozen=True):
     """`farm`: the shared state, as the asked node has applied it."""
 
@@ -60,6 +80,8 @@ class ServerView(VoterView, frozen=True, kw_only=True):
     """How many entries of the leader's log it lacks; null if the asked node does not lead."""
     report_age_ms: int | None
     """Milliseconds of log time since its last application entry; null if there is none."""
+    loss: str = ""
+    """What the farm would lack without it, or why it is missing already; empty if it may be lost."""
 
 
 class ServersOutput(Document, frozen=True):

@@ -69,6 +69,9 @@ _DO_ABOUT: Mapping[str, str] = {
     Inability.CLOCK_OFF.value: "correct the clocks (NTP): `garlicfarm log-time show`",
 }
 NOTHING_TO_DO = "nothing"
+A_PUBLISHER = "a server that can publish"
+A_HEALTHY_LEAF = "a healthy leaf"
+_VERBS: Mapping[str, str] = {A_PUBLISHER: "can publish", A_HEALTHY_LEAF: "has a healthy leaf"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,28 @@ def concerns_of(view: FarmView) -> tuple[Concern, ...]:
     return _concerns(_Facts(view))
 
 
+def loss_of_each(view: FarmView) -> Mapping[int, str]:
+    """Of each server of the Raft group, by Raft id, what the farm would lack without it; empty: it may be lost.
+
+    The same facts count as for the verdict: the quorum, the last server that can publish, the last healthy leaf.
+    """
+    facts = _Facts(view)
+    losses: dict[int, str] = {}
+    for server in (*view.raft.voters, *view.raft.learners):
+        missing: list[str] = []
+        votes = any(each.raft_id == server.raft_id for each in view.raft.voters)
+        if server.raft_id in facts.down:
+            losses[server.raft_id] = facts.down[server.raft_id][1]
+            continue
+        if votes and facts.margin < 1:
+            missing.append("a majority")
+        for names, what in facts.needed():
+            if names == {name_of(server)}:
+                missing.append(what)
+        losses[server.raft_id] = ", ".join(dict.fromkeys(missing))
+    return losses
+
+
 class _Facts:
     """What the rules ask of a view, computed once."""
 
@@ -252,17 +277,22 @@ class _Facts:
     def _losable(self) -> tuple[int, str]:
         """How many servers may be lost, and what besides the quorum limits it."""
         can_lose, limit = max(0, self.margin), ""
+        for names, what in self.needed():
+            if len(names) - 1 < can_lose:
+                verb = _VERBS[what]
+                can_lose, limit = max(0, len(names) - 1), f"only {_listed(sorted(names))} {verb}" if names else ""
+        return can_lose, limit
+
+    def needed(self) -> Iterator[tuple[set[str], str]]:
+        """Of each thing that at least one server must have, the names of those that have it, and what it is."""
         for each in self.view.publishing:
             able = {
                 standing.name or f"server {standing.raft_id}"
                 for standing in each.standings
                 if standing.inability is None and standing.raft_id not in self.down
             }
-            leaves = {entry.name or entry.destination for entry in each.entries if entry.healthy}
-            for names, what in ((able, "can publish"), (leaves, "has a healthy leaf")):
-                if len(names) - 1 < can_lose:
-                    can_lose, limit = max(0, len(names) - 1), f"only {_listed(sorted(names))} {what}" if names else ""
-        return can_lose, limit
+            yield able, A_PUBLISHER
+            yield {entry.name or entry.destination for entry in each.entries if entry.healthy}, A_HEALTHY_LEAF
 
     @property
     def quorum_is_lost(self) -> bool:

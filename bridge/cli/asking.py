@@ -43,6 +43,24 @@ def node_option(command: F) -> F:
         help="Control socket or state directory of the node to ask, or https://HOST:PORT (default: $GARLICFARM_NODE,"
         " then the first that answers in ./farm-state, the default state directory, and the service's).",
     )
+    return named(_credentials(command))
+
+
+def nodes_option(command: F) -> F:
+    """The same for several nodes; the command gets `nodes`, none if none is named."""
+    named = click.option(
+        "--node",
+        "nodes",
+        metavar="ADDRESS",
+        multiple=True,
+        help="Control socket or state directory of a node, or https://HOST:PORT; may be given several times (default:"
+        " the node that other commands ask, and those beside it).",
+    )
+    return named(_credentials(command))
+
+
+def _credentials(command: F) -> F:
+    """What a URL needs beside it."""
     token = click.option(
         "--token-file",
         type=file_path,
@@ -61,7 +79,7 @@ def node_option(command: F) -> F:
         help="With https: that node's control.crt, or the authority that signed its certificate (default:"
         f" ${CERTIFICATE_VARIABLE}, then the authorities of this system).",
     )
-    return named(token(certificate(command)))
+    return token(certificate(command))
 
 
 def _keep(context: click.Context, option: click.Parameter, told: Path | None) -> Path | None:

@@ -13,6 +13,7 @@ import trio
 
 from bridge.api.outputs import FarmOutput, ServersOutput, ServerView
 from bridge.api.requests import CommandRequest, RemovalOrder
+from bridge.api.verdict import loss_of_each
 from bridge.api.view import FarmView, PublishingView, RaftRole, WeightsView
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm, fail
@@ -152,9 +153,17 @@ def _print_weights(weights: WeightsView) -> None:
 @json_option
 @click.pass_context
 def servers(context: click.Context, node: str | None, *, as_json: bool) -> None:
-    """List the servers of the Raft group, remove one, let one back."""
+    """List the servers of the Raft group and which may be lost, remove one, let one back."""
     if context.invoked_subcommand is None:
         _show_servers(ask_node(node, ControlClient.view), as_json=as_json)
+
+
+@servers.command(name="list")
+@node_option
+@json_option
+def list_(node: str | None, *, as_json: bool) -> None:
+    """List the servers of the Raft group, and what the farm would lack without each."""
+    _show_servers(ask_node(node, ControlClient.view), as_json=as_json)
 
 
 def _show_servers(view: FarmView, *, as_json: bool) -> None:
@@ -163,6 +172,7 @@ def _show_servers(view: FarmView, *, as_json: bool) -> None:
     roles = [(each, "voter") for each in raft.voters] + [(each, "learner") for each in raft.learners]
     lags = {each.raft_id: each.lag_entries for each in raft.followers}
     reports = {each.raft_id: each for each in view.reports}
+    losses = loss_of_each(view)
     if as_json:
         listed = tuple(
             ServerView(
@@ -173,6 +183,7 @@ def _show_servers(view: FarmView, *, as_json: bool) -> None:
                 leads=each.raft_id == raft.leader_id,
                 lag_entries=lags.get(each.raft_id),
                 report_age_ms=reports[each.raft_id].age_ms if each.raft_id in reports else None,
+                loss=losses[each.raft_id],
             )
             for each, role in roles
         )
@@ -185,11 +196,13 @@ def _show_servers(view: FarmView, *, as_json: bool) -> None:
             "leader" if each.raft_id == raft.leader_id else role,
             known(lags.get(each.raft_id)),
             f"{reports[each.raft_id].age_ms / 1000:.0f} s" if each.raft_id in reports else "-",
+            losses[each.raft_id] or "may be lost",
             each.endpoint,
         )
         for each, role in roles
     ]
-    print_table(("ID", "NAME", "ROLE", "LAG", "REPORT", "ADDRESS"), rows)
+    print_table(("ID", "NAME", "ROLE", "LAG", "REPORT", "WITHOUT IT", "ADDRESS"), rows)
+    echo(view.verdict.text)
     if view.removed:
         echo(f"removed by an operator: {', '.join(map(str, view.removed))}")
     for text in raft.waits:

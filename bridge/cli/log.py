@@ -1,8 +1,11 @@
 """`garlicfarm log` and `submit`: the farm's replicated log, read, verified on disk, extended by one entry."""
 
+import re
 import secrets
 import sys
 import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -10,6 +13,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.api.entry_words import ENTRY_TYPES, Names, entry_words
 from bridge.api.log import LogEntryView
 from bridge.api.outputs import StorageOutput
 from bridge.cli.asking import ask_node, node_option
@@ -41,9 +45,32 @@ _LIVE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which entries are shown, and how."""
+
+    types: frozenset[str]
+    by: str | None
+    since_ms: int | None
+    raw: bool
+    as_json: bool
+
+
 @click.group(invoke_without_command=True)
-@click.option("--from", "first", default=1, show_default=True, type=click.IntRange(min=1), help="Index to begin at.")
+@click.option("--from", "first", type=click.IntRange(min=1), help="Index to begin at.  [default: 1, or as --tail says]")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Entries at most.")
+@click.option("--tail", type=click.IntRange(min=0), help="Begin so many entries before the end.")
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    type=click.Choice(ENTRY_TYPES),
+    metavar="TYPE",
+    help=f"Only entries of this type; may be given several times: {', '.join(ENTRY_TYPES)}.",
+)
+@click.option("--by", metavar="NAME", help="Only reports, clocks and publications of this server.")
+@click.option("--since", metavar="WHEN", help="Only entries since then, by log time: 90s, 10m, 2h, 1d, or a UTC time.")
+@click.option("--raw", is_flag=True, help="Print the bytes of the entries, not words.")
 @click.option(
     "--linearizable", is_flag=True, help="Show at least everything that was acknowledged before the question."
 )
@@ -54,45 +81,129 @@ _LIVE = (
 def log(
     context: click.Context,
     *,
-    first: int,
+    first: int | None,
     limit: int,
+    tail: int | None,
+    types: tuple[str, ...],
+    by: str | None,
+    since: str | None,
+    raw: bool,
     linearizable: bool,
     follow: bool,
     node: str | None,
     as_json: bool,
 ) -> None:
-    """Print committed entries of the farm's log. With --follow and --json: one entry on each line.
+    """Print committed entries of the farm's log, in words. With --follow and --json: one entry on each line.
 
     `log verify DIR` checks a server's log on disk instead.
     """
     if context.invoked_subcommand is not None:
         return
-    if follow:
-        ask_node(node, lambda client: _follow(client, first, limit, linearizable=linearizable, as_json=as_json))
-        return
-    page = ask_node(node, lambda client: client.log(first, limit, linearizable=linearizable))
-    if as_json:
-        print_json(page)
-        return
-    for entry in page.entries:
-        echo(_line(entry))
-    if not page.entries:
-        echo(f"No entry from {first} on; the commit index is {page.commit_index}.", err=True)
-    elif page.next_index <= page.commit_index:
-        echo(f"More: --from {page.next_index} (the commit index is {page.commit_index}).", err=True)
+    if first is not None and tail is not None:
+        raise click.UsageError("--from and --tail both say where to begin: give one of them")
+    wanted = _Wanted(frozenset(types), by, None if since is None else _moment_ms(since), raw, as_json)
+    filtered = bool(types or by or since)
+
+    async def read(client: ControlClient) -> None:
+        view = await client.view()
+        start = first or (max(1, view.raft.commit_index - tail + 1) if tail is not None else 1)
+        reader = _Reader(client, wanted, Names(view), limit)
+        if follow:
+            await reader.follow(start, linearizable=linearizable)
+        else:
+            await reader.read(start, linearizable=linearizable, to_the_end=filtered or tail is not None)
+
+    ask_node(node, read)
 
 
-async def _follow(client: ControlClient, first: int, limit: int, *, linearizable: bool, as_json: bool) -> None:
-    while True:
-        page = await client.log(first, limit, FOLLOW_WAIT_MS, linearizable=linearizable)
-        linearizable = False  # what is acknowledged later comes later
-        for entry in page.entries:
-            if as_json:
-                print_json_line(entry)
-            else:
-                echo(_line(entry))
-        sys.stdout.flush()
-        first = page.next_index
+class _Reader:
+    """Reads pages of the log and prints what is wanted of them."""
+
+    def __init__(self, client: ControlClient, wanted: _Wanted, names: Names, limit: int) -> None:
+        self._client = client
+        self._wanted = wanted
+        self._names = names
+        self._limit = limit
+        self._by = None if wanted.by is None else self._server(wanted.by)
+        self._printed = 0
+
+    def _server(self, name: str) -> int:
+        found = self._names.server_named(name)
+        if found is None:
+            fail(f"no server is called {name}: `garlicfarm servers` lists them")
+        return found
+
+    async def read(self, first: int, *, linearizable: bool, to_the_end: bool) -> None:
+        """One page; where entries are left out, pages until there are enough or the log ends."""
+        found: list[LogEntryView] = []
+        while True:
+            page = await self._client.log(first, self._limit, linearizable=linearizable)
+            found += [each for each in page.entries if self._is_wanted(each)]
+            first = page.next_index
+            if not to_the_end or not page.entries or len(found) >= self._limit or first > page.commit_index:
+                break
+        found = found[: self._limit]
+        if self._wanted.as_json:
+            print_json(msgspec.structs.replace(page, entries=tuple(found)))
+            return
+        for entry in found:
+            echo(self._line(entry))
+        if not found:
+            echo(f"No such entry; the commit index is {page.commit_index}.", err=True)
+        elif first <= page.commit_index:
+            echo(f"More: --from {found[-1].index + 1} (the commit index is {page.commit_index}).", err=True)
+
+    async def follow(self, first: int, *, linearizable: bool) -> None:
+        """Page after page, until cancelled."""
+        while True:
+            page = await self._client.log(first, self._limit, FOLLOW_WAIT_MS, linearizable=linearizable)
+            linearizable = False  # what is acknowledged later comes later
+            for entry in page.entries:
+                if not self._is_wanted(entry):
+                    continue
+                if self._wanted.as_json:
+                    print_json_line(entry)
+                else:
+                    echo(self._line(entry))
+            sys.stdout.flush()
+            first = page.next_index
+
+    def _is_wanted(self, entry: LogEntryView) -> bool:
+        wanted = self._wanted
+        if wanted.since_ms is not None and (entry.log_time_ms is None or entry.log_time_ms < wanted.since_ms):
+            return False
+        if not wanted.types and self._by is None:
+            return True
+        words = entry_words(entry, self._names)
+        return (not wanted.types or words.type in wanted.types) and (self._by is None or words.by == self._by)
+
+    def _line(self, entry: LogEntryView) -> str:
+        return _line(entry) if self._wanted.raw else _in_words(entry, self._names)
+
+
+def _moment_ms(text: str) -> int:
+    """A moment by this machine's clock: so long ago, or a time of day or date in UTC."""
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return int(time.time() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]]
+    try:
+        if len(text) <= len("hh:mm:ss"):
+            text = f"{datetime.now(UTC):%Y-%m-%d}T{text}"
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        examples = "90s, 10m, 2h, 1d, 10:45, 10:45:27 or 2026-11-25T10:45"
+        raise click.UsageError(f"--since is {text!r}, and takes such as {examples}") from error
+    return int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+_AGO = re.compile(r"([0-9]{1,6})([smhd])")
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _in_words(entry: LogEntryView, names: Names) -> str:
+    words = entry_words(entry, names)
+    at = "-" if entry.log_time_ms is None else clock_text(entry.log_time_ms)
+    return f"{entry.index:>8} {at:<8} {words.type:<13} {words.text}"
 
 
 def _line(entry: LogEntryView) -> str:

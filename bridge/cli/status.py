@@ -7,7 +7,9 @@ from functools import partial
 import click
 import trio
 
-from bridge.api.outputs import MembersOutput
+from bridge.api.outputs import MembersOutput, RoundTripsOutput, RoundTripView
+from bridge.api.requests import QUERY_TIMEOUT_MS, QueryRequest
+from bridge.api.round_trips import ROUND_TRIPS_QUERY, read_round_trips
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
 from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView
 from bridge.cli.asking import ask_node, find_nodes, node_option
@@ -120,10 +122,23 @@ def _publishing_facts(each: PublishingView) -> list[tuple[str, str]]:
 
 
 @click.command()
+@click.option(
+    "-w",
+    "--output",
+    type=click.Choice(("table", "json")),
+    default="table",
+    show_default=True,
+    help="How to print; json is what --json prints.",
+)
+@click.option("--rtt", "matrix", is_flag=True, help="Print the round-trip times between all nodes instead, by a query.")
 @node_option
 @json_option
-def members(node: str | None, *, as_json: bool) -> None:
+def members(node: str | None, output: str, *, matrix: bool, as_json: bool) -> None:
     """List the members with status, incarnation, round-trip time and peers."""
+    as_json = as_json or output == "json"
+    if matrix:
+        _print_matrix(ask_node(node, _round_trips), as_json=as_json)
+        return
     ordered = by_name(ask_node(node, ControlClient.view).members)
     if as_json:
         print_json(MembersOutput(tuple(ordered)))
@@ -145,6 +160,34 @@ def members(node: str | None, *, as_json: bool) -> None:
             for member in ordered
         ],
     )
+
+
+async def _round_trips(client: ControlClient) -> RoundTripsOutput:
+    """Every node is asked by gossip what it measures; names come from the asked one."""
+    answer = await client.query(QueryRequest(ROUND_TRIPS_QUERY, "", QUERY_TIMEOUT_MS))
+    names = {member.node_id: member.name for member in (await client.view()).members}
+    rows = []
+    for each in answer.answers:
+        for peer, rtt_ms in read_round_trips(each.payload):
+            found = next((name for node_id, name in names.items() if node_id.startswith(peer)), peer)
+            rows.append(RoundTripView(each.node, found, rtt_ms))
+    return RoundTripsOutput(tuple(rows), answer.silent)
+
+
+def _print_matrix(found: RoundTripsOutput, *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    by_pair = {(each.node, each.peer): each.rtt_ms for each in found.round_trips}
+    nodes = sorted({each.node for each in found.round_trips}, key=lambda name: (len(name), name))
+    peers = sorted({each.peer for each in found.round_trips}, key=lambda name: (len(name), name))
+    rows = [
+        (node, *("self" if node == peer else milliseconds_text(by_pair.get((node, peer))) for peer in peers))
+        for node in nodes
+    ]
+    print_table(("FROM", *peers), rows)
+    if found.silent:
+        echo(f"No answer in time from: {', '.join(found.silent)}", err=True)
 
 
 @click.command()

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from bridge import VERSION
+from bridge.api.round_trips import ROUND_TRIPS_QUERY, write_round_trips
 from bridge.core.formation.founding import FormationNotice, Founding
 from bridge.node.local_node import Beginning, LocalNode
 from bridge.node.membership.admissions import AdmissionStore
@@ -90,7 +91,7 @@ async def join(
             provider=provider,
             own_metadata=own_metadata,
             member_directory=directory,
-            user_messages=UserMessages(provider, directory, local.trace, {"ping": name, "version": VERSION}),
+            user_messages=UserMessages(provider, directory, local.trace, _answers(name, provider)),
             forming=forming,
             peers=peers,
             farm_keys=farm_keys,
@@ -105,6 +106,19 @@ async def join(
                 words_of(provider),
             ),
         )
+
+
+def _answers(name: str, provider: MembershipProvider) -> dict[str, Callable[[], str]]:
+    """What a node answers to queries."""
+
+    def round_trips() -> str:
+        return write_round_trips(
+            (member.node_id.hex(), float(member.round_trip_ms))
+            for member in provider.describe().core.members
+            if member.round_trip_ms is not None
+        )
+
+    return {"ping": lambda: name, "version": lambda: VERSION, ROUND_TRIPS_QUERY: round_trips}
 
 
 def _forming(local: LocalNode, beginning: Beginning, node_id: NodeId, own_metadata: OwnMetadata) -> Forming:

@@ -35,7 +35,9 @@ class Node:
         self.group = group
         self.trace = EventLog(name, lambda: 0)
         self.directory = MemberDirectory(group.node_id, name, group.members)
-        self.messages = UserMessages(group, self.directory, self.trace, {"ping": name, "version": "0.1.0"})
+        self.messages = UserMessages(
+            group, self.directory, self.trace, {"ping": lambda: name, "version": lambda: "0.1.0"}
+        )
 
     async def run(self) -> None:
         """Take what gossip tells, until cancelled."""

@@ -4,14 +4,15 @@
     garlicfarm query ─▶ this node ══ gossip ══▶ every other node ─▶ its answer ─▶ this node, until all have answered
                                                                                   or the time is over
 
-A node answers the queries `ping` (with its name) and `version`. A query of another name is not answered; the trace of
-each node shows it (`query`), as it shows those that were answered.
+A node answers the queries `ping` (with its name), `version`, and `rtt` (with the round-trip times that it measures). A
+query of another name is not answered; the trace of each node shows it (`query`), as it shows those that were answered.
 
 Gossip carries a message with the farm's key and without its sender's signature, so nothing may depend on who it claims
 to come from: a message changes nothing on a node but its trace. Likewise an answer counts only in the name of a member
 that this node knows. An event or a query has a name of at most 32 printable characters and at most 512 bytes.
 """
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -33,9 +34,13 @@ class UserMessages:
     """The messages of one node's operators, and of the others."""
 
     def __init__(
-        self, provider: MembershipProvider, member_directory: MemberDirectory, trace: EventLog, answers: dict[str, str]
+        self,
+        provider: MembershipProvider,
+        member_directory: MemberDirectory,
+        trace: EventLog,
+        answers: Mapping[str, Callable[[], str]],
     ) -> None:
-        """`answers`: what this node answers to which query."""
+        """`answers`: what makes this node's answer to which query."""
         self._provider = provider
         self._member_directory = member_directory
         self._trace = trace
@@ -100,7 +105,7 @@ class UserMessages:
 
     def _answer(self, name: str) -> bytes | None:
         answer = self._answers.get(name)
-        return None if answer is None else answer.encode()
+        return None if answer is None else answer().encode()
 
     def _note_event(self, name: str, body: bytes, sender: NodeId) -> None:
         facts = {"name": printable(name), "payload": _text(body), "from": self._member_directory.name_of(sender)}

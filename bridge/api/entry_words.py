@@ -1,0 +1,195 @@
+"""Entries of the farm's log in words: a type for `--type`, and a line for people.
+
+    {"cluster":…,"id":2,"destinations":[…]}   report        node-2: 1 of 1 leaves healthy, router attached
+    {"clock":{"time":…,"id":2}}               clock         log time 10:45:27 by node-2
+    {"publication":{…}}                       publication   node-2 publishes hakketfo….b32.i2p, second 10:45:17
+    {"anything":"else"}                       other         as it stands
+
+The types are those of the records (`bridge.core.log.records`), and `configuration` and `no-op` of Raft. Names come from
+a view: the log has Raft ids and NodeIds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, assert_never
+
+from bridge.api.log import EntryKind, LogEntryView
+from bridge.api.view import FarmView
+from bridge.core.log.records import (
+    Admission,
+    Approval,
+    ClientKey,
+    Clock,
+    Correction,
+    CostFactor,
+    Eviction,
+    Exclusion,
+    Factors,
+    Force,
+    Foreign,
+    GroupOffset,
+    IdentityRecord,
+    KeyReplacement,
+    Level,
+    OperatorCommand,
+    ProducerStart,
+    Publication,
+    Record,
+    Removal,
+    Report,
+)
+from bridge.wire.i2p.structures import I2pError, destination_from_base64
+from bridge.wire.log.entries import decode
+
+TYPES: Final[Mapping[type, str]] = {
+    Report: "report",
+    Clock: "clock",
+    Publication: "publication",
+    Admission: "admission",
+    Approval: "approval",
+    Eviction: "eviction",
+    KeyReplacement: "key-replacement",
+    Level: "level",
+    Exclusion: "exclusion",
+    CostFactor: "cost",
+    Force: "force",
+    Factors: "factors",
+    Removal: "removal",
+    ClientKey: "client-key",
+    Correction: "correction",
+    ProducerStart: "kafka-producer",
+    GroupOffset: "kafka-offset",
+    Foreign: "other",
+}
+ENTRY_TYPES: Final = (*TYPES.values(), "configuration", "no-op")
+_LATEST_S: Final = 253_402_300_799
+_HASH_LETTERS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class EntryWords:
+    """An entry for people. `by`: the server that it is of, by Raft id; None if it is of no single one."""
+
+    type: str
+    by: int | None
+    text: str
+
+
+class Names:
+    """Names of servers and identities, as one view knows them."""
+
+    def __init__(self, view: FarmView) -> None:
+        raft = view.raft
+        self._servers = {each.raft_id: each.name for each in (*raft.voters, *raft.learners) if each.name}
+        self._servers |= {each.raft_id: each.name for each in view.members if each.raft_id is not None}
+        self._nodes = {each.node_id: each.name for each in view.members}
+
+    def server(self, raft_id: int) -> str:
+        """What operators call a server."""
+        return self._servers.get(raft_id) or f"server {raft_id}"
+
+    def node(self, node_id: bytes) -> str:
+        """What operators call an identity."""
+        return self._nodes.get(node_id.hex()) or node_id.hex()
+
+    def server_named(self, name: str) -> int | None:
+        """The Raft id of a server by its name or number."""
+        found = next((raft_id for raft_id, known in self._servers.items() if known == name), None)
+        return int(name) if found is None and name.isdecimal() else found
+
+
+def entry_words(entry: LogEntryView, names: Names) -> EntryWords:
+    """An entry in words."""
+    if entry.kind is not EntryKind.APPLICATION:
+        return EntryWords(entry.kind.value, None, entry.data.decode(errors="backslashreplace"))
+    record = decode(entry.data)
+    if isinstance(record, Foreign):
+        return EntryWords(TYPES[Foreign], None, entry.data.decode(errors="backslashreplace"))
+    by = record.server_id if isinstance(record, Report | Clock | Publication) else None
+    return EntryWords(TYPES[type(record)], by, _text(record, names))
+
+
+def _text(record: Record, names: Names) -> str:
+    match record:
+        case Report():
+            text = _report(record, names)
+        case Clock(time_ms, server_id, period_ms):
+            period = "" if period_ms is None else f", a report each {period_ms / 1000:g} s"
+            text = f"log time {_moment(time_ms // 1000)} by {names.server(server_id)}{period}"
+        case Publication(master, server_id, published_s, content_hash):
+            what = f"{_short(master)}, second {_moment(published_s)}, content {content_hash[:8]}"
+            text = f"{names.server(server_id)} publishes {what}"
+        case ProducerStart(name):
+            text = f"a Kafka producer begins: {name}"
+        case GroupOffset(group, offset):
+            text = f"the Kafka group {group} has read up to {offset}"
+        case Foreign(reason):
+            text = reason
+        case Admission() | Approval() | Eviction() | KeyReplacement() | Level():
+            text = _of_identities(record, names)
+        case _:
+            text = _of_operators(record, names)
+    return text
+
+
+def _of_identities(record: IdentityRecord, names: Names) -> str:
+    match record:
+        case Admission(node_id, name, _, server_id):
+            text = f"{name} ({node_id.hex()}) is admitted as server {server_id}"
+        case Approval(node_id, name, replaces, _, server_id):
+            text = f"{node_id.hex()} takes the name {name} from {replaces.hex()}, as server {server_id}"
+        case Eviction(node_id, era, boxes):
+            text = f"{names.node(node_id)} is evicted; keys of era {era} are sealed for {len(boxes)} members"
+        case KeyReplacement(era, boxes):
+            text = f"all keys are replaced; those of era {era} are sealed for {len(boxes)} members"
+        case Level(number, version):
+            text = f"feature level {number}, of version {version}"
+        case _:
+            assert_never(record)
+    return text
+
+
+def _of_operators(record: OperatorCommand, names: Names) -> str:
+    match record:
+        case Exclusion(leaf_hash, excluded):
+            text = f"leaf {leaf_hash}.b32.i2p is {'excluded' if excluded else 'listed again'}"
+        case CostFactor(leaf_hash, factor):
+            text = f"the cost of leaf {leaf_hash}.b32.i2p is multiplied by {factor:g}"
+        case Force(master):
+            text = f"{_short(master)} is to be published anew"
+        case Factors(through_index, formula, factors):
+            text = f"the pipeline weighs {len(factors)} leaves by the log up to {through_index} ({formula})"
+        case Removal(server_id, removed):
+            text = f"{names.server(server_id)} is {'taken out' if removed else 'let back'}"
+        case ClientKey(node_id, name, _, scopes, admitted):
+            may = ", ".join(scope.value for scope in scopes) or "read"
+            text = f"client key {name} ({node_id.hex()}) {'may: ' + may if admitted else 'may nothing any more'}"
+        case Correction(time_ms):
+            text = f"log time goes back to {_moment(time_ms // 1000)}"
+        case _:
+            assert_never(record)
+    return text
+
+
+def _short(master: str) -> str:
+    """The head of a master's address."""
+    try:
+        address = destination_from_base64(master).address
+    except I2pError:
+        address = master
+    return f"{address[:_HASH_LETTERS]}….b32.i2p"
+
+
+def _report(report: Report, names: Names) -> str:
+    healthy = sum(leaf.healthy for leaf in report.destinations)
+    leaves = f"{healthy} of {len(report.destinations)} leaves healthy" if report.destinations else "no leaf"
+    router = "router attached" if report.router.attached else "no router"
+    publishing = ", publishes" if any(master.publishing for master in report.masters) else ""
+    return f"{names.server(report.server_id)}: {leaves}, {router}{publishing}"
+
+
+def _moment(second: int) -> str:
+    if not 0 <= second <= _LATEST_S:
+        return str(second)
+    return f"{datetime.fromtimestamp(second, UTC):%H:%M:%S}"

@@ -1,0 +1,113 @@
+"""`garlicfarm monitor`: what happens on all nodes, as one story, live.
+
+    node-1 ── events, by long polls ─┐
+    node-2 ──────────────────────────┼─▶ each fact once (`bridge.api.event_words`) ─▶ a line
+    node-3 ──────────────────────────┘
+
+Which nodes: those that `--node` names, as often as it is given. Otherwise the node that is meant, and those whose state
+directories lie beside its own. A node that does not answer is told once, and once more when it is back. With `--json`
+nothing is joined: each line is one event of one node.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+import trio
+
+from bridge.api.event_words import StoryTeller, event_sentence, story_line
+from bridge.api.json import DocumentError
+from bridge.api.trace import TraceEvent
+from bridge.cli.asking import find_node, find_nodes, nodes_option
+from bridge.cli.failure import failures
+from bridge.cli.options import json_option
+from bridge.cli.printing import echo, print_json_line
+from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.control.node_address import NodeAddress
+from bridge.tui.words import clock_text
+
+WAIT_MS = 10_000
+ASK_AGAIN_S = 1.0
+ANSWER_TIMEOUT_S = 5.0
+
+
+@click.command()
+@click.option("--kind", "kinds", multiple=True, help="Show events of this kind only; may be given several times.")
+@click.option(
+    "--last", default=0, show_default=True, type=click.IntRange(0, 1000), help="Begin with so many past events."
+)
+@nodes_option
+@json_option
+def monitor(*, kinds: tuple[str, ...], last: int, nodes: tuple[str, ...], as_json: bool) -> None:
+    """Show what happens on all nodes, as it happens, until Ctrl-C. Each fact is told once."""
+    with failures(ControlError):
+        addresses = tuple(map(find_node, nodes)) if nodes else find_nodes(None)
+    try:
+        trio.run(_run, addresses, _Printer(frozenset(kinds), as_json=as_json), last)
+    except* KeyboardInterrupt:
+        pass
+
+
+class _Printer:
+    """Prints events, each fact once."""
+
+    def __init__(self, kinds: frozenset[str], *, as_json: bool) -> None:
+        self._kinds = kinds
+        self._as_json = as_json
+        self._story = StoryTeller()
+
+    def tell(self, events: Sequence[TraceEvent]) -> None:
+        """Of those that are wanted."""
+        for event in events:
+            if self._kinds and event.kind not in self._kinds:
+                continue
+            if self._as_json:
+                print_json_line(event)
+            elif self._story.is_news(event_sentence(event) or f"{event.node} {event.kind}", event.time_ms):
+                echo(f"{clock_text(event.time_ms)} {story_line(event)}")
+        sys.stdout.flush()
+
+    def say(self, text: str) -> None:
+        """Something about a node that is watched."""
+        echo(f"{clock_text(int(time.time() * 1000))} {text}", err=self._as_json)
+
+
+async def _run(addresses: Sequence[NodeAddress], printer: _Printer, last: int) -> None:
+    async with trio.open_nursery() as nursery:
+        for address in addresses:
+            nursery.start_soon(_follow, address, printer, last)
+
+
+async def _follow(address: NodeAddress, printer: _Printer, last: int) -> None:
+    cursor: int | None = None
+    is_silent = False
+    async with ControlClient(address, ANSWER_TIMEOUT_S) as client:
+        while True:
+            try:
+                if cursor is None:
+                    cursor = await _start(client, printer, last)
+                page = await client.events(cursor, 1_000, WAIT_MS)
+            except (ControlError, DocumentError) as error:
+                if not is_silent:
+                    printer.say(str(error))
+                is_silent, cursor = True, None
+                last = max(last, 1_000)  # what it says when it is back is all news
+                await trio.sleep(ASK_AGAIN_S)
+                continue
+            if is_silent:
+                printer.say(f"the node at {address} answers again")
+            is_silent, cursor = False, page.next_cursor
+            printer.tell(page.events)
+
+
+async def _start(client: ControlClient, printer: _Printer, last: int) -> int:
+    """Tell the last events that there are; returns where to go on."""
+    cursor, recent = 1, list[TraceEvent]()
+    while True:
+        page = await client.events(cursor, 1_000)
+        recent = [*recent, *page.events][-last:] if last else []
+        if not page.events:
+            printer.tell(recent)
+            return page.next_cursor
+        cursor = page.next_cursor

@@ -1,0 +1,179 @@
+"""Commands that watch: the log in words, filtered; events of several nodes as one story; round trips; servers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from msgspec.structs import replace
+
+from bridge.api.control import QueryAnswer, QueryAnswerView
+from bridge.api.log import EntryKind, LogEntryView, LogPage
+from tests.node.test_cli_commands import garlicfarm, served
+from tests.node.test_control import FakeNode
+
+__all__ = ["garlicfarm"]
+PATIENCE_S = 20.0
+NOW_MS = int(time.time() * 1000)
+ENTRIES = [
+    (b'{"clock":{"time":1000,"id":1}}', NOW_MS - 3_600_000),
+    (b'{"level":{"number":2,"version":"0.1.0"}}', NOW_MS - 3_600_000),
+    (b'{"clock":{"time":2000,"id":2}}', NOW_MS - 1_000),
+    (b'{"mine":"\\u001b[31m"}', NOW_MS),
+]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeNode]:
+    """One that answers in a thread of its own."""
+    found = FakeNode()
+    with served(tmp_path / "control.sock", found):
+        yield found
+
+
+@pytest.fixture
+def logged(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
+    """A node whose log has these entries."""
+
+    async def read_log(first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
+        del wait_ms, linearizable
+        last = min(len(ENTRIES), first + limit - 1)
+        shown = tuple(
+            LogEntryView.of(at, 1, EntryKind.APPLICATION, ENTRIES[at - 1][1], ENTRIES[at - 1][0])
+            for at in range(first, last + 1)
+        )
+        return LogPage(1, len(ENTRIES), len(ENTRIES), last + 1, shown)
+
+    monkeypatch.setattr(node, "read_log", read_log)
+    return node
+
+
+def indexes(result: Result) -> list[int]:
+    assert result.exit_code == 0, result.output
+    return [int(line.split()[0]) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.usefixtures("logged")
+def test_entries_are_told_in_words_and_as_they_are(garlicfarm: Callable[..., Result]) -> None:
+    lines = garlicfarm("log").stdout.splitlines()
+    assert "clock         log time 00:00:01 by node-1" in lines[0]
+    assert "level         feature level 2" in lines[1]
+    assert '{"clock":{"time":1000,"id":1}}' in garlicfarm("log", "--raw").stdout
+    assert "\x1b" not in garlicfarm("log").stdout
+
+
+@pytest.mark.usefixtures("logged")
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["--type", "clock"], [1, 3]),
+        (["--type", "clock", "--type", "level"], [1, 2, 3]),
+        (["--by", "node-2"], [3]),
+        (["--since", "10m"], [3, 4]),
+        (["--from", "2", "--type", "clock"], [3]),
+        (["--type", "clock", "--limit", "1"], [1]),
+    ],
+)
+def test_entries_are_chosen_by_type_author_and_time(
+    garlicfarm: Callable[..., Result], arguments: list[str], wanted: list[int]
+) -> None:
+    assert indexes(garlicfarm("log", *arguments)) == wanted
+
+
+@pytest.mark.usefixtures("logged")
+def test_tail_begins_before_the_end(garlicfarm: Callable[..., Result], logged: FakeNode) -> None:
+    view = logged.current
+    logged.current = replace(view, raft=replace(view.raft, commit_index=len(ENTRIES)))
+    assert indexes(garlicfarm("log", "--tail", "2")) == [3, 4]
+    assert garlicfarm("log", "--tail", "3", "--from", "1").exit_code == 2
+
+
+@pytest.mark.usefixtures("logged")
+def test_what_cannot_be_chosen_is_refused_with_what_can(garlicfarm: Callable[..., Result]) -> None:
+    assert "10:45:27" in garlicfarm("log", "--since", "yesterday").stderr
+    assert "garlicfarm servers" in garlicfarm("log", "--by", "nowhere").stderr
+    assert garlicfarm("log", "--type", "nonsense").exit_code == 2
+
+
+def test_servers_are_listed_with_what_the_farm_would_lack(garlicfarm: Callable[..., Result], node: FakeNode) -> None:
+    listed = garlicfarm("servers", "list")
+    assert listed.exit_code == 0
+    assert "WITHOUT IT" in listed.stdout
+    assert node.current.verdict.text in listed.stdout
+    assert listed.stdout == garlicfarm("servers").stdout
+    servers = json.loads(garlicfarm("servers", "list", "--json").stdout)["servers"]
+    assert {each["name"]: each["loss"] for each in servers}["node-5"] == "down"
+
+
+def test_round_trips_are_a_table_of_all_nodes(
+    garlicfarm: Callable[..., Result], node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (replace(each, node_id=each.name[-1] * 16) for each in node.current.members[:2])
+    node.current = replace(node.current, members=(first, second))
+
+    class Messages:
+        async def ask(self, name: str, payload: str, timeout_s: float) -> QueryAnswer:
+            del payload, timeout_s
+            assert name == "rtt"
+            answers = (
+                QueryAnswerView(first.name, first.node_id, f"{second.node_id[:8]}=3 nonsense"),
+                QueryAnswerView(second.name, second.node_id, f"{first.node_id[:8]}=4 99999999=7"),
+            )
+            return QueryAnswer(name, answers, ("node-5",))
+
+    monkeypatch.setattr(node, "messages", Messages(), raising=False)
+    shown = garlicfarm("members", "--rtt")
+    assert "3ms" in shown.stdout
+    assert "99999999" in shown.stdout
+    assert "node-5" in shown.stderr
+    found = json.loads(garlicfarm("members", "--rtt", "--json").stdout)
+    assert {(each["node"], each["rttMs"]) for each in found["roundTrips"]} == {
+        ("node-1", 3.0),
+        ("node-2", 4.0),
+        ("node-2", 7.0),
+    }
+
+
+def test_members_take_the_output_that_other_tools_take(garlicfarm: Callable[..., Result], node: FakeNode) -> None:
+    assert node.current.members
+    assert garlicfarm("members", "-w", "json").stdout == garlicfarm("members", "--json").stdout
+    assert garlicfarm("members", "-w", "table").stdout == garlicfarm("members").stdout
+
+
+def test_monitor_tells_the_events_of_all_nodes_as_one_story(tmp_path: Path) -> None:
+    """Two nodes tell the same fact; one of them dies and comes back."""
+    nodes, sockets = (
+        [FakeNode(), FakeNode()],
+        [tmp_path / "node-1" / "control.sock", tmp_path / "node-2" / "control.sock"],
+    )
+    for socket in sockets:
+        socket.parent.mkdir()
+    named = [word for socket in sockets for word in ("--node", str(socket))]
+    command = [sys.executable, "-m", "bridge.cli.main", "monitor", "--last", "10", *named]
+    with served(sockets[0], nodes[0]):
+        for each in nodes:
+            each.events.append("member-dead", {"member": "node-3", "id": "33"})
+        with served(sockets[1], nodes[1]):
+            monitor = subprocess.Popen(
+                command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+            )
+            assert monitor.stdout is not None
+            first = monitor.stdout.readline()
+            nodes[0].events.append("published", {"second": 1, "entries": 3})
+            second = monitor.stdout.readline()
+        gone = monitor.stdout.readline()
+        with served(sockets[1], nodes[1]):
+            back = monitor.stdout.readline()
+            monitor.send_signal(signal.SIGINT)
+            assert monitor.wait(PATIENCE_S) == 0
+        monitor.stdout.close()
+    assert "node-3" in first
+    assert "published" in second
+    assert str(sockets[1]) in gone
+    assert "answers again" in back

@@ -1,0 +1,139 @@
+"""Entries of the log and round-trip times in words: each type has a name and a line, and names in place of ids."""
+
+from hashlib import sha256
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from bridge.api.entry_words import ENTRY_TYPES, TYPES, Names, entry_words
+from bridge.api.log import EntryKind, LogEntryView
+from bridge.api.round_trips import ANSWER_LIMIT_BYTES, read_round_trips, write_round_trips
+from bridge.api.verdict import loss_of_each
+from bridge.core.log.records import (
+    Admission,
+    Approval,
+    ClientKey,
+    Clock,
+    Correction,
+    CostFactor,
+    Eviction,
+    Exclusion,
+    Factors,
+    Force,
+    GroupOffset,
+    IdentityRecord,
+    KafkaRecord,
+    KeyReplacement,
+    LeafStatus,
+    Level,
+    OperatorCommand,
+    ProducerStart,
+    Publication,
+    Removal,
+    Report,
+    RouterStatus,
+    Scope,
+)
+from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.log.entries import encode
+from tests.operator_views import farm_view
+from tests.spec.test_verdict import healthy
+
+NODE, OTHER = bytes.fromhex("3f9a11c05d6e7f80"), bytes(7) + b"\x01"
+HASH, BOX = "a" * 52, bytes(92)
+CLIENT_KEY = bytes(range(32))
+CLIENT_ID = sha256(CLIENT_KEY).digest()[:8]
+LEAF, MASTER = new_demo_leaf(), new_master_key(demo=True).destination
+AnyRecord = Report | Clock | Publication | IdentityRecord | OperatorCommand | KafkaRecord
+RECORDS: list[tuple[AnyRecord, str]] = [
+    (
+        Report("demo", 1, 2, RouterStatus(attached=True), destinations=(LeafStatus(LEAF.base64, healthy=True),)),
+        "node-2: 1 of 1",
+    ),
+    (Clock(1_000, 1), "log time 00:00:01 by node-1"),
+    (Publication(MASTER.base64, 2, 61, "ab" * 32), f"node-2 publishes {MASTER.address[:12]}….b32.i2p, second 00:01:01"),
+    (Admission(NODE, "oslo", server_id=7), "oslo (3f9a11c05d6e7f80) is admitted as server 7"),
+    (Approval(NODE, "oslo", OTHER, server_id=8), "takes the name oslo from 0000000000000001, as server 8"),
+    (Eviction(NODE, 3, ((OTHER, BOX),)), "is evicted; keys of era 3 are sealed for 1 members"),
+    (KeyReplacement(3, ((OTHER, BOX),)), "all keys are replaced; those of era 3"),
+    (Level(2, "0.1.0"), "feature level 2, of version 0.1.0"),
+    (Exclusion(HASH, excluded=True), "is excluded"),
+    (CostFactor(HASH, 1.5), "is multiplied by 1.5"),
+    (Force(MASTER.base64), "is to be published anew"),
+    (Factors(7, "v1", {HASH: 1.5}), "the pipeline weighs 1 leaves by the log up to 7 (v1)"),
+    (Removal(1, removed=True), "node-1 is taken out"),
+    (ClientKey(CLIENT_ID, "collector", CLIENT_KEY, (Scope.WEIGHTS,), admitted=True), "may: weights"),
+    (Correction(1_000), "log time goes back to 00:00:01"),
+    (ProducerStart("p-1"), "a Kafka producer begins: p-1"),
+    (GroupOffset("readers", 12), "the Kafka group readers has read up to 12"),
+]
+
+
+def application(data: bytes) -> LogEntryView:
+    return LogEntryView.of(9, 1, EntryKind.APPLICATION, 0, data)
+
+
+@pytest.mark.parametrize(("record", "words"), RECORDS, ids=lambda each: type(each).__name__)
+def test_each_type_of_entry_is_told_in_words(record: AnyRecord, words: str) -> None:
+    found = entry_words(application(encode(record)), Names(farm_view()))
+    assert words in found.text
+    assert found.type == TYPES[type(record)]
+    assert found.by == (record.server_id if isinstance(record, Report | Clock | Publication) else None)
+
+
+def test_no_type_is_left_out() -> None:
+    unions = (get_args(IdentityRecord), get_args(OperatorCommand), get_args(KafkaRecord))
+    assert {type(record) for record, _ in RECORDS} == {Report, Clock, Publication}.union(*unions)
+    assert set(ENTRY_TYPES) == {*TYPES.values(), "configuration", "no-op"}
+
+
+@given(st.binary(max_size=200))
+def test_what_is_no_record_of_the_farms_stands_as_it_is(data: bytes) -> None:
+    found = entry_words(application(data), Names(farm_view()))
+    assert found.type in ENTRY_TYPES
+    if found.type == "other":
+        assert found.text == data.decode(errors="backslashreplace")
+
+
+def test_a_server_is_found_by_its_name_and_by_its_number() -> None:
+    names = Names(farm_view())
+    assert (names.server_named("node-2"), names.server_named("2"), names.server_named("nowhere")) == (2, 2, None)
+    assert names.server(99) == "server 99"
+
+
+@given(st.dictionaries(st.binary(min_size=8, max_size=8), st.floats(0, 10**9), max_size=60))
+def test_round_trips_fit_into_an_answer_and_the_quickest_stay(measured: dict[bytes, float]) -> None:
+    text = write_round_trips((node.hex(), rtt_ms) for node, rtt_ms in measured.items())
+    assert len(text) <= ANSWER_LIMIT_BYTES
+    found = read_round_trips(text)
+    quickest = sorted(measured.items(), key=lambda pair: pair[1])[: len(found)]
+    assert [node for node, _ in found] == [node.hex()[:8] for node, _ in quickest]
+    assert len(found) >= min(len(measured), 30)
+
+
+@given(st.text())
+def test_an_answer_that_is_none_has_no_round_trips(text: str) -> None:
+    assert all(len(node) == 8 and rtt_ms >= 0 for node, rtt_ms in read_round_trips(text))
+
+
+def test_a_server_may_be_lost_if_the_rest_has_a_majority_a_publisher_and_a_healthy_leaf() -> None:
+    view = healthy()
+    assert loss_of_each(view) == {1: "", 2: "", 3: ""}
+    one = replace(
+        view.publishing[0],
+        standings=tuple(
+            replace(each, inability=None if each.raft_id == 2 else "no key") for each in view.publishing[0].standings
+        ),
+    )
+    assert loss_of_each(replace(view, publishing=(one,)))[2] == "a server that can publish"
+    members = tuple(
+        replace(each, status=type(each.status).DEAD) if each.raft_id == 3 else each for each in view.members
+    )
+    followers = tuple(
+        replace(each, last_contact_ms=None) if each.raft_id == 3 else each for each in view.raft.followers
+    )
+    two = replace(view, members=members, raft=replace(view.raft, followers=followers))
+    assert loss_of_each(two) == {1: "a majority", 2: "a majority", 3: "down"}
