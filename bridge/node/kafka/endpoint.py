@@ -27,6 +27,7 @@ from typing import Final
 
 import trio
 
+from bridge.core.log.feature_level import KAFKA_LEVEL
 from bridge.node.events.alarms import Alarms, NodeStopped
 from bridge.node.events.event_log import clock_ms
 from bridge.node.founded_farm import CurrentFarm
@@ -34,7 +35,7 @@ from bridge.node.kafka.farm_quorum import KAFKA_LISTENER, quorum_of
 from bridge.node.kafka.farm_topic import FarmTopic
 from bridge.node.kafka.group_offsets import FarmGroupOffsets
 from bridge.node.kafka.listed_users import LOOK_EVERY_S, ListedUsers, read_listed_users
-from bridge.node.kafka.producing import Producing
+from bridge.node.kafka.producing import ALARM, Producing
 from bridge.node.local_node import LocalNode
 from bridge.node.settings.descriptors import descriptor_shares
 from bridge.node.settings.kafka import KafkaSettings
@@ -75,6 +76,7 @@ class FarmListener:
         alarms: Alarms,
     ) -> None:
         self._bound = bound
+        self._current = current
         self._settings = settings
         self._users = users
         self._stamps = _stamps(settings)
@@ -104,9 +106,18 @@ class FarmListener:
         async with trio.open_nursery() as nursery:
             if self._users is not None:
                 nursery.start_soon(self._users.watch, self._alarms)
+            nursery.start_soon(self._watch_level)
             if self._settings.certificate is not None:
                 nursery.start_soon(self._watch_certificates)
             await self._listener.run(self._bound)
+
+    async def _watch_level(self) -> None:
+        """A client that was told to wait may never come again; the alarm ends without it."""
+        while True:
+            farm = await self._current.founded()
+            if farm.state.level >= KAFKA_LEVEL:
+                self._alarms.clear(ALARM)
+            await trio.sleep(LOOK_EVERY_S)
 
     async def _watch_certificates(self) -> None:
         while True:
