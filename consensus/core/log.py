@@ -75,6 +75,11 @@ class RecoveredLog:
         """Where the log ends."""
         return LogId(self.tail_first + len(self.tail) - 1, self.runs[-1].term if self.runs else self.start.term)
 
+    @property
+    def names_configuration(self) -> bool:
+        """Whether the members are in it, so that a server which starts with it need not be told of any."""
+        return bool(self.configurations) or self.snapshot is not None
+
 
 def describe_entries(entries: Sequence[Entry]) -> RecoveredLog:
     """The recovered log that holds exactly `entries`, from index 1 on."""

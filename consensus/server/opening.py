@@ -6,7 +6,7 @@ The order matters: nothing is sent before recovery has made durable what it foun
 the server has stopped.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -42,7 +42,7 @@ def _unwatched(core: Core) -> Core:
 async def open_server(
     path: Path,
     server_id: ServerId,
-    configuration: Configuration,
+    configuration: Configuration | Callable[[], Awaitable[Configuration]],
     transport: Transport,
     state_machine: StateMachine,
     *,
@@ -108,7 +108,9 @@ async def open_server(
         with TemporaryDirectory() as directory:
             trio.run(main, Path(directory))
 
-    `configuration` counts as long as the log has none; a server that is to be added later starts with an empty one.
+    `configuration` counts as long as the log has none; a server that is to be added later starts with an empty one. A
+    function is asked for it only if the log that was found has none: it may ask other servers, which must not keep
+    servers from starting that know each other from their logs.
     `features` are those of the protocol that `transport` speaks; they choose the strategy of replication. `options` are
     the core's times and limits (`lan` by default); the other two are those of the server and of its storage.
     `leader_records` are what the protocol has in the entries that a new leader makes by itself.
@@ -136,9 +138,12 @@ async def open_server(
         directory, recovery = open_directory(*opening)
     disk = ThreadedDisk(directory) if disk_thread else InlineDisk(directory)
     try:
+        told = configuration
+        if not isinstance(told, Configuration):
+            told = Configuration(()) if recovery.log.names_configuration else await told()
         core = Raft(
             server_id,
-            configuration,
+            told,
             recovery.hard_state,
             recovery.log,
             options or lan(),

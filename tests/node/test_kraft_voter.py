@@ -61,18 +61,18 @@ def settings_of(path: Path, node_id: int, ports: list[int], *, dynamic: bool) ->
     )
 
 
-def formatted(path: Path, count: int, *, dynamic: bool) -> list[VoterSettings]:
-    """So many servers; the first three are the voters of the new quorum."""
+def formatted(path: Path, count: int, *, dynamic: bool, initial: int = 3) -> list[VoterSettings]:
+    """So many servers; the first ones, three unless it is said, are the voters of the new quorum."""
     ports = free_ports(count)
     settings = [settings_of(path, number, ports, dynamic=dynamic) for number in range(1, count + 1)]
     keys = [new_uuid() for _ in ports]
     text = ",".join(
         f"{number}@{LOOPBACK}:{port}:{uuid_text(key)}"
-        for number, port, key in zip((1, 2, 3), ports, keys, strict=False)
+        for number, port, key in zip(range(1, initial + 1), ports, keys, strict=False)
     )
     for number, each in enumerate(settings):
-        initial = parse_initial_voters(text) if dynamic and number < 3 else ()
-        format_directory(each, CLUSTER, initial=initial)
+        voters = parse_initial_voters(text) if dynamic and number < initial else ()
+        format_directory(each, CLUSTER, initial=voters)
     return settings
 
 
@@ -270,6 +270,38 @@ def test_an_observer_becomes_a_voter_and_a_voter_leaves(tmp_path: Path) -> None:
             assert await values_of(fourth, produced.base_offset + 1) == [b"one", b"two"]
             voters = leader.server.describe().raft.configuration.voter_ids
             assert {key.id for key in voters if isinstance(key, ReplicaKey)} == {1, 2, 3, 4} - {gone.key.id}
+
+    trio.run(run)
+
+
+def test_a_voter_that_joined_later_starts_again_without_a_leader_to_ask(tmp_path: Path) -> None:
+    """Its log names the voters: if it asked for them first, a quorum of such voters could never start again."""
+
+    async def run() -> None:
+        settings = formatted(tmp_path, 2, dynamic=True, initial=1)
+        async with opened(settings) as quorum:
+            leader = await quorum.leader()
+            await leader.topic.append(batch(b"one"), None)
+            joined = quorum.running[2]
+            listener = admin.AddRaftVoterRequestListener(
+                name="CONTROLLER", host=LOOPBACK, port=settings[1].listeners[0].port
+            )
+            added = await ask_leader(
+                quorum,
+                admin.AddRaftVoterRequest(
+                    timeout_ms=10_000,
+                    voter_id=2,
+                    voter_directory_id=UUID(bytes=joined.key.directory),
+                    listeners=(listener,),
+                ),
+            )
+            assert added == admin.AddRaftVoterResponse()
+            for node_id in (1, 2):
+                await quorum.end(node_id)
+            # The first alone has no majority, so it must not be waited for by the second.
+            await quorum.start(settings[1])
+            await quorum.start(settings[0])
+            await (await quorum.leader()).topic.append(batch(b"two"), None)
 
     trio.run(run)
 

@@ -44,6 +44,7 @@ from consensus.core.events import (
     SnapshotWanted,
 )
 from consensus.core.features import ZMQ_RAFT, Extensions, Features
+from consensus.core.log import RecoveredLog
 from consensus.core.messages import AppendReply, SnapshotReply, VoteReply
 from consensus.core.model import Configuration, Index, ServerId, SnapshotDescription, Term
 from consensus.core.raft import Raft
@@ -185,8 +186,8 @@ class Machine:
 
     def start(self, others: list["Machine"]) -> None:
         """Begin a life with what the disk holds; a crash in the midst of recovery ends it at once."""
-        configuration = self._first_configuration()
-        recovery = None if configuration is None else self._open_storage()
+        recovery = self._open_storage()
+        configuration = None if recovery is None else self._first_configuration(recovery.log)
         if configuration is None or recovery is None:
             return
         core = self._core(configuration, recovery)
@@ -219,9 +220,9 @@ class Machine:
     def _unix_ms(self) -> int:
         return UNIX_MS + self.clock_ms
 
-    def _first_configuration(self) -> Configuration | None:
+    def _first_configuration(self, log: RecoveredLog) -> Configuration | None:
         """What the server is told beside its log; None if it has to ask a leader and there is none."""
-        if self._profile.kafka is None or self._configuration.voters:
+        if self._profile.kafka is None or self._configuration.voters or log.names_configuration:
             return self._configuration
         return self._world.described_quorum(self.server_id)
 

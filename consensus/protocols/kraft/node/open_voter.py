@@ -12,7 +12,8 @@ port closed and comes again.
 *Who votes.* With `controller.quorum.voters` they are told, and the log says nothing of them (kraft.version 0). Else the
 log names them; a new quorum begins with the controllers that the directory was formatted with, and a server that was
 formatted without any learns the voters of the quorum by DescribeQuorum from the bootstrap servers. It is an observer
-then, until a leader is asked to make it a voter, or at once if `controller.quorum.auto.join.enable` says so.
+then, until a leader is asked to make it a voter, or at once if `controller.quorum.auto.join.enable` says so. A server
+whose log names voters asks no other: if all servers start at once there is no leader that could answer.
 
 *quorum-state* is written after each change by a task of its own. It may be late by one change: it is a copy
 (`quorum_directory`).
@@ -154,12 +155,17 @@ async def open_voter(
         request_timeout_ms=settings.request_timeout_ms,
         connect_timeout_ms=settings.request_timeout_ms,
     )
-    configuration = await _first_configuration(settings, directory, connection)
-    names = QuorumNames(own, settings.advertised, configuration)
+    told_voters = _told_voters(settings, directory)
+    names = QuorumNames(own, settings.advertised, told_voters)
     retry = RetryTimes(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
     transport = KraftTransport(names, fetched_entries, connection, retry=retry, learned=names.learned)
     machine = QuorumLog(options.max_state_bytes, metadata=options.is_metadata)
     heard, measurements = _Heard(observe), QuorumMeasurements()
+
+    async def learned_voters() -> Configuration:
+        voters = await _learned_voters(settings, connection)
+        names.change(voters, ())
+        return voters
 
     def told(notice: Notice) -> None:
         if isinstance(notice, ConfigurationChanged):
@@ -169,7 +175,7 @@ async def open_voter(
     async with open_server(
         directory.storage,
         own,
-        configuration,
+        told_voters if told_voters.voters else learned_voters,
         transport,
         machine,
         features=KRAFT if settings.is_dynamic else KRAFT_STATIC,
@@ -285,10 +291,8 @@ def leader_records(unix_ms: Callable[[], int], *, is_dynamic: bool) -> LeaderRec
     return LeaderRecords(head, controls if is_dynamic else tuple, by_id_alone)
 
 
-async def _first_configuration(
-    settings: VoterSettings, directory: QuorumDirectory, connection: ConnectionOptions
-) -> Configuration:
-    """The voters for a log that names none: told, formatted, or learned from the quorum."""
+def _told_voters(settings: VoterSettings, directory: QuorumDirectory) -> Configuration:
+    """The voters for a log that names none, as they are told or formatted; none: they are to be learned."""
     if settings.voters:
         return Configuration(
             tuple(
@@ -296,10 +300,11 @@ async def _first_configuration(
                 for voter in settings.voters
             )
         )
-    if directory.initial:
-        return Configuration(
-            tuple(_initial(settings, voter.key, voter.host, voter.port) for voter in directory.initial)
-        )
+    return Configuration(tuple(_initial(settings, voter.key, voter.host, voter.port) for voter in directory.initial))
+
+
+async def _learned_voters(settings: VoterSettings, connection: ConnectionOptions) -> Configuration:
+    """The voters, as the leader tells them when there is one."""
     client = QuorumClient(settings.bootstrap_servers, connection)
     while True:
         with suppress(QuorumClientError):
