@@ -182,7 +182,7 @@ $(VENV)/bench.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks
 
-# Raft under faults. ARGS="consensus --strategy zmq --seeds 2000": one protocol only (append, fetch, zmq).
+# Raft under faults. ARGS="consensus --strategy zmq --seeds 2000": one protocol only (append, fetch, zmq, kraft).
 # ARGS="gossip-fuzz --count 1000000", ARGS="gossip-experiments lifeguard",
 # ARGS="meta-lease-set-fuzz --count 500000", ARGS="i2cp-fuzz --count 500000",
 # ARGS="garlic-farm-fuzz --count 500000", ARGS="entry-fuzz --count 500000", ARGS="garlic-farm-joins",

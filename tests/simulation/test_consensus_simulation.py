@@ -45,6 +45,13 @@ CHEAP_MUTANTS = (
     "zmq-probe-behind-the-match",
     "zmq-reply-of-another-request",
     "zmq-read-without-checkpoint",
+    "kraft-vote-for-another-directory",
+    "kraft-fetch-of-another-directory",
+    "kraft-high-watermark-at-once",
+    "kraft-high-watermark-of-a-moment-later",
+    "kraft-epoch-of-the-newest-entry",
+    "kraft-sequence-of-the-batch",
+    "kraft-match-by-offset-alone",
 )
 """Found within a few histories. `python -m tests.simulation consensus-mutants` looks for all of them."""
 FIRST_SEEDS = {"snapshot-without-sessions": 30, "append-not-sent-counts": 60}
@@ -62,6 +69,7 @@ RARELY_SHOWN = (
     "covered-before-the-snapshot-is-durable",
     "append-not-sent-counts",
     "zmq-append-sent-twice",
+    "kraft-leader-of-another-epoch",
 )
 """They change less than one short history in ten: of these it is only demanded that they are called."""
 

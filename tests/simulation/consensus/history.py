@@ -45,6 +45,7 @@ from tests.simulation.consensus.profile import (
     draw_ids,
     draw_profile,
     features_of,
+    is_successor,
 )
 from tests.simulation.consensus.zmq_judge import ZmqJudge
 from tests.simulation.consensus.zmq_sockets import ZmqSockets
@@ -129,7 +130,7 @@ class World:
         self.machines |= {
             server: Machine(
                 server,
-                configuration if server in configuration.voter_ids else Configuration(()),
+                self._told(server, configuration),
                 profile,
                 features,
                 self._random,
@@ -151,6 +152,14 @@ class World:
         for machine in self.machines.values():
             machine.desk = self.clients
         self._trace(f"{profile}")
+
+    def _told(self, server: ServerId, configuration: Configuration) -> Configuration:
+        """What a server is told beside its log: nothing, if it joins later.
+
+        On Kafka's wire an operator formats a directory in the place of one that was lost in the same way as that one.
+        """
+        is_formatted_again = self._profile.kafka is not None and is_successor(server)
+        return configuration if server in configuration.voter_ids or is_formatted_again else Configuration(())
 
     def _sockets(self, features: Features) -> Callable[[Way], Sockets] | None:
         """What the messages travel on, where it is the wire of a protocol, and who judges them there."""
@@ -278,7 +287,8 @@ class World:
 
     def _gets_on(self) -> bool:
         """Heal until there is progress, or raise; False if rot has left no server that could ever be elected."""
-        deadline = self.now + _SETTLING_MS
+        # What a slow disk had begun before goes on for its time.
+        deadline = self.now + _SETTLING_MS + self._profile.steady_disk_ms
         while not self._settled():
             if self.now > deadline:
                 gone = [server for server, machine in self.machines.items() if machine.gone]

@@ -1,4 +1,4 @@
-"""Bugs planted in what is KRaft's own: its wire, its record batches, its directories, and the state behind its log."""
+"""Bugs planted in what is KRaft's own: its wire, its record batches and its directories."""
 
 import struct
 from dataclasses import replace
@@ -9,7 +9,6 @@ from consensus.core.log import Log
 from consensus.core.model import Entry, Index, LogId, ReplicaKey, ServerId, Term
 from consensus.protocols.kraft.node.quorum_names import QuorumNames
 from consensus.protocols.kraft.node.quorum_service import AnsweringLeader, QuorumReplies
-from consensus.protocols.kraft.node.state_machine import QuorumLog
 from consensus.protocols.kraft.wire import entries, mapping
 from consensus.protocols.kraft.wire.mapping import Answering, Names
 from tests.simulation.consensus.mutants import Mutant
@@ -56,10 +55,6 @@ def _with_the_sequence_of_the_batch(head: Any, tails: Any, skipped: int) -> list
 
 def _by_offset_alone(self: Log, position: LogId) -> bool:
     return position.index <= self.last_index
-
-
-def _at_any_entry(self: QuorumLog) -> Index:
-    return self._applied
 
 
 KRAFT_MUTANTS = (
@@ -109,12 +104,6 @@ KRAFT_MUTANTS = (
         "kraft-match-by-offset-alone",
         "a fetch is served without comparing the epoch at its offset, so logs that diverge are never cut",
         ((Log, "matches", _by_offset_alone),),
-        "kraft",
-    ),
-    Mutant(
-        "kraft-snapshot-within-a-batch",
-        "a snapshot may end within a batch of records",
-        ((QuorumLog, "snapshot_index", _at_any_entry),),
         "kraft",
     ),
 )

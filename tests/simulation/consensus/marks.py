@@ -119,7 +119,6 @@ ZMQ = (
 KRAFT = (
     *(mark for mark in FETCH if mark != "installation finished by recovery"),
     "answer that says nothing about the quorum",
-    "connection ended because the peer has another address",
     "connection to a server with another directory than the peer's",
     "directory lost, another server in its place",
     "pre-vote that the peer has no form for",

@@ -273,6 +273,7 @@ def _with_kafka(profile: Profile, random: Random) -> Profile:
         batch_records=random.choice((1, 5, 5)) if has_room else 1,
         late_answers=random.choice((0, 0.1, 0.5)),
     )
+    strangers = random.choice((0, 1)) if static else max(profile.strangers, int(rates.lost_directories > 0))
     return replace(
         profile,
         options=options,
@@ -280,7 +281,7 @@ def _with_kafka(profile: Profile, random: Random) -> Profile:
         joint=False,
         rot=0 if static else profile.rot,
         change_ms=0 if static else profile.change_ms,
-        strangers=random.choice((0, 1)) if static else max(profile.strangers, int(rates.lost_directories > 0)),
+        strangers=0 if profile.kind in _FIXED_SERVERS else strangers,
         kafka=rates,
     )
 
