@@ -242,7 +242,7 @@ class ConfigurationOutput(Document, frozen=True):
     """`config show`."""
 
     configuration: Mapping[str, Any]
-    """Every setting with its default, keys in lowerCamelCase (`docs/reference/settings.md`)."""
+    """Every setting that has a value, with the keys of a file (`docs/reference/settings.md`)."""
 
 
 class BundleOutput(Document, frozen=True):

@@ -11,8 +11,6 @@ checks use the node's own code to read keys and configuration, so that what pass
 """
 
 import tomllib
-from dataclasses import fields, is_dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ import click
 from bridge.api.outputs import BundleOutput, Check, CheckResult, ConfigurationOutput, DoctorOutput, ImportOutput
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import directory_path, file_path, json_option
-from bridge.cli.printing import echo, print_facts, print_json
+from bridge.cli.printing import echo, print_json
 from bridge.node.doctor.checks import check_machine
 from bridge.node.security.key_files import (
     KeyFileError,
@@ -32,6 +30,7 @@ from bridge.node.security.key_files import (
     write_private_file,
 )
 from bridge.node.settings.configuration import ConfigurationError, Overrides, load_configuration
+from bridge.node.settings.written import settings_table
 from bridge.wire.i2p.structures import Destination
 from bridge.wire.keys.bundle import BundleError, bundle_text, parse_bundle, shared_settings, toml_text
 from consensus.storage import replace_file
@@ -54,58 +53,21 @@ def config() -> None:
 @config_option
 @json_option
 def show(path: Path, *, as_json: bool) -> None:
-    """Show what a node would be told, with every default. Keys are named by their files."""
+    """Show a configuration with every default, as a file would say it. Keys are named by their files."""
     with failures(*WRONG):
         configuration = load_configuration(path)
+    settings = settings_table(configuration)
     if as_json:
-        print_json(ConfigurationOutput(_plain(configuration)))
-    else:
-        print_facts(_flat(_plain(configuration)))
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case list() | tuple():
-            return [_plain(each) for each in value]
-        case Destination() | Enum() | bytes() | Path():
-            return _name_of(value)
-        case _ if is_dataclass(value):
-            return {_camel(each.name): _plain(getattr(value, each.name)) for each in fields(value)}
-        case None | bool() | int() | float() | str():
-            return value
-        case _:
-            raise TypeError(f"a setting is a {type(value).__name__}")
-
-
-def _camel(name: str) -> str:
-    head, *tail = name.split("_")
-    return head + "".join(part.capitalize() for part in tail)
-
-
-def _name_of(value: Destination | Enum | bytes | Path) -> Any:
-    match value:
-        case Destination():
-            return value.address
-        case Enum():
-            return value.value
-        case bytes():
-            return value.hex()
-        case Path():
-            return str(value)
-
-
-def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
-    match value:
-        case dict():
-            return [fact for key, each in value.items() for fact in _flat(each, f"{name}.{key}" if name else key)]
-        case list() if any(isinstance(each, dict | list) for each in value):
-            return [fact for number, each in enumerate(value) for fact in _flat(each, f"{name}[{number}]")]
-        case list():
-            return [(name, ", ".join(map(str, value)) or "none")]
-        case bool():
-            return [(name, "yes" if value else "no")]
-        case _:
-            return [(name, "-" if value is None else str(value))]
+        print_json(ConfigurationOutput(settings))
+        return
+    for line in toml_text(settings).splitlines():
+        echo(line)
+    for kind, each in (
+        *(("leaf", leaf.destination) for leaf in configuration.leaves),
+        *(("master", master.destination) for master in configuration.masters if master.destination is not None),
+    ):
+        # Every other command calls a destination by its address.
+        echo(f"# {kind} {each.address}")
 
 
 @config.command("export")
@@ -212,7 +174,7 @@ def _check(path: Path, text: str) -> None:
         load_configuration(trial, Overrides())
     except ConfigurationError as error:
         reason = str(error).replace(str(trial), str(path))
-        told = "; --bind HOST:PORT tells it to this command" if "gossip.bind" in reason else ""
+        told = "; --bind HOST:PORT says it" if "gossip.bind" in reason and "--bind" not in reason else ""
         raise ConfigurationError(f"{reason}{told}") from error
     finally:
         trial.unlink(missing_ok=True)

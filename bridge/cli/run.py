@@ -57,6 +57,7 @@ REASONS = (
 @click.option("--farm-key", type=file_path, help="The farm's key file.")
 @click.option("--state-dir", type=directory_path, help="Where the node keeps its state.")
 @click.option("--name", help="What operators call the node (default: the host's name).")
+@click.option("--bind", metavar="HOST:PORT", help="Where gossip listens (default: the private address, port 7668).")
 @click.option("--stop-with-stdin", is_flag=True, help="Stop when standard input closes; for a parent process.")
 def run(
     *,
@@ -64,6 +65,7 @@ def run(
     farm_key: Path | None,
     state_dir: Path | None,
     name: str | None,
+    bind: str | None,
     stop_with_stdin: bool,
 ) -> None:
     """Run one router node. On a LAN, --farm-key FILE is enough."""
@@ -74,7 +76,8 @@ def run(
     ends: list[str] = []
     interrupted = False
     try:
-        configuration = load_configuration(config, Overrides(farm_key=farm_key, state_dir=state_dir, name=name))
+        overrides = Overrides(farm_key=farm_key, state_dir=state_dir, name=name, bind=bind)
+        configuration = load_configuration(config, overrides)
         trio.run(partial(run_node, configuration, stop_with_stdin=stop_with_stdin))
     except* REASONS as group:
         ends.extend(reasons(group))

@@ -32,7 +32,7 @@ from tempfile import TemporaryFile
 ROOT = Path(__file__).parents[2]
 REQUEST_BYTES = 128 * 1024
 NUMBER_BYTES = 4
-IMPORTED = ("run", "status", "event", "farm", "keys.farm_keys", "log", "node", "publish")
+IMPORTED = ("run", "status", "events.event", "farm", "keys.farm_keys", "log", "node", "publish")
 """Modules of `bridge.cli` that the tests' commands are in."""
 
 

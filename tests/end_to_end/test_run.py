@@ -133,3 +133,19 @@ def test_a_node_that_starts_again_resumes_its_farm_and_does_not_found_it_again(t
             kinds = [event.kind for event in node.ask(lambda client: client.events()).events]
             assert [kind for kind in kinds if kind.startswith("farm-")] == [expected]
             node.stop()
+
+
+def test_a_farm_that_nothing_can_publish_for_says_so_and_no_supervisor_restarts_it(tmp_path: Path) -> None:
+    with single(tmp_path) as farm:
+        [node] = farm.nodes
+        node.start()
+
+        def alarmed() -> bool:
+            return any(alarm.kind == "not-published" for alarm in node.view().alarms)
+
+        farm.wait_until(alarmed, START_BOUND_S, "the alarm not-published")
+        done = call("status", "--node", node.directory)
+        assert done.stdout.startswith("Not published: no server names a master\n")
+        assert done.returncode == 4
+        assert node.ask(lambda client: client.request("GET", "/healthz"))[0] == 200
+        assert node.ask(lambda client: client.request("GET", "/readyz"))[0] == 503

@@ -145,12 +145,15 @@ def test_a_key_of_another_master_and_a_directory_of_another_farm_are_refused(fir
 def test_a_configuration_is_shown_complete_and_without_secrets(first: Path) -> None:
     found = json.loads(garlicfarm("config", "show", "--config", first, "--json").stdout)["configuration"]
     assert found["name"] == "router-1"
-    assert found["consensus"]["graceMs"] == 600_000
-    assert found["masters"][0]["signingKey"] == str(first.parent / "blog.key")
+    assert found["consensus"]["grace_ms"] == 600_000
+    assert found["master"][0]["signing_key"] == str(first.parent / "blog.key")
     text = garlicfarm("config", "show", "--config", first).stdout
-    assert "consensus.votersMax" in text
-    assert f"{LEAF.address}\n" in text, "by the name that every other command uses"
-    assert "10.0.0.1:7668\n" in text
+    assert "voters_max = " in text
+    assert f"# leaf {LEAF.address}\n" in text, "by the name that every other command uses"
+    assert '"10.0.0.1:7668"' in text
+    # It is a file that says the same.
+    (first.parent / "shown.toml").write_text(text)
+    assert load_configuration(first.parent / "shown.toml") == load_configuration(first)
     key = tomllib.loads((first.parent / "blog.key").read_text())
     assert any("private" in name.lower() for name in key)
     for secret in (value for name, value in key.items() if "private" in name.lower()):

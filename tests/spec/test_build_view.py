@@ -3,7 +3,7 @@
 from dataclasses import replace
 from random import Random
 
-from bridge.api.build_view import FarmInputs, Link, ViewInputs, build_view
+from bridge.api.build_view import FarmInputs, Link, SeenAlone, ViewInputs, build_view
 from bridge.api.view import (
     CostFactorView,
     ExclusionView,
@@ -18,7 +18,9 @@ from bridge.api.view import (
 from bridge.core.formation.member import MemberStatus, NodeMetadata, RoleHint
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
-from bridge.core.publishing.publication import Pace
+from bridge.core.membership.admission import Admitted
+from bridge.core.publishing.lease_set import LeafEntry
+from bridge.core.publishing.publication import Pace, PlannedPublication
 from bridge.core.state.farm_state import Choice, FarmTuning
 from consensus.core.effects import Role
 from consensus.core.model import ORIGIN, Configuration, LogId, Server
@@ -283,3 +285,49 @@ def test_the_picture_shows_why_leaves_cost_what_they_cost_and_how_old_a_factor_i
         (1, 1000, "publishConfig is off"),
         (2, 1000, None),
     ]
+
+
+def test_a_leaf_whose_server_is_dead_to_gossip_is_not_shown_as_healthy() -> None:
+    log = published_log()
+    alive = view_in(log, Status.ALIVE)
+    dead = view_in(log, Status.DEAD)
+    assert [entry.healthy for entry in alive.publishing[0].entries] == [True, True]
+    assert [entry.healthy for entry in dead.publishing[0].entries] == [True, False]
+
+
+def test_without_a_quorum_what_this_node_has_signed_since_is_shown_and_not_what_the_log_has_accepted() -> None:
+    log = published_log()
+    [destination] = log.farm.state.masters
+    accepted = log.farm.state.masters[destination].publication
+    assert accepted is not None
+    later = replace(accepted, server_id=1, published_s=accepted.published_s + 90)
+    entries = (LeafEntry("leaf01", 9, later.published_s + 900),)
+    alone = SeenAlone(log.farm.state, {destination: 1}, {destination: PlannedPublication(later, entries)})
+    view = view_in(
+        log, Status.DEAD, alone=alone, stands_still=True, raft=replace(RAFT, leader=None, role=Role.FOLLOWER)
+    )
+    [shown] = view.publishing
+    assert (shown.published_s, shown.published_by, len(shown.entries)) == (later.published_s, 1, 1)
+    assert (shown.publisher_id, shown.without_quorum) == (1, True)
+    assert view.verdict.text.startswith("No quorum: publishing from m alone")
+    # An older one, of before the farm's own, is not.
+    stale = replace(later, published_s=accepted.published_s - 1)
+    older = SeenAlone(log.farm.state, {destination: 1}, {destination: PlannedPublication(stale, entries)})
+    assert view_in(log, Status.DEAD, alone=older).publishing[0].published_s == accepted.published_s
+
+
+def published_log() -> Log:
+    """Servers 1 and 2, each with a leaf, and an accepted publication."""
+    log = Log()
+    log.append(report(1), report(2))
+    log.clock(PERIOD_MS)
+    log.append(Publication(MASTER, log.publisher or 0, log.farm.state.log_time_ms // 1000, "ab"))
+    return log
+
+
+def view_in(log: Log, other: Status, **changes: object) -> FarmView:
+    """What server 1 sees while gossip holds server 2 for this."""
+    state = replace(log.farm.state, admitted={1: Admitted(OWN, "m"), 2: Admitted(B, "b")})
+    inputs = replace(farm_inputs(log, **changes), state=state)
+    known = {B: metadata("b", 2, "tcp://10.0.0.2:7669")}
+    return build_view(replace(INPUTS, gossip=gossip(member(B, other)), metadata_of=known.get, log=inputs))

@@ -37,7 +37,7 @@ def test_the_keys_of_the_view_are_the_documented_ones() -> None:
 DOCUMENTED = """
 schema takenAtMs node farm gossip raft verdict members publishing reports weights removed alarms events counters
 node.name node.nodeId node.raftId node.generation node.pid node.version node.uptimeMs node.phase node.controlAddress
-node.stateDirectory node.zmqAddress
+node.stateDirectory node.zmqAddress node.kafkaAddress
 farm.label farm.level farm.cluster farm.clusterId farm.expect farm.demo
 gossip.peerCount gossip.capacity gossip.knownCount gossip.counters gossip.counters.pings_sent
 gossip.counters.datagrams_dropped gossip.otherFarms gossip.otherFarms.address gossip.otherFarms.label
@@ -51,6 +51,7 @@ raft.links raft.links.raftId raft.links.name raft.links.connected raft.links.ext
 raft.followers.lastContactMs raft.counters raft.transferTarget raft.counters.elections_started
 members.nodeId members.name members.status members.generation members.number members.address members.isSelf
 members.isPeer members.rttMs members.peerCount members.capacity members.raftId members.endpoint members.serverRole
+members.certificate
 publishing.master publishing.publisherId publishing.publisherName publishing.reason publishing.publishedS
 publishing.expiresS publishing.secondsToExpiry publishing.leaseSetFile publishing.entries
 publishing.entries.destination publishing.entries.name publishing.entries.cost publishing.entries.endS

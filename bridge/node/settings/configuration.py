@@ -130,6 +130,8 @@ class Overrides:
     farm_key: Path | None = None
     state_dir: Path | None = None
     name: str | None = None
+    bind: str | None = None
+    """Where gossip listens."""
 
 
 def load_configuration(
@@ -179,7 +181,7 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
         if not gossip_section.is_empty:
             root.problem("gossip", 'with transport = "i2p" there is no gossip: give consensus.seeds instead')
     else:
-        gossip = _gossip(gossip_section, machine)
+        gossip = _gossip(gossip_section, machine, overrides.bind)
     consensus = _consensus(consensus_section, gossip, transport)
     publishing_section = root.section("publishing")
     masters = read_masters(root.sections("master", MASTERS_MAX), publishing_section)
@@ -234,11 +236,11 @@ def _farm_key(root: Section, overrides: Overrides) -> Path | None:
     return overrides.farm_key or told
 
 
-def _gossip(section: Section, machine: Machine) -> GossipSettings | None:
+def _gossip(section: Section, machine: Machine, bind_given: str | None) -> GossipSettings | None:
     allow_wan = section.flag("allow_wan")
     advertise = section.address("advertise")
-    told = section.text("bind")
-    bind = _default_bind(section, machine) if told is None else section.address("bind")
+    told = bind_given or section.text("bind")
+    bind = _default_bind(section, machine) if told is None else section.address("bind", bind_given)
     broadcast_told = section.text("broadcast") or "auto"
     seeds = section.texts("seeds")
     capacity = section.integer("capacity")
@@ -265,7 +267,8 @@ def _default_bind(section: Section, machine: Machine) -> Address | None:
     try:
         return Address(private_host(machine.network), GOSSIP_PORT)
     except NoAddressError as error:
-        section.problem("bind", f'{error}, for instance bind = "{error.example}:{GOSSIP_PORT}"')
+        example = f"{error.example}:{GOSSIP_PORT}"
+        section.problem("bind", f'{error}, for instance bind = "{example}" in its file, or --bind {example}')
         return None
 
 

@@ -130,9 +130,10 @@ class Section:
             self.problem(key, f"{_shown(found)}: {error}")
             return None
 
-    def address(self, key: str) -> Address | None:
-        """A numeric address and port."""
-        found = self.text(key)
+    def address(self, key: str, given: str | None = None) -> Address | None:
+        """A numeric address and port; `given` on the command line, it wins over the file."""
+        told = self.text(key)
+        found = given or told
         if found is None:
             return None
         try:

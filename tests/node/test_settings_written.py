@@ -1,0 +1,63 @@
+"""`config show` prints a file that says the same: its keys are those that a file may have."""
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.node.settings.configuration import load_configuration
+from bridge.node.settings.table import SETTINGS
+from bridge.node.settings.written import settings_table
+from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.keys.bundle import toml_text
+
+LEAF, MASTER = new_demo_leaf(), new_master_key().destination
+PLAIN = 'farm_key = "farm.key"\nstate_dir = "state"\n[gossip]\nbind = "127.0.0.1:7668"\n'
+FILES = {
+    "the least": PLAIN,
+    "gossip and consensus": PLAIN + 'seeds = ["lima:7668"]\nbroadcast = "off"\ntiming = "local"\ncapacity = 7\n'
+    '[consensus]\nbind = "127.0.0.1:1"\nadvertise = "10.0.0.1:2"\nsegment_bytes = 65536\nvoters_max = 3\n'
+    "grace_ms = 5000\n"
+    'admit = "all"\nusers_file = "users"\nlogins_file = "logins"\nca_file = "ca.pem"\ncertificate = "own.pem"\n',
+    "several masters": PLAIN + f'[[master]]\nsigning_key = "a.key"\npublish = "on"\n[[master]]\ndestination = '
+    f'"{MASTER.base64}"\n[[leaf]]\ndestination = "{LEAF.base64}"\nprobe = "127.0.0.1:80"\n'
+    f'master = "{MASTER.address}"\n',
+    "a real router": PLAIN + '[router]\nkind = "i2cp"\ni2cp = "127.0.0.1:7654"\ni2cp_username = "me"\n'
+    'i2cp_password_file = "pw"\ni2pcontrol = "https://127.0.0.1:7650"\ni2pcontrol_password_file = "pw2"\n',
+    "over I2P": 'farm_key = "k"\nstate_dir = "s"\ntransport = "i2p"\n[consensus]\nbind = "127.0.0.1:7669"\n'
+    f'advertise = "{"a" * 52}.b32.i2p:7669"\nseeds = ["{"b" * 52}.b32.i2p:7669"]\n'
+    '[proxy]\nuser = "u"\npassword_file = "p"\n',
+    "its endpoints": PLAIN + '[control]\nlisten = "127.0.0.1:7650"\nnames = ["oslo"]\nopen_health = true\npage = true\n'
+    '[zmq]\nlisten = "10.0.0.1:7670"\nallow_network = true\nkeys = "keys"\nwrite = true\npeers = ["10.0.0.2:7670"]\n'
+    '[kafka]\nlisten = "127.0.0.1:9092"\ntopic = "log"\ngroups = true\npeers = ["lima@10.0.0.2:9092"]\n',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_shown_is_a_file_that_says_the_same_with_keys_that_files_have(name: str, tmp_path: Path) -> None:
+    file, shown = tmp_path / "node.toml", tmp_path / "shown.toml"
+    file.write_text(FILES[name])
+    configuration = load_configuration(file)
+    shown.write_text(toml_text(settings_table(configuration)))
+    assert load_configuration(shown) == replace(configuration, is_named_by_host=False)
+    tables = tomllib.loads(shown.read_text())
+    keys = {key for key, value in tables.items() if not isinstance(value, dict | list)}
+    for table, value in tables.items():
+        for each in value if isinstance(value, list) else [value] if isinstance(value, dict) else []:
+            keys |= {f"{table}.{key}" for key in each}
+    assert keys <= SETTINGS.keys()
+
+
+def test_every_setting_of_a_file_can_be_shown(tmp_path: Path) -> None:
+    written: set[str] = set()
+    for number, text in enumerate(FILES.values()):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(text)
+        for table, value in settings_table(load_configuration(file)).items():
+            for each in value if isinstance(value, list) else [value] if isinstance(value, dict) else [None]:
+                written |= {table} if each is None else {f"{table}.{key}" for key in each}
+    certificates = {"router.i2cp_certificate", "router.i2pcontrol_certificate", "control.certificate"}
+    not_used = {"gossip.advertise", "zmq.broadcast", "zmq.ident", "kafka.certificate", "kafka.client_ca", "kafka.users"}
+    moved = {"publishing.publish", "publishing.signing_key"}  # they stand in the one [[master]]
+    assert SETTINGS.keys() - written == certificates | not_used | moved
