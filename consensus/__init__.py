@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from consensus.core.status import Description, FollowerProgress
     from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError, ServerStoppedError
     from consensus.server.event_loop import now_ms
+    from consensus.server.histogram import Histogram
     from consensus.server.interfaces import ContentChecks, Receiver, StateMachine, Transport, next_call
     from consensus.server.log_stream import SnapshotChunk
     from consensus.server.opening import open_server
@@ -113,6 +114,7 @@ __all__ = [
     "FollowerProgress",
     "HaltedError",
     "HardState",
+    "Histogram",
     "Index",
     "Install",
     "LeaderRecords",
@@ -233,6 +235,7 @@ _HOMES: Final = {
     "consensus.core.status": ("Description", "FollowerProgress"),
     "consensus.server.errors": ("HaltedError", "NotLeaderError", "ServerBusyError", "ServerStoppedError"),
     "consensus.server.event_loop": ("now_ms",),
+    "consensus.server.histogram": ("Histogram",),
     "consensus.server.interfaces": ("ContentChecks", "Receiver", "StateMachine", "Transport", "next_call"),
     "consensus.server.log_stream": ("SnapshotChunk",),
     "consensus.server.opening": ("open_server",),

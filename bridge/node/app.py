@@ -30,7 +30,7 @@ from bridge.node.founded_farm import CurrentFarm, open_founded_farm
 from bridge.node.joined_node import JoinedNode, join, known_farm, new_applied_state, remembered_farm
 from bridge.node.local_node import begin, load_local_node
 from bridge.node.membership.farm_peers import FarmPeers
-from bridge.node.membership.gossip_events import GossipEvents, wait_for_conflicts
+from bridge.node.membership.gossip_events import GossipEvents, sample_round_trips, wait_for_conflicts
 from bridge.node.membership.own_name import NameTakenError, note_name, remembered_name, watch_name
 from bridge.node.membership.own_raft_id import OwnRaftId
 from bridge.node.raft.connecting import bound_port, load_transport
@@ -86,6 +86,7 @@ class Node:
             user_messages=node.user_messages,
             trace=local.trace,
             alarms=local.alarms,
+            detections=local.durations.detection,
         )
         control = control_endpoint(node, current, self._leave, self._stop.is_set, clients)
         local.trace.append("node-started", {"pid": os.getpid(), "generation": node.provider.generation})
@@ -95,6 +96,7 @@ class Node:
             nursery.start_soon(node.introduce, current.connected)
             await nursery.start(control.run)
             nursery.start_soon(events.follow)
+            nursery.start_soon(sample_round_trips, node.provider, local.durations.probe)
             nursery.start_soon(serve_clients, clients)
             nursery.start_soon(node.forming.run)
             nursery.start_soon(node.farm_keys.watch_file, local.alarms)

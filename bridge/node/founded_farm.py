@@ -134,12 +134,12 @@ async def open_founded_farm(
     """
     local, connecting = node.local, node.connecting
     name_of = partial(_name_of_server, node, known)
-    notices = RaftNotices(local.trace, local.alarms, name_of)
+    notices = RaftNotices(local.trace, local.alarms, name_of, local.durations.take_over)
     local.refused.name_servers(name_of)
     known.applied_state.name_servers(name_of)
     settings = _replica_settings(node, known, server_id)
     async with (
-        open_replica(settings, known.applied_state, local.metrics, notices.observe) as replica,
+        open_replica(settings, known.applied_state, local.metrics, local.durations, notices.observe) as replica,
         trio.open_nursery() as nursery,
     ):
         farm = _founded_farm(node, replace(known, group=replica.group), replica, notices, halt)

@@ -17,6 +17,7 @@ from bridge.api.trace import TraceEvent
 from bridge.core.formation.founding import FormationState
 from bridge.core.publishing.publication import Pace
 from bridge.node.events.alarms import Alarms, NodeStopped
+from bridge.node.events.durations import Durations
 from bridge.node.events.event_log import EventLog, cause_of, clock_ms
 from bridge.node.events.service_manager import ServiceManager
 from bridge.node.membership.forming import load_formation
@@ -56,6 +57,7 @@ class LocalNode:
     refused: RefusedConnections
     ineffective: IneffectiveEntries
     metrics: Metrics
+    durations: Durations
     lag: LoopLag
     router: FileRouter | I2cpRouter
     service_manager: ServiceManager
@@ -96,6 +98,7 @@ def load_local_node(configuration: NodeConfiguration) -> LocalNode:
     trace = EventLog(configuration.name, clock_ms, on_event=_log_event)
     alarms = Alarms(trace)
     refused = RefusedConnections(trace, alarms)
+    metrics = Metrics(refused.incident, refused.connected)
     masters, lag = load_masters(configuration.masters, configuration.leaves), LoopLag()
     return LocalNode(
         configuration,
@@ -105,7 +108,8 @@ def load_local_node(configuration: NodeConfiguration) -> LocalNode:
         alarms,
         refused,
         IneffectiveEntries(alarms),
-        Metrics(refused.incident, refused.connected),
+        metrics,
+        Durations(metrics.answers),
         lag,
         make_router(configuration, HostSampler(), lag, alarms, masters.keys),
         ServiceManager(),

@@ -15,9 +15,18 @@ if TYPE_CHECKING:
         open_directory,
         open_storage,
     )
-    from consensus.storage.disk import DamagedStorageError, ForeignStorageError, StorageError, StorageInUseError
+    from consensus.storage.disk import (
+        DamagedStorageError,
+        DiskOperation,
+        DiskReader,
+        ForeignStorageError,
+        StorageError,
+        StorageInUseError,
+    )
+    from consensus.storage.disk_worker import ServerDisk
     from consensus.storage.durable_file import replace_file, sync_directory
     from consensus.storage.hard_state import STATE_FILE, HardStateFile
+    from consensus.storage.jobs import StorageReadResult
     from consensus.storage.planner import Owner, Recovery, StorageOptions, read_extents, recover
     from consensus.storage.records import SEGMENT_HEADER_BYTES, RecordError
     from consensus.storage.snapshot_image import ImageReader, ImageWriter
@@ -29,6 +38,8 @@ __all__ = [
     "STATE_FILE",
     "DamagedStorageError",
     "Directory",
+    "DiskOperation",
+    "DiskReader",
     "ForeignStorageError",
     "HardStateFile",
     "ImageReader",
@@ -38,9 +49,11 @@ __all__ = [
     "Place",
     "RecordError",
     "Recovery",
+    "ServerDisk",
     "StorageError",
     "StorageInUseError",
     "StorageOptions",
+    "StorageReadResult",
     "StorageVerdict",
     "StoredEntry",
     "StoredLog",
@@ -67,9 +80,18 @@ _HOMES: Final = {
         "open_directory",
         "open_storage",
     ),
-    "consensus.storage.disk": ("DamagedStorageError", "ForeignStorageError", "StorageError", "StorageInUseError"),
+    "consensus.storage.disk": (
+        "DamagedStorageError",
+        "DiskOperation",
+        "DiskReader",
+        "ForeignStorageError",
+        "StorageError",
+        "StorageInUseError",
+    ),
+    "consensus.storage.disk_worker": ("ServerDisk",),
     "consensus.storage.durable_file": ("replace_file", "sync_directory"),
     "consensus.storage.hard_state": ("HardStateFile", "STATE_FILE"),
+    "consensus.storage.jobs": ("StorageReadResult",),
     "consensus.storage.planner": ("Owner", "Recovery", "StorageOptions", "read_extents", "recover"),
     "consensus.storage.records": ("RecordError", "SEGMENT_HEADER_BYTES"),
     "consensus.storage.snapshot_image": ("ImageReader", "ImageWriter"),

@@ -10,6 +10,7 @@ from types import ModuleType
 from bridge.cli.kraft import metrics as kraft
 from bridge.core.membership.authors import NoEffect
 from bridge.node.control import metrics, routes, view_builder
+from bridge.node.events import durations
 from bridge.node.raft.applied_state import _COUNTED
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from gossip.core.effects import DropReason
@@ -38,6 +39,14 @@ Each ends in `_total`; the view has the same counters without `garlicfarm_` and 
 | counters | what is counted |
 |---|---|
 """
+HISTOGRAMS = f"""
+## Histograms
+
+Each is `{metrics.PREFIX}_…_seconds`, with `_bucket`, `_sum` and `_count`; of this process since its start.
+
+| metric | meaning |
+|---|---|
+"""
 KRAFT = f"""
 ## A server of a KRaft quorum
 
@@ -54,7 +63,9 @@ measure.
 def page() -> str:
     """The document."""
     counters = [f"| {_names(names)} | {meaning} |\n" for names, meaning in _counters()]
-    return HEAD + "".join(_gauges()) + COUNTERS + "".join(counters) + KRAFT + "".join(_of_kraft())
+    histograms = [f"| `{name}_seconds` | {meaning} |\n" for name, meaning in durations.TEXTS.items()]
+    measured = HISTOGRAMS + "".join(histograms)
+    return HEAD + "".join(_gauges()) + COUNTERS + "".join(counters) + measured + KRAFT + "".join(_of_kraft())
 
 
 def _of_kraft() -> Iterator[str]:

@@ -67,6 +67,7 @@ def control_endpoint(
         keys=key_port(provider, directory, farm_keys, view.build, local.trace),
         messages=node.user_messages,
         current=current,
+        durations=local.durations,
         stuck=verdicts.stuck,
     )
     identities = IdentityAdmin(provider, directory, farm_keys, local.trace, current)

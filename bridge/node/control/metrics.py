@@ -6,24 +6,43 @@ them: a metrics store is read by many, keeps for long, and must not become a dir
 would also be a new time series.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from bridge.api.printable import printable
 from bridge.api.view import FarmView, RaftRole, VerdictKind
 from bridge.core.formation.member import MemberStatus
+from bridge.node.events.durations import TEXTS, Durations
+from consensus import Histogram
 
 PREFIX = "garlicfarm"
 
 
-def exposition(view: FarmView, extra_counters: Mapping[str, int] | None = None) -> bytes:
-    """The metrics of `view` as Prometheus text."""
+def exposition(
+    view: FarmView, extra_counters: Mapping[str, int] | None = None, durations: Durations | None = None
+) -> bytes:
+    """The metrics of `view`, and histograms of durations, as Prometheus text."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_ViewCollector(view, extra_counters or {}))
+    registry.register(_DurationCollector(durations or Durations(Histogram())))
     return generate_latest(registry)
+
+
+class _DurationCollector(Collector):
+    """How long things took."""
+
+    def __init__(self, durations: Durations) -> None:
+        self._durations = durations
+
+    def collect(self) -> Iterator[Metric]:
+        for name, histogram in self._durations.items():
+            counts = histogram.cumulative()
+            buckets = [("+Inf" if math.isinf(bound_s) else f"{bound_s:g}", count) for bound_s, count in counts]
+            yield HistogramMetricFamily(f"{PREFIX}_{name}_seconds", TEXTS[name], buckets, sum_value=histogram.total_s)
 
 
 class _ViewCollector(Collector):

@@ -25,6 +25,7 @@ from bridge.core.log.records import Removal
 from bridge.core.membership.admission import server_name
 from bridge.node.control.key_admin import KeyPort
 from bridge.node.control.operator_commands import OperatorCommands
+from bridge.node.events.durations import Durations
 from bridge.node.events.event_log import EventLog
 from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
 from bridge.node.membership.user_messages import UserMessages
@@ -32,7 +33,7 @@ from bridge.node.raft.handover_orders import order_handover
 from bridge.node.raft.replica import Replica
 from bridge.node.raft.submitting import entry_refusal
 from bridge.wire.log.entries import decode, is_plainly_foreign
-from consensus import Entry, NotLeaderError, ServerBusyError, ServerStoppedError
+from consensus import Entry, Histogram, NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.sessions import RequestId
 
 PAGE_LIMIT_BYTES = 4 * 1024 * 1024
@@ -40,6 +41,8 @@ PAGE_LIMIT_BYTES = 4 * 1024 * 1024
 
 class NodePort:
     """The node, as far as the control endpoint needs it."""
+
+    _durations: Durations | None = None
 
     def __init__(
         self,
@@ -53,6 +56,7 @@ class NodePort:
         messages: UserMessages,
         current: CurrentFarm,
         stuck: Callable[[], tuple[str, ...]] = tuple,
+        durations: Durations | None = None,
     ) -> None:
         self._make_view = make_view
         self._trace = trace
@@ -63,6 +67,7 @@ class NodePort:
         self.messages = messages
         self._current = current
         self._stuck = stuck
+        self._durations = durations
 
     async def view(self) -> FarmView:
         """The view of this moment."""
@@ -71,6 +76,10 @@ class NodePort:
     def stuck(self) -> tuple[str, ...]:
         """What does not work in this process and would after a restart, in words."""
         return self._stuck()
+
+    def durations(self) -> Durations:
+        """How long things took since the process started."""
+        return self._durations or Durations(Histogram())
 
     async def cluster(self) -> ClusterAnswer:
         """Who leads and who votes."""

@@ -215,7 +215,7 @@ class Routes:
         # Its library takes 2.4 MB, which a node without a scraper need not spend.
         from bridge.node.control.metrics import exposition  # noqa: PLC0415 - see above
 
-        return Answer(200, exposition(await self._port.view(), self.counters), METRICS_TYPE)
+        return Answer(200, exposition(await self._port.view(), self.counters, self._port.durations()), METRICS_TYPE)
 
     async def _healthz(self, _request: Request, _query: str) -> Answer:
         reasons = self._port.stuck()

@@ -18,7 +18,7 @@ more. Without any peer it does not wait for ever: a farm whose gossip is cut off
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -32,6 +32,7 @@ from bridge.node.membership.user_messages import UserMessages
 from bridge.node.raft.replica import STORAGE_NOTE
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.settings.configuration import NodeConfiguration
+from consensus import Histogram
 from gossip import (
     Alarm,
     AlarmKind,
@@ -39,12 +40,15 @@ from gossip import (
     KeyOffered,
     KeyringUpdateRefused,
     MembershipChanged,
+    NodeId,
     QueryReceived,
+    Status,
     UserEventReceived,
 )
 
 PERIODS_WITH_A_PEER: Final = 5
 PERIODS_WITHOUT: Final = 15
+SAMPLE_EVERY_S: Final = 10.0
 _HALTED: Final = (
     "another live node uses this node's identity, so gossip has halted: this node stops. Two nodes must not share a"
     " state directory or a copy of one: give one of them a fresh state directory"
@@ -69,6 +73,9 @@ class GossipEvents:
     user_messages: UserMessages
     trace: EventLog
     alarms: Alarms
+    detections: Histogram
+    """From the suspicion of a member to its death."""
+    _suspected_s: dict[NodeId, float] = field(default_factory=dict)
 
     async def follow(self) -> None:
         """Until cancelled; raises NodeStopped at an identity conflict."""
@@ -97,6 +104,7 @@ class GossipEvents:
             case MembershipChanged(info, status, previous):
                 self.member_directory.learn(info, status)
                 if status is not previous:
+                    self._time_detection(info.node_id, status)
                     name = self.member_directory.name_of(info.node_id)
                     self.trace.append(f"member-{status.name.lower()}", {"member": name, "id": info.node_id.hex()})
             case Alarm():
@@ -110,6 +118,14 @@ class GossipEvents:
                 self.user_messages.event_received(user_event)
             case QueryReceived(query):
                 self.user_messages.query_received(query)
+
+    def _time_detection(self, node_id: NodeId, status: Status) -> None:
+        """Only members that are suspected now are remembered, and no more of them than gossip knows."""
+        since_s = self._suspected_s.pop(node_id, None)
+        if status is Status.SUSPECT:
+            self._suspected_s[node_id] = trio.current_time()
+        elif status is Status.DEAD and since_s is not None:
+            self.detections.observe(trio.current_time() - since_s)
 
     def _heed(self, alarm: Alarm) -> None:
         match alarm:
@@ -125,6 +141,15 @@ class GossipEvents:
                 self.alarms.set(AlarmKind.FOREIGN_VERSION.value, text, "install the same release on every node")
             case Alarm(kind, text):
                 self.alarms.set(kind.value, text, "see `garlicfarm help alarms`")
+
+
+async def sample_round_trips(provider: MembershipProvider, durations: Histogram) -> None:
+    """Note the round trips to this node's peers every 10 seconds, until cancelled."""
+    while True:
+        await trio.sleep(SAMPLE_EVERY_S)
+        for member in provider.describe().core.members:
+            if member.is_peer and member.round_trip_ms is not None:
+                durations.observe(member.round_trip_ms / 1000)
 
 
 async def wait_for_conflicts(

@@ -14,6 +14,7 @@ from consensus import (
     ConfigurationChanged,
     ContentRejected,
     DiskFull,
+    Histogram,
     Notice,
     Role,
     RoleChanged,
@@ -35,13 +36,19 @@ LOOK_EVERY_S = 5.0
 class RaftNotices:
     """Of one server. `name_of` knows servers by their Raft ids; `run` it for the alarm about content to end."""
 
-    def __init__(self, trace: EventLog, alarms: Alarms, name_of: Callable[[int], str | None]) -> None:
+    def __init__(
+        self, trace: EventLog, alarms: Alarms, name_of: Callable[[int], str | None], take_overs: Histogram | None = None
+    ) -> None:
+        """`take_overs`: where the times without a leader are noted."""
         self._trace = trace
         self._alarms = alarms
         self.name_of = name_of
         self._last_s = 0.0
         """When content was last rejected."""
         self._leaderless_since_ms: int | None = now_ms()
+        self._take_overs = take_overs or Histogram()
+        self._has_followed = False
+        """The time until the first leader is that of the start, and of no take-over."""
 
     @property
     def leaderless_ms(self) -> int | None:
@@ -92,7 +99,9 @@ class RaftNotices:
 
     def _note_leader(self, *, known: bool) -> None:
         if known:
-            self._leaderless_since_ms = None
+            if self._leaderless_since_ms is not None and self._has_followed:
+                self._take_overs.observe((now_ms() - self._leaderless_since_ms) / 1000)
+            self._leaderless_since_ms, self._has_followed = None, True
         elif self._leaderless_since_ms is None:
             self._leaderless_since_ms = now_ms()
 

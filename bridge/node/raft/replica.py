@@ -28,9 +28,11 @@ from msgspec.structs import replace
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.formation.founding import Founding
 from bridge.core.log.records import Admission, Approval, Clock, Eviction, KeyReplacement, Level
+from bridge.node.events.durations import Durations
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.commit_store import keep_commit_index
 from bridge.node.raft.farm_content import CHECKS
+from bridge.node.raft.measured import MeasuredDisk, MeasuredStateMachine
 from bridge.node.raft.member_rules import farm_member_rules, member_request_tuning
 from bridge.node.settings.timing import Patience, Profile
 from bridge.wire.log.entries import decode
@@ -39,6 +41,7 @@ from consensus import (
     Configuration,
     ConfigurationChanged,
     ConsensusServer,
+    Histogram,
     Index,
     Notice,
     Outcome,
@@ -133,8 +136,10 @@ class Replica:
         members: Members,
         identity: Identity,
         patience: Patience,
+        commits: Histogram | None = None,
     ) -> None:
         self.patience = patience
+        self._commits = commits or Histogram()
         self.server = server
         self.members = members
         self.identity = identity
@@ -229,6 +234,15 @@ class Replica:
     async def _submit_once(
         self, commands: tuple[bytes, ...], patience_s: float, *, repeat_unknown: bool
     ) -> SubmitAnswer:
+        began_s = trio.current_time()
+        answer = await self._submit_somewhere(commands, patience_s, repeat_unknown=repeat_unknown)
+        if answer.outcome is SubmitOutcome.COMMITTED:
+            self._commits.observe(trio.current_time() - began_s)
+        return answer
+
+    async def _submit_somewhere(
+        self, commands: tuple[bytes, ...], patience_s: float, *, repeat_unknown: bool
+    ) -> SubmitAnswer:
         client = self._others
         if self.leads or client is None:
             return _answer_of(await self.server.propose(commands))
@@ -307,6 +321,7 @@ async def open_replica(
     settings: ReplicaSettings,
     applied_state: AppliedState,
     metrics: Metrics,
+    durations: Durations,
     observe: Callable[[Notice], None],
 ) -> AsyncIterator[Replica]:
     """Runs this node's Raft server while the block lasts. StorageError says why it cannot start."""
@@ -340,9 +355,9 @@ async def open_replica(
         server = ConsensusServer(
             raft,
             recovery.storage,
-            directory,
+            MeasuredDisk(directory, durations.disk),
             links,
-            applied_state,
+            MeasuredStateMachine(applied_state, durations.apply),
             hear,
             keep_from=applied_state.keep_from,
             checks=CHECKS,
@@ -352,7 +367,9 @@ async def open_replica(
         rules = farm_member_rules(applied_state, server, resolve, founding, profile, settings.voters_max)
         requests = MemberRequests(server, server_id, links, rules, metrics, member_request_tuning(profile))
         members = Members(Joining(server, server_id, _told_to_leave), requests)
-        replica = Replica(server, links, client, server_id, applied_state, members, identity, profile.patience)
+        replica = Replica(
+            server, links, client, server_id, applied_state, members, identity, profile.patience, durations.commit
+        )
         replica.voters_are(raft.describe().configuration)
         async with trio.open_nursery() as nursery:
             await nursery.start(client.run)

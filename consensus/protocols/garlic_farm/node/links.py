@@ -457,12 +457,14 @@ class _Link:
         tell: bool = True,
     ) -> bool:
         """Post `data`, the encoded `request`; the core gets the answer if `tell`. False: the queue is full."""
+        sent_s = trio.current_time()
 
         def answered(reply: wire.Reply | Lost) -> None:
             if isinstance(reply, Lost):
                 self._drop()
                 return
             self._check_source(reply)
+            self._links.metrics.answers.observe(trio.current_time() - sent_s)
             if connection is self._heartbeats and self._connection is not None:
                 self._connection.prolong()
             found = reply_from_wire(reply, request)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import trio
 
 from consensus.protocols.garlic_farm.wire.errors import Fault
+from consensus.server.histogram import Histogram
 
 _REPEAT_AFTER_S = 10.0
 _REMEMBERED_MAX = 1024
@@ -49,6 +50,8 @@ class Metrics:
     ) -> None:
         """`on_connected` gets the address of each peer after a completed handshake, in either direction."""
         self.counts: Counter[str] = Counter()
+        self.answers = Histogram()
+        """From a request to another server until its answer."""
         self.connected = on_connected
         self._on_incident = on_incident
         self._told_at: dict[tuple[Fault, str], float] = {}
