@@ -1,8 +1,9 @@
 """Durations by how many there were up to each bound, as Prometheus' histograms are.
 
 A mean hides the few long ones that cause elections; percentiles of one server cannot be added to those of another.
-Counts below fixed bounds can. They cost a few numbers, whoever asks and however often. The client library of Prometheus
-has the same, but takes 2.4 MB to be loaded, and most nodes are never scraped: it writes these out when it is asked.
+Counts below fixed bounds can. They cost a few numbers, however often they are asked for. The client library of
+Prometheus has the same, but takes 2.4 MB to be loaded, and most nodes are never scraped: it writes these out when it is
+asked.
 
 A module of its own: servers, protocols and the farm measure with it.
 """

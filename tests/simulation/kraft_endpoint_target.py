@@ -125,6 +125,10 @@ class _StandingServer:
         self.role = RoleChanged(Role.LEADER, 5, ReplicaKey(1))
         voters = tuple(Server(ReplicaKey(number, bytes([number]) * 16), f"127.0.0.1:{number}") for number in (1, 2, 3))
         self._raft = SimpleNamespace(
+            role=Role.LEADER,
+            term=5,
+            leader=ReplicaKey(1),
+            log_start=LogId(0, 0),
             configuration=Configuration(voters),
             server_id=ReplicaKey(1),
             followers=(),

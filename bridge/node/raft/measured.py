@@ -2,6 +2,8 @@
 
 The server knows neither: it is given these in their place (`open_replica`). So what is measured is what the server
 waits for, threads and turns of the event loop included.
+
+A module of its own: what measures is kept apart from what is measured.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence

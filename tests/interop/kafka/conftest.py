@@ -1,0 +1,19 @@
+"""Stories that need librdkafka's Python package are not collected where the extra `interop-kafka` is not installed.
+
+`make test` collects this folder too, to find out that its stories are marked for another target.
+"""
+
+from importlib.util import find_spec
+
+collect_ignore = (
+    []
+    if find_spec("confluent_kafka") is not None
+    else [
+        "test_farm_quorum.py",
+        "test_groups.py",
+        "test_librdkafka_batches.py",
+        "test_readers.py",
+        "test_stock_consumers.py",
+        "test_stock_producers.py",
+    ]
+)
