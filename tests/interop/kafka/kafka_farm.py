@@ -2,7 +2,8 @@
 
     founded without listeners ─▶ stopped ─▶ [kafka] into each file ─▶ started ─▶ killed, started again ─▶ ended
 
-The stories know the servers by Raft ids, which a farm gives when it is founded. Hence the first start.
+The stories know the servers by Raft ids, which a farm gives when it is founded. Hence the first start. A listener tells
+of another when the log has its node's name, which a new farm's leader writes some ten seconds after it is founded.
 """
 
 import re
@@ -21,6 +22,8 @@ from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.security.control_socket import SOCKET_NAME
 from bridge.node.settings.choices import Timing
+from consensus.protocols import kraft
+from consensus.protocols.kraft.wire.messages_clients import MetadataRequest
 from tests.end_to_end.farm import call
 from tests.interop.kafka.jvm import listening_ports
 from tests.interop.kafka.recording import LOOPBACK
@@ -32,6 +35,7 @@ WRITERS: Final = 16
 PAGE: Final = 1_000
 PAUSE_S: Final = 0.05
 ANSWER_S: Final = 5.0
+KNOWN_S: Final = 120.0
 TEXT: Final = "x" * 200
 HIDDEN: Final = re.compile(rb'"kafka(Offset|Producer)"')
 """Entries that are no records: see `bridge.node.kafka.farm_batches`."""
@@ -60,6 +64,14 @@ class KafkaFarm:
     def running(self) -> list[Server]:
         """The servers whose process lives."""
         return [server for server in self.farm.servers if server.running]
+
+    async def brokers(self, port: int) -> set[int]:
+        """The Raft ids of the nodes whose listeners one listener tells of."""
+        login = None if self.writer is None else kraft.Login(self.writer.name, self.writer.password)
+        options = kraft.ConnectionOptions(security=kraft.ClientSecurity(login=login))
+        async with kraft.open_connection(LOOPBACK, port, options) as connection:
+            response = await connection.ask(MetadataRequest(topics=()))
+        return {broker.node_id for broker in response.brokers}
 
     async def kill_leader(self) -> Server:
         """SIGKILL to the leader; returns when others follow a new one."""
@@ -142,7 +154,12 @@ async def running_kafka_farm(directory: Path, *, writes: bool = False) -> AsyncI
         await farm.until(
             "the newest feature level", lambda views: all(view.farm.level == SUPPORTED_LEVEL for _, view in views)
         )
-        yield KafkaFarm(farm, ports, writer)
+        made = KafkaFarm(farm, ports, writer)
+        with trio.fail_after(KNOWN_S):
+            for port in ports.values():
+                while await made.brokers(port) != ports.keys():  # noqa: ASYNC110 - another process: it is asked
+                    await trio.sleep(PAUSE_S)
+        yield made
 
 
 @asynccontextmanager
