@@ -12,6 +12,7 @@ truth, and a link does not survive every checkout. An editable install is read i
 """
 
 import os
+import sys
 import tomllib
 from pathlib import Path
 
@@ -25,6 +26,10 @@ def extensions() -> list[Extension]:
     """The extension of all compiled modules, or none."""
     if os.environ.get("GARLICFARM_COMPILED") != "1":
         return []
+    if sys.platform == "linux":
+        # A Python that was built elsewhere than in /usr has its own library path in the command that links. It would
+        # stand in the wheel (RUNPATH), where it means nothing on another machine, or something else.
+        os.environ.setdefault("LDSHARED", f"{os.environ.get('CC', 'cc')} -shared")
     # Only a build that compiles needs mypyc.
     from mypyc.build import mypycify  # noqa: PLC0415
 
