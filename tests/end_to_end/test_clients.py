@@ -111,7 +111,7 @@ def test_a_leader_that_is_stopped_hands_over_without_an_election_timeout(unhurri
     new_leader = farm.wait_until(successor, LEADER_BOUND_S, "another server leads")
     after = new_leader.view()
     handed_over = [line for line in leader.log_file.read_text().splitlines() if "leadership-handed-over" in line]
-    assert f"leader={after.node.raft_id} term={before.term + 1}" in handed_over[-1]
+    assert f"to {new_leader.name}, in term {before.term + 1}" in handed_over[-1]
     assert after.raft.term == before.term + 1, "the one election was the one that the handover caused"
     for node in farm.running:
         new = events(node, heard[node.name] + 1)
