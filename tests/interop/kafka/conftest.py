@@ -11,6 +11,7 @@ collect_ignore = (
     else [
         "test_farm_quorum.py",
         "test_groups.py",
+        "test_how_to.py",
         "test_librdkafka_batches.py",
         "test_readers.py",
         "test_stock_consumers.py",

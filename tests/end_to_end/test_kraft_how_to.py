@@ -1,0 +1,141 @@
+"""docs/how-to/run-a-kraft-quorum.md does what it says: its commands, in order, found a quorum and change it.
+
+Addresses are changed to free ports; a block that serves runs until the test ends it. All others run in one shell.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Timer
+from typing import IO
+
+import pytest
+
+from tests.interop.kafka.jvm import listening_ports
+
+pytestmark = pytest.mark.processes
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "run-a-kraft-quorum.md"
+SERVERS = (1, 2, 3, 4)
+SERVE = re.compile(r"garlicfarm kraft serve -c ([1-4])\.properties\n")
+BOUND_S = 30.0
+END = "the block has ended with"
+
+
+class HowTo:
+    """The blocks of the document one after the other, in a directory of their own."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        ports = dict(zip(SERVERS, listening_ports(len(SERVERS)), strict=True))
+        text = DOCUMENT.read_text(encoding="utf-8")
+        for server, port in ports.items():
+            text = text.replace(f"127.0.0.1:909{server}", f"127.0.0.1:{port}")
+        self._blocks = iter(re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+        (settings,) = re.findall(r"^```properties\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        for server, port in ports.items():
+            own = settings.replace("node.id=1", f"node.id={server}").replace("=server-1", f"=server-{server}")
+            own = own.replace(f"//127.0.0.1:{ports[1]}", f"//127.0.0.1:{port}")
+            (directory / f"{server}.properties").write_text(own)
+        self.directory = directory
+        self.serving: dict[int, subprocess.Popen[bytes]] = {}
+        self._stack = stack
+        bin_directory = Path(sys.executable).parent
+        self._environment = os.environ | {"PATH": f"{bin_directory}{os.pathsep}{os.environ['PATH']}"}
+        self._shell = stack.enter_context(
+            subprocess.Popen(
+                ["/bin/bash"],
+                cwd=directory,
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+        stack.callback(self._shell.kill)
+
+    def run(self) -> str:
+        """Run the next block; what it prints."""
+        block = next(self._blocks)
+        assert SERVE.fullmatch(block) is None, block
+        standard_input, output = self._shell.stdin, self._shell.stdout
+        assert standard_input is not None
+        assert output is not None
+        standard_input.write(f'set -e\n{block}\necho "{END} $?"\n')
+        standard_input.flush()
+        bound = Timer(BOUND_S, self._shell.kill)
+        bound.start()
+        try:
+            return "".join(self._printed(block, output))
+        finally:
+            bound.cancel()
+
+    def _printed(self, block: str, output: IO[str]) -> Iterator[str]:
+        for line in output:
+            if line.startswith(END):
+                return
+            yield line
+        raise AssertionError(f"the shell has ended within:\n{block}")
+
+    def skip(self) -> None:
+        """Leave the next block out."""
+        next(self._blocks)
+
+    def serve(self) -> None:
+        """Run the server of the next block in the background, until it listens."""
+        block = next(self._blocks)
+        found = SERVE.fullmatch(block)
+        assert found is not None, block
+        server, log = int(found[1]), self.directory / f"{found[1]}.log"
+        output = self._stack.enter_context(log.open("wb"))
+        process = self._stack.enter_context(
+            subprocess.Popen(block.split(), cwd=self.directory, env=self._environment, stdout=output, stderr=output)
+        )
+        self._stack.callback(process.kill)
+        self.serving[server] = process
+        deadline = time.monotonic() + BOUND_S
+        while "serving" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+
+    def left(self) -> list[str]:
+        """The blocks that nothing has run."""
+        return [*self._blocks]
+
+
+def test_the_commands_found_a_quorum_add_a_voter_and_replace_a_dead_one(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        document = HowTo(tmp_path, stack)
+        assert document.run().count("cluster") == 3
+        for _ in range(3):
+            document.serve()
+        shown = document.run()
+        assert "CurrentObservers:       []" in shown
+        assert shown.count("Follower") >= 2
+        assert "LeaderChange" in shown
+        if shutil.which("kcat") is None:
+            document.skip()
+        else:
+            assert document.run().endswith(" hello\n")
+        document.run()
+        document.serve()
+        assert document.run() == "Committed: the voters are 1, 2, 3, 4.\n"
+        document.serving[2].send_signal(signal.SIGKILL)
+        document.serving[2].wait(BOUND_S)
+        shutil.rmtree(tmp_path / "server-2")
+        assert document.run() == "Committed: the voters are 1, 3, 4.\n"
+        document.run()
+        document.serve()
+        assert document.run() == "Committed: the voters are 1, 2, 3, 4.\n"
+        assert document.left() == []
+        for process in document.serving.values():
+            process.terminate()
+        assert [process.wait(BOUND_S) for process in document.serving.values()] == [0, 0, 0, 0]
