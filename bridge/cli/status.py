@@ -58,10 +58,12 @@ def _node_facts(view: FarmView) -> list[tuple[str, str]]:
     node, farm = view.node, view.farm
     demo = ", a demonstration that never leaves this machine" if farm.demo else ""
     counts = Counter(member.status for member in view.members)
+    endpoints = (("kafka", node.kafka_address), ("zmq", node.zmq_address))
     return [
         ("node", f"{node.name}, Raft id {known(node.raft_id)}, {node.phase.value}, up {duration(node.uptime_ms)}"),
         ("", f"id {node.node_id}, generation {node.generation}, pid {node.pid}, version {node.version}"),
         ("", f"state in {node.state_directory}"),
+        *((kind, f"clients read the log at {address}") for kind, address in endpoints if address is not None),
         ("farm", f"{farm.cluster}, label {farm.label}, {farm.expect} founders{demo}"),
         ("", f"cluster id {known(farm.cluster_id)}, feature level {known(farm.level)}"),
         ("members", ", ".join(f"{counts[each]} {each.value}" for each in MemberStatus if counts[each]) or "none"),

@@ -51,12 +51,16 @@ class Node(NodePort):
         self.commands: list[object] = []
         self.removed: tuple[int, ...] = ()
         self.cluster_id: str | None = None
+        self.kafka_address: str | None = None
+        self.zmq_address: str | None = None
         self.keys = FakeKeys()
         self.outcome = SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=218, term=3)
 
     async def view(self) -> FarmView:
         """The fabricated picture."""
-        return replace(farm_view(), removed=self.removed)
+        made = farm_view()
+        local = replace(made.node, kafka_address=self.kafka_address, zmq_address=self.zmq_address)
+        return replace(made, removed=self.removed, node=local)
 
     async def cluster(self) -> ClusterAnswer:
         """There is no leader."""
@@ -206,6 +210,16 @@ def test_status_tells_people_what_matters(garlicfarm: Callable[..., Result]) -> 
         "demonstration",
     ):
         assert fact in text, fact
+    assert "clients read" not in text
+
+
+def test_status_says_where_clients_of_other_protocols_read_the_log(
+    node: Node, garlicfarm: Callable[..., Result]
+) -> None:
+    node.kafka_address, node.zmq_address = "farm.example:9092", "tcp://127.0.0.1:7670"
+    lines = [line.split(maxsplit=1) for line in garlicfarm("status").stdout.splitlines()]
+    assert ["kafka", "clients read the log at farm.example:9092"] in lines
+    assert ["zmq", "clients read the log at tcp://127.0.0.1:7670"] in lines
 
 
 @pytest.mark.usefixtures("node")
