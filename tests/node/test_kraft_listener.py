@@ -367,6 +367,30 @@ async def test_an_unknown_mechanism_is_refused_with_the_names_of_the_known_ones(
         await connection.aclose()
 
 
+async def test_version_0_of_the_handshake_is_told_for_librdkafka_and_logs_nobody_in() -> None:
+    """Some of its releases do not log in at all where this version is missing, though they use version 1."""
+    async with listening(security=ListenerSecurity(credentials=USERS)) as (listener, service):
+        connection = await connect(LOOPBACK, listener.port, login("alice", "pencil"))
+        assert connection.versions[ApiKey.SASL_HANDSHAKE] == (0, 1)
+        await connection.aclose()
+        asked = clients.SaslHandshakeRequest(mechanism="SCRAM-SHA-512")
+        first = clients.SaslAuthenticateRequest(auth_bytes=b"n,,n=alice,r=nonce")
+        stream = await trio.open_tcp_stream(LOOPBACK, listener.port)
+        for key, version, message, response_of, told in (
+            (ApiKey.SASL_HANDSHAKE, 0, asked, clients.SaslHandshakeResponse, ErrorCode.UNSUPPORTED_VERSION),
+            (ApiKey.SASL_AUTHENTICATE, 2, first, clients.SaslAuthenticateResponse, ErrorCode.ILLEGAL_SASL_STATE),
+        ):
+            await stream.send_all(framed(encode_request(key, version, 1, "client", message)))
+            _, answer = decode_response(key, version, await one_frame(stream))
+            assert isinstance(answer, response_of)
+            assert answer.error_code == told
+        await stream.send_all(metadata(1))
+        assert await stream.receive_some() == b""
+        await stream.aclose()
+        assert listener.counters["logins"] == 1
+        assert service.callers == []
+
+
 async def test_a_login_where_none_is_asked_for_is_told_so() -> None:
     async with listening() as (listener, _):
         with pytest.raises(KafkaConnectionError, match="ILLEGAL_SASL_STATE"):

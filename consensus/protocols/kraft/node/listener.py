@@ -21,7 +21,8 @@ to ask (KIP-511). Any other request that is not served ends the connection, as i
 
 *SASL.* Where users must log in, nothing but ApiVersions, SaslHandshake and SaslAuthenticate is answered before. After a
 wrong password the answer waits a moment, then the connection is closed. On any other listener a handshake is answered
-with ILLEGAL_SASL_STATE, so that a client with wrong settings says what is wrong.
+with ILLEGAL_SASL_STATE, so that a client with wrong settings says what is wrong. Version 0 of SaslHandshake is told
+among the versions: librdkafka 2.6 looks for it before it logs in by version 1. A client that uses it is refused.
 """
 
 from collections import Counter
@@ -47,13 +48,14 @@ from consensus.protocols.kraft.wire.scram import Mechanism, ScramError, ScramSer
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 
 _OWN_APIS: Final[Mapping[int, tuple[int, int]]] = {
-    ApiKey.SASL_HANDSHAKE: (1, 1),
+    ApiKey.SASL_HANDSHAKE: VERSIONS[ApiKey.SASL_HANDSHAKE],
     ApiKey.API_VERSIONS: VERSIONS[ApiKey.API_VERSIONS],
     ApiKey.SASL_AUTHENTICATE: VERSIONS[ApiKey.SASL_AUTHENTICATE],
 }
-"""Version 0 of SaslHandshake is followed by messages without any header, which no client of today sends."""
 _FIRST_VERSION_WITH_LEVEL_0: Final = 4
 """Of ApiVersions."""
+_FIRST_HANDSHAKE_WITH_AUTHENTICATE: Final = 1
+"""Of SaslHandshake. Version 0 is followed by messages without any header, which are not read here."""
 _SECRET_BYTES: Final = 32
 _TOLERANCE: Final = 0.02
 """By which part of itself a limit of time may be too short."""
@@ -307,7 +309,7 @@ class KafkaListener:
             case clients.ApiVersionsRequest():
                 response: Any = self._api_versions(ErrorCode.NONE, request.api_version)
             case clients.SaslHandshakeRequest():
-                response = self._handshake(session, request.message.mechanism)
+                response = self._handshake(session, request)
             case clients.SaslAuthenticateRequest():
                 response = await self._authenticate(session, request)
             case _:
@@ -360,10 +362,12 @@ class KafkaListener:
             ),
         )
 
-    def _handshake(self, session: _Session, mechanism: str) -> clients.SaslHandshakeResponse:
-        security = self.options.security
+    def _handshake(self, session: _Session, request: Incoming) -> clients.SaslHandshakeResponse:
+        security, mechanism = self.options.security, request.message.mechanism
         if security.credentials is None or not session.must_login:
             return clients.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+        if request.api_version < _FIRST_HANDSHAKE_WITH_AUTHENTICATE:
+            return clients.SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         names = tuple(known.value for known in security.mechanisms)
         if mechanism not in names:
             return clients.SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=names)
