@@ -367,7 +367,7 @@ async def test_an_unknown_mechanism_is_refused_with_the_names_of_the_known_ones(
         await connection.aclose()
 
 
-async def test_version_0_of_the_handshake_is_told_for_librdkafka_and_logs_nobody_in() -> None:
+async def test_version_0_of_the_handshake_is_told_for_librdkafka_and_logs_no_client_in() -> None:
     """Some of its releases do not log in at all where this version is missing, though they use version 1."""
     async with listening(security=ListenerSecurity(credentials=USERS)) as (listener, service):
         connection = await connect(LOOPBACK, listener.port, login("alice", "pencil"))
