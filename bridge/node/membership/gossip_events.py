@@ -73,7 +73,7 @@ class GossipEvents:
     user_messages: UserMessages
     trace: EventLog
     alarms: Alarms
-    detections: Histogram
+    detections: Histogram = field(default_factory=Histogram)
     """From the suspicion of a member to its death."""
     _suspected_s: dict[NodeId, float] = field(default_factory=dict)
 
