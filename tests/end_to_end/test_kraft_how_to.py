@@ -17,8 +17,11 @@ from threading import Timer
 from typing import IO
 
 import pytest
+import trio
 
+from consensus.protocols.kraft import ConnectionOptions, open_connection
 from tests.interop.kafka.jvm import listening_ports
+from tests.node.test_kafka_documents import told_apis
 
 pytestmark = pytest.mark.processes
 
@@ -44,6 +47,7 @@ class HowTo:
             own = own.replace(f"//127.0.0.1:{ports[1]}", f"//127.0.0.1:{port}")
             (directory / f"{server}.properties").write_text(own)
         self.directory = directory
+        self.ports = ports
         self.serving: dict[int, subprocess.Popen[bytes]] = {}
         self._stack = stack
         bin_directory = Path(sys.executable).parent
@@ -111,12 +115,19 @@ class HowTo:
         return [*self._blocks]
 
 
+async def versions_at(port: int) -> dict[int, tuple[int, int]]:
+    """Of each API that a server has."""
+    async with open_connection("127.0.0.1", port, ConnectionOptions()) as connection:
+        return dict(connection.versions)
+
+
 def test_the_commands_found_a_quorum_add_a_voter_and_replace_a_dead_one(tmp_path: Path) -> None:
     with ExitStack() as stack:
         document = HowTo(tmp_path, stack)
         assert document.run().count("cluster") == 3
         for _ in range(3):
             document.serve()
+        assert trio.run(versions_at, document.ports[1]) == told_apis("kraft.md")
         shown = document.run()
         assert "CurrentObservers:       []" in shown
         assert shown.count("Follower") >= 2

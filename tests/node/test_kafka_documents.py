@@ -1,0 +1,68 @@
+"""docs/reference/kafka.md and kraft.md list what the code has: APIs with their versions, settings, and error codes.
+
+The APIs of kraft.md are compared with a server that runs (`end_to_end/test_kraft_how_to.py`).
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from consensus.protocols.kraft import connect
+from consensus.protocols.kraft.node.settings import VoterSettings, voter_settings
+from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
+from tests.node.kafka_farm import stage_at
+from tests.node.test_kafka_endpoint import LOOPBACK, serving
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+ROW = re.compile(r"^\| (\w+) \| (\d+) \| (\d+) \S (\d+) \|", re.MULTILINE)
+ERROR = re.compile(r"^\| ([A-Z0-9_]+) \| (\d+) \|", re.MULTILINE)
+SETTING = re.compile(r"^\| `([a-z.]+)` \| (.+?) \|", re.MULTILINE)
+REQUIRED = {"node.id": "1", "log.dirs": "log"}
+WITHOUT_NUMBER = {
+    "process.roles",
+    "listeners",
+    "advertised.listeners",
+    "controller.listener.names",
+    "controller.quorum.voters",
+    "controller.quorum.bootstrap.servers",
+    *REQUIRED,
+}
+
+
+def told_apis(page: str) -> dict[int, tuple[int, int]]:
+    """The table of APIs: by key, the lowest and the highest version."""
+    rows = ROW.findall((REFERENCE / page).read_text(encoding="utf-8"))
+    assert all(ApiKey(int(key)).name.replace("_", "") == name.upper() for name, key, _, _ in rows)
+    return {int(key): (int(low), int(high)) for _, key, low, high in rows}
+
+
+async def test_the_apis_of_a_farms_listener_are_those_of_the_page() -> None:
+    async with serving(stage_at(), groups=True) as (_, port):
+        connection = await connect(LOOPBACK, port)
+        assert connection.versions == told_apis("kafka.md")
+        await connection.aclose()
+
+
+@pytest.mark.parametrize("page", ["kafka.md", "kraft.md"])
+def test_error_codes_have_their_names(page: str) -> None:
+    rows = ERROR.findall((REFERENCE / page).read_text(encoding="utf-8"))
+    assert len(rows) > 20
+    assert [name for name, code in rows if ErrorCode(int(code)).name != name] == []
+    assert [int(code) for _, code in rows] == sorted(int(code) for _, code in rows)
+
+
+def test_the_settings_of_a_quorum_are_those_of_the_page_with_their_defaults() -> None:
+    text = (REFERENCE / "kraft.md").read_text(encoding="utf-8")
+    table = text.partition("## Settings")[2].partition("TLS and SASL have")[0]
+    told = {name: default.strip("`") for name, default in SETTING.findall(table)}
+    with pytest.raises(ValueError, match="It has ") as caught:
+        voter_settings({"no.setting": ""})
+    assert sorted(told) == sorted(str(caught.value).partition("It has ")[2].split(", "))
+    quorum = {"controller.quorum.bootstrap.servers": "127.0.0.1:9093"}
+    defaults = {name: default for name, default in told.items() if name not in WITHOUT_NUMBER}
+    assert len(defaults) == 11
+    set_to_defaults = voter_settings({**REQUIRED, **quorum, **defaults})
+    assert set_to_defaults == voter_settings({**REQUIRED, **quorum})
+    (listener,) = VoterSettings(1, Path("log")).listeners
+    assert told["listeners"] == f"{listener.name}://{listener.host}:{listener.port}"
