@@ -13,6 +13,7 @@ thing three times within a second. Two events are the same fact if their sentenc
 tell that they follow it.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -66,6 +67,7 @@ OF_THE_FARM: Final = frozenset(
     }
 )
 """Kinds that are about the farm: it does not matter which node tells them."""
+_SECOND = re.compile(r"\b(second |after )([1-9][0-9]{9})\b")
 Facts = Mapping[str, Scalar]
 
 
@@ -128,6 +130,11 @@ def _clock(second: Scalar) -> str:
     return datetime.fromtimestamp(second, UTC).strftime("%H:%M:%S")
 
 
+def _clocks(reason: Scalar) -> str:
+    """The same with a time of day for each second since the epoch."""
+    return _SECOND.sub(lambda found: f"{found[1]}{_clock(int(found[2]))}", str(reason))
+
+
 def _address(address: Scalar) -> str:
     text = str(address)
     head = text.removesuffix(".b32.i2p")
@@ -184,10 +191,12 @@ _SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "member-left": _member("has left"),
     "publisher-chosen": _chosen,
     "publication-accepted": lambda _, facts: f"{_server(facts)} may publish the structure of {_clock(facts['second'])}",
-    "publication-refused": lambda _, facts: f"that of {_server(facts)}: {facts['reason']}",
+    "publication-refused": lambda _, facts: f"that of {_server(facts)}: {_clocks(facts['reason'])}",
     "published": lambda _, facts: f"the structure of {_clock(facts['second'])}, with {facts['entries']} entries",
     "publish-failed": lambda _, facts: (
-        f"the structure of {_clock(facts['second'])}: {facts['reason']}" if "second" in facts else str(facts["reason"])
+        f"the structure of {_clock(facts['second'])}: {_clocks(facts['reason'])}"
+        if "second" in facts
+        else _clocks(facts["reason"])
     ),
     "server-admitted": lambda _, facts: f"{facts['name'] or facts['id']} is server {facts['server']}",
     "server-forgotten": lambda _, facts: f"{_server(facts)} has been silent for long",

@@ -44,6 +44,14 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
             event("publication-refused", server=1, name="node-1", reason="node-1 is not the publisher; no server is"),
             "that of node-1: node-1 is not the publisher; no server is",
         ),
+        (
+            event(
+                "publication-refused",
+                server=1,
+                reason="second 1795352222 is not after 1795352333, which was accepted before",
+            ),
+            "that of server 1: second 12:57:02 is not after 12:58:53, which was accepted before",
+        ),
         (event("published", second=1_795_352_222, entries=3), "the structure of 12:57:02, with 3 entries"),
         (event("leader-followed", term=4, leader=2, leaderName="node-2"), "node-2 leads in term 4"),
         (

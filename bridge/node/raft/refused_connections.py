@@ -78,6 +78,8 @@ _DO_WHERE_REFUSING = {
 class _Repeated:
     """One kind of refusal of one peer."""
 
+    what: str
+    """What failed, as its text begins: `link to node-2`."""
     told_s: float
     before: int = 0
     """Failures before it was told last."""
@@ -144,14 +146,18 @@ class RefusedConnections:
             return
         if known is not None:
             facts["times"] = known.untold + 1
-        _remember(self._repeated, key, _Repeated(now_s, (0 if known is None else known.failures)))
+        _remember(
+            self._repeated,
+            key,
+            _Repeated(incident.text.partition(":")[0], now_s, 0 if known is None else known.failures),
+        )
         self._trace.append(kind, facts)
 
     def _tell_restored(self, peer: str) -> None:
-        keys = [key for key in self._repeated if key[0] and key[1] == peer]
-        failures = sum(self._repeated.pop(key).failures for key in keys)
+        over = [self._repeated.pop(key) for key in list(self._repeated) if key[0] and key[1] == peer]
+        failures = sum(each.failures for each in over)
         if failures > 1:
-            self._trace.append("connection-restored", {"text": f"{peer} is reached again", "failures": failures})
+            self._trace.append("connection-restored", {"text": f"{over[-1].what} is there again", "failures": failures})
 
     async def run(self) -> None:
         """Forget what is long past, until cancelled."""
