@@ -33,8 +33,9 @@ from tests.interop.kafka.jvm import JvmServers, listening_ports, running_jvm_ser
 
 ENTRY_BYTES: Final = 256
 COLD_ENTRIES: Final = 100_000
-CACHED_ENTRIES: Final = 20_000
-CACHED_PASSES: Final = 9
+CACHED_ENTRIES: Final = 10_000
+"""Less than a node keeps of batches: 4 MiB."""
+CACHED_PASSES: Final = 10
 TOPIC: Final = "farm-log"
 OURS: Final = "garlicfarm"
 GOAL_CACHED: Final = 100_000

@@ -4,8 +4,10 @@
 
     assign at `end - count` ─▶ consume until the record before `end` ─▶ seconds, records ─▶ the next pass
 
-librdkafka with its defaults, through confluent-kafka, in no group. The first pass connects, asks for Metadata and finds
-the broker; the others begin with the connection that there is. A pass is timed from the assignment to its last record.
+librdkafka through confluent-kafka, in no group. The first pass connects, asks for Metadata and finds the broker; the
+others begin with the connection that there is. A pass is timed from the assignment to its last record. At the end of
+the log librdkafka has asked for more already, and what the next pass asks stands behind that, so it waits for 10 ms and
+not for 500 as by default; everything else is as librdkafka has it.
 """
 
 import json
@@ -36,7 +38,14 @@ class Reading:
 
 def read(asked: Reading) -> list[dict[str, float]]:
     """Of each pass the seconds, the records and the bytes of their values."""
-    consumer = Consumer({"bootstrap.servers": asked.address, "group.id": "benchmark", "enable.auto.commit": False})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": asked.address,
+            "group.id": "benchmark",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 10,
+        }
+    )
     found: list[dict[str, float]] = []
     try:
         for _ in range(asked.passes):
