@@ -223,13 +223,16 @@ async def _applied(server: Server) -> int:
 
 
 async def _read(address: str, end: int, count: int, passes: int, directory: Path) -> list[float]:
-    """Records a second, of each pass."""
+    """Records a second of each pass. A single one is timed from its first records on, so without connecting."""
     asked = Reading(address, TOPIC, end, count, passes)
     child = await Child.start_module("a consumer", "benchmarks.kraft_reader", asdict(asked), directory / "reader.log")
     try:
         told = await child.hear_document(_READ_TIMEOUT_S)
     finally:
         await child.end()
+    if passes == 1:
+        [found] = told["passes"]
+        return [(found["records"] - found["first_records"]) / (found["seconds"] - found["first_s"])]
     return [found["records"] / found["seconds"] for found in told["passes"]]
 
 

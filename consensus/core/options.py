@@ -19,8 +19,8 @@ class Options:
     retry_ms: int
     """After this long without an answer, what was sent to a follower is taken for lost."""
     commit_notice_ms: int = 0
-    """How long an idle follower may wait to hear of a higher commit index. Under load the next append says it, and an
-    append of its own for it would cost as much as the one that carried the entries."""
+    """How long an idle follower may wait to hear of a higher commit index. Under load the next append, or the answer to
+    its next fetch, says it, and one of its own for it would cost as much as the one that carried the entries."""
     max_entries_per_append: int = 512
     max_bytes_per_append: int = 256 * 1024
     """An append carries at least one entry, however large."""

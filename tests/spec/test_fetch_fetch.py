@@ -109,17 +109,46 @@ def test_a_fetch_at_the_end_waits_for_the_next_append() -> None:
 
 
 def test_a_fetch_at_the_end_waits_for_a_new_commit_index() -> None:
+    """It leaves when no entries have come that could carry it."""
     bench = leader(1, voters=5)
     assert bench.fetch(TWO, LogId(2, 2)) == []
     bench.fetch(THREE, LogId(2, 2))
+    assert bench.sent(FetchReply, TWO) == []
+    bench.step(DeadlineReached(), after_ms=lan().commit_notice_ms)
     (reply,) = bench.sent(FetchReply, TWO)
     assert (reply.entries, reply.commit) == ((), 2)
 
 
-def test_a_fetch_that_does_not_know_the_commit_index_is_answered_at_once() -> None:
-    bench = leader(1)
-    (reply,) = bench.fetch(TWO, LogId(2, 2), commit=0)
+def test_a_new_commit_index_travels_with_the_entries_that_come_first() -> None:
+    bench = leader(1, voters=5)
+    bench.fetch(TWO, LogId(2, 2))
+    bench.fetch(THREE, LogId(2, 2))
+    bench.propose(b"x")
+    (reply,) = bench.sent(FetchReply, TWO)
+    assert ([entry.data for entry in reply.entries], reply.commit) == ([b"x"], 2)
+    bench.step(DeadlineReached(), after_ms=lan().commit_notice_ms)
+    assert bench.sent(FetchReply, TWO) == []
+
+
+def test_commits_that_follow_one_another_do_not_put_the_first_off() -> None:
+    bench = leader(1, voters=5)
+    bench.fetch(TWO, LogId(2, 2))
+    bench.fetch(THREE, LogId(2, 2))
+    bench.step(DeadlineReached(), after_ms=lan().commit_notice_ms - 1)
+    bench.fetch(FOUR, LogId(2, 2), commit=2)
+    bench.step(DeadlineReached(), after_ms=1)
+    (reply,) = bench.sent(FetchReply, TWO)
     assert reply.commit == 2
+
+
+def test_a_fetch_that_does_not_know_the_commit_index_is_answered_soon() -> None:
+    """And at once, if it does not wait."""
+    bench = leader(1)
+    assert bench.fetch(TWO, LogId(2, 2), commit=0) == []
+    bench.step(DeadlineReached(), after_ms=lan().commit_notice_ms)
+    (late,) = bench.sent(FetchReply, TWO)
+    (prompt,) = bench.fetch(TWO, LogId(2, 2), commit=0, max_wait_ms=0)
+    assert late.commit == prompt.commit == 2
 
 
 def test_a_fetch_waits_no_longer_than_it_asked_for() -> None:

@@ -5,6 +5,9 @@
                  ▼
               entries after it ──▶ reply        none ──▶ parked until an append, a new commit index, or its time is up
 
+A new commit index waits for entries for `commit_notice_ms`: an answer with nothing else costs both servers as much as
+the one that carries the next entry, and would leave just when that entry is on its way.
+
 The next fetch acknowledges what the last answer brought; there is no other acknowledgement. A follower that fetches
 nothing for an election timeout does not count for check-quorum, so a leader whose followers all stop fetching notices
 it and resigns (the KIP's leader progress timeout). It tells the voters when it begins (BeginQuorumEpoch, repeated until
@@ -107,10 +110,16 @@ class FetchLeader:
                 self._announce(peer, progress)
 
     def committed(self) -> None:
-        """Answer the fetches that wait without knowing the new commit index."""
+        """Answer the fetches that wait without knowing the new commit index: soon, or with the next entries."""
+        replica, notice_ms = self._replica, self._replica.options.commit_notice_ms
         for peer, parked in list(self._parked.items()):
-            if parked.read_id is None and parked.fetch.commit < self._replica.applier.commit:
+            if parked.read_id is not None or parked.fetch.commit >= replica.applier.commit:
+                continue
+            if not notice_ms:
                 self._reply(self._parked.pop(peer).fetch)
+            else:
+                parked.until_ms = min(parked.until_ms, replica.now + notice_ms)
+                self._tracker.wake_by(parked.until_ms)
 
     def receive(self, sender: ServerId, message: Message) -> None:
         """A fetch, of entries or of a snapshot, or the answer to an announcement."""
@@ -246,11 +255,14 @@ class FetchLeader:
                 self._parked[fetch.replica] = Parked(fetch, replica.now, read_id)
             else:
                 self._reply(fetch, entries)
-        elif fetch.commit < replica.applier.commit or not fetch.max_wait_ms or self._progress_of(fetch.replica) is None:
+            return
+        # Bounded: a follower that asks to wait longer than this would seem dead to check-quorum.
+        wait_ms = min(fetch.max_wait_ms, options.election_timeout_min_ms // 2)
+        if fetch.commit < replica.applier.commit:
+            wait_ms = min(wait_ms, options.commit_notice_ms)
+        if not wait_ms or self._progress_of(fetch.replica) is None:
             self._reply(fetch)
         else:
-            # Bounded: a follower that asks to wait longer than this would seem dead to check-quorum.
-            wait_ms = min(fetch.max_wait_ms, options.election_timeout_min_ms // 2)
             self._parked[fetch.replica] = Parked(fetch, replica.now + wait_ms)
             self._tracker.wake_by(replica.now + wait_ms)
 

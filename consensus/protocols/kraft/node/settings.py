@@ -173,6 +173,7 @@ def core_options(settings: VoterSettings) -> Options:
         election_timeout_max_ms=longest_ms,
         heartbeat_ms=max(1, min(250, shortest_ms // 5)),
         retry_ms=max(1, shortest_ms * 2 // 5),
+        commit_notice_ms=5,
         max_entries_per_append=BATCH_RECORDS,
         max_bytes_per_append=9 * 1024 * 1024,
         tail_entries=32_768,
