@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME …]`: measure this machine and a real farm on it, in one run, and print a plain table.
 
     machine ─▶ throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start, idle
-            ─▶ storage ─▶ ØMQ sockets, endpoint ─▶ consensus beside others ─▶ gossip
+            ─▶ storage ─▶ ØMQ sockets, endpoint ─▶ consensus beside others ─▶ gossip ─▶ KRaft beside Kafka
 
 Names choose parts; without any, all run. Figures that are bad are printed like the others.
 """
@@ -47,13 +47,12 @@ NAMES = (
     "zmq-endpoint",
     *consensus.PARTS,
     *gossip.PARTS,
+    *kraft.PARTS,
 )
 PIPELINE_PARTS = ("pipeline-source", "pipeline-tables", "pipeline-latency", "pipeline-backfill", "pipeline-floodfills")
 """Run only when they are named: they need the extra `pipeline`, and a quarter of an hour."""
 ZMQ_RAFT_PARTS = zmq_raft.PARTS
 """Run only when they are named: they need Node, and the npm package that `make interop-zmq` brings."""
-KRAFT_PARTS = kraft.PARTS
-"""Run only when they are named: they need librdkafka, and a JVM with the jars that `make interop-kafka` brings."""
 PUBLISHER_REPETITIONS = 3
 COLD_STARTS = 3
 MIB = 1024 * 1024
@@ -74,7 +73,7 @@ def main() -> None:
     if "zmq-raft" in names:
         names = [*names, *ZMQ_RAFT_PARTS]
     if "kraft" in names:
-        names = [*names, *KRAFT_PARTS]
+        names = [*names, *kraft.PARTS]
     with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", dir=options.directory) as directory:
         try:
             limits = machine.measure(Path(directory))
@@ -109,12 +108,11 @@ def _options() -> argparse.Namespace:
             "zmq-raft",
             *ZMQ_RAFT_PARTS,
             "kraft",
-            *KRAFT_PARTS,
             [],
         ],
         metavar="NAME",
         help=f"parts: {', '.join(NAMES)}; only if named: identity, {', '.join(identity.PARTS)}, pipeline, "
-        f"{', '.join(PIPELINE_PARTS)}, zmq-raft, {', '.join(ZMQ_RAFT_PARTS)}, kraft, {', '.join(KRAFT_PARTS)}",
+        f"{', '.join(PIPELINE_PARTS)}, zmq-raft, {', '.join(ZMQ_RAFT_PARTS)}",
     )
     parser.add_argument(
         "--base",
