@@ -160,9 +160,9 @@ async def test_a_browser_shows_the_farm_and_takes_no_name_for_html(tmp_path: Pat
         served.node.current = msgspec.structs.replace(view, members=members)
         served.node.events.append("alarm-raised", {"text": HOSTILE})
         address = f"https://127.0.0.1:{served.server.remote_port}/#token={served.token}"
-        profile = f"--user-data-dir={tmp_path / 'profile'}"
+        told = (f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", "--virtual-time-budget=5000")
         browser = await trio.run_process(
-            [str(CHROMIUM), *QUIET, profile, f"--window-size={width},900", "--timeout=4000", "--dump-dom", address],
+            [str(CHROMIUM), *QUIET, *told, "--dump-dom", address],
             capture_stdout=True,
             capture_stderr=True,
             check=False,
