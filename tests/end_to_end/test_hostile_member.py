@@ -56,8 +56,8 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
 def say(farm: Farm, node: Node, claimed: Claimed, random: Random, share: float) -> int:
     """So much of it, to one server; returns how many connections were upgraded.
 
-    A small share is a connection or two. On a machine that does much else both may be given up before the server has its
-    turn, so that nothing was said: then other words are said, a few times.
+    A small share is a connection or two. On a machine that does much else both may be given up before the server
+    has its turn, so that nothing was said: then other words are said, a few times.
     """
     return next((upgraded for _ in range(TRIES) if (upgraded := _say(farm, node, claimed, random, share))), 0)
 
