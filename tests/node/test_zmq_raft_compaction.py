@@ -249,6 +249,8 @@ async def test_a_failed_compaction_leaves_the_log_as_it_was_and_is_reported(
         options = CompactionOptions(log_bytes=1, min_entries=1)
         failing = Compaction(leader.server, leader.machine, Failing(), tmp_path / "making", reports.append, options)
         nursery.start_soon(failing.run)
+        # The file is written by a thread, which the simulated clock does not wait for.
+        await until(lambda: bool(reports))
         await trio.sleep(60)
         assert reports == [CompactionFailed("no")]
         assert leader.log.describe().snapshot_bytes == 0
