@@ -11,7 +11,7 @@ import trio.testing
 
 from consensus.core.effects import Outcome, Role
 from consensus.core.features import GARLIC_FARM
-from consensus.core.model import Configuration, Server, ServerId
+from consensus.core.model import Configuration, Index, Server, ServerId
 from consensus.core.options import Options
 from consensus.core.raft import Raft
 from consensus.net.memory import MemoryNetwork
@@ -52,10 +52,18 @@ async def life(path: Path, generation: int, machine: StateMachine) -> AsyncItera
         disk.close()
 
 
-async def fill(server: ConsensusServer, count: int, size: int = 4_000) -> None:
+async def fill(server: ConsensusServer, count: int, size: int = 4_000) -> Index:
+    """Commit so many commands; returns the index of the last.
+
+    The state machine may be given it later: what an earlier life stored is read back first.
+    """
+    last = 0
     for number in range(count):
         answer = await server.propose((b"%06d" % number * (size // 6),))
         assert answer.outcome is Outcome.COMMITTED
+        assert answer.position is not None
+        last = answer.position.index
+    return last
 
 
 async def test_a_snapshot_shortens_the_log_and_the_next_life_begins_with_it(tmp_path: Path) -> None:
@@ -68,8 +76,7 @@ async def test_a_snapshot_shortens_the_log_and_the_next_life_begins_with_it(tmp_
         assert snapshot.last.index == server.describe().applied
         assert server.describe().segments < 5
         assert await server.take_snapshot() is None, "nothing was applied since"
-        await fill(server, 3)
-        await server.wait_applied(server.commit_index)
+        await server.wait_applied(await fill(server, 3))
     found = verify_storage(tmp_path / "raft")
     assert found.verdict is StorageVerdict.SOUND
     covered = f"up to index {snapshot.last.index} of term {snapshot.last.term}, {snapshot.size_bytes} bytes"
@@ -109,8 +116,7 @@ async def test_a_snapshot_may_stand_for_less_than_what_is_applied(tmp_path: Path
             with trio.fail_after(60):
                 while server.role.role is not Role.LEADER:  # noqa: ASYNC110 - real time, and soon
                     await trio.sleep(0.005)
-            await fill(server, commands)
-            await server.wait_applied(server.commit_index)
+            await server.wait_applied(await fill(server, commands))
             taken = await server.take_snapshot()
             assert (taken.last.index if taken else None) == (10 if commands == 30 else None)
             snapshot = server.describe().raft.snapshot
