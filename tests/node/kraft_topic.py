@@ -79,13 +79,17 @@ class MemoryTopic:
         self.start = 0
         self.node_id = self.leader_id = self.controller_id = 1
         self.epoch = EPOCH
-        self.port = 9092
+        self.brokers: tuple[Broker, ...] = (Broker(1, "127.0.0.1", 9092), Broker(2, "127.0.0.1", 9093))
         self.offsets: MemoryOffsets | None = None
         self.takes_records = True
         self.is_stuck = False
         self.appended: dict[tuple[int, int, int], int] = {}
         self.cache = BatchCache(self._load)
         self._changed = trio.Event()
+
+    def is_served_at(self, port: int) -> None:
+        """Name one broker only, the one at this port: a real client asks any of those that it is told of."""
+        self.brokers = (Broker(self.node_id, "127.0.0.1", port),)
 
     def write(self, *values: bytes) -> None:
         """Commit one batch."""
@@ -96,7 +100,6 @@ class MemoryTopic:
 
     def state(self) -> TopicState:
         """How the test says that it is."""
-        brokers = (Broker(1, "127.0.0.1", self.port), Broker(2, "127.0.0.1", self.port + 1))
         return TopicState(
             name="farm",
             topic_id=TOPIC_ID,
@@ -105,7 +108,7 @@ class MemoryTopic:
             leader_id=self.leader_id,
             leader_epoch=self.epoch,
             controller_id=self.controller_id,
-            brokers=brokers,
+            brokers=self.brokers,
             log_start_offset=self.start,
             high_watermark=self.end,
             is_internal=False,

@@ -269,7 +269,7 @@ async def test_kafka_pythons_consumer_reads_the_whole_topic_over_loopback() -> N
         topic.write(*(b"%d" % (20 * at + each) for each in range(20)))
     with trio.fail_after(20):
         async with open_listener([ConsumerService(topic)], ListenerOptions()) as listener:
-            topic.port = listener.port
+            topic.is_served_at(listener.port)
             command = [sys.executable, "-c", _CONSUME, str(listener.port)]
             ended = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
     assert ended.stdout.decode().splitlines() == [f"{at} {at}" for at in range(1_000)], ended.stderr.decode()

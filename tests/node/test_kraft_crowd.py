@@ -65,7 +65,7 @@ async def test_a_crowd_that_waits_sends_half_or_takes_nothing_leaves_the_listene
     options = ListenerOptions(max_connections=1_000, max_connections_per_source=900)
     with trio.fail_after(PATIENCE_S):
         async with open_listener([ConsumerService(topic), ProduceService(topic)], options) as listener:
-            topic.port = listener.port
+            topic.is_served_at(listener.port)
             await still_answers(listener, topic)
             before_mib = resident_mib()
             # When some wait for records with the largest request there may be, some have sent half of a large one,

@@ -543,7 +543,7 @@ async def test_a_group_of_kafka_python_goes_on_where_it_had_stopped() -> None:
     ]
     with trio.fail_after(30):
         async with open_listener(services, ListenerOptions()) as listener:
-            topic.port = listener.port
+            topic.is_served_at(listener.port)
             command = [sys.executable, "-c", _CONSUME, str(listener.port)]
             ended = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
     assert ended.stdout.decode().strip() == "['0', '1', '2'] ['3', '4']", ended.stderr.decode()

@@ -105,7 +105,7 @@ async def test_an_idempotent_producer_of_kafka_python_writes_over_loopback() -> 
     topic = MemoryTopic()
     with trio.fail_after(20):
         async with open_listener([ConsumerService(topic), ProduceService(topic)], ListenerOptions()) as listener:
-            topic.port = listener.port
+            topic.is_served_at(listener.port)
             command = [sys.executable, "-c", _PRODUCE, str(listener.port)]
             ended = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
     assert ended.stdout.decode().strip() == str(list(range(20))), ended.stderr.decode()

@@ -72,7 +72,7 @@ async def test_we_read_what_librdkafka_writes(compression: Compression) -> None:
     services: list[Service] = [ConsumerService(topic), ProduceService(topic), GroupService(topic)]
     with trio.fail_after(PATIENCE_S):
         async with open_listener(services, ListenerOptions()) as listener:
-            topic.port = listener.port
+            topic.is_served_at(listener.port)
             name = compression.name.lower()
             await trio.to_thread.run_sync(partial(produce, f"127.0.0.1:{listener.port}", name))
     assert [record for batch in topic.kept for record in batch.records] == [*WORDS]
@@ -88,7 +88,7 @@ async def test_librdkafka_reads_what_we_write(compression: Compression) -> None:
         topic.end = at + 50
     with trio.fail_after(PATIENCE_S):
         async with open_listener([ConsumerService(topic), ProduceService(topic)], ListenerOptions()) as listener:
-            topic.port = listener.port
+            topic.is_served_at(listener.port)
             read = await trio.to_thread.run_sync(
                 partial(read_with_librdkafka, f"127.0.0.1:{listener.port}", "farm", RECORDS)
             )
