@@ -12,6 +12,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
+from trio.lowlevel import TrioToken
 
 from bridge.api.control import (
     ClusterAnswer,
@@ -122,25 +123,25 @@ class Node(NodePort):
 
 
 @contextmanager
-def served(path: Path, node: NodePort, more: Mapping[str, tuple[str, Handler]] | None = None) -> Iterator[None]:
-    """Serve a node from a thread while the block runs."""
+def served(path: Path, node: NodePort, more: Mapping[str, tuple[str, Handler]] | None = None) -> Iterator[TrioToken]:
+    """Serve a node from a thread while the block runs; by the token the block calls what must run in that thread."""
     started = threading.Event()
-    stopping: list[Callable[[], None]] = []
+    serving: list[tuple[TrioToken, trio.CancelScope]] = []
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            token = trio.lowlevel.current_trio_token()
             await nursery.start(ControlServer(path, node, more=more).run)
-            stopping.append(lambda: token.run_sync_soon(nursery.cancel_scope.cancel))
+            serving.append((trio.lowlevel.current_trio_token(), nursery.cancel_scope))
             started.set()
 
     thread = threading.Thread(target=trio.run, args=(main,))
     thread.start()
     assert started.wait(10)
+    token, scope = serving[0]
     try:
-        yield
+        yield token
     finally:
-        stopping[0]()
+        token.run_sync_soon(scope.cancel)
         thread.join(10)
         assert not thread.is_alive()
 

@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import trio
 from click.testing import Result
 from msgspec.structs import replace
 
@@ -156,23 +158,24 @@ def test_monitor_tells_the_events_of_all_nodes_as_one_story(tmp_path: Path) -> N
         socket.parent.mkdir()
     named = [word for socket in sockets for word in ("--node", str(socket))]
     command = [sys.executable, "-m", "bridge.cli.main", "monitor", "--last", "10", *named]
-    with served(sockets[0], nodes[0]):
-        for each in nodes:
-            each.events.append("member-dead", {"member": "node-3", "id": "33"})
+    for each in nodes:
+        each.events.append("member-dead", {"member": "node-3", "id": "33"})
+    with ExitStack() as stack, served(sockets[0], nodes[0]) as token:
         with served(sockets[1], nodes[1]):
-            monitor = subprocess.Popen(
-                command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-            )
+            environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+            monitor = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
+            stack.callback(monitor.kill)
             assert monitor.stdout is not None
             first = monitor.stdout.readline()
-            nodes[0].events.append("published", {"second": 1, "entries": 3})
+            trio.from_thread.run_sync(
+                nodes[0].events.append, "published", {"second": 1, "entries": 3}, trio_token=token
+            )
             second = monitor.stdout.readline()
         gone = monitor.stdout.readline()
         with served(sockets[1], nodes[1]):
             back = monitor.stdout.readline()
             monitor.send_signal(signal.SIGINT)
             assert monitor.wait(PATIENCE_S) == 0
-        monitor.stdout.close()
     assert "node-3" in first
     assert "published" in second
     assert str(sockets[1]) in gone
