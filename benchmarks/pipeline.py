@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks import pipeline_floodfills, pipeline_latency
 from benchmarks.child import ChildError
 from benchmarks.figures import Figure
-from pipeline.envelope import SCHEMA
+from pipeline.decode.envelope import SCHEMA
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
 from pipeline.run import RunSettings, await_end, farm_stream, prepare, start_query

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.log_client import FarmLogError
+from pipeline.source.log_client import FarmLogError
 
 LOCK_FILE = ".lock"
 

@@ -36,7 +36,7 @@ from pipeline.query_cli import query, report
 from pipeline.run import RANGE_FILE, RunSettings, claim_range, prepare, run_forever, run_once
 from pipeline.session import open_session
 from pipeline.sinks import derive
-from pipeline.source import DEFAULT_ENTRIES_PER_BATCH, SNAPSHOT
+from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH, SNAPSHOT
 from pipeline.table_files import DAY_MS
 from pipeline.transforms import DEFAULT_WINDOW
 

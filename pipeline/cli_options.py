@@ -16,16 +16,16 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from pipeline.client_key import ClientKeyError, load_client_key
-from pipeline.endpoint import TCP_SCHEME, CredentialError, load_credentials
 from pipeline.failures import reason_of
 from pipeline.feedback import NodeSubmission
 from pipeline.java import NoJavaError
-from pipeline.log_client import FarmLog, FarmLogError, first_without_gap
 from pipeline.printing import echo, overwrite_line
 from pipeline.run import Progress
 from pipeline.scratch import ScratchError
-from pipeline.source import OLDEST, SNAPSHOT
-from pipeline.stored_log import StoredLog
+from pipeline.source.endpoint import TCP_SCHEME, CredentialError, load_credentials
+from pipeline.source.farm import OLDEST, SNAPSHOT
+from pipeline.source.log_client import FarmLog, FarmLogError, first_without_gap
+from pipeline.source.stored_log import StoredLog
 from pipeline.table_files import TableDamagedError
 from pipeline.transforms.windows import window_ms
 

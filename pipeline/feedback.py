@@ -24,10 +24,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.client_key import ClientKey
-from pipeline.endpoint import LOST, Credentials, Endpoint
 from pipeline.failures import reason_of
 from pipeline.feedback_rows import recent
-from pipeline.log_client import FarmLog, FarmLogError
+from pipeline.source.endpoint import LOST, Credentials, Endpoint
+from pipeline.source.log_client import FarmLog, FarmLogError
 from pipeline.transforms import classified
 from pipeline.weighing import Row, Weighing
 

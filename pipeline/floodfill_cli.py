@@ -14,10 +14,10 @@ import click
 
 from pipeline.cli_options import a_master, told_plainly
 from pipeline.current_state import read_names
-from pipeline.log_client import FarmLogError
 from pipeline.printing import echo
 from pipeline.session import open_session
 from pipeline.sinks import exchange
+from pipeline.source.log_client import FarmLogError
 from pipeline.transforms.floodfills import CLOSEST_DEFAULT, HASH_BYTES, closest_floodfills, utc_today
 
 TABLE = "closest_floodfills"

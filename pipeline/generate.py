@@ -14,7 +14,7 @@ from bridge.node.offline.stored_farm import StoredFarmError
 from bridge.node.offline.stored_farm_writer import StoredFarmWriter
 from pipeline.client_key import node_id_of, signed
 from pipeline.load_model import EPOCH_MS, LoadModel
-from pipeline.log_client import FarmLogError
+from pipeline.source.log_client import FarmLogError
 
 TELL_EVERY = 100_000
 

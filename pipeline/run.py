@@ -27,8 +27,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pipeline import daily, sinks, transforms, watching
 from pipeline.deriving import Deriving, running
 from pipeline.interrupt import deferred
-from pipeline.log_client import FarmLogError
 from pipeline.side_by_side import Kept, RunningQuery, SideBySide
+from pipeline.source.log_client import FarmLogError
 from pipeline.table_files import reading
 
 LAYOUT = 2

@@ -1,6 +1,6 @@
 """The schema of everything that crosses a border of the pipeline: what the sources give, what the tables hold.
 
-    source `farm`        the envelope of a log entry: with the source, in `pipeline/source.py`
+    source `farm`        the envelope of a log entry: with the source, in `pipeline/source/farm.py`
     source `farm_events` EVENTS: one row an event of a node's trace
     history              HISTORY[table]: one row an entry (or an element of it), one directory a micro-batch
     derived              DERIVED[table]: made anew out of history

@@ -15,11 +15,11 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pipeline.events_source import FarmEventsDataSource
 from pipeline.interrupt import deferred
 from pipeline.java import find_java, use_java
 from pipeline.scratch import run_directory, scratch_directory
-from pipeline.source import FarmDataSource
+from pipeline.source.events import FarmEventsDataSource
+from pipeline.source.farm import FarmDataSource
 
 SMALL_ROWS = 20_000
 _OF_SIZE = {

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from pipeline.failures import is_lost_start, reason_of
-from pipeline.log_client import FarmLogError
+from pipeline.source.log_client import FarmLogError
 
 LOST_STARTS_MAX = 5
 _RESTS = "Waiting for"

@@ -32,9 +32,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pipeline import current_state, daily, transforms
-from pipeline.log_client import FarmLogError
 from pipeline.schemas import HISTORY
 from pipeline.session import fit_to_size, rows_of_files
+from pipeline.source.log_client import FarmLogError
 from pipeline.table_files import BATCH, live_files, merge, reached, reading, rows_in
 from pipeline.transforms.entries import SNAPSHOT
 from pipeline.transforms.history import OPERATOR_KINDS

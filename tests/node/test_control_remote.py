@@ -15,8 +15,8 @@ from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.settings.configuration import ConfigurationError, load_configuration
 from bridge.node.settings.control import ControlSettings
 from gossip.core.member import Address
-from pipeline.endpoint import CredentialError, Credentials, Endpoint, load_credentials
-from pipeline.log_client import FarmLog, FarmLogError
+from pipeline.source.endpoint import CredentialError, Credentials, Endpoint, load_credentials
+from pipeline.source.log_client import FarmLog, FarmLogError
 from tests.node.test_control import FakeNode
 
 LOOPBACK = Address("127.0.0.1", 0)

@@ -37,7 +37,7 @@ from bridge.wire.keys.farm_key import new_farm_key
 from consensus.storage.directory import Directory
 from consensus.storage.disk import StorageError
 from gossip.node.state_files import StateError, load_identity, read_limited, write_durably
-from pipeline.endpoint import check_answering_user
+from pipeline.source.endpoint import check_answering_user
 
 ME, STRANGER = 1000, 1001
 DIRECTORY, LINK, SOCKET = stat.S_IFDIR, stat.S_IFLNK, stat.S_IFSOCK

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.envelope import SCHEMA, record_batches
+from pipeline.decode.envelope import SCHEMA, record_batches
 
 EPOCH_MS = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""

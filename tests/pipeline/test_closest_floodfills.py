@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pipeline.floodfill_cli import hash_of, router_hashes
-from pipeline.log_client import FarmLogError
+from pipeline.source.log_client import FarmLogError
 from pipeline.transforms.floodfills import _rows, closest, routing_key
 
 DAY = date(2026, 1, 31)

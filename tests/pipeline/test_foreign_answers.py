@@ -13,10 +13,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from pipeline import endpoint, log_client, log_ranges, traces
-from pipeline.endpoint import Credentials, Endpoint
-from pipeline.log_client import FarmLog, FarmLogError
-from pipeline.traces import EVENTS_LOST, NodeTrace, same_place
+from pipeline.source import endpoint, log_client, ranges, traces
+from pipeline.source.endpoint import Credentials, Endpoint
+from pipeline.source.log_client import FarmLog, FarmLogError
+from pipeline.source.traces import EVENTS_LOST, NodeTrace, same_place
 from tests.pipeline.farm_log_server import EPOCH_MS, served, three_servers
 
 CLUSTER = "00112233445566778899aabbccddeeff"
@@ -189,12 +189,12 @@ def test_a_node_that_hangs_holds_nothing_up_while_another_answers(
         return b"too late"
 
     monkeypatch.setattr(endpoint, "TIMEOUT_SECONDS", 3_600.0)
-    monkeypatch.setattr(log_ranges, "LOOK_AROUND_SECONDS", -1.0)
-    monkeypatch.setattr(log_ranges, "LOOK_AROUND_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(ranges, "LOOK_AROUND_SECONDS", -1.0)
+    monkeypatch.setattr(ranges, "LOOK_AROUND_PATIENCE_SECONDS", 0.05)
     with served(log, tmp_path / "one.sock") as one, answering(tmp_path / "two.sock", hang) as two:
         try:
-            ranges = log_ranges.NodeRanges((one, two), Credentials(), 100)
-            assert [ranges.status(CLUSTER).commit_index for _ in range(3)] == [log.commit_index] * 3
+            of_nodes = ranges.NodeRanges((one, two), Credentials(), 100)
+            assert [of_nodes.status(CLUSTER).commit_index for _ in range(3)] == [log.commit_index] * 3
         finally:
             end_of_test.set()
 

@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pipeline import log_client, log_ranges
-from pipeline.endpoint import Credentials
-from pipeline.envelope import SCHEMA
-from pipeline.log_client import FarmLog, FarmLogError, FarmSilentError, LogEntry
-from pipeline.source import FarmDataSource, FarmStreamReader
+from pipeline.decode.envelope import SCHEMA
+from pipeline.source import log_client, ranges
+from pipeline.source.endpoint import Credentials
+from pipeline.source.farm import FarmDataSource, FarmStreamReader
+from pipeline.source.log_client import FarmLog, FarmLogError, FarmSilentError, LogEntry
 from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
 
 
@@ -104,7 +104,7 @@ def test_a_range_waits_for_a_farm_that_is_silent_for_longer_than_for_one_that_sa
             if waited[0] == 2 * log_client.ROUNDS:
                 later.enter_context(served(log, tmp_path / "one.sock"))
 
-        monkeypatch.setattr("pipeline.log_client.time.sleep", come_back)
+        monkeypatch.setattr("pipeline.source.log_client.time.sleep", come_back)
         assert len(list(read(farm, 5, log.cluster_id))) == 4
     assert waited[0] == 2 * log_client.ROUNDS
     # but not for ever
@@ -133,19 +133,19 @@ def test_a_node_that_is_cut_off_from_its_farm_holds_nothing_up(tmp_path: Path, m
         # and one that follows the log finds it out when nothing was new for a while
         stream = stream_of(first, second)
         assert stream.latestOffset(start, ReadAllAvailable())["next"] == 11
-        monkeypatch.setattr(log_ranges, "LOOK_AROUND_SECONDS", -1.0)
+        monkeypatch.setattr(ranges, "LOOK_AROUND_SECONDS", -1.0)
         assert stream.latestOffset(start, ReadAllAvailable())["next"] == whole.commit_index + 1
         # and stays with the one that knows more
-        monkeypatch.setattr(log_ranges, "LOOK_AROUND_SECONDS", 3600.0)
+        monkeypatch.setattr(ranges, "LOOK_AROUND_SECONDS", 3600.0)
         assert stream.latestOffset(start, ReadAllAvailable())["next"] == whole.commit_index + 1
 
 
 def test_the_node_that_answered_last_is_asked_first(tmp_path: Path) -> None:
     log, absent = three_servers(minutes=1), str(tmp_path / "absent.sock")
     with served(log, tmp_path / "one.sock") as first:
-        ranges = log_ranges.NodeRanges((absent, first), Credentials(), 100)
-        found = ranges.status()
-        assert ranges.plan(1, 5, found.cluster).addresses == (first, absent)
+        of_nodes = ranges.NodeRanges((absent, first), Credentials(), 100)
+        found = of_nodes.status()
+        assert of_nodes.plan(1, 5, found.cluster).addresses == (first, absent)
 
 
 def test_a_new_stream_begins_with_the_oldest_entry_that_any_node_has(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from pipeline import current_state, doctor
 from pipeline.cli import pipeline
 from pipeline.cli_options import told_plainly
 from pipeline.java import Java, use_java
-from pipeline.log_client import FarmLogError
 from pipeline.query import _answer
 from pipeline.query_cli import query, report
 from pipeline.sinks import SALT_FILE, exchange, salt_of
+from pipeline.source.log_client import FarmLogError
 from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
 
 NO_DATABASE = b"no database" * 100

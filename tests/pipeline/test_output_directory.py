@@ -6,8 +6,8 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.log_client import FarmLogError
 from pipeline.run import LAYOUT, RunSettings, claim_layout, claim_range, prepare, run_forever, run_once
+from pipeline.source.log_client import FarmLogError
 
 NO_SESSION = cast("SparkSession", None)
 """Nothing is asked of Spark before the directory is found to be the right one."""

@@ -16,12 +16,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pipeline import daily
 from pipeline.current_state import read, read_names
-from pipeline.envelope import SCHEMA
-from pipeline.log_client import FarmLogError
+from pipeline.decode.envelope import SCHEMA
 from pipeline.run import RunSettings, prepare, run_once
 from pipeline.schemas import DERIVED, EVENTS, HISTORY
 from pipeline.sinks import derive, history, refresh, write_batch
-from pipeline.source import FarmDataSource
+from pipeline.source.farm import FarmDataSource
+from pipeline.source.log_client import FarmLogError
 from pipeline.table_files import live_files
 from pipeline.transforms import DEFAULT_WINDOW, classified, closest_floodfills, convergence, detections
 from pipeline.transforms.floodfills import routing_key

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pipeline import log_client
 from pipeline.cli import pipeline
 from pipeline.java import find_java
-from pipeline.log_client import FarmLog, FarmLogError
 from pipeline.session import has_own_settings
+from pipeline.source import log_client
+from pipeline.source.log_client import FarmLog, FarmLogError
 from tests.pipeline.farm_log_server import served, three_servers
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import claims, scratch
-from pipeline.log_client import FarmLogError
+from pipeline.source.log_client import FarmLogError
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pipeline.failures import reason_of
-from pipeline.log_client import FarmLogError
 from pipeline.side_by_side import LOST_STARTS_MAX, Kept, RunningQuery, SideBySide
+from pipeline.source.log_client import FarmLogError
 
 LOST = "Query [id = 1] terminated with exception: Python worker failed to connect back."
 

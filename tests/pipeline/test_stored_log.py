@@ -25,12 +25,12 @@ from consensus.storage.records import decode_segment_header
 from consensus.storage.snapshots import SnapshotFiles, SnapshotWriter
 from consensus.storage.verification import ReadOnlyDirectory, StorageVerdict, verify_storage
 from pipeline.cli_options import LogPlace
-from pipeline.envelope import SCHEMA, Row, record_batches
+from pipeline.decode.envelope import SCHEMA, Row, record_batches
 from pipeline.generate import generate
 from pipeline.load_model import EPOCH_MS, LoadModel
-from pipeline.log_client import FarmLogError
-from pipeline.source import FarmDataSource
-from pipeline.stored_log import StoredLog
+from pipeline.source.farm import FarmDataSource
+from pipeline.source.log_client import FarmLogError
+from pipeline.source.stored_log import StoredLog
 
 FOUNDING = Founding((Founder(bytes(8), EPOCH_MS, bytes(range(16))),))
 

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from bridge.wire.log.proof import proven
 from pipeline.client_key import ClientKey
 from pipeline.feedback import NodeSubmission, NotSubmittedError, Submitted
-from pipeline.log_client import NO_CREDENTIALS
+from pipeline.source.log_client import NO_CREDENTIALS
 from tests.pipeline.farm_log_server import MadeUpLog, served
 
 FACTORS = {"factors": {"throughIndex": 3, "formula": "strain-1", "factors": {}}}

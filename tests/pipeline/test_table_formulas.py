@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pipeline import transforms
-from pipeline.envelope import SCHEMA
+from pipeline.decode.envelope import SCHEMA
 from pipeline.schemas import DERIVED, EVENTS, HISTORY
 from pipeline.state import seen_reports
 from pipeline.transforms.windows import first_of_each_request

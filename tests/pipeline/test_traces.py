@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pipeline import events_source
-from pipeline.endpoint import Credentials
-from pipeline.events_source import FarmEventsDataSource, FarmEventsStreamReader
-from pipeline.log_client import FarmLogError
 from pipeline.schemas import EVENTS
-from pipeline.traces import EVENTS_LOST, EventRow, FileTrace, NodeTrace, Trace, same_place
+from pipeline.source import events
+from pipeline.source.endpoint import Credentials
+from pipeline.source.events import FarmEventsDataSource, FarmEventsStreamReader
+from pipeline.source.log_client import FarmLogError
+from pipeline.source.traces import EVENTS_LOST, EventRow, FileTrace, NodeTrace, Trace, same_place
 from tests.pipeline.farm_log_server import MadeUpLog, served
 
 
@@ -174,7 +174,7 @@ def source_of_files(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def test_large_events_end_a_record_batch_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_source, "BYTES_PER_RECORD_BATCH", 30_000)
+    monkeypatch.setattr(events, "BYTES_PER_RECORD_BATCH", 30_000)
     node = MadeUpLog()
     for _ in range(8):
         node.happen("member-suspect", member="x" * 10_000)

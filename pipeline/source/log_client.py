@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.endpoint import LOST, Credentials, Endpoint
+from pipeline.source.endpoint import LOST, Credentials, Endpoint
 
 NO_CREDENTIALS = Credentials()
 ROUNDS = 20

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.node.offline.stored_farm import Anchor, StoredFarm, StoredFarmError
-from pipeline.envelope import Row
-from pipeline.log_client import FarmLogError
+from pipeline.decode.envelope import Row
+from pipeline.source.log_client import FarmLogError
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from typing import Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from pipeline.endpoint import Credentials
-from pipeline.envelope import Row
-from pipeline.log_client import OTHER_CLUSTER, FarmLog, FarmLogError, LogStatus, first_without_gap
-from pipeline.stored_log import StoredLog, StoredPlace
+from pipeline.decode.envelope import Row
+from pipeline.source.endpoint import Credentials
+from pipeline.source.log_client import OTHER_CLUSTER, FarmLog, FarmLogError, LogStatus, first_without_gap
+from pipeline.source.stored_log import StoredLog, StoredPlace
 
 LOOK_AROUND_SECONDS = 10.0
 """After how long without anything new all nodes are asked."""

@@ -27,11 +27,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from pipeline.endpoint import CredentialError, Credentials, load_credentials
-from pipeline.envelope import BYTES_PER_RECORD_BATCH
-from pipeline.log_client import FarmLogError
+from pipeline.decode.envelope import BYTES_PER_RECORD_BATCH
 from pipeline.schemas import EVENTS
-from pipeline.traces import EventRow, FileTrace, NodeTrace, Stretch, Trace, same_place
+from pipeline.source.endpoint import CredentialError, Credentials, load_credentials
+from pipeline.source.log_client import FarmLogError
+from pipeline.source.traces import EventRow, FileTrace, NodeTrace, Stretch, Trace, same_place
 
 ROWS_PER_RECORD_BATCH = 10_000
 ASKED_AT_ONCE = 16

@@ -5,7 +5,8 @@
 
 A stream's offset is `{"next": first index not yet read, "cluster": cluster id}`. Indexes never change their entry once
 committed, so a range that is read again after a crash gives the same rows: replay is exact by construction, and no
-acknowledgement to the farm is needed. Rows are an envelope with the entry's text as `body` (`pipeline/envelope.py`).
+acknowledgement to the farm is needed. Rows are an envelope with the entry's text as `body`
+(`pipeline/decode/envelope.py`).
 
 The planner's calls run in one long-lived process and `read` in others: what a reader remembers in `latestOffset` is
 missing in `read`, so a partition carries all that it needs.
@@ -31,11 +32,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from pipeline import log_client
-from pipeline.endpoint import CredentialError, Credentials, load_credentials
-from pipeline.envelope import SCHEMA, record_batches
-from pipeline.log_client import COMPACTED, OTHER_CLUSTER, FarmLogError, FarmSilentError, LogStatus
-from pipeline.log_ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
+from pipeline.decode.envelope import SCHEMA, record_batches
+from pipeline.source import log_client
+from pipeline.source.endpoint import CredentialError, Credentials, load_credentials
+from pipeline.source.log_client import COMPACTED, OTHER_CLUSTER, FarmLogError, FarmSilentError, LogStatus
+from pipeline.source.ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
 
 __all__ = ["SCHEMA", "FarmDataSource"]
 

@@ -18,8 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipeline.endpoint import LOST, Credentials, Endpoint
-from pipeline.log_client import FarmLogError
+from pipeline.source.endpoint import LOST, Credentials, Endpoint
+from pipeline.source.log_client import FarmLogError
 
 PAGE_EVENTS = 1_000
 PAGES_AT_ONCE = 100
