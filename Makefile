@@ -12,10 +12,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # The base: every byte of it is named by its hash, and the project is built by the build backend that is named as well.
+# Modules are compiled once here; otherwise each of the first processes of `make run` would compile all of them.
 HASHED := requirements/build.txt requirements/base.txt
 $(VENV)/base.stamp: $(BIN)/python pyproject.toml $(HASHED)
 	$(PIP) install --require-hashes $(HASHED:%=-r %)
 	$(PIP) install --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -q bridge consensus gossip
 	@touch $@
 
 # The extras have versions without hashes: they are hundreds of megabytes for each platform, and no node runs them.

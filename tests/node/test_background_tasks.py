@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.farm.state_machine import PublicationRefused
-from bridge.core.log.records import Clock, Publication, PublishConfig, Report
+from bridge.core.log.records import Clock, LeafStatus, Publication, PublishConfig, Report
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.state.farm_state import Choice, Leaf, MasterState
 from bridge.node.security.signing_keys import KEY_ALARM, HeldKey
@@ -308,6 +308,21 @@ async def test_an_accepted_plan_is_signed_and_handed_to_the_router(autojump_cloc
     assert structure.destination == MASTER.destination
     assert verify(structure).holds
     assert stage.background_tasks.published == stage.events("published") == 1
+
+
+async def test_a_farm_is_first_published_when_its_last_voter_has_reported_and_not_a_period_later(
+    autojump_clock: MockClock,
+) -> None:
+    stage = Stage(period_ms=30_000)
+    state = stage.applied_state.state
+    stage.applied_state.farm.state = replace(state, clocks=state.clocks.configured(((OWN, OTHER),)))
+    async with on_duty(stage):
+        await trio.sleep(5.1)
+        assert stage.records(Publication) == []
+        leaf = LeafStatus(LEAF.base64, healthy=True)
+        await stage.append_record(replace(rival_report(), masters=(), destinations=(leaf,)))
+        await trio.sleep(0.3)
+        assert len(stage.records(Publication)) == 1
 
 
 async def test_publications_without_effect_are_tried_again_ever_more_rarely(autojump_clock: MockClock) -> None:

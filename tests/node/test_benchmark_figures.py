@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from benchmarks import cold_start
 from benchmarks.client import ClusterTarget, ServerTarget, entry, specification
+from benchmarks.farm import BenchmarkError
 from benchmarks.figures import Figure, percentile, table
 from benchmarks.gossip_group import Observer, hear_serf
 from benchmarks.gossip_whole_node import sizes_mb
@@ -86,3 +88,35 @@ def test_a_suspicion_in_serf_s_log_is_told_whenever_it_is_logged_and_never_the_s
     assert observer.status == {"serf-3": status}
     assert (observer.first("serf-3", {"suspect"}, 0.0) is not None) == (SUSPECTED in log)
     assert observer.first("serf-3", {"suspect"}, float("inf")) is None
+
+
+UP = """\
+Demonstration: throwaway destinations, loopback only. Nothing here leaves this machine.
+23:59:59.500 node-1 process-started pid=3
+23:59:59.600 node-2 process-started pid=4
+23:59:59.700 node-3 process-started pid=5
+00:00:00.100 node-1 node-started: for the 1. time, with pid 3
+00:00:00.400 node-3 node-started: for the 1. time, with pid 5
+00:00:00.300 node-2 node-started: for the 1. time, with pid 4
+00:00:01.000 node-1 farm-founded: cluster=d3a0 raftId=2
+00:00:01.200 node-2 farm-founded: cluster=d3a0 raftId=1
+00:00:01.700 leader-elected: node-1 leads in term 1
+"""
+
+
+def test_the_steps_of_a_start_are_timed_by_the_events_own_clock_also_over_midnight() -> None:
+    began_s = 86_400 * 20_000 - 1.0
+    assert cold_start.steps(UP.splitlines(), began_s) == pytest.approx(
+        {
+            "every process of a node runs": 0.7,
+            "every node has started": 1.4,
+            "the farm is founded": 2.0,
+            "a server leads": 2.7,
+        }
+    )
+
+
+def test_a_start_that_does_not_tell_of_every_node_is_no_figure() -> None:
+    lines = [line for line in UP.splitlines() if "node-2 node-started" not in line]
+    with pytest.raises(BenchmarkError, match="node-started 2 times, not 3"):
+        cold_start.steps(lines, 0.0)

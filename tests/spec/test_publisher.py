@@ -279,6 +279,46 @@ def test_the_first_publication_waits_for_the_reports_of_one_period() -> None:
     assert planned(log, PACE.gather_ms) is not None
 
 
+def voted(log: Log, *voters: int) -> Log:
+    """The log of a farm with these voters, each with a clock that is right."""
+    log.farm.state = replace(log.farm.state, clocks=log.farm.state.clocks.configured((voters,)))
+    return log
+
+
+def test_the_first_publication_waits_no_longer_once_every_voter_has_reported_healthy_leaves() -> None:
+    log = voted(Log(), 1, 2, 3)
+    log.append(report(1), report(2))
+    assert planned(log, 100) is None
+    log.append(report(3))
+    plan = planned(log, 100)
+    assert plan is not None
+    assert [entry.destination for entry in plan.entries] == ["leaf01", "leaf02", "leaf03"]
+    # and what changes after it is published with the others' changes
+    assert log.append(plan.publication) == [PublicationAccepted(plan.publication)]
+    log.append(report(2, destinations=(leaf("other"),)))
+    assert planned(log, PACE.change_ms - 1) is None
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        {"attached": False},
+        {"destinations": ()},
+        {"destinations": (leaf("leaf02", healthy=False),)},
+        {"destinations": (leaf("leaf02"), leaf("another", healthy=False))},
+    ],
+)
+def test_the_first_publication_waits_for_a_router_or_leaf_that_may_come_within_the_period(
+    missing: dict[str, object],
+) -> None:
+    log = voted(Log(), 1, 2)
+    log.append(report(1), report(2, **missing))
+    assert planned(log, PACE.gather_ms - 1) is None
+    assert planned(log, PACE.gather_ms) is not None
+    log.append(report(2))
+    assert planned(log, 100) is not None
+
+
 def test_only_the_chosen_publisher_plans() -> None:
     log = Log()
     log.append(report(1), report(2))

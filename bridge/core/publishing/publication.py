@@ -1,6 +1,7 @@
 """When the publisher publishes: the plan of its next publication, made from the committed state alone.
 
-    begin              a master that was never published: after `gather_ms`, in which every living server reports
+    begin              a master that was never published: as soon as every voter has reported and nothing is missing
+                       (`_complete`), after `gather_ms` at the latest
     take over          at once, if another server published last
     change             once the content differs, but not sooner than `change_ms` after the last one: changes coalesce
     forced             an operator wants it: likewise not sooner than `change_ms`, for no router would take it
@@ -34,6 +35,9 @@ next publication need not wait. It is less than the state machine accepts, and h
 @dataclass(frozen=True, slots=True)
 class Pace:
     """`refresh_ms` between unchanged publications, `change_ms` at least between changed ones, `gather_ms` before any.
+
+    The first one waits `gather_ms` only as long as a report, a router or a healthy leaf is missing: what it lacks would
+    be published no sooner than `change_ms` later.
 
     The default suits a Java router, which allows one Meta LS2 per destination and minute. `Pace.of_period` is for
     structures that never leave the machine.
@@ -88,7 +92,8 @@ def plan_publication(
         return None
     lost = known.publication is not None and known.publication != handed_over
     overtaken = known.publication is not None and state.unfenced_second(master) > known.publication.published_s
-    if not lost and not _due(known, server_id, pace, log_time_ms, overtaken=overtaken):
+    begins = known.publication is None and _complete(state, master)
+    if not (lost or begins) and not _due(known, server_id, pace, log_time_ms, overtaken=overtaken):
         return None
     previous_s = max(0 if known.publication is None else known.publication.published_s, state.unfenced_second(master))
     published_s = max(log_time_ms // 1000, previous_s + 1)
@@ -133,6 +138,21 @@ def _due(known: MasterState, server_id: int, pace: Pace, log_time_ms: int, *, ov
     return (
         known.forced or overtaken or _changed(known.leaves, last)
     ) and log_time_ms >= last.published_s * 1000 + pace.change_ms
+
+
+def _complete(state: FarmState, master: str) -> bool:
+    """Whether no further report can add to the first publication: each voter has reported a router and healthy leaves.
+
+    One without leaves is waited for as well: its router may be about to tell of them. A state without voters belongs to
+    no founded farm.
+    """
+    voters = {each for majority in state.clocks.majorities for each in majority}
+    reports = [server.report for server_id, server in state.servers.items() if server_id in voters]
+    if not voters or len(reports) < len(voters):
+        return False
+    leaves = [leaf for _, leaf in state.leaves_of(master)]
+    has_leaves = all(report.router.attached and report.destinations for report in reports)
+    return has_leaves and bool(leaves) and all(leaf.healthy for leaf in leaves)
 
 
 def _changed(leaves: tuple[Leaf, ...], last: Publication) -> bool:

@@ -36,6 +36,8 @@ from consensus import now_ms as monotonic_ms
 
 UNFENCED_ALARM = "publishing-without-quorum"
 PLAN_INTERVAL_SECONDS = 1.0
+FIRST_PLAN_INTERVAL_SECONDS = 0.2
+"""As long as a master was never published: a farm that has just been founded is about to be complete."""
 RETRY_FIRST_S, RETRY_LONGEST_S = 2.5, 60.0
 
 
@@ -143,7 +145,7 @@ class PublishingTask:
         while True:
             # Entries of no interest come by the thousand, so it is not they that wake this loop.
             self._review = trio.Event()
-            with trio.move_on_after(PLAN_INTERVAL_SECONDS):
+            with trio.move_on_after(self._plan_interval_s()):
                 await self._review.wait()
             if self._outage.lasts:
                 self._plan_alone()
@@ -152,6 +154,11 @@ class PublishingTask:
             plan = self._plan()
             if plan is not None:
                 await self._propose(plan)
+
+    def _plan_interval_s(self) -> float:
+        known = self._context.applied_state.state.masters.get(self.master)
+        begins = known is not None and known.publication is None and known.choice.server_id is not None
+        return FIRST_PLAN_INTERVAL_SECONDS if begins else PLAN_INTERVAL_SECONDS
 
     def _plan_alone(self) -> None:
         """Without a quorum a plan goes straight to the router; what is under way there comes first."""
