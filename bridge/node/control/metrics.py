@@ -4,6 +4,10 @@ Nothing is counted twice: the figures are those of the view, and a registry of i
 other libraries' metrics out. Labels are names and small words only. Node ids, destinations and addresses are not among
 them: a metrics store is read by many, keeps for long, and must not become a directory of which router serves what; each
 would also be a new time series.
+
+A counter of the node begins with the first thing that is counted. Prometheus needs it before: a series that begins at 1
+has no increase, so an alert would miss the first stranger. What alerts and dashboards of `deploy/` read is therefore
+told from 0 on (`FROM_ZERO`).
 """
 
 import math
@@ -20,6 +24,52 @@ from bridge.node.events.durations import TEXTS, Durations
 from consensus import Histogram
 
 PREFIX = "garlicfarm"
+FROM_ZERO = (
+    *(
+        f"gossip_dropped_{reason}"
+        for reason in (
+            "bad_seal",
+            "foreign_version",
+            "other_farm",
+            "overloaded",
+            "rate_limited",
+            "replay",
+            "retired_key",
+            "unknown_key",
+        )
+    ),
+    *(
+        f"garlic_farm_{fault}"
+        for fault in (
+            "expelled",
+            "malformed",
+            "unproven",
+            "wrong_certificate",
+            "wrong_cluster",
+            "wrong_credentials",
+        )
+    ),
+)
+KAFKA_FROM_ZERO = ("kafka_bytes_received", "kafka_bytes_sent", "kafka_connections_accepted", "kafka_requests_answered")
+ZMQ_FROM_ZERO = ("zmq_messages_received", "zmq_messages_sent")
+"""Of a node that serves clients of these kinds."""
+_MEANINGS = {
+    "control": "Control endpoint",
+    "garlic_farm": "Raft port",
+    "gossip": "Gossip",
+    "gossip_dropped": "Datagrams that gossip dropped",
+    "gossip_ignored": "Messages of gossip that changed nothing",
+    "kafka": "Kafka listener",
+    "kafka_closed": "Connections of the Kafka listener that ended",
+    "kafka_produced": "Produced by clients of the Kafka listener",
+    "raft": "Raft, its disk and the entries applied",
+    "raft_dropped": "What the Raft server did not take",
+    "raft_ignored": "Messages that the Raft server ignored",
+    "raft_without_effect": "Entries without effect",
+    "zmq": "ØMQ endpoint",
+    "zmq_updates": "Updates of clients of the ØMQ endpoint",
+}
+"""By the beginning of a counter's name: what is counted. The rest of the name says which of them."""
 
 
 def exposition(
@@ -62,18 +112,32 @@ class _ViewCollector(Collector):
 
     def _counters(self) -> Iterator[Metric]:
         seen: set[str] = set()
+        node = self._view.node
         groups = (
             ("", self._view.counters),
             ("gossip_", self._view.gossip.counters),
             ("raft_", self._view.raft.counters),
             ("", self._extra_counters),
+            ("", dict.fromkeys(FROM_ZERO, 0)),
+            ("", {} if node.kafka_address is None else dict.fromkeys(KAFKA_FROM_ZERO, 0)),
+            ("", {} if node.zmq_address is None else dict.fromkeys(ZMQ_FROM_ZERO, 0)),
         )
         for prefix, counters in groups:
             for counter, value in sorted(counters.items()):
                 name = f"{PREFIX}_{prefix}{counter}"
                 if name not in seen:
                     seen.add(name)
-                    yield CounterMetricFamily(name, counter.replace("_", " "), value=value)
+                    yield CounterMetricFamily(name, _meaning(f"{prefix}{counter}"), value=value)
+
+
+def _meaning(counter: str) -> str:
+    """The help of a counter: what is counted, and which of it."""
+    words = counter.split("_")
+    for length in range(len(words) - 1, 0, -1):
+        text = _MEANINGS.get("_".join(words[:length]))
+        if text is not None:
+            return f"{text}: {' '.join(words[length:])}"
+    return " ".join(words)
 
 
 def _labels(*texts: str) -> tuple[str, ...]:
