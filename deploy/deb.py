@@ -4,6 +4,7 @@
     usr/bin/garlicfarm           a link to its command
     lib/systemd/system           the service
     etc/garlicfarm/node.toml     the configuration, with every setting; a conffile
+    usr/share/garlicfarm         alerts for Prometheus and a dashboard for Grafana, out of the wheel
     usr/share/…                  manual pages, completions, changelog, licenses
 
 Modules are compiled when the package is configured, by the Python that runs them, and removed before it is. The
@@ -36,6 +37,8 @@ FILES = ROOT / "deploy" / "debian"
 REVISION = 1
 MAINTAINER = "Garlic Farm <garlicfarm@packages.invalid>"
 CONFIGURATION = Path("etc/garlicfarm/node.toml")
+SHARED = Path("share/garlicfarm")
+"""What the wheel has for other programs; pip puts it below the modules."""
 SCRIPTS = ("postinst", "prerm", "postrm")
 COMPLETIONS = {
     "bash": Path("usr/share/bash-completion/completions/garlicfarm"),
@@ -83,6 +86,9 @@ def stage(wanted: Target, wheel: Path, root: Path) -> None:
     site = install(wanted, wheel, root)
     (root / "usr/bin").mkdir(parents=True)
     (root / "usr/bin/garlicfarm").symlink_to(Path("../lib") / PREFIX.name / "bin" / "garlicfarm")
+    (root / "usr/share").mkdir()
+    (site / SHARED).rename(root / "usr" / SHARED)
+    (site / SHARED).parent.rmdir()
     _write(root / "lib/systemd/system/garlicfarm.service", (FILES / "garlicfarm.service").read_text(encoding="utf-8"))
     _write(root / CONFIGURATION, example_configuration.text())
     for name, page in man_pages.pages().items():

@@ -20,7 +20,9 @@ import pytest
 
 from tests.end_to_end.layout import read_meta_lease_set
 from tests.packages.machine import Machine, child_of, clean_environment
+from tests.packages.monitoring import DASHBOARD, EXAMPLE, RULES
 from tests.packages.on_loopback import DEMO, ON_LOOPBACK
+from tests.structure.raft_rules import ROOT
 
 pytestmark = pytest.mark.packages
 
@@ -118,6 +120,9 @@ def test_it_installs_a_command_a_user_a_service_documents_and_completions(machin
     for path in ("bash-completion/completions/garlicfarm", "zsh/vendor-completions/_garlicfarm"):
         assert "_GARLICFARM_COMPLETE" in (machine.root / "usr/share" / path).read_text()
     assert (machine.root / "usr/share/man/man5/garlicfarm.toml.5.gz").exists()
+    for file in (DASHBOARD, RULES, EXAMPLE):
+        shared = machine.root / "usr/share/garlicfarm" / file.relative_to(ROOT / "deploy")
+        assert shared.read_bytes() == file.read_bytes()
 
 
 def test_its_environment_is_its_own(machine: Machine) -> None:

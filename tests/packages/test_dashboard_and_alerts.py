@@ -1,0 +1,177 @@
+"""The dashboard for Grafana and the alerts for Prometheus: well formed, about metrics that exist, and complete."""
+
+import re
+import shutil
+import subprocess
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from bridge.api.verdict import GRAVE_ALARMS, MEANINGS
+from bridge.api.view import VerdictKind
+from bridge.cli.main import cli
+from bridge.node.control.metrics import exposition
+from bridge.node.events.durations import Durations
+from consensus import Histogram
+from tests.operator_views import farm_view
+from tests.packages import monitoring
+from tests.reference.alarms import described
+from tests.reference.site import DOCS
+from tests.structure.test_documents import anchor, headings
+
+PROMTOOL = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool here (Debian: apt-get install prometheus)")
+PANELS = monitoring.panels()
+ALERTS = monitoring.alerts()
+UNITS = {"none", "s", "ops", "pps", "Bps", "reqps"}
+"""Those of Grafana that are used here: none, seconds, and things or bytes a second."""
+
+
+def promtool(*arguments: str | Path) -> None:
+    done = subprocess.run([str(PROMTOOL), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# -- both --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_metric_and_label_that_is_asked_is_in_the_metrics_of_a_node() -> None:
+    view = farm_view()
+    clients = replace(view.node, kafka_address="kafka://127.0.0.1:9092", zmq_address="tcp://127.0.0.1:7667")
+    text = exposition(replace(view, node=clients), {}, Durations(Histogram())).decode()
+    # What each node's state machine and control endpoint count is there from their start, but not in this made-up view.
+    left = {"garlicfarm_raft_", "garlicfarm_control_", "garlicfarm_gossip_bytes"}
+    missing = monitoring.unserved(text)
+    assert [each for each in missing if not any(each.startswith(prefix) for prefix in left)] == []
+
+
+def test_an_expression_names_its_metrics_and_labels() -> None:
+    asked = 'sum by (job, le) (rate(garlicfarm_disk_seconds_bucket{kind=~"a|b=c"}[5m])) > garlicfarm_alarms'
+    assert monitoring.asked(asked) == {"garlicfarm_disk_seconds": {"kind"}, "garlicfarm_alarms": set()}
+    text = '# TYPE garlicfarm_disk_seconds histogram\ngarlicfarm_disk_seconds_bucket{le="1",kind="a"} 2\n'
+    assert monitoring.served(text) == {"garlicfarm_disk_seconds": {"kind"}}
+
+
+# -- alerts ------------------------------------------------------------------------------------------------------------
+
+
+@needs_promtool
+def test_promtool_takes_the_rules_and_the_example(tmp_path: Path) -> None:
+    promtool("check", "rules", monitoring.RULES)
+    text = monitoring.EXAMPLE.read_text().replace(f"/usr/share/garlicfarm/{_below_deploy()}", str(monitoring.RULES))
+    assert str(monitoring.RULES) in text
+    for name in ("garlicfarm.token", "garlicfarm.crt"):
+        (tmp_path / name).touch()
+        text = text.replace(f"/etc/prometheus/{name}", str(tmp_path / name))
+    (tmp_path / "prometheus.yml").write_text(text)
+    promtool("check", "config", tmp_path / "prometheus.yml")
+
+
+def _below_deploy() -> Path:
+    return monitoring.RULES.relative_to(monitoring.RULES.parents[1])
+
+
+@needs_promtool
+def test_each_alert_fires_when_it_should_and_a_farm_in_good_order_fires_none() -> None:
+    promtool("test", "rules", monitoring.RULE_TESTS)
+
+
+def test_each_alert_has_a_test_of_its_own() -> None:
+    text = monitoring.RULE_TESTS.read_text(encoding="utf-8")
+    fired = re.findall(r"alertname: (\w+)\n +exp_alerts:\n", text)
+    assert sorted(set(fired)) == sorted(alert.name for alert in ALERTS)
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_an_alert_says_what_and_where_to_read_on(alert: monitoring.Alert) -> None:
+    assert alert.texts["labels"] in {"{severity: critical}", "{severity: warning}"}
+    assert len(alert.texts["summary"]) > 15
+    assert len(alert.texts["description"]) > len(alert.texts["summary"])
+    for kind in described() if "{{ $labels.kind }}" in alert.texts["runbook"] else [""]:
+        url = alert.texts["runbook_url"].replace("{{ $labels.kind }}", kind)
+        page, _, section = url.removeprefix("http://docs.garlicfarm.invalid/").partition("#")
+        document = (DOCS / page).with_suffix(".md")
+        assert section in map(anchor, headings(document)), url
+        command = alert.texts["runbook"].replace("{{ $labels.kind }}", kind)
+        shown = CliRunner().invoke(cli, command.split()[1:])
+        assert (shown.exit_code, shown.output.splitlines()[0].strip("# `").lower()) == (0, section), command
+
+
+def test_every_verdict_but_the_good_one_has_an_alert() -> None:
+    asked = {kind for alert in ALERTS for kind in re.findall(r'garlicfarm_verdict\{kind="([\w-]+)"', alert.expression)}
+    assert asked == {kind.value for kind in VerdictKind} - {VerdictKind.HEALTHY.value, VerdictKind.UNKNOWN.value}
+
+
+def test_every_alarm_has_one_alert() -> None:
+    grave, other = (
+        set(re.search(r'garlicfarm_alarms\{kind(?:=~|!~)"([^"]+)"', each.expression)[1].split("|"))  # type: ignore[index]
+        for each in ALERTS
+        if "garlicfarm_alarms" in each.expression
+    )
+    with_a_verdict = {each.alarm for each in MEANINGS.values() if each.alarm is not None}
+    assert grave == GRAVE_ALARMS
+    assert other == GRAVE_ALARMS | with_a_verdict
+    assert grave | with_a_verdict <= described().keys()
+
+
+# -- dashboard ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_dashboard_has_what_grafana_asks_of_one() -> None:
+    document = monitoring.dashboard()
+    assert document["id"] is None, "Grafana gives the number"
+    assert document["uid"] == "garlicfarm"
+    assert document["schemaVersion"] >= 36
+    numbers = [each["id"] for each in document["panels"]]
+    assert len(numbers) == len(set(numbers))
+    names = [each["name"] for each in document["templating"]["list"]]
+    assert names == ["datasource", "job", "instance"]
+    assert set(re.findall(r"\$\{?(\w+)", monitoring.DASHBOARD.read_text())) - {"__rate_interval", "__range"} <= {
+        *names,
+        "__all",
+    }
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_a_panel_says_what_it_shows_in_which_unit_from_the_chosen_source(panel: dict[str, Any]) -> None:
+    chosen = {"type": "prometheus", "uid": "${datasource}"}
+    assert panel["datasource"] == chosen
+    assert len(panel["description"]) > 20
+    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+    assert panel["targets"], "it asks something"
+    letters = [target["refId"] for target in panel["targets"]]
+    assert letters == sorted(set(letters))
+    for target in panel["targets"]:
+        assert target["datasource"] == chosen
+        assert 'job="$job"' in target["expr"]
+        assert target["expr"].count("(") == target["expr"].count(")")
+
+
+def test_no_two_panels_of_the_dashboard_overlap_and_none_is_wider_than_it() -> None:
+    places = [each["gridPos"] for each in monitoring.dashboard()["panels"]]
+    for place in places:
+        assert place["x"] >= 0
+        assert place["x"] + place["w"] <= 24
+    for one, other in combinations(places, 2):
+        apart = (
+            one["x"] + one["w"] <= other["x"]
+            or other["x"] + other["w"] <= one["x"]
+            or one["y"] + one["h"] <= other["y"]
+            or other["y"] + other["h"] <= one["y"]
+        )
+        assert apart, (one, other)
+
+
+def test_the_dashboard_has_a_colour_for_each_verdict() -> None:
+    (verdict,) = (each for each in PANELS if each["title"] == "Verdict")
+    coloured = {each["matcher"]["options"] for each in verdict["fieldConfig"]["overrides"]}
+    assert coloured == {kind.value for kind in VerdictKind}
+
+
+def test_the_dashboard_shows_every_duration_that_a_node_measures() -> None:
+    shown = {name for expression in monitoring.panel_expressions() for name in monitoring.asked(expression)}
+    assert {f"garlicfarm_{name}_seconds" for name, _ in Durations(Histogram()).items()} <= shown
