@@ -4,11 +4,13 @@ Exit codes are those of every command: 0 done, 1 refused or failed with the reas
 """
 
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
+from pyspark.sql import SparkSession
 from rich import box
 from rich.table import Table
 
@@ -19,9 +21,9 @@ from pipeline.cli_options import (
     ProgressLine,
     Start,
     StatusLine,
-    a_master,
     a_window,
     place_options,
+    spark_options,
     told_plainly,
     traces_of,
 )
@@ -34,7 +36,6 @@ from pipeline.load_model import LoadModel
 from pipeline.printing import echo, print_json, print_table
 from pipeline.query_cli import query, report
 from pipeline.run import RANGE_FILE, RunSettings, claim_range, prepare, run_forever, run_once
-from pipeline.session import open_session
 from pipeline.sinks import derive
 from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH, SNAPSHOT
 from pipeline.table_files import DAY_MS
@@ -74,7 +75,7 @@ pipeline.add_command(floodfills)
 @click.option(
     "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Width of a row in log time."
 )
-@click.option("--master", default="local[*]", show_default=True, callback=a_master, help="The Spark master.")
+@spark_options
 @click.option(
     "--trigger", "trigger_seconds", default=5, show_default=True, type=click.IntRange(1, 3600), help="Seconds."
 )
@@ -122,7 +123,7 @@ def run(
     output: Path,
     start: str,
     window: str,
-    master: str,
+    spark: Callable[[], SparkSession],
     trigger_seconds: int,
     entries_per_batch: int,
     submit: bool | None,
@@ -154,7 +155,7 @@ def run(
         events = traces_of(source, trace_files) if with_events else None
         held.enter_context(alone_in(output))
         prepare(output)
-        session = held.enter_context(open_session(master))
+        session = held.enter_context(spark())
         feedback = Feedback(session, source, submission, line.tell)
         settings = RunSettings(
             output,
@@ -189,7 +190,7 @@ def run(
 @click.option(
     "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Width of a row in log time."
 )
-@click.option("--master", default="local[*]", show_default=True, callback=a_master, help="The Spark master.")
+@spark_options
 @click.option(
     "--entries-per-batch",
     default=500_000,
@@ -204,7 +205,7 @@ def backfill(
     last: int,
     output: Path,
     window: str,
-    master: str,
+    spark: Callable[[], SparkSession],
     entries_per_batch: int,
 ) -> None:
     """Make the tables of a part of the log, with both ends, in a directory of their own."""
@@ -224,7 +225,7 @@ def backfill(
         held.enter_context(alone_in(output))
         claim_range(output, first, last)
         prepare(output, part=True)
-        session = held.enter_context(open_session(master))
+        session = held.enter_context(spark())
         run_once(session, RunSettings(output, source, window, progress=line, tell=line.tell))
         derive(session, output, window)
     echo(f"Entries {first} to {last} are in {output}.")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from pipeline.java import NoJavaError
 from pipeline.printing import echo, overwrite_line
 from pipeline.run import Progress
 from pipeline.scratch import ScratchError
+from pipeline.session import open_session
+from pipeline.session_settings import MASTER, PREFIX
 from pipeline.source.endpoint import TCP_SCHEME, CredentialError, load_credentials
 from pipeline.source.farm import OLDEST, SNAPSHOT
 from pipeline.source.log_client import FarmLog, FarmLogError, first_without_gap
@@ -147,12 +149,46 @@ def a_window(_: click.Context, __: click.Parameter, value: str) -> str:
     return value
 
 
-def a_master(_: click.Context, __: click.Parameter, value: str) -> str:
+def a_master(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
     """Check the kind of Spark master before a JVM is started, which would answer with pages of text."""
-    if _MASTER.fullmatch(value) is None:
+    if value is not None and _MASTER.fullmatch(value) is None:
         kinds = "local[*], local[N], spark://HOST:PORT, yarn or k8s://https://HOST:PORT"
         raise click.BadParameter(f"{value!r} is no Spark master: say {kinds}.")
     return value
+
+
+def settings_of_spark(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Check the form of `--conf` before a JVM is started, which would pass over what it does not know."""
+    found = []
+    for value in values:
+        name, is_one, setting = value.partition("=")
+        if not is_one or not name.startswith(PREFIX) or name == PREFIX:
+            raise click.BadParameter(f"{value!r} is no setting of Spark: say spark.NAME=VALUE.")
+        found.append((name, setting))
+    return tuple(found)
+
+
+def spark_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options about Spark itself; the command gets them as `spark`, which opens the session."""
+
+    @click.option(
+        "--master",
+        callback=a_master,
+        help=f"The Spark master. Default: {MASTER}, or spark.master of spark-defaults.conf.",
+    )
+    @click.option(
+        "--conf",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=settings_of_spark,
+        help="A setting of Spark, as spark-submit takes it; may be given several times. It replaces what"
+        " spark-defaults.conf says.",
+    )
+    @wraps(command)
+    def taking(*, master: str | None, conf: tuple[tuple[str, str], ...], **others: Any) -> None:
+        command(spark=partial(open_session, master, conf), **others)
+
+    return taking
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -7,15 +7,16 @@ RouterInfo, which is not opened here: give a list of floodfills, or take the ans
 
 import base64
 import binascii
+from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
 
 import click
+from pyspark.sql import SparkSession
 
-from pipeline.cli_options import a_master, told_plainly
+from pipeline.cli_options import spark_options, told_plainly
 from pipeline.current_state import read_names
 from pipeline.printing import echo
-from pipeline.session import open_session
 from pipeline.sinks import exchange
 from pipeline.source.log_client import FarmLogError
 from pipeline.transforms.floodfills import CLOSEST_DEFAULT, HASH_BYTES, closest_floodfills, utc_today
@@ -51,8 +52,8 @@ def a_day(_: click.Context, __: click.Parameter, value: datetime | None) -> date
     type=click.Path(path_type=Path, file_okay=False),
     help="Directory of the tables.",
 )
-@click.option("--master", default="local[*]", show_default=True, callback=a_master, help="The Spark master.")
-def floodfills(*, routers: Path, day: date | None, count: int, output: Path, master: str) -> None:
+@spark_options
+def floodfills(*, routers: Path, day: date | None, count: int, output: Path, spark: Callable[[], SparkSession]) -> None:
     """Find the closest floodfills of each destination, yesterday, today and tomorrow.
 
     The table names destinations by their hashes, not by pseudonyms: do not publish it.
@@ -61,7 +62,7 @@ def floodfills(*, routers: Path, day: date | None, count: int, output: Path, mas
         hashes = router_hashes(routers)
         addresses = _addresses(output)
         today = utc_today() if day is None else day
-        session = open_session(master)
+        session = spark()
         try:
             known = session.createDataFrame([(hash_of(address),) for address in addresses], "destination STRING")
             found = session.createDataFrame([(each,) for each in hashes], "router STRING")

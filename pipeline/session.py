@@ -1,4 +1,4 @@
-"""A Spark session on any machine, with the settings that small machines need.
+"""A Spark session on any machine, with settings that an operator replaces (`pipeline/session_settings.py`).
 
 Workers would take `python3` from PATH; a setting makes them run this interpreter, which has the package installed.
 """
@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from pipeline.interrupt import deferred
 from pipeline.java import find_java, use_java
 from pipeline.scratch import run_directory, scratch_directory
+from pipeline.session_settings import is_local, settings_for, told_by_operator
 from pipeline.source.events import FarmEventsDataSource
 from pipeline.source.farm import FarmDataSource
 
@@ -27,25 +28,7 @@ _OF_SIZE = {
     "spark.sql.codegen.factoryMode": ("NO_CODEGEN", "FALLBACK"),
 }
 """What is set for few rows, and, as Spark has it by itself, for many."""
-_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC -Duser.timezone=UTC"
-"""With one compiler the JVM reserves 48 MB for what it compiles. Spark makes new classes for each query of many rows:
-after some minutes that is full, and from then on everything is interpreted."""
-_SETTINGS = (
-    ("spark.ui.enabled", "false"),
-    ("spark.ui.showConsoleProgress", "false"),
-    ("spark.sql.session.timeZone", "UTC"),
-    ("spark.driver.memory", "1g"),
-    # Jobs of derived tables have a pool of their own (`pipeline/deriving.py`).
-    ("spark.scheduler.mode", "FAIR"),
-    # Where in Python each column was made, for Spark's messages, costs eight calls into the JVM for one.
-    ("spark.python.sql.dataFrameDebugging.enabled", "false"),
-    # Not INT96, Spark's old default: it has no statistics, by which files of other days are passed over.
-    ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS"),
-    (
-        "spark.sql.streaming.stateStore.providerClass",
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-    ),
-)
+_PYTHONS = {"PYSPARK_PYTHON": "spark.pyspark.python", "PYSPARK_DRIVER_PYTHON": "spark.pyspark.driver.python"}
 LOG_FILE = "spark.log"
 _LOGGING = """# An operator sees the reason of a failure; Spark's own report, with pages of frames, is in a file.
 rootLogger.level = error
@@ -68,27 +51,30 @@ appender.file.strategy.max = 1
 """
 
 
-def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> SparkSession:
+def open_session(master: str | None = None, conf: Iterable[tuple[str, str]] = ()) -> SparkSession:
     """A session with the source `farm` registered, in UTC, bound to loopback when local.
 
-    Raises NoJavaError, ScratchError. The caller stops the session.
+    `master`, `conf`: what the command says; without a master it is `spark.master` of an operator's settings, or this
+    machine. Raises NoJavaError, ScratchError. The caller stops the session.
     """
     scratch, own = scratch_directory(), run_directory()
     log = scratch / LOG_FILE
     use_java(find_java(dict(os.environ), scratch), os.environ)
+    told = told_by_operator(os.environ, [*_of_submission(), *conf])
     if not has_own_settings(os.environ):
         (scratch / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
         os.environ["SPARK_CONF_DIR"] = str(scratch)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    settings = SparkConf().setAppName("garlicfarm").setMaster(master)
-    settings.setAll([*_SETTINGS, ("spark.sql.shuffle.partitions", str(shuffle_partitions))])
-    settings.set("spark.driver.extraJavaOptions", f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={own}" "-Dgarlicfarm.log={log}"')
-    settings.set("spark.sql.warehouse.dir", str(own / "warehouse"))
-    if master.startswith("local"):
-        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        settings.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
-    session = _started(settings)
+    for name, setting in _PYTHONS.items():
+        os.environ.setdefault(name, told.get(setting, sys.executable))
+    java_options = ("-Duser.timezone=UTC", f'"-Djava.io.tmpdir={own}"', f'"-Dgarlicfarm.log={log}"')
+    settings = {
+        "spark.app.name": "garlicfarm",
+        "spark.sql.warehouse.dir": str(own / "warehouse"),
+        **settings_for(told, master, java_options),
+    }
+    if is_local(settings["spark.master"]):
+        os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])
+    session = _started(SparkConf().setAll([*settings.items()]))
     session.sparkContext.setLogLevel("ERROR")
     _print_into(log, session)
     session.dataSource.register(FarmDataSource)
@@ -99,6 +85,14 @@ def open_session(master: str = "local[*]", *, shuffle_partitions: int = 2) -> Sp
 def has_own_settings(environment: Mapping[str, str]) -> bool:
     """Whether an operator has set up Spark, as for a cluster: then nothing replaces those settings."""
     return bool({"SPARK_CONF_DIR", "SPARK_HOME"} & environment.keys())
+
+
+def _of_submission() -> list[tuple[str, str]]:
+    """What the JVM has been told, where spark-submit has started it before this program."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return []
+    SparkContext._ensure_initialized()  # noqa: SLF001 - without a context nothing else connects to that JVM
+    return SparkConf().getAll()
 
 
 def _started(settings: SparkConf) -> SparkSession:

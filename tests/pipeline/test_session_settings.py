@@ -1,0 +1,90 @@
+"""An operator's settings of Spark count; those of the pipeline fill in what was not said."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.session_settings import JAVA_OPTIONS, read_defaults, settings_for, told_by_operator
+
+OURS = ("-Dours=1",)
+PROGRAM = """
+import json, sys
+from pipeline.session import open_session
+session = open_session(None, [("spark.app.name", "told by the command")])
+names = sys.argv[1:]
+java = session._jvm.java.lang.System
+print("FOUND " + json.dumps([session.conf.get(name) for name in names] + [java.getProperty("operator")]))
+session.stop()
+"""
+
+
+def test_what_no_operator_has_said_suits_one_small_machine_and_a_cluster_keeps_its_own_defaults() -> None:
+    here = settings_for({}, None, OURS)
+    assert (here["spark.master"], here["spark.driver.memory"]) == ("local[*]", "1g")
+    assert here["spark.sql.session.timeZone"] == "UTC"
+    assert here[JAVA_OPTIONS] == "-Dours=1 -XX:+UseSerialGC"
+    assert "TieredStopAtLevel" not in " ".join(here.values())
+    cluster = settings_for({}, "spark://host:7077", OURS)
+    assert cluster["spark.sql.session.timeZone"] == "UTC"
+    assert not {"spark.ui.enabled", "spark.driver.memory", "spark.sql.shuffle.partitions"} & cluster.keys()
+
+
+def test_the_master_of_the_command_stands_before_that_of_the_files() -> None:
+    told = {"spark.master": "spark://host:7077"}
+    assert settings_for(told, None, OURS)["spark.master"] == "spark://host:7077"
+    assert settings_for(told, "local[1]", OURS)["spark.master"] == "local[1]"
+
+
+@pytest.mark.parametrize("name", [JAVA_OPTIONS, "spark.driver.extraJavaOptions"])
+def test_an_operators_collector_is_the_only_one_and_its_options_come_last(name: str) -> None:
+    found = settings_for({name: "-XX:+UseG1GC -Dours=2"}, None, OURS)
+    assert "SerialGC" not in " ".join(found.values())
+    assert found[name].endswith("-XX:+UseG1GC -Dours=2")
+    assert found[JAVA_OPTIONS].startswith("-Dours=1")
+
+
+def test_files_are_read_as_spark_reads_them(tmp_path: Path) -> None:
+    file = tmp_path / "spark-defaults.conf"
+    file.write_text("# spark.a 1\nspark.b   2 3\nspark.c=4\n spark.d : 5\nelse 6\n\nspark.e\n!spark.f 7\n")
+    assert read_defaults(file) == {"spark.b": "2 3", "spark.c": "4", "spark.d": "5"}
+    assert read_defaults(tmp_path / "absent") == {}
+
+
+def test_the_command_stands_before_the_options_of_submission_and_these_before_the_file(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.a file\nspark.b file\nspark.c file\n")
+    environment = {
+        "SPARK_HOME": str(tmp_path),
+        "PYSPARK_SUBMIT_ARGS": "--master local[3] --conf 'spark.b=sub mitted' --conf=spark.c=submitted pyspark-shell",
+    }
+    told = told_by_operator(environment, [("spark.c", "command")])
+    assert told == {
+        "spark.a": "file",
+        "spark.b": "sub mitted",
+        "spark.c": "command",
+        "spark.master": "local[3]",
+    }
+
+
+@pytest.mark.spark
+def test_a_session_has_what_the_files_and_the_command_say(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.sql.shuffle.partitions 7\nspark.driver.memory 700m\nspark.master local[1]\n"
+        "spark.app.name file\nspark.driver.extraJavaOptions -XX:+UseParallelGC -Doperator=told\n"
+    )
+    names = ("spark.master", "spark.sql.shuffle.partitions", "spark.driver.memory", "spark.app.name")
+    answer = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *names, "spark.sql.session.timeZone"],
+        env={**os.environ, "SPARK_CONF_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    (line,) = [line for line in answer.stdout.splitlines() if line.startswith("FOUND ")] or [answer.stderr]
+    found = json.loads(line.removeprefix("FOUND "))
+    assert found == ["local[1]", "7", "700m", "told by the command", "UTC", "told"]
