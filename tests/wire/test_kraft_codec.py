@@ -125,6 +125,38 @@ def test_a_message_that_is_cut_short_or_goes_on_is_refused(case: tuple[ApiKey, i
             read(changed)
 
 
+ALL_TOPICS_OF_LIBRDKAFKA = {
+    "2.1.1": "0003 0009 00000003 0007 72646b61666b61 00 00 000000 01 00 00 00",
+    "2.6.1": "0003 000c 00000003 0007 72646b61666b61 00 00 000000 01 00 00",
+    "2.16.0": "0003 000d 00000003 0007 72646b61666b61 00 00 000000 01 00 00",
+}
+"""Metadata requests as `list_topics()` of confluent-kafka sent them, by version of librdkafka."""
+
+
+@pytest.mark.parametrize("recorded", ALL_TOPICS_OF_LIBRDKAFKA.values(), ids=ALL_TOPICS_OF_LIBRDKAFKA)
+def test_librdkafkas_request_for_all_topics_is_read_without_the_bytes_that_it_forgets_to_take_out(
+    recorded: str,
+) -> None:
+    frame = bytes.fromhex(recorded)
+    incoming = decode_request(frame)
+    assert (incoming.api_key, incoming.api_version, incoming.client_id) == (ApiKey.METADATA, frame[3], "rdkafka")
+    assert incoming.message == clients.MetadataRequest(topics=None, allow_auto_topic_creation=True)
+
+
+@pytest.mark.parametrize("recorded", ALL_TOPICS_OF_LIBRDKAFKA.values(), ids=ALL_TOPICS_OF_LIBRDKAFKA)
+def test_whatever_else_has_bytes_behind_its_end_is_refused_as_before(recorded: str) -> None:
+    frame = bytes.fromhex(recorded)
+    head, body = frame[:18], frame[18:]
+    changed = [body[:at] + bytes([2]) + body[at + 1 :] for at in (1, 2, 3, len(body) - 1)]
+    changed += [b"\1" + body[1:], body + b"\0", body[:4] + body[5:] + b"\0\0", body[:2] + body]
+    for other in changed:
+        with pytest.raises(KafkaWireError):
+            decode_request(head + other)
+    for api_key, version in ((ApiKey.METADATA, 8), (ApiKey.FETCH, 12), (ApiKey.DESCRIBE_CLUSTER, 1)):
+        with pytest.raises(KafkaWireError):
+            decode_request(api_key.to_bytes(2) + version.to_bytes(2) + frame[4:])
+
+
 @pytest.mark.parametrize("version", [1, 12])
 def test_an_array_of_two_thousand_million_elements_is_refused_before_room_is_taken(version: int) -> None:
     head = encode_request(ApiKey.METADATA, version, 1, "", clients.MetadataRequest(topics=None))

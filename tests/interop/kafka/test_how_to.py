@@ -240,7 +240,7 @@ def test_over_tls_a_listed_user_is_answered(tmp_path: Path) -> None:
         if kcat_has_scram():
             assert 'topic "farm-log" with 1 partitions' in shell(command, tmp_path)
         admin = AdminClient({**settings_of(command, listen, tmp_path)})
-        assert len(admin.list_topics(TOPIC, timeout=BOUND_S).topics[TOPIC].partitions) == 1
+        assert len(admin.list_topics(timeout=BOUND_S).topics[TOPIC].partitions) == 1
 
 
 def test_our_command_describes_the_farm(plain: tuple[Node, str], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Programs of others read a farm's log as they are: kcat, Spark's Kafka source, and the file sink of Kafka Connect.
+"""Programs of others read a farm's log as they are: kcat, librdkafka, Spark's Kafka source, Kafka Connect's file sink.
 
 Each is skipped where it is not at hand. What it reads is compared with what the node's control endpoint shows.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from bridge.api.log import EntryKind, LogEntryView
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
@@ -76,6 +77,14 @@ def test_kcat_lists_the_topic_and_prints_the_log(farm: tuple[Node, str]) -> None
             for offset, entry in told.items()
         }.items()
     )
+
+
+def test_the_newest_librdkafka_lists_all_topics_and_one_by_its_name(farm: tuple[Node, str]) -> None:
+    _, listen = farm
+    admin = AdminClient({"bootstrap.servers": listen})
+    for asked in (None, TOPIC):
+        found = admin.list_topics(asked, timeout=BOUND_S) if asked else admin.list_topics(timeout=BOUND_S)
+        assert {name: len(topic.partitions) for name, topic in found.topics.items()} == {TOPIC: 1}
 
 
 @needs_kcat

@@ -8,9 +8,16 @@ and the response to ApiVersions has the old header always. A response does not s
 the order of the requests, and the correlation id confirms it.
 
 *What is refused.* An unknown API, a version that the listener does not serve, and bytes behind a message are
-`KafkaWireError`s; a listener closes the connection, as Kafka does. A version that is not served is an
-`UnsupportedVersionError`, since ApiVersions has an answer to it, which a client needs in order to ask again: version 0
-with error 35 and what is served.
+`KafkaWireError`s; a listener closes the connection. A version that is not served is an `UnsupportedVersionError`, since
+ApiVersions has an answer to it, which a client needs in order to ask again: version 0 with error 35 and what is served.
+
+*librdkafka's request for all topics* is the one exception. From version 9 of Metadata on, librdkafka keeps four bytes
+free for the count of the topics, writes null into the first, and sends the other three as well:
+
+    null │ 00 00 00 │ may topics be made? │ [operations on the cluster? up to version 10] │ 00 │ no tagged fields
+
+(recorded from 2.1.1 to 2.16.0). Kafka answers it, since it does not look behind the end of a request. No version allows
+these bytes, so they can mean nothing else, and are read without the three.
 """
 
 import struct
@@ -26,6 +33,9 @@ from consensus.protocols.kraft.wire.serialization import Cursor, structure_reade
 _REQUEST_HEAD: Final = struct.Struct(">hhih")
 _RESPONSE_HEAD: Final = struct.Struct(">i")
 _NO_TAGGED_FIELDS: Final = b"\x00"
+_FREE_BYTES: Final = 3
+_SIZE_WITH_FREE_BYTES: Final[Mapping[int, int]] = {9: 8, 10: 8, 11: 7, 12: 7, 13: 7}
+"""Of librdkafka's request for all topics behind its header, by version of Metadata."""
 
 
 class UnsupportedVersionError(KafkaWireError):
@@ -70,6 +80,9 @@ def decode_request(
     client_id = _client_id(cursor, client_id_bytes)
     api_key = ApiKey(api_number)
     schema = message_schema(api_key, version, Direction.REQUEST)
+    _skip_header_fields(cursor, schema)
+    if api_key is ApiKey.METADATA and _has_free_bytes(cursor, version):
+        cursor.take(_FREE_BYTES)
     return Incoming(api_key, version, correlation_id, client_id, _message(cursor, schema))
 
 
@@ -94,6 +107,7 @@ def decode_response(api_key: int, version: int, frame: bytes, limits: Limits = D
     _check_size(frame, limits.max_response_bytes)
     cursor = Cursor(frame, 0, limits.max_elements)
     (correlation_id,) = _RESPONSE_HEAD.unpack_from(frame, cursor.take(_RESPONSE_HEAD.size))
+    _skip_header_fields(cursor, schema)
     return correlation_id, _message(cursor, schema)
 
 
@@ -127,9 +141,19 @@ def _client_id(cursor: Cursor, length: int) -> str:
         raise KafkaWireError("the client id is not UTF-8") from error
 
 
-def _message(cursor: Cursor, schema: MessageSchema) -> Any:
+def _skip_header_fields(cursor: Cursor, schema: MessageSchema) -> None:
     if schema.flexible_header:
         cursor.skip_tagged_fields()
+
+
+def _has_free_bytes(cursor: Cursor, version: int) -> bool:
+    if cursor.end - cursor.position != _SIZE_WITH_FREE_BYTES.get(version):
+        return False
+    body = cursor.data[cursor.position :]
+    return body.startswith(bytes(1 + _FREE_BYTES)) and body.endswith(bytes(2))
+
+
+def _message(cursor: Cursor, schema: MessageSchema) -> Any:
     message = structure_reader(schema.structure)(cursor)
     if cursor.position != cursor.end:
         raise KafkaWireError(f"{cursor.end - cursor.position} bytes stand behind {type(message).__name__}")
