@@ -1,5 +1,7 @@
 """SCRAM (RFC 5802, RFC 7677): the recorded exchange of the RFC, and what each side refuses."""
 
+import hashlib
+import hmac
 import random
 from base64 import b64decode, b64encode
 from collections.abc import Callable
@@ -132,6 +134,43 @@ def test_the_server_refuses_a_changed_proof_and_everything_after_it(change: Call
     with pytest.raises(ScramError, match="over already"):
         at.respond(final)
     assert at.user is None
+
+
+@pytest.mark.parametrize("password", [PASSWORD, "pen"])
+@pytest.mark.parametrize("user", ["alice", "bob"])
+def test_a_client_that_repeats_its_nonce_is_told_that_instead_of_a_wrong_password(user: str, password: str) -> None:
+    # Given a client as librdkafka was before 2.6.1, which proves what it says by its password
+    mechanism = Mechanism.SCRAM_SHA_512
+    at = server(mechanism, {"alice": scram_credential(mechanism, PASSWORD, SALT)})
+    first, nonce = f"n={user},r=abc", "abc"
+    answer = at.respond(f"n,,{first}".encode()).decode()
+    bare = f"c=biws,r={nonce}{answer.partition(',')[0].removeprefix('r=')}"
+    final = proved(mechanism, password, first, answer, bare)
+
+    # Then the reason is the nonce, whether or not the user and the password are right
+    with pytest.raises(ScramError, match=r"repeats its nonce.*librdkafka before 2\.6\.1"):
+        at.respond(final)
+    assert at.user is None
+
+
+def test_a_nonce_of_another_login_is_named_and_not_taken_for_a_repeated_one() -> None:
+    mechanism = Mechanism.SCRAM_SHA_256
+    at = server(mechanism, {"user": scram_credential(mechanism, PASSWORD, SALT)})
+    at.respond(FIRST)
+    with pytest.raises(ScramError, match=r"does not continue the nonce of this login \(RFC 5802\)$"):
+        at.respond(FINAL)
+
+
+def proved(mechanism: Mechanism, password: str, first: str, answer: str, bare: str) -> bytes:
+    """A last message of a client, whatever its nonce is, with the proof that belongs to it."""
+    _, salt, iterations = (field.partition("=")[2] for field in answer.split(","))
+    digest = mechanism.digest
+    salted = hashlib.pbkdf2_hmac(digest, password.encode(), b64decode(salt), int(iterations))
+    client_key = hmac.digest(salted, b"Client Key", digest)
+    stored_key = hashlib.new(digest, client_key).digest()
+    signature = hmac.digest(stored_key, f"{first},{answer},{bare}".encode(), digest)
+    proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
+    return f"{bare},p={b64encode(proof).decode()}".encode()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,10 @@ password without `iterations` computations for each guess; a plain password in a
 attempts get the same salt, and does every computation with it before it refuses. Otherwise the answers would tell which
 users there are.
 
+*The nonce* of the client's last message must be the server's, letter by letter (RFC 5802, section 5.1). librdkafka
+before 2.6.1 puts its own in front once more. It is refused by a text of its own, after the same computations: if the
+text blamed the password, operators would change that. The nonce is no secret, so the text tells nothing of users.
+
 Names and passwords are UTF-8 as they are: Kafka does not prepare them (SASLprep) either, and a server that did would
 refuse clients that Kafka accepts. There is no channel binding; Kafka's clients offer none.
 """
@@ -88,7 +92,9 @@ class _Begun:
     credential: ScramCredential
     is_known: bool
     gs2_header: str
+    client_nonce: str
     nonce: str
+    """Both sides', as we have sent it."""
     messages: str
     """The client's first without its header, and ours: the beginning of what both sides sign."""
 
@@ -134,7 +140,7 @@ class ScramServer:
         used = credential or self._unknown(user)
         answer = f"r={nonce},s={b64encode(used.salt).decode()},i={used.iterations}"
         header = f"{flag},{authorization},"
-        self._begun = _Begun(user, used, credential is not None, header, nonce, f"{bare},{answer}")
+        self._begun = _Begun(user, used, credential is not None, header, fields["r"], nonce, f"{bare},{answer}")
         return answer.encode()
 
     def _final(self, text: str, begun: _Begun) -> bytes:
@@ -147,8 +153,10 @@ class ScramServer:
             raise ScramError("the proof has another size than the hash")
         client_key = _xor(proof, signature)
         proven = hmac.compare_digest(hashlib.new(digest, client_key).digest(), credential.stored_key)
-        same = fields["r"] == begun.nonce and _base64(fields["c"]) == begun.gs2_header.encode()
-        if not (proven and begun.is_known and same):
+        same_header = _base64(fields["c"]) == begun.gs2_header.encode()
+        if fields["r"] != begun.nonce:
+            raise ScramError(_nonce_objection(fields["r"], begun))
+        if not (proven and begun.is_known and same_header):
             raise ScramError("user, password or mechanism is wrong")
         self.user = begun.user
         return b"v=" + b64encode(hmac.digest(credential.server_key, signed, digest))
@@ -213,6 +221,15 @@ class ScramUsers:
     def scram(self, mechanism: Mechanism, user: str) -> ScramCredential | None:
         """See `Credentials.scram`."""
         return self._users.get(user, {}).get(mechanism)
+
+
+def _nonce_objection(nonce: str, begun: _Begun) -> str:
+    if nonce == begun.client_nonce + begun.nonce:
+        return (
+            "the client repeats its nonce, which RFC 5802 forbids: librdkafka before 2.6.1 does; use a client with "
+            "librdkafka 2.6.1 or later"
+        )
+    return "the client's last message does not continue the nonce of this login (RFC 5802)"
 
 
 def _keys(mechanism: Mechanism, salted: bytes) -> tuple[bytes, bytes]:
