@@ -6,7 +6,8 @@
 
 Recovery (`consensus.storage.recovery`) reads everything and judges the end of the log, because a server that starts
 must know what it acknowledged. A reader from outside knows up to which index entries are committed and never asks for
-more, so it needs no judgement: what it asks for must be there and sound, or the directory is damaged.
+more, so it needs no judgement: what it asks for must be there and sound, or the directory is damaged. A reader that
+does not know it asks for all that there is (`StoredLog.end`), and leaves the judgement to a verification.
 
 It needs no hard state either. The segments' own headers name the owner of the records, so that a backup, which
 leaves the hard state out, is read as well. A running server may remove a segment meanwhile; that is told as such.
@@ -123,6 +124,16 @@ class StoredLog:
         if self.segments:
             return self.segments[0].previous
         return ORIGIN if self.snapshot is None else self.snapshot.last
+
+    def end(self) -> Index:
+        """The index behind the last entry, where no sound record follows; reads the newest segment."""
+        if not self.segments:
+            return self.start.index + 1
+        newest = self.segments[-1]
+        end = newest.first
+        for group in self._groups_of(self.beginning(newest)):
+            end = group.header.first + group.count
+        return end
 
     def segment_of(self, index: Index) -> StoredSegment:
         """The file in which the entry at `index` is, if it is anywhere; raises `StorageError`."""

@@ -123,6 +123,49 @@ def test_listed_users_read_the_log_and_produce_to_it_each_record_once(tmp_path: 
         assert view.counters["kafka_logins"] >= 3
 
 
+def test_the_commands_for_quorums_read_a_farm_by_its_listener_and_change_no_voters_of_it(tmp_path: Path) -> None:
+    # Given a node with a listener, and notes in its log
+    farm, listen = lone_farm(tmp_path, "")
+    with farm:
+        (node,) = farm.nodes
+        node.start()
+        farm.wait_until(lambda: node.view().farm.level == SUPPORTED_LEVEL, START_BOUND_S, "the level is raised")
+        for number in range(3):
+            node.submit({"note": number})
+
+        # When its log is read by the commands for quorums, then it is that of `GET /v1/log`, each offset told
+        told, where = node.entries(), ("--bootstrap-server", listen)
+        printed = call("kraft", "log", *where, "--json", "--limit", str(len(told)))
+        assert printed.returncode == 0, printed.stderr
+        records = [json.loads(line) for line in printed.stdout.splitlines()]
+        assert [record["offset"] for record in records] == [index - 1 for index in sorted(told)]
+        for record in records:
+            entry = told[record["offset"] + 1]
+            assert record["epoch"] == entry.term
+            if record["record"] == "Data":
+                assert record["value"] == entry.data.decode()
+        assert {record["record"] for record in records} == {"Data", "FarmInternal"}
+        assert [json.loads(record["value"])["note"] for record in records if record.get("key") == "foreign"] == [
+            0,
+            1,
+            2,
+        ]
+
+        # And in words, with the offset to begin at
+        text = call("kraft", "log", *where, "--from", str(records[-1]["offset"]), "--limit", "1").stdout.splitlines()
+        assert text[0].split()[:2] == ["OFFSET", "EPOCH"]
+        assert text[1].split()[:2] == [str(records[-1]["offset"]), str(records[-1]["epoch"])]
+
+        # And the farm is described, and its voters are changed in another way
+        described = call("kraft", "describe", *where, "--json")
+        assert json.loads(described.stdout)["cluster"] == node.view().farm.cluster_id
+        newcomer = ("--voter-id", "9", "--voter-directory-id", "AAAAAAAAAAAAAAAAAAAABw", "--listener", "RAFT://a:1")
+        for change in (("add-voter", *newcomer), ("remove-voter", "--voter-id", "1", "--yes")):
+            refused = call("kraft", *change, *where)
+            assert (refused.returncode, refused.stdout) == (1, "")
+            assert "the servers of a farm join and leave by `garlicfarm node`" in refused.stderr
+
+
 def test_a_port_that_is_in_use_keeps_the_node_from_starting(tmp_path: Path) -> None:
     farm, listen = lone_farm(tmp_path, "")
     with farm, socket.create_server((LOOPBACK, int(listen.rpartition(":")[2]))):

@@ -8,16 +8,19 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+import trio
 
 from bridge.api.outputs import KraftRecordView
 from bridge.cli.kraft import describe as describe_command
+from bridge.cli.kraft import log as log_command
 from bridge.cli.kraft import serve as serve_command
 from bridge.cli.kraft.log import CONTROL_NAMES
 from bridge.cli.kraft.serve import Asked, Reporter
 from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, ReplicaKey, Role, RoleChanged, Server
 from consensus.core.model import Configuration
-from consensus.protocols.kraft import Endpoint, QuorumDescription, QuorumReplica, uuid_of_text
+from consensus.protocols.kraft import Endpoint, LogRecord, QuorumDescription, QuorumReplica, uuid_of_text
 from tests.node.kraft_processes import Files, kraft
+from tests.node.test_kraft_voter import batch, formatted, opened
 
 
 @pytest.fixture
@@ -204,6 +207,56 @@ def test_a_quorum_that_is_not_there_is_named(command: str, files: Files) -> None
         result = kraft(*command.split(), *arguments)
         assert result.exit_code == 1
         assert reason in result.stderr
+
+
+def stored_log(path: Path) -> Path:
+    """The directory of a server that has stopped, with one record of a client as its last."""
+
+    async def story() -> None:
+        settings = formatted(path, 1, dynamic=True, initial=1)
+        async with opened(settings) as quorum:
+            await (await quorum.leader()).topic.append(batch(b"a value"), None)
+
+    trio.run(story)
+    return path / "1"
+
+
+def test_a_directory_is_printed_and_what_it_cannot_tell_is_said(tmp_path: Path) -> None:
+    """All, or from an offset on; and records that are not there."""
+    directory = str(stored_log(tmp_path))
+    printed = kraft("log", "--directory", directory)
+    assert (printed.exit_code, printed.stderr) == (0, f"{log_command.STORED}\n")
+    head, *rows = printed.stdout.splitlines()
+    assert [row.split()[0] for row in (head, *rows)] == ["OFFSET", "0", "1", "2", "3"]
+    assert rows[0].endswith("LeaderChange   leader 1, granted by 1 of 1")
+    assert rows[-1].endswith("1970-01-01 00:00:01.000  Data           a value")
+    (one,) = map(json.loads, kraft("log", "--directory", directory, "--from", "3", "--json").stdout.splitlines())
+    assert (one["offset"], one["value"]) == (3, "a value")
+    assert "No record from offset 4 on." in kraft("log", "--directory", directory, "--from", "4").stderr
+
+
+def test_a_damaged_directory_is_printed_up_to_there_and_ends_with_the_reason(tmp_path: Path) -> None:
+    directory = stored_log(tmp_path)
+    (segment,) = directory.rglob("*.segment")
+    segment.write_bytes(segment.read_bytes().replace(b"a value", b"A VALUE"))
+    printed = kraft("log", "--directory", str(directory))
+    assert printed.exit_code == 1
+    assert [line.split()[0] for line in printed.stdout.splitlines()] == ["OFFSET", "0", "1", "2"]
+    assert printed.stderr.startswith(f"garlicfarm: the log in '{directory}' is damaged: ")
+
+
+@pytest.mark.parametrize("option", ["--follow", "--bootstrap-server a:1", "--timeout 3"])
+def test_an_option_for_servers_is_refused_where_files_are_read(option: str, tmp_path: Path) -> None:
+    refused = kraft("log", "--directory", str(tmp_path), *option.split())
+    assert refused.exit_code == 2
+    assert f"--directory reads files, and asks no server: leave out {option.split(maxsplit=1)[0]}" in refused.stderr
+
+
+def test_an_unknown_time_of_a_record_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
+    """A farm that has forgotten the log time of an entry gives -1."""
+    printer = log_command.Printer(None, as_json=False)
+    assert not printer.take(LogRecord(7, 1, -1, None, None, b"x", ()))
+    assert capsys.readouterr().out.splitlines()[1].split() == ["7", "1", "-", "Data", "x"]
 
 
 def test_a_server_loads_nothing_of_a_farm() -> None:

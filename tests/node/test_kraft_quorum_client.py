@@ -1,23 +1,43 @@
-"""A quorum asked from outside: the leader is found from any server, and its log is read over leaders and snapshots."""
+"""A quorum asked from outside: the leader is found from any server, and its log is read over leaders and snapshots.
 
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+Brokers, the servers that clients connect to, are those of `MemoryTopic`: as a farm's listeners, or as Kafka's would be.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import trio
 
+from consensus.protocols.kraft import (
+    Caller,
+    ListenerOptions,
+    QuorumView,
+    QuorumViewService,
+    ReplicaView,
+    Service,
+    open_listener,
+)
+from consensus.protocols.kraft.node import open_voter
 from consensus.protocols.kraft.node.consumer_service import ConsumerService
-from consensus.protocols.kraft.node.open_voter import VoterOptions
-from consensus.protocols.kraft.node.quorum_client import (
+from consensus.protocols.kraft.node.log_records import (
     LogRecord,
     LogStart,
-    QuorumClient,
-    QuorumClientError,
     control_text,
+    stored_fault,
+    stored_records,
 )
+from consensus.protocols.kraft.node.open_voter import VoterOptions
+from consensus.protocols.kraft.node.quorum_client import QuorumClient, QuorumClientError
+from consensus.protocols.kraft.node.quorum_directory import QuorumDirectoryError
 from consensus.protocols.kraft.node.settings import VoterSettings
+from consensus.protocols.kraft.wire.messages_clients import MetadataRequest, MetadataResponse
+from consensus.storage import StorageOptions
+from tests.node.kraft_topic import EPOCH, MemoryTopic
 from tests.node.test_kraft_voter import LOOPBACK, Quorum, batch, formatted, opened
 
 CONSUMERS = VoterOptions(services=lambda topic: (ConsumerService(topic, describes_cluster=False),))
@@ -144,3 +164,160 @@ def test_a_follower_of_the_log_goes_on_with_the_next_leader(tmp_path: Path) -> N
         assert offsets == list(range(len(offsets)))
 
     told(tmp_path, story)
+
+
+def test_the_directory_of_a_server_that_runs_or_has_stopped_has_what_the_quorum_gives(tmp_path: Path) -> None:
+    """From any offset; nothing is changed in it."""
+
+    async def story(quorum: Quorum, settings: list[VoterSettings], client: QuorumClient) -> None:
+        leader = await quorum.leader()
+        await leader.topic.append(batch(b"one", b"two"), None)
+        await leader.topic.append(batch(b"three"), None)
+        given = await read(client, 0)
+        directory = settings[leader.key.id - 1].log_dir
+        for first in (0, 3, len(given) - 1):
+            assert list(stored_records(directory, first)) == given[first:]
+        assert list(stored_records(directory, 1_000)) == []
+        await quorum.end(leader.key.id)
+        before = contents(directory)
+        assert list(stored_records(directory, 0))[: len(given)] == given
+        assert stored_fault(directory) is None
+        assert contents(directory) == before
+
+    told(tmp_path, story)
+
+
+def test_a_compacted_directory_says_where_its_log_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment goes when a snapshot covers all of it; until then a directory has more than the quorum gives."""
+    monkeypatch.setattr(open_voter, "StorageOptions", partial(StorageOptions, segment_bytes=64 * 1024))
+
+    async def story(quorum: Quorum, settings: list[VoterSettings], client: QuorumClient) -> None:
+        leader = await quorum.leader()
+        for _ in range(4):
+            await leader.topic.append(batch(b"x" * 30_000), None)
+        assert await leader.server.take_snapshot() is not None
+        await leader.topic.append(batch(b"after"), None)
+        directory = settings[leader.key.id - 1].log_dir
+        start, *stored = stored_records(directory, 0)
+        assert isinstance(start, LogStart)
+        assert start.offset > 0
+        assert stored[0].offset == start.offset
+        _, *given = await read(client, 0)
+        assert given == stored[-len(given) :]
+
+    told(tmp_path, story)
+
+
+def test_a_damaged_directory_gives_what_is_sound_and_the_fault(tmp_path: Path) -> None:
+    async def story(quorum: Quorum, settings: list[VoterSettings], client: QuorumClient) -> None:
+        leader = await quorum.leader()
+        await leader.topic.append(batch(b"intact"), None)
+        await leader.topic.append(batch(b"spoilt"), None)
+        given = await read(client, 0)
+        directory = settings[leader.key.id - 1].log_dir
+        await quorum.end(leader.key.id)
+        (segment,) = directory.rglob("*.segment")
+        segment.write_bytes(segment.read_bytes().replace(b"spoilt", b"SPOILT"))
+        assert list(stored_records(directory, 0)) == given[:-1]
+        assert "durable" in (stored_fault(directory) or "")
+
+    told(tmp_path, story)
+
+
+def contents(directory: Path) -> dict[Path, bytes]:
+    """Every file of a directory."""
+    return {file: file.read_bytes() for file in directory.rglob("*") if file.is_file()}
+
+
+def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(QuorumDirectoryError, match="is no directory of a server of ours: name the one in its setting"):
+        list(stored_records(tmp_path, 0))
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    (tmp_path / "__cluster_metadata-0" / "00000000000000000000.log").touch()
+    with pytest.raises(QuorumDirectoryError, match=r"Kafka's own controller: read it with Kafka's kafka-dump-log\.sh"):
+        list(stored_records(tmp_path, 0))
+
+
+@asynccontextmanager
+async def brokers(topic: MemoryTopic, view: QuorumView | None = None) -> AsyncIterator[QuorumClient]:
+    """A listener of a topic, as a farm has one, and a client that is given its address."""
+    services: list[Service] = [ConsumerService(topic)]
+    if view is not None:
+        services.append(QuorumViewService(lambda: view, lambda: 0))
+    with trio.fail_after(20):
+        async with open_listener(services, ListenerOptions()) as listener:
+            topic.is_served_at(listener.port)
+            yield QuorumClient([(LOOPBACK, listener.port)], brokers=True, patience_s=0.1)
+
+
+async def test_a_brokers_log_is_the_one_topic_that_it_serves_whatever_its_name_is() -> None:
+    topic = MemoryTopic()
+    topic.write(b"one", b"two")
+    topic.write(b"three")
+    async with brokers(topic) as client:
+        records = [item for item in await read(client, 1) if isinstance(item, LogRecord)]
+        assert [(each.offset, each.epoch, each.value) for each in records] == [(1, EPOCH, b"two"), (2, EPOCH, b"three")]
+        assert await read(client, 3) == []
+
+
+async def test_a_reader_of_a_broker_follows_the_log() -> None:
+    topic = MemoryTopic()
+    topic.write(b"one")
+    async with brokers(topic) as client, aclosing(client.records(0, follow=True)) as items:
+        values = []
+        async for item in items:
+            assert isinstance(item, LogRecord)
+            values.append(item.value)
+            if len(values) == 2:
+                break
+            topic.write(b"two")
+    assert values == [b"one", b"two"]
+
+
+async def test_a_broker_whose_topic_has_no_leader_is_named_when_the_patience_is_over() -> None:
+    topic = MemoryTopic()
+    topic.leader_id = -1
+    async with brokers(topic) as client:
+        with pytest.raises(QuorumClientError, match="knows no leader of farm: it does not serve the log yet"):
+            await read(client, 0)
+
+
+async def test_a_broker_with_many_topics_is_no_farms_and_its_controllers_are_to_be_asked() -> None:
+    class Kafkas(ConsumerService):
+        async def metadata(self, request: MetadataRequest, caller: Caller) -> MetadataResponse:
+            answer = await super().metadata(request, caller)
+            return replace(answer, topics=answer.topics * 3)
+
+    async with open_listener([Kafkas(MemoryTopic())], ListenerOptions()) as listener:
+        client = QuorumClient([(LOOPBACK, listener.port)], brokers=True, patience_s=0.1)
+        with pytest.raises(
+            QuorumClientError, match=r"serves 3 topics.*from its controllers, by --bootstrap-controller"
+        ):
+            await read(client, 0)
+
+
+async def test_a_broker_that_cannot_tell_where_the_leader_is_tells_what_it_knows() -> None:
+    topic, replicas = MemoryTopic(), (ReplicaView(1, 5), ReplicaView(3))
+    topic.controller_id = 3
+    view = QuorumView(1, 3, leader_is_listed=False, leader_epoch=7, high_watermark=4, voters=replicas, observers=())
+    async with brokers(topic, view) as client:
+        found = await client.describe()
+        assert (found.leader_id, found.leader_epoch, found.high_watermark) == (3, 7, 4)
+        assert [(each.node_id, each.log_end_offset) for each in found.voters] == [(1, 5), (3, -1)]
+
+
+async def test_a_broker_that_changes_no_voters_says_who_does() -> None:
+    voters = (ReplicaView(1, 5),)
+    view = QuorumView(1, 1, leader_is_listed=True, leader_epoch=7, high_watermark=4, voters=voters, observers=())
+    async with brokers(MemoryTopic(), view) as client:
+        with pytest.raises(QuorumClientError, match=r"changes no voters: name the controllers.*`garlicfarm node`"):
+            await client.remove_voter("cluster", 1, UUID(int=0), 1_000)
+
+
+async def test_a_controller_that_serves_no_topics_is_named_by_another_option(tmp_path: Path) -> None:
+    settings = formatted(tmp_path, 1, dynamic=True, initial=1)
+    async with opened(settings) as quorum:
+        await quorum.leader()
+        client = QuorumClient(bootstrap(settings), brokers=True, patience_s=0.1)
+        with pytest.raises(QuorumClientError, match="a controller is named by --bootstrap-controller"):
+            await read(client, 0)

@@ -1,22 +1,30 @@
-"""`garlicfarm kraft log`: the committed records of a quorum's log, as its leader gives them.
+"""`garlicfarm kraft log`: the records of a quorum's log, or of a farm's, from its servers or from a directory.
 
-    --bootstrap-controller ──▶ the leader ── Fetch ─▶ offset, epoch, time, what it is, key and value
+    --bootstrap-controller ──▶ the leader ────────── Fetch ─┐
+    --bootstrap-server ─────▶ a farm's listener ── Fetch ─┼▶ offset, epoch, time, what it is, key and value
+    --directory ────────────▶ one server's files ───────────┘
 
 The quorum may be of Kafka's controllers. Their records are metadata in a form of Kafka's own, and are printed as bytes.
 Records of the protocol's own are named: a new leader, the version, the voters.
+
+Servers give what is committed. A directory has what one server has stored; the newest of it may not be committed, which
+is said.
 """
 
 import sys
 from contextlib import aclosing
 from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 
 from bridge.api.outputs import KraftLogStartView, KraftRecordView
-from bridge.cli.kraft.options import Quorum, quorum_options
-from bridge.cli.options import json_option
+from bridge.cli.failure import fail, failures
+from bridge.cli.kraft.options import Quorum, needs_kafka, quorum_options, was_given
+from bridge.cli.options import directory_path, json_option
 from bridge.cli.printing import echo, print_json_line
 from consensus.protocols import kraft as protocol
+from consensus.storage import StorageError
 
 CONTROL_NAMES = {
     0: "Abort",
@@ -25,38 +33,78 @@ CONTROL_NAMES = {
     5: "KRaftVersion",
     6: "KRaftVoters",
     1_000: "NewProducerId",
+    1_100: "FarmInternal",
 }
-"""Of each type of control record that a log has; the last is our own."""
+"""Of each type of control record that a log has; the last two are our own, the last in a farm's log."""
 DATA = "Data"
+_NO_TIME = "-"
+STORED = "These are the records that one server has stored: the newest need not be committed."
+_NOT_OF_FILES = ("bootstrap_controller", "bootstrap_server", "command_config", "timeout", "follow")
 _HEAD = f"{'OFFSET':>8}  {'EPOCH':>5}  {'TIME (UTC)':<23}  {'RECORD':<13}  KEY: VALUE"
 
 
 @click.command()
 @click.option("--from", "first", type=click.IntRange(0), default=0, show_default=True, help="Offset to begin at.")
-@click.option("--limit", type=click.IntRange(1), help="Records at most (default: all that are committed now).")
+@click.option("--limit", type=click.IntRange(1), help="Records at most (default: all that are there now).")
 @click.option("--follow", is_flag=True, help="Go on as records are committed, until Ctrl-C.")
+@click.option(
+    "--directory",
+    type=directory_path,
+    metavar="DIR",
+    help="Read the files of one server instead, which may be running: what its log.dirs names. Nothing is changed.",
+)
 @quorum_options
 @json_option
-def log(quorum: Quorum, *, first: int, limit: int | None, follow: bool, as_json: bool) -> None:
-    """Print committed records. With --json: one record on each line.
+def log(quorum: Quorum, *, first: int, limit: int | None, follow: bool, directory: Path | None, as_json: bool) -> None:
+    """Print the committed records of a log. With --json: one record on each line.
 
-    The quorum may be of Kafka's controllers: what they write is printed as bytes.
+    The quorum may be of Kafka's controllers: what they write is printed as bytes. A farm's log is read from a node with
+    a Kafka listener, by --bootstrap-server.
     """
-    if not as_json:
-        echo(_HEAD, bold=True)
+    if directory is not None and (given := next(filter(was_given, _NOT_OF_FILES), None)):
+        raise click.UsageError(f"--directory reads files, and asks no server: leave out --{given.replace('_', '-')}")
+    printer = Printer(limit, as_json=as_json)
+    if directory is not None:
+        _print_stored(directory, first, printer)
+    else:
+        quorum.ask(lambda client: _print_committed(client, first, printer, follow=follow))
+    if not printer.count:
+        echo(f"No {'record' if directory else 'committed record'} from offset {first} on.", err=True)
 
-    async def read(client: "protocol.QuorumClient") -> int:
-        count = 0
-        async with aclosing(client.records(first, follow=follow)) as items:
-            async for item in items:
-                _print(item, as_json=as_json)
-                count += isinstance(item, protocol.LogRecord)
-                if count == limit:
-                    break
-        return count
 
-    if not quorum.ask(read):
-        echo(f"No committed record from offset {first} on.", err=True)
+async def _print_committed(client: "protocol.QuorumClient", first: int, printer: "Printer", *, follow: bool) -> None:
+    async with aclosing(client.records(first, follow=follow)) as items:
+        async for item in items:
+            if printer.take(item):
+                return
+
+
+def _print_stored(directory: Path, first: int, printer: "Printer") -> None:
+    with needs_kafka(), failures(protocol.QuorumDirectoryError, protocol.KafkaWireError, StorageError, OSError):
+        for item in protocol.stored_records(directory, first):
+            if printer.take(item):
+                return
+        fault = protocol.stored_fault(directory)
+    if fault is not None:
+        fail(f"the log in '{directory}' is damaged: {fault}")
+    echo(STORED, err=True)
+
+
+class Printer:
+    """Prints records below their headings, up to a limit."""
+
+    def __init__(self, limit: int | None, *, as_json: bool) -> None:
+        self.count = 0
+        self._limit = limit
+        self._as_json = as_json
+
+    def take(self, item: "protocol.LogRecord | protocol.LogStart") -> bool:
+        """Print it; whether that was the last one wanted."""
+        if not self.count and not self._as_json and isinstance(item, protocol.LogRecord):
+            echo(_HEAD, bold=True)
+        _print(item, as_json=self._as_json)
+        self.count += isinstance(item, protocol.LogRecord)
+        return self.count == self._limit
 
 
 def _print(item: "protocol.LogRecord | protocol.LogStart", *, as_json: bool) -> None:
@@ -73,7 +121,8 @@ def _print(item: "protocol.LogRecord | protocol.LogStart", *, as_json: bool) -> 
         key = "" if item.key is None or item.control_type is not None else f"{_text(item.key)}: "
         value = protocol.control_text(item) or ("null" if item.value is None else _text(item.value))
         time = _time(item.timestamp_ms)
-        echo(f"{item.offset:>8}  {item.epoch:>5}  {time:<23}  {_kind(item.control_type):<13}  {key}{value}")
+        line = f"{item.offset:>8}  {item.epoch:>5}  {time:<23}  {_kind(item.control_type):<13}  {key}{value}"
+        echo(line.rstrip())
     sys.stdout.flush()
 
 
@@ -90,6 +139,8 @@ def _text(data: bytes) -> str:
 
 
 def _time(timestamp_ms: int) -> str:
+    if timestamp_ms < 0:
+        return _NO_TIME
     try:
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     except (ValueError, OverflowError, OSError):

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 import trio
+from click.core import ParameterSource
 
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import file_path
@@ -23,7 +24,10 @@ from consensus.net import CertificateError
 from consensus.protocols import kraft as protocol
 
 CONTROLLERS_VARIABLE = "GARLICFARM_KRAFT_CONTROLLERS"
-NO_SERVER = f"say where a server of the quorum is: --bootstrap-controller HOST:PORT, or {CONTROLLERS_VARIABLE}"
+NO_SERVER = (
+    f"say where a server of the quorum is: --bootstrap-controller HOST:PORT, or {CONTROLLERS_VARIABLE}; or, of a farm, "
+    "--bootstrap-server HOST:PORT"
+)
 HOW_TO_INSTALL = (
     "KRaft needs kio and crc32c, which are not installed; install them with: pip install 'garlicfarm[kafka]'"
 )
@@ -100,6 +104,11 @@ class Quorum:
         )
 
 
+def was_given(name: str) -> bool:
+    """Whether an option stands on the command line of the command that runs."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
 def _interrupted() -> NoReturn:
     sys.exit(INTERRUPTED)
 
@@ -144,6 +153,8 @@ def quorum_options(command: Callable[..., None]) -> Callable[..., None]:
         timeout: float,
         **arguments: Any,
     ) -> None:
+        if bootstrap_server and was_given("bootstrap_controller"):
+            raise click.UsageError("--bootstrap-server and --bootstrap-controller name two kinds of servers: give one")
         servers = bootstrap_server or bootstrap_controller or ""
         command(Quorum(servers, bool(bootstrap_server), command_config, timeout), **arguments)
 

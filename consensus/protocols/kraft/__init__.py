@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     )
     from consensus.protocols.kraft.node.consumer_service import ConsumerService
     from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
+    from consensus.protocols.kraft.node.log_records import (
+        LogRecord,
+        LogStart,
+        control_text,
+        stored_fault,
+        stored_records,
+    )
     from consensus.protocols.kraft.node.log_topic import LogTopic
     from consensus.protocols.kraft.node.metrics import STATES, QuorumFigures
     from consensus.protocols.kraft.node.open_voter import KraftVoter, VoterError, VoterOptions, open_voter
@@ -26,13 +33,10 @@ if TYPE_CHECKING:
     from consensus.protocols.kraft.node.produce_service import ProduceService
     from consensus.protocols.kraft.node.quorum_client import (
         ChangeAnswer,
-        LogRecord,
-        LogStart,
         QuorumClient,
         QuorumClientError,
         QuorumDescription,
         QuorumReplica,
-        control_text,
     )
     from consensus.protocols.kraft.node.quorum_directory import (
         META_FILE,
@@ -185,6 +189,8 @@ __all__ = [
     "server_context",
     "server_security",
     "split_settings",
+    "stored_fault",
+    "stored_records",
     "tool_security",
     "uuid_of_text",
     "uuid_text",
@@ -204,6 +210,13 @@ _HOMES: Final = {
     ),
     "consensus.protocols.kraft.node.consumer_service": ("ConsumerService",),
     "consensus.protocols.kraft.node.listener": ("KafkaListener", "ListenerOptions", "open_listener"),
+    "consensus.protocols.kraft.node.log_records": (
+        "LogRecord",
+        "LogStart",
+        "control_text",
+        "stored_fault",
+        "stored_records",
+    ),
     "consensus.protocols.kraft.node.log_topic": ("LogTopic",),
     "consensus.protocols.kraft.node.metrics": ("STATES", "QuorumFigures"),
     "consensus.protocols.kraft.node.open_voter": ("KraftVoter", "VoterError", "VoterOptions", "open_voter"),
@@ -211,13 +224,10 @@ _HOMES: Final = {
     "consensus.protocols.kraft.node.produce_service": ("ProduceService",),
     "consensus.protocols.kraft.node.quorum_client": (
         "ChangeAnswer",
-        "LogRecord",
-        "LogStart",
         "QuorumClient",
         "QuorumClientError",
         "QuorumDescription",
         "QuorumReplica",
-        "control_text",
     ),
     "consensus.protocols.kraft.node.quorum_directory": (
         "META_FILE",

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from os import urandom
+from os import strerror, urandom
 from typing import Any, Final
 
 import trio
@@ -257,14 +257,19 @@ async def connect(host: str, port: int, options: ConnectionOptions | None = None
             stream = await _open_stream(host, port, options.security.tls)
             frames = FrameStream(stream, options.limits.max_response_bytes)
             connection = KafkaConnection(frames, peer, options)
-            await _negotiate(connection)
+            await _first_exchange(connection, is_secured=options.security.tls is not None)
             if options.security.login is not None:
                 await _log_in(connection, options.security.login)
     except BaseException as error:
         if connection is not None:
             await connection.aclose()
         if isinstance(error, trio.TooSlowError):
-            raise KafkaConnectionError(f"{peer} did not answer within {options.connect_timeout_ms} ms") from error
+            late = f"within {options.connect_timeout_ms} ms"
+            raise KafkaConnectionError(
+                f"{peer} did not answer {late}"
+                if connection is None
+                else f"{peer} takes connections, and answered nothing {late}: is a Kafka listener there?"
+            ) from error
         if isinstance(error, ssl.SSLCertVerificationError):
             raise KafkaConnectionError(
                 f"the certificate of {peer} is refused ({error.verify_message}): an authority of the CA file must have "
@@ -315,6 +320,22 @@ async def _open_stream(host: str, port: int, tls: ssl.SSLContext | None) -> trio
     return stream
 
 
+async def _first_exchange(connection: KafkaConnection, *, is_secured: bool) -> None:
+    """As `_negotiate`. A server that is none of Kafka's, or wants another kind of connection, shows itself here."""
+    try:
+        await _negotiate(connection)
+    except trio.BrokenResourceError as error:
+        wanted = "a certificate (ssl.keystore.location)" if is_secured else "TLS (security.protocol)"
+        raise KafkaConnectionError(
+            f"no connection to {connection.peer}: it ended the connection without an answer ({error}); it may ask for "
+            f"{wanted}, or be no Kafka listener"
+        ) from error
+    except KafkaWireError as error:
+        raise KafkaConnectionError(
+            f"no connection to {connection.peer}: its answer is not Kafka's ({error})"
+        ) from error
+
+
 async def _negotiate(connection: KafkaConnection) -> None:
     software, software_version = _SOFTWARE
     request = clients.ApiVersionsRequest(client_software_name=software, client_software_version=software_version)
@@ -353,9 +374,13 @@ async def _authenticate(connection: KafkaConnection, login: Login, message: byte
 
 
 def _reason(error: Exception) -> str:
-    """What the system says about it; of several addresses that were tried, about the first."""
+    """What the system says about it; of several addresses that were tried, about the first.
+
+    trio's own text for one of these repeats the address.
+    """
     while isinstance(error, OSError) and isinstance(error.__cause__, ExceptionGroup):
         error = error.__cause__.exceptions[0]
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+        is_resolver = isinstance(error, trio.socket.gaierror)
+        return error.strerror if is_resolver or error.errno is None else strerror(error.errno)
     return str(error) or type(error).__name__

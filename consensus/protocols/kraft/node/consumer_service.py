@@ -95,7 +95,7 @@ class ConsumerService:
         if request.endpoint_type != _BROKERS:
             return admin.DescribeClusterResponse(
                 error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-                error_message="this listener is for clients: ask for brokers here, for controllers on their listener",
+                error_message="this listener is for clients: use --bootstrap-server",
                 endpoint_type=_BROKERS,
                 cluster_id=state.cluster_id,
                 brokers=(),

@@ -24,6 +24,12 @@ from consensus.protocols.kraft.wire.limits import KafkaWireError
 
 _LENGTH: Final = struct.Struct(">i")
 _READ_BYTES: Final = 256 * 1024
+_OTHERS: Final = {
+    b"HTTP": "HTTP: name the port of a Kafka listener",
+    b"\x15\x03": "TLS: give security.protocol=SSL or SASL_SSL",
+    b"\x16\x03": "TLS: give security.protocol=SSL or SASL_SSL",
+}
+"""What an answer in another protocol begins with. As the length of a frame it is beyond any limit."""
 
 
 class DirectStream(trio.abc.Stream):
@@ -170,6 +176,9 @@ class FrameStream:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
         if not 0 <= length <= self.max_frame_bytes:
+            spoken = next((name for start, name in _OTHERS.items() if self._buffer.startswith(start)), None)
+            if spoken is not None:
+                raise KafkaWireError(f"it is {spoken}")
             raise KafkaWireError(f"a frame of {length} bytes: {self.max_frame_bytes} are read at most")
         return int(length)
 

@@ -1,6 +1,7 @@
 """A quorum seen from outside: who leads, how its replicas stand, what its log says; and its voters changed.
 
-    any server that answers ── DescribeCluster ─▶ the leader ── DescribeQuorum, Add-, RemoveRaftVoter, Fetch
+    controllers: any that answers ── DescribeCluster ─▶ the leader ── DescribeQuorum, Add-, RemoveRaftVoter, Fetch
+    brokers:     any that answers ── Metadata ─▶ the leader of the log's topic ── ListOffsets, Fetch
 
 The quorum may be of our servers, of Kafka's controllers, or of both. Only the leader knows the replicas, and the server
 that is asked first may name one that has just died, so each question begins anew from the next server, until one is
@@ -10,38 +11,42 @@ answered or the patience is over.
 watermark. A JVM controller has no consumers; it answers every Fetch as that of a replica, and keeps no state for the id
 -1. So it wants an epoch with the offset, and gives records that are not committed yet. The epoch of the newest record
 is right for any offset from the log's start on; what lies beyond the high watermark is left out here.
+
+*Brokers* are servers that clients connect to. Those of a farm serve its log as a topic, each what it has applied, also
+while no server leads; what the topic is called Metadata tells. Brokers of Kafka's do not serve the log of Kafka's
+quorum: of several topics none can be it. A leader of a farm that is not among the brokers cannot be asked. Then the
+server that was asked first tells what it knows, as to Kafka's own tool (`quorum_view`).
 """
 
 import math
-import struct
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import trio
 
-from consensus.core.model import ServerId
-from consensus.protocols.kraft.node.connection import ConnectionOptions, KafkaConnection, KafkaConnectionError, connect
+from consensus.protocols.kraft.node.connection import (
+    ConnectionOptions,
+    KafkaConnection,
+    KafkaConnectionError,
+    api_key_of,
+    connect,
+)
+from consensus.protocols.kraft.node.log_records import (
+    LogRecord,
+    LogStart,
+    ReadPosition,
+    committed_records,
+    log_start,
+)
 from consensus.protocols.kraft.node.settings import Endpoint
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire import messages_clients as clients
-from consensus.protocols.kraft.wire.apis import ErrorCode, error_name
-from consensus.protocols.kraft.wire.control_records import (
-    KRAFT_VERSION,
-    LEADER_CHANGE,
-    VOTERS,
-    control_type_of,
-    no_op_of,
-    voters_of,
-)
-from consensus.protocols.kraft.wire.limits import PARTITION, TOPIC_ID, TOPIC_NAME, KafkaWireError
-from consensus.protocols.kraft.wire.mapping import replica
-from consensus.protocols.kraft.wire.record_batches import read_batches
+from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode, error_name
+from consensus.protocols.kraft.wire.limits import NO_EPOCH, NO_REPLICA, PARTITION, TOPIC_ID, TOPIC_NAME, KafkaWireError
 
 PATIENCE_S: Final = 10.0
-_LEVEL: Final = struct.Struct(">2xh")
-"""Of a KRaftVersion record, after the record's own version."""
 _BROKERS: Final = 1
 _CONTROLLERS: Final = 2
 _AGAIN_S: Final = 0.2
@@ -49,6 +54,8 @@ _FETCH_WAIT_MS: Final = 1_000
 _FETCHES_OF_ONE_LEADER: Final = 30
 """Without anything new; then the leader is looked for again."""
 _FETCH_BYTES: Final = 1024 * 1024
+_LATEST: Final = -1
+"""The time of ListOffsets that means the high watermark."""
 _TRANSIENT: Final = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.LEADER_NOT_AVAILABLE,
@@ -109,33 +116,14 @@ class ChangeAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class LogRecord:
-    """A committed record. `control_type` is None for one that is not the protocol's own."""
+class _Topic:
+    """A log as a listener names it to the readers of a Fetch."""
 
-    offset: int
+    name: str
+    topic_id: UUID
     epoch: int
-    timestamp_ms: int
-    control_type: int | None
-    """-1: its key does not say it."""
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LogStart:
-    """What was asked for is compacted: the log goes on here, and a snapshot stands for what was before."""
-
-    offset: int
-
-
-@dataclass(slots=True)
-class _Position:
-    """From where the log is read on; `epoch` is that of the record before, or None if it is not known."""
-
-    offset: int
-    epoch: int | None
-    watermark: int = -1
+    is_replicated_by_fetch: bool
+    """Whether its leader answers the Fetch of a replica, which says the epoch of the record before."""
 
 
 class QuorumClient:
@@ -185,32 +173,49 @@ class QuorumClient:
 
         Goes on over changes of the leader. Raises `QuorumClientError`.
         """
-        at = _Position(first, 0 if first == 0 else None)
-        end = math.inf if follow else (await self.describe()).high_watermark
+        at = ReadPosition(first, 0 if first == 0 else None)
+        end = math.inf if follow else await self._end()
         while at.offset < end:
-            found = await self._ask_leader(lambda connection, cluster: self._fetch(connection, cluster, at))
+            found = await (
+                self._ask_topic(lambda connection, topic: self._fetch(connection, topic, at))
+                if self._endpoint_type == _BROKERS
+                else self._ask_leader(lambda connection, cluster: self._fetch_from_leader(connection, cluster, at))
+            )
             for each in found:
                 yield each
             if not found and at.watermark != at.offset:
                 # There is more that is not committed, or this place is beyond the end: the answer came at once.
                 await trio.sleep(_AGAIN_S)
 
+    async def _end(self) -> int:
+        """The high watermark now."""
+        if self._endpoint_type == _BROKERS:
+            return await self._ask_topic(self._latest_offset)
+        return (await self.describe()).high_watermark
+
     async def _ask_leader(
         self, question: Callable[[KafkaConnection, admin.DescribeClusterResponse], Awaitable[T]]
     ) -> T:
+        return await self._ask_any(lambda host, port: self._from_leader(host, port, question))
+
+    async def _ask_topic(self, question: Callable[[KafkaConnection, _Topic], Awaitable[T]]) -> T:
+        return await self._ask_any(lambda host, port: self._from_topic(host, port, question))
+
+    async def _ask_any(self, ask: Callable[[str, int], Awaitable[T]]) -> T:
+        """The answer of the first server that has one, until the patience is over."""
         reason = "no server was named"
         deadline_s = trio.current_time() + self._patience_s
         while True:
             for host, port in self._bootstrap:
                 try:
-                    return await self._from(host, port, question)
+                    return await ask(host, port)
                 except (_AskAgainError, KafkaConnectionError, KafkaWireError) as error:
                     reason = str(error)
             if trio.current_time() >= deadline_s:
                 raise QuorumClientError(reason)
             await trio.sleep(_AGAIN_S)
 
-    async def _from(
+    async def _from_leader(
         self,
         host: str,
         port: int,
@@ -227,17 +232,43 @@ class QuorumClient:
                 told = cluster.error_message or error_name(cluster.error_code)
                 raise QuorumClientError(f"{first.peer} does not describe its cluster: {told}")
             leader = next((each for each in cluster.brokers if each.broker_id == cluster.controller_id), None)
-            if leader is None:
+            if leader is None and self._endpoint_type != _BROKERS:
                 raise _AskAgainError(f"{first.peer} knows no leader: an election is under way, or no majority is there")
-            if (leader.host, leader.port) == (host, port):
+            if leader is None or (leader.host, leader.port) == (host, port):
                 return await question(first, cluster)
         finally:
             await first.aclose()
-        second = await connect(leader.host, leader.port, self._options)
+        return await self._at(leader.host, leader.port, lambda second: question(second, cluster))
+
+    async def _from_topic(self, host: str, port: int, question: Callable[[KafkaConnection, _Topic], Awaitable[T]]) -> T:
+        """Ask the server that leads the log's topic, as this one tells it."""
+        first = await connect(host, port, self._options)
         try:
-            return await question(second, cluster)
+            if first.version_of(ApiKey.METADATA) is None:
+                raise QuorumClientError(
+                    f"{first.peer} serves no topics: a controller is named by --bootstrap-controller"
+                )
+            metadata: clients.MetadataResponse = await self._exchange(
+                first, clients.MetadataRequest(topics=None, allow_auto_topic_creation=False)
+            )
+            found = _log_in(first.peer, metadata.topics)
+            partition = found.partitions[0]
+            leader = next((each for each in metadata.brokers if each.node_id == partition.leader_id), None)
+            if leader is None:
+                raise _AskAgainError(f"{first.peer} knows no leader of {found.name}: it does not serve the log yet")
+            topic = _Topic(found.name or "", found.topic_id, partition.leader_epoch, is_replicated_by_fetch=False)
+            if (leader.host, leader.port) == (host, port):
+                return await question(first, topic)
         finally:
-            await second.aclose()
+            await first.aclose()
+        return await self._at(leader.host, leader.port, lambda second: question(second, topic))
+
+    async def _at(self, host: str, port: int, question: Callable[[KafkaConnection], Awaitable[T]]) -> T:
+        connection = await connect(host, port, self._options)
+        try:
+            return await question(connection)
+        finally:
+            await connection.aclose()
 
     async def _exchange(self, connection: KafkaConnection, message: Any, wait_ms: int = 0) -> Any:
         within_ms = self._options.request_timeout_ms + wait_ms
@@ -277,6 +308,11 @@ class QuorumClient:
         self, request: admin.AddRaftVoterRequest | admin.RemoveRaftVoterRequest, timeout_ms: int
     ) -> ChangeAnswer:
         async def ask(connection: KafkaConnection, _cluster: admin.DescribeClusterResponse) -> ChangeAnswer:
+            if connection.version_of(api_key_of(request)) is None:
+                raise QuorumClientError(
+                    f"{connection.peer} changes no voters: name the controllers of a quorum by --bootstrap-controller; "
+                    "the servers of a farm join and leave by `garlicfarm node`"
+                )
             response = await self._exchange(connection, request, timeout_ms)
             if response.error_code in _TRANSIENT:
                 raise _AskAgainError(f"{connection.peer}: {response.error_message or error_name(response.error_code)}")
@@ -284,38 +320,75 @@ class QuorumClient:
 
         return await self._ask_leader(ask)
 
-    async def _fetch(
-        self, connection: KafkaConnection, cluster: admin.DescribeClusterResponse, at: _Position
+    async def _fetch_from_leader(
+        self, connection: KafkaConnection, cluster: admin.DescribeClusterResponse, at: ReadPosition
     ) -> list[LogRecord | LogStart]:
-        """Read on from this leader until there is something, or for a while."""
         epoch = (await self._describe(connection, cluster)).leader_epoch
+        return await self._fetch(connection, _Topic(TOPIC_NAME, TOPIC_ID, epoch, is_replicated_by_fetch=True), at)
+
+    async def _fetch(self, connection: KafkaConnection, topic: _Topic, at: ReadPosition) -> list[LogRecord | LogStart]:
+        """Read on from this leader until there is something, or for a while."""
         for _ in range(_FETCHES_OF_ONE_LEADER):
-            part = await self._fetched(connection, at, epoch)
-            if part.error_code in _TRANSIENT:
-                raise _AskAgainError(f"{connection.peer}: {error_name(part.error_code)}")
-            if part.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
-                raise QuorumClientError(f"{connection.peer} does not give its log: {error_name(part.error_code)}")
+            part = await self._fetched(connection, topic, at)
+            _check(connection, part.error_code, ErrorCode.OFFSET_OUT_OF_RANGE)
             at.watermark = part.high_watermark
-            found = _start(part, at) or _records(part.records or b"", at)
+            found = log_start(part, at) or committed_records(part.records or b"", at)
             if found or at.watermark != at.offset:
                 return found
         return []
 
-    async def _fetched(self, connection: KafkaConnection, at: _Position, epoch: int) -> clients.FetchResponsePartition:
+    async def _fetched(
+        self, connection: KafkaConnection, topic: _Topic, at: ReadPosition
+    ) -> clients.FetchResponsePartition:
+        epoch_before = topic.epoch if at.epoch is None else at.epoch
         partition = clients.FetchRequestPartition(
             partition=PARTITION,
-            current_leader_epoch=epoch,
+            current_leader_epoch=topic.epoch,
             fetch_offset=at.offset,
-            last_fetched_epoch=epoch if at.epoch is None else at.epoch,
+            last_fetched_epoch=epoch_before if topic.is_replicated_by_fetch else NO_EPOCH,
             partition_max_bytes=_FETCH_BYTES,
         )
-        topic = clients.FetchRequestTopic(topic_id=TOPIC_ID, topic=TOPIC_NAME, partitions=(partition,))
-        request = clients.FetchRequest(max_wait_ms=_FETCH_WAIT_MS, min_bytes=1, topics=(topic,))
+        asked = clients.FetchRequestTopic(topic_id=topic.topic_id, topic=topic.name, partitions=(partition,))
+        request = clients.FetchRequest(max_wait_ms=_FETCH_WAIT_MS, min_bytes=1, topics=(asked,))
         response = await self._exchange(connection, request, _FETCH_WAIT_MS)
+        _check(connection, response.error_code)
         parts: list[clients.FetchResponsePartition] = [part for each in response.responses for part in each.partitions]
-        if response.error_code or not parts:
-            raise QuorumClientError(f"{connection.peer} does not give its log: {error_name(response.error_code)}")
-        return parts[0]
+        return _only(connection, parts)
+
+    async def _latest_offset(self, connection: KafkaConnection, topic: _Topic) -> int:
+        partition = clients.ListOffsetsRequestPartition(
+            partition_index=PARTITION, current_leader_epoch=topic.epoch, timestamp=_LATEST
+        )
+        asked = clients.ListOffsetsRequestTopic(name=topic.name, partitions=(partition,))
+        response = await self._exchange(connection, clients.ListOffsetsRequest(replica_id=NO_REPLICA, topics=(asked,)))
+        part = _only(connection, [part for each in response.topics for part in each.partitions])
+        _check(connection, part.error_code)
+        return int(part.offset)
+
+
+def _log_in(peer: str, topics: Sequence[clients.MetadataResponseTopic]) -> clients.MetadataResponseTopic:
+    """The topic that is a log by itself; raises `QuorumClientError` if none is."""
+    found = [topic for topic in topics if topic.name == TOPIC_NAME] or topics
+    if len(found) != 1 or len(found[0].partitions) != 1:
+        raise QuorumClientError(
+            f"{peer} serves {len(topics)} topics, and none is the log of a farm: read a topic with a consumer such as "
+            "kcat, and the log of Kafka's own quorum from its controllers, by --bootstrap-controller"
+        )
+    return found[0]
+
+
+def _check(connection: KafkaConnection, error_code: int, *taken: ErrorCode) -> None:
+    """Raise what an answer means that gives no records."""
+    if error_code in _TRANSIENT:
+        raise _AskAgainError(f"{connection.peer}: {error_name(error_code)}")
+    if error_code not in (ErrorCode.NONE, *taken):
+        raise QuorumClientError(f"{connection.peer} does not give its log: {error_name(error_code)}")
+
+
+def _only(connection: KafkaConnection, parts: Sequence[T]) -> T:
+    if len(parts) != 1:
+        raise QuorumClientError(f"{connection.peer} answers of {len(parts)} partitions where one was asked for")
+    return parts[0]
 
 
 def _replica(row: admin.DescribeQuorumResponseReplica) -> QuorumReplica:
@@ -326,50 +399,3 @@ def _replica(row: admin.DescribeQuorumResponseReplica) -> QuorumReplica:
         row.last_fetch_timestamp,
         row.last_caught_up_timestamp,
     )
-
-
-def _start(part: clients.FetchResponsePartition, at: _Position) -> list[LogRecord | LogStart]:
-    """If the place that was asked for is compacted: where the log goes on; moves `at` there."""
-    if part.snapshot_id.end_offset >= 0:
-        at.offset, at.epoch = part.snapshot_id.end_offset, part.snapshot_id.epoch
-    elif part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and part.log_start_offset > at.offset:
-        at.offset, at.epoch = part.log_start_offset, None
-    else:
-        return []
-    return [LogStart(at.offset)]
-
-
-def _records(data: bytes, at: _Position) -> list[LogRecord | LogStart]:
-    """Those from `at` on that are committed; moves it behind them. Raises `KafkaWireError`."""
-    found: list[LogRecord | LogStart] = []
-    for batch in read_batches(data):
-        for offset, record in enumerate(batch.records, batch.base_offset):
-            if at.offset <= offset < at.watermark:
-                control = (control_type_of(record.key) or (-1, 0))[0] if batch.is_control else None
-                content = record.timestamp_ms, control, record.key, record.value, record.headers
-                found.append(LogRecord(offset, batch.leader_epoch, *content))
-                at.offset, at.epoch = offset + 1, batch.leader_epoch
-    return found
-
-
-def control_text(record: LogRecord) -> str | None:
-    """What a control record says, for people; None: it is one that is not understood here."""
-    found, value = control_type_of(record.key), record.value or b""
-    if found is None or record.control_type is None:
-        return None
-    control_type, version = found
-    if control_type == LEADER_CHANGE and (no_op := no_op_of(value)) is not None and no_op.leader is not None:
-        return f"leader {replica(no_op.leader).id}, granted by {_ids(no_op.granted_by)} of {_ids(no_op.voters)}"
-    if control_type == KRAFT_VERSION and len(value) >= _LEVEL.size:
-        return f"level {_LEVEL.unpack_from(value)[0]}"
-    if control_type == VOTERS:
-        try:
-            configuration, _ = voters_of(version, value)
-        except KafkaWireError:
-            return None
-        return ", ".join(f"{replica(each.server_id).id} at {each.endpoint}" for each in configuration.voters)
-    return None
-
-
-def _ids(voters: Iterable[ServerId]) -> str:
-    return ",".join(str(replica(each).id) for each in voters) or "none"

@@ -43,6 +43,8 @@ INITIAL_FILE: Final = "initial-controllers"
 USERS_FILE: Final = "scram-users"
 STATE_FILE: Final = "quorum-state"
 _LOG: Final = f"{TOPIC_NAME}-0"
+_STORAGE: Final = "storage"
+_KAFKAS_SEGMENTS: Final = "*.log"
 _META_VERSION: Final = "1"
 _MAX_STATE_BYTES: Final = 64 * 1024
 
@@ -89,7 +91,7 @@ class QuorumDirectory:
     @property
     def storage(self) -> Path:
         """Where the log is."""
-        return self.path / _LOG / "storage"
+        return self.path / _LOG / _STORAGE
 
     def write_state(self, state: QuorumState) -> None:
         """Replace `quorum-state`, durably. Raises `OSError`."""
@@ -207,6 +209,18 @@ def read_directory(settings: VoterSettings) -> QuorumDirectory:
             "vote could be given twice. Give each server a directory of its own"
         )
     return QuorumDirectory(settings.log_dir, cluster_id, node_id, directory_id, initial)
+
+
+def storage_in(path: Path) -> Path:
+    """Where the log is in a directory whose settings are not at hand; raises `QuorumDirectoryError` if it has none."""
+    storage = path / _LOG / _STORAGE
+    if storage.is_dir():
+        return storage
+    if any((path / _LOG).glob(_KAFKAS_SEGMENTS)):
+        raise QuorumDirectoryError(
+            f"'{path}' is a directory of Kafka's own controller: read it with Kafka's kafka-dump-log.sh"
+        )
+    raise QuorumDirectoryError(f"'{path}' is no directory of a server of ours: name the one in its setting log.dirs")
 
 
 def new_uuid() -> UUID:
