@@ -171,6 +171,11 @@ def _connection(_: str, facts: Facts) -> str:
     return f"{facts['text']}{f' ({times} times)' if times else ''}"
 
 
+def _again(generation: Scalar) -> str:
+    """Nothing at the first start of a node."""
+    return f", start number {generation}" if isinstance(generation, int) and generation > 1 else ""
+
+
 def _member(word: str) -> Callable[[str, Facts], str]:
     return lambda _, facts: f"{facts['member']} {word}"
 
@@ -206,7 +211,7 @@ _SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "connection-failed": _connection,
     "connection-refused": _connection,
     "connection-restored": lambda _, facts: f"{facts['text']} after {facts['failures']} failures",
-    "node-started": lambda _, facts: f"for the {facts['generation']}. time, with pid {facts['pid']}",
+    "node-started": lambda _, facts: f"with pid {facts['pid']}{_again(facts['generation'])}",
     "node-stopping": lambda _, facts: "it leaves the farm" if facts["leaving"] else "it stops",
 }
 

@@ -229,7 +229,9 @@ def _line(entry: LogEntryView) -> str:
 def submit(*, entry: str, request_id: str | None, client_key: Path | None, node: str | None, as_json: bool) -> None:
     """Have one entry committed to the farm's log. JSON is one object; - reads it from stdin.
 
-    When the outcome is unknown, the id is printed under which it can be repeated without harm.
+    Exit codes: 0 committed, and in effect if it asks the farm for something; 1 not committed, or committed and refused
+    by the farm, with the reason. When the outcome is unknown, the id is printed under which it can be repeated without
+    harm.
     """
     data = (sys.stdin.read() if entry == "-" else entry).encode(errors="surrogateescape")
     with failures(KeyFileError):
@@ -238,9 +240,8 @@ def submit(*, entry: str, request_id: str | None, client_key: Path | None, node:
     if as_json:
         print_json(answer)
     elif answer.outcome is SubmitOutcome.COMMITTED:
-        refused = f" The farm refused what it asks for, nothing changed: {answer.reason}" if answer.reason else ""
-        echo(f"Committed at index {answer.index}, term {answer.term}.{refused}")
-    if answer.outcome is not SubmitOutcome.COMMITTED:
+        echo(f"Committed at index {answer.index}, term {answer.term}.")
+    if answer.outcome is not SubmitOutcome.COMMITTED or answer.reason:
         fail(_reason(answer))
 
 
@@ -290,12 +291,13 @@ def _way_on(request: str | None) -> str:
 
 
 def _reason(answer: SubmitAnswer) -> str:
+    if answer.outcome is SubmitOutcome.COMMITTED:
+        return f"the farm refused what the entry asks for, and nothing changed: {answer.reason}"
     heads = {
         SubmitOutcome.EXPIRED: "expired, and not applied now",
         SubmitOutcome.REFUSED: "refused, it is not in the log",
         SubmitOutcome.BUSY: "not taken, the farm is busy; try again",
         SubmitOutcome.UNKNOWN: "unknown: it may be committed, now or later, or not",
-        SubmitOutcome.COMMITTED: "committed",
     }
     leader = "" if answer.leader_id is None else f" (the leader is {answer.leader_id} at {answer.leader_endpoint})"
     reason = f": {answer.reason}" if answer.reason else ""

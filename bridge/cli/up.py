@@ -122,7 +122,7 @@ async def _run(farm: LocalFarm, options: Options) -> None:
                 if options.exit_when_published:
                     last_line.append(await _until_published(watch, farm, children, options.timeout_seconds))
                 else:
-                    await _until_none_runs(farm, children)
+                    await _until_none_runs(watch, farm, children)
             nursery.cancel_scope.cancel()
 
     await run_children(commands, use)
@@ -157,12 +157,22 @@ async def _until_published(
     raise Failed(f"nothing was published within {timeout_seconds:g} s: {watch.progress()}")
 
 
-async def _until_none_runs(farm: LocalFarm, children: tuple[Child, ...]) -> None:
+async def _until_none_runs(watch: LocalWatch, farm: LocalFarm, children: tuple[Child, ...]) -> None:
+    """Returns when every router has ended in order, by `garlicfarm leave` or a signal; `Failed` if one did otherwise.
+
+    A router that was started again by hand, as the screen advises, is part of the farm: while one runs there is
+    something to show.
+    """
     started = trio.current_time()
     for child in children:
         await child.exited.wait()
+    while any(process.running for process in watch.picture().processes):
+        await trio.sleep(POLL_SECONDS)
     seconds = trio.current_time() - started
-    raise Failed(f"every process of the farm has ended after {seconds:.0f} s: {_ends(farm, children)}")
+    if any(child.process.returncode for child in children):
+        raise Failed(f"every process of the farm has ended after {seconds:.0f} s: {_ends(farm, children)}")
+    again = f"{_program()} up --state-dir {farm.directory}"
+    echo(f"All {len(children)} routers have ended after {seconds:.0f} s, each in order. To go on with the farm:  {again}")
 
 
 def _ends(farm: LocalFarm, children: tuple[Child, ...]) -> str:

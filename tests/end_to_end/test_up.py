@@ -145,6 +145,6 @@ def test_a_killed_farm_is_brought_back_by_the_next_up(tmp_path: Path) -> None:
         assert gone(children, 10)
     with running_up(directory, "--servers", "2") as up:
         up.wait_for("leader-elected")
-        wait_until(lambda: up.output.count("for the 2. time") == 2, START_BOUND_S, "both in their second life")
+        wait_until(lambda: up.output.count(", start number 2") == 2, START_BOUND_S, "both in their second life")
         again = {line.partition("cluster=")[2].split()[0] for line in up.output.splitlines() if "cluster=" in line}
     assert again == clusters

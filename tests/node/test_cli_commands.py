@@ -262,12 +262,16 @@ def test_an_entry_is_submitted_and_its_index_printed(node: Node, garlicfarm: Cal
     assert node.submitted == [b'{"a": 1}', b'{"b": 2}']
 
 
-def test_an_entry_that_changed_nothing_is_told_with_the_reason(node: Node, garlicfarm: Callable[..., Result]) -> None:
+def test_an_entry_that_the_farm_refused_ends_with_one_and_the_reason(node: Node, garlicfarm: Callable[..., Result]) -> None:
     node.outcome = replace(node.outcome, reason="made from the log up to 1; one from up to 1 was accepted")
     result = garlicfarm("submit", '{"factors": {}}')
-    assert result.exit_code == 0
-    assert result.stdout.startswith("Committed at index 218, term 3. The farm refused what it asks for")
-    assert result.stdout.endswith("nothing changed: made from the log up to 1; one from up to 1 was accepted\n")
+    assert (result.exit_code, result.stdout) == (1, "Committed at index 218, term 3.\n")
+    assert said(result) == (
+        "garlicfarm: the farm refused what the entry asks for, and nothing changed: made from the log up to 1; one from"
+        " up to 1 was accepted"
+    )
+    as_json = garlicfarm("submit", "--json", '{"factors": {}}')
+    assert (as_json.exit_code, json.loads(as_json.stdout)["index"]) == (1, 218)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +283,7 @@ def test_an_entry_that_changed_nothing_is_told_with_the_reason(node: Node, garli
         (SubmitOutcome.EXPIRED, "expired, and not applied now"),
     ],
 )
-def test_only_a_committed_entry_ends_with_zero(
+def test_an_entry_that_is_not_committed_ends_with_one(
     node: Node, garlicfarm: Callable[..., Result], outcome: SubmitOutcome, words: str
 ) -> None:
     node.outcome = SubmitAnswer(outcome=outcome, reason="because", leader_id=2, leader_endpoint="tcp://127.0.0.1:7702")

@@ -103,6 +103,28 @@ def test_up_without_any_process_left_does_not_wait_for_the_timeout(
     assert "every process of the farm has ended before anything was published: node-1: exit code 0" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("program", "code", "words"),
+    [
+        ("true", 0, "All 1 routers have ended after 0 s, each in order. To go on with the farm:  "),
+        ("false", 1, "garlicfarm: every process of the farm has ended after 0 s: node-1: exit code 1\n"),
+    ],
+)
+def test_up_ends_with_its_last_process_and_says_how_that_one_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, code: int, words: str
+) -> None:
+    async def none_runs(_commands: object, use: Callable[[tuple[Child, ...]], Awaitable[None]]) -> None:
+        process = await trio.lowlevel.open_process([program])
+        child = Child(Command("node-1", (), tmp_path / "node.log"), process, f"exit code {await process.wait()}")
+        child.exited.set()
+        await use((child,))
+
+    monkeypatch.setattr(up_command, "run_children", none_runs)
+    result = up(tmp_path / "farm")
+    assert result.exit_code == code
+    assert words in (result.stderr if code else result.stdout)
+
+
 def test_up_that_cannot_start_its_processes_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def no_process(_commands: object, _use: object) -> None:
         async with trio.open_nursery():

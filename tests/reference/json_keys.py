@@ -30,7 +30,7 @@ PASSED_ON = {
     "`log`": "LogPage",
     "`log --follow`, one on each line": "LogEntryView",
     "`log-time show`": "LogTimeAnswer",
-    "`submit`; the exit code is 0 only for `committed`": "SubmitAnswer",
+    "`submit`; the exit code is 0 only for `committed` with an empty `reason`": "SubmitAnswer",
     "`publish …`, `servers remove`, `servers restore`, `log-time back`": "CommandAnswer",
     "`node admit-client`, `node remove-client`": "CommandAnswer",
     "`node list`": "NodesAnswer",

@@ -52,6 +52,8 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
             ),
             "that of server 1: second 12:57:02 is not after 12:58:53, which was accepted before",
         ),
+        (event("node-started", pid=71, generation=1), "with pid 71"),
+        (event("node-started", pid=72, generation=2), "with pid 72, start number 2"),
         (event("published", second=1_795_352_222, entries=3), "the structure of 12:57:02, with 3 entries"),
         (event("leader-followed", term=4, leader=2, leaderName="node-2"), "node-2 leads in term 4"),
         (
