@@ -20,9 +20,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 from bridge.api.trace import Scalar, TraceEvent
+from bridge.api.view import Severity
 
 SAME_FACT_MS: Final = 15_000
 FACTS_MAX: Final = 4096
+_WARNINGS: Final = frozenset({"alarm-raised", "clock-off", "member-dead"})
 LATEST_S: Final = 253_402_300_799
 """The last second that a date of four digits can say."""
 ADDRESS_LETTERS: Final = 12
@@ -112,6 +114,13 @@ def story_line(event: TraceEvent) -> str:
     sentence = event_sentence(event)
     who = "" if event.kind in OF_THE_FARM else f"{event.node} "
     return f"{who}{shown}{f': {sentence}' if sentence else ''}"
+
+
+def is_warning(event: TraceEvent) -> bool:
+    """Whether an operator may have to do something about it: what failed or was refused, an alarm, a bad verdict."""
+    if event.kind == "verdict-changed":
+        return event.data.get("severity") != Severity.OK.value
+    return event.kind in _WARNINGS or event.kind.endswith(("-failed", "-refused"))
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

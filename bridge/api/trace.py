@@ -48,3 +48,20 @@ class EventPage(Document, frozen=True):
     """How many events were overwritten before this reader came for them."""
     events: tuple[TraceEvent, ...] = ()
     """The events."""
+
+
+class LogLine(Record, frozen=True):
+    """A line of a node's own log, with `log.format = "json"`; UTC."""
+
+    time: str
+    """When it was logged, by the node's own clock: `2026-11-25T14:16:57.874Z`."""
+    level: str
+    """`info`; `warning` of alarms, failures, refusals and bad verdicts; `error` of the node's end and of faults."""
+    node: str
+    """The name of the node; empty as long as its settings are not read."""
+    event: str
+    """The kind of the event, as in the trace; `node-ended` with the reason; `message` of anything else."""
+    text: str
+    """The same in words."""
+    fields: dict[str, Scalar]
+    """The facts of the event, as in the trace; otherwise `logger`, and `traceback` of a fault of the program."""

@@ -105,12 +105,17 @@ def json_text(text: str) -> str:
     return _NOT_ASCII.sub(lambda found: found[0] if is_printable(found[0]) else _json_escape(found[0]), text)
 
 
+def ascii_json(text: str) -> str:
+    """The same JSON, with escapes for everything beyond ASCII, whatever the output can hold."""
+    return _NOT_ASCII.sub(lambda found: _json_escape(found[0]), text)
+
+
 def _encodable_json(text: str) -> str:
     """The same JSON, with escapes for everything beyond ASCII where the output cannot hold all of it."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
-        return _NOT_ASCII.sub(lambda found: _json_escape(found[0]), text)
+        return ascii_json(text)
     return text
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 import trio
 
-from bridge.cli.failure import fail, reasons
+from bridge.cli.failure import reasons
+from bridge.cli.node_log import NodeLog
 from bridge.cli.options import directory_path, file_path
-from bridge.cli.printing import PrintableFormatter, RepeatLimit
 from bridge.core.log.feature_level import UnsupportedLevelError
 from bridge.node.app import run_node
 from bridge.node.events.alarms import NodeStopped
@@ -23,6 +23,7 @@ from bridge.node.raft.users import UsersError
 from bridge.node.router.router import RouterError
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.security.key_files import KeyFileError
+from bridge.node.settings.choices import LogFormat, LogLevel
 from bridge.node.settings.configuration import ConfigurationError, Overrides, load_configuration
 from bridge.node.settings.descriptors import DescriptorError
 from bridge.node.settings.masters import MasterError
@@ -58,6 +59,16 @@ REASONS = (
 @click.option("--state-dir", type=directory_path, help="Where the node keeps its state.")
 @click.option("--name", help="What operators call the node (default: the host's name).")
 @click.option("--bind", metavar="HOST:PORT", help="Where gossip listens (default: the private address, port 7668).")
+@click.option(
+    "--log-format",
+    type=click.Choice([each.value for each in LogFormat]),
+    help="What is written to stderr: text for people, or an object of JSON on each line (default: log.format, text).",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice([each.value for each in LogLevel]),
+    help="Write only this and worse (default: log.level, info).",
+)
 @click.option("--stop-with-stdin", is_flag=True, help="Stop when standard input closes; for a parent process.")
 def run(
     *,
@@ -66,18 +77,22 @@ def run(
     state_dir: Path | None,
     name: str | None,
     bind: str | None,
+    log_format: str | None,
+    log_level: str | None,
     stop_with_stdin: bool,
 ) -> None:
     """Run one router node. On a LAN, --farm-key FILE is enough."""
-    output = logging.StreamHandler(sys.stderr)
-    output.setFormatter(PrintableFormatter("%(asctime)s %(name)s: %(message)s"))
-    output.addFilter(RepeatLimit())
-    logging.basicConfig(handlers=[output], level=logging.INFO)
+    form = None if log_format is None else LogFormat(log_format)
+    level = None if log_level is None else LogLevel(log_level)
+    log = NodeLog(form, level)
     ends: list[str] = []
     interrupted = False
     try:
-        overrides = Overrides(farm_key=farm_key, state_dir=state_dir, name=name, bind=bind)
+        overrides = Overrides(
+            farm_key=farm_key, state_dir=state_dir, name=name, bind=bind, log_format=form, log_level=level
+        )
         configuration = load_configuration(config, overrides)
+        log.use(configuration.log.format, configuration.log.level, configuration.name)
         trio.run(partial(run_node, configuration, stop_with_stdin=stop_with_stdin))
     except* REASONS as group:
         ends.extend(reasons(group))
@@ -89,6 +104,6 @@ def run(
             f"a fault of the program ended this node, please report the lines above: {r}" for r in reasons(group)
         )
     if ends:
-        fail("; ".join(dict.fromkeys(ends)))
+        log.fail("; ".join(dict.fromkeys(ends)))
     if interrupted:
         sys.exit(INTERRUPTED)

@@ -166,13 +166,15 @@ async def _until_none_runs(watch: LocalWatch, farm: LocalFarm, children: tuple[C
     started = trio.current_time()
     for child in children:
         await child.exited.wait()
-    while any(process.running for process in watch.picture().processes):
+    while any(each.running for each in watch.picture().processes):  # noqa: ASYNC110 - others started these
         await trio.sleep(POLL_SECONDS)
     seconds = trio.current_time() - started
     if any(child.process.returncode for child in children):
         raise Failed(f"every process of the farm has ended after {seconds:.0f} s: {_ends(farm, children)}")
     again = f"{_program()} up --state-dir {farm.directory}"
-    echo(f"All {len(children)} routers have ended after {seconds:.0f} s, each in order. To go on with the farm:  {again}")
+    echo(
+        f"All {len(children)} routers have ended after {seconds:.0f} s, each in order. To go on with the farm:  {again}"
+    )
 
 
 def _ends(farm: LocalFarm, children: tuple[Child, ...]) -> str:

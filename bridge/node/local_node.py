@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import trio
 
-from bridge.api.event_words import event_text
+from bridge.api.event_words import event_text, is_warning
 from bridge.api.trace import TraceEvent
 from bridge.core.formation.founding import FormationState
 from bridge.core.publishing.publication import Pace
@@ -168,4 +168,6 @@ async def begin(configuration: NodeConfiguration) -> Beginning:
 
 
 def _log_event(event: TraceEvent) -> None:
-    LOG.info("%s", event_text(event), extra={"cause": cause_of(event)})
+    level = logging.WARNING if is_warning(event) else logging.INFO
+    if LOG.isEnabledFor(level):
+        LOG.log(level, "%s", event_text(event), extra={"cause": cause_of(event), "event": event})

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,47 @@ def test_a_port_in_use_is_named_with_its_setting(tmp_path: Path, kind: socket.So
             assert "Traceback" not in tail(node.log_file)
             # Gossip has not begun before the Raft port is there: no other member sees a node that dies at once.
             assert gossip or not (node.directory / "generation").exists()
+
+
+def test_with_json_every_line_that_a_node_ever_writes_is_a_record_also_the_reason_of_its_end(tmp_path: Path) -> None:
+    with single(tmp_path) as farm:
+        # Given a node that founds a farm, is stopped, and cannot start again for its key file.
+        node = farm.nodes[0]
+        with node.configuration.open("a") as file:
+            file.write('\n[log]\nformat = "json"\n')
+        node.start()
+        farm.wait_until(farm.leader, START_BOUND_S, "it leads")
+        assert node.stop() == 0
+        key = tmp_path / "farm.key"
+        key.chmod(0o644)
+        assert node.start().ended(END_BOUND_S) == 1
+        # When each line that it has written is parsed.
+        lines = node.log_file.read_text(encoding="ascii").splitlines()
+        found = [json.loads(line) for line in lines]
+    # Then each is a whole record, in order of time, and the last one says why the node ended.
+    assert all(list(each) == ["time", "level", "node", "event", "text", "fields"] for each in found)
+    times = [datetime.fromisoformat(each["time"]) for each in found]
+    assert all(each.tzinfo is UTC for each in times)
+    assert times == sorted(times)
+    events = [each["event"] for each in found]
+    assert {"node-started", "farm-founded", "leader-elected", "node-stopping"} <= set(events)
+    assert next(each["fields"]["term"] for each in found if each["event"] == "leader-elected") >= 1
+    assert {each["level"] for each in found} == {"info", "warning", "error"}
+    assert (events[-1], found[-1]["level"]) == ("node-ended", "error")
+    assert str(key) in found[-1]["text"]
+
+
+@pytest.mark.parametrize("wanted", ["warning", "error"])
+def test_a_level_leaves_out_what_is_less_severe(tmp_path: Path, wanted: str) -> None:
+    with single(tmp_path) as farm:
+        node = farm.nodes[0]
+        with node.configuration.open("a") as file:
+            file.write(f'\n[log]\nformat = "json"\nlevel = "{wanted}"\n')
+        node.start()
+        farm.wait_until(farm.leader, START_BOUND_S, "it leads")
+        assert node.stop() == 0
+        levels = {json.loads(line)["level"] for line in node.log_file.read_text(encoding="ascii").splitlines()}
+    assert levels == ({"warning"} if wanted == "warning" else set())
 
 
 def test_a_node_tells_its_service_manager_when_it_serves_that_it_runs_and_that_it_stops(

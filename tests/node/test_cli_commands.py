@@ -262,7 +262,9 @@ def test_an_entry_is_submitted_and_its_index_printed(node: Node, garlicfarm: Cal
     assert node.submitted == [b'{"a": 1}', b'{"b": 2}']
 
 
-def test_an_entry_that_the_farm_refused_ends_with_one_and_the_reason(node: Node, garlicfarm: Callable[..., Result]) -> None:
+def test_an_entry_that_the_farm_refused_ends_with_one_and_the_reason(
+    node: Node, garlicfarm: Callable[..., Result]
+) -> None:
     node.outcome = replace(node.outcome, reason="made from the log up to 1; one from up to 1 was accepted")
     result = garlicfarm("submit", '{"factors": {}}')
     assert (result.exit_code, result.stdout) == (1, "Committed at index 218, term 3.\n")

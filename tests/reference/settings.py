@@ -22,6 +22,7 @@ TABLES = {
     "router": "`[router]`",
     "leaf": "`[[leaf]]`",
     "control": "`[control]`",
+    "log": "`[log]`",
     "zmq": "`[zmq]`",
     "kafka": "`[kafka]`",
 }

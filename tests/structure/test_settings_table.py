@@ -13,7 +13,7 @@ CONFIGURATIONS = (
     'farm_key = "k"\ntransport = "i2p"\n[proxy]\naddress = "127.0.0.1:4444"',
     'farm_key = "k"\n[router]\nkind = "i2cp"\n[[master]]\n[[leaf]]',
 )
-SECTIONS = {"gossip", "consensus", "proxy", "publishing", "router", "control", "master", "leaf", "zmq", "kafka"}
+SECTIONS = {"gossip", "consensus", "proxy", "publishing", "router", "control", "master", "leaf", "log", "zmq", "kafka"}
 REFUSED = {"consensus.plain"}
 """A key that the reader knows only to say why it is no setting."""
 

@@ -52,3 +52,20 @@ class RouterKind(Enum):
     """No router: the structure is kept on disk."""
     I2CP = "i2cp"
     """A router that speaks I2CP."""
+
+
+class LogFormat(Enum):
+    """What a line of the node's own log looks like."""
+
+    TEXT = "text"
+    """For people."""
+    JSON = "json"
+    """For programs: an object on each line."""
+
+
+class LogLevel(Enum):
+    """The least severity that is logged."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"

@@ -14,6 +14,7 @@
     [router]      kind ("file", "i2cp"), and what that kind needs (`bridge.node.settings.router`)
     [[leaf]]      destination, probe, master
     [control]     listen, names, certificate, open_health, page: the control endpoint over TCP; off unless named
+    [log]         format ("text", "json"), level: what the node writes to stderr
     [zmq]         listen: an endpoint for ØMQ Raft clients (`bridge.node.settings.zmq`); off unless it is named
     [kafka]       listen: a listener for Kafka's clients (`bridge.node.settings.kafka`); off unless it is named
 
@@ -33,7 +34,16 @@ from bridge.core.log.records import NAME
 from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAULT
 from bridge.core.state.farm_state import MASTERS_MAX
 from bridge.node.router.router import Leaf, RouterError, leaf_from_settings
-from bridge.node.settings.choices import Admit, GossipTiming, Pace, RouterKind, Timing, TransportKind
+from bridge.node.settings.choices import (
+    Admit,
+    GossipTiming,
+    LogFormat,
+    LogLevel,
+    Pace,
+    RouterKind,
+    Timing,
+    TransportKind,
+)
 from bridge.node.settings.control import ControlSettings, control_settings
 from bridge.node.settings.kafka import KafkaSettings, kafka_settings
 from bridge.node.settings.machine import Machine, NoAddressError, private_host
@@ -97,6 +107,14 @@ class PublishingSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """The node's own log on stderr."""
+
+    format: LogFormat = LogFormat.TEXT
+    level: LogLevel = LogLevel.INFO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfiguration:
     """Everything that one node is told, complete: no default is left to be found later."""
 
@@ -115,6 +133,7 @@ class NodeConfiguration:
     transport: TransportSettings = field(default_factory=TransportSettings)
     control: ControlSettings | None = None
     """Where the control endpoint is open to other machines; nowhere by default."""
+    log: LogSettings = field(default_factory=LogSettings)
     zmq: ZmqSettings | None = None
     """None: no endpoint for ØMQ Raft clients."""
     kafka: KafkaSettings | None = None
@@ -132,6 +151,8 @@ class Overrides:
     name: str | None = None
     bind: str | None = None
     """Where gossip listens."""
+    log_format: LogFormat | None = None
+    log_level: LogLevel | None = None
 
 
 def load_configuration(
@@ -191,6 +212,7 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
         publishing_section.problem("pace", '"reporting-period" is for files: a router takes one structure a minute')
     leaves = tuple(leaf for each in root.sections("leaf", LEAVES_LIMIT) if (leaf := _leaf(each)) is not None)
     control = control_settings(root.section("control"))
+    log = _log(root.section("log"), overrides)
     zmq = zmq_settings(root.section("zmq"))
     kafka = kafka_settings(root.section("kafka"))
     if farm_key is None or consensus is None:
@@ -208,10 +230,17 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
         demo=demo,
         transport=transport,
         control=control,
+        log=log,
         zmq=zmq,
         kafka=kafka,
         is_named_by_host=named is None,
     )
+
+
+def _log(section: Section, overrides: Overrides) -> LogSettings:
+    told = LogSettings(format=section.choice("format", LogFormat), level=section.choice("level", LogLevel))
+    section.finish()
+    return LogSettings(format=overrides.log_format or told.format, level=overrides.log_level or told.level)
 
 
 def _name(root: Section, overrides: Overrides) -> str | None:

@@ -12,7 +12,16 @@ from enum import Enum
 from bridge.core.log.records import PublishConfig
 from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAULT
 from bridge.node.router.link import Software
-from bridge.node.settings.choices import Admit, GossipTiming, Pace, RouterKind, Timing, TransportKind
+from bridge.node.settings.choices import (
+    Admit,
+    GossipTiming,
+    LogFormat,
+    LogLevel,
+    Pace,
+    RouterKind,
+    Timing,
+    TransportKind,
+)
 from consensus.protocols.garlic_farm import ProxyMode
 from gossip.node import DEFAULT_CAPACITY, SEEDS_LIMIT
 from gossip.wire import CAPACITY_LIMIT
@@ -240,6 +249,18 @@ SETTINGS = _table(
         _file("control.certificate", "a certificate of an authority with its key (PEM, mode 0600), for the endpoint"),
         _flag("control.open_health", "`/healthz` and `/readyz` are answered on TCP without a token"),
         _flag("control.page", "a read-only page for browsers at `/`; it shows nothing before it is given a token"),
+        _word(
+            "log.format",
+            LogFormat.TEXT,
+            'what the node writes to stderr: `"text"` for people, `"json"` an object on each line; see'
+            " [monitor](../how-to/monitor.md#logs)",
+        ),
+        _word(
+            "log.level",
+            LogLevel.INFO,
+            '`"info"`: every event; `"warning"`: alarms, failures and bad verdicts; `"error"`: why the node ended, and'
+            " faults of the program",
+        ),
         _text(
             "zmq.listen",
             "where ØMQ Raft clients read the farm's log: `tcp://IP:port` or `IP:port`; needs the extra `zmq`",

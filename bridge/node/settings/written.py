@@ -46,6 +46,7 @@ def settings_table(configuration: NodeConfiguration) -> Table:
             },
             "router": _router(configuration.router),
             "control": None if configuration.control is None else _control(configuration.control),
+            "log": {"format": configuration.log.format.value, "level": configuration.log.level.value},
             "zmq": None if configuration.zmq is None else _zmq(configuration.zmq),
             "kafka": None if configuration.kafka is None else _kafka(configuration.kafka),
             "master": [_master(each) for each in configuration.masters],

@@ -1,0 +1,97 @@
+"""The log of `garlicfarm run` on stderr: one record on each line, as text for people or as JSON for programs.
+
+    2026-11-25 14:16:57,874 garlicfarm: leader-elected: node-1 leads in term 3
+    {"time":"2026-11-25T14:16:57.874Z","level":"info","node":"node-1","event":"leader-elected",
+     "text":"node-1 leads in term 3","fields":{"term":3}}              (on one line)
+
+What a node records in its trace is a record with the event's kind and facts. Anything else that is logged (a fault of
+the program with its traceback, a warning of a library) is the event `message`, whose fields name the logger. In JSON
+everything beyond ASCII is an escape, so that a line is the same bytes in every locale. The reason why a node ends is
+its last record, in either form.
+
+Of one cause so many lines in a period are logged, then how many were left out (`RepeatLimit`).
+"""
+
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final, NoReturn
+
+from bridge.api.json import encode
+from bridge.api.trace import LogLine, TraceEvent
+from bridge.cli.failure import REFUSED, fail
+from bridge.cli.printing import PrintableFormatter, RepeatLimit, ascii_json
+from bridge.node.settings.choices import LogFormat, LogLevel
+
+LOG = logging.getLogger(__name__)
+TEXT: Final = "%(asctime)s %(name)s: %(message)s"
+MESSAGE: Final = "message"
+ENDED: Final = "node-ended"
+_LEVELS: Final[Mapping[LogLevel, int]] = {
+    LogLevel.INFO: logging.INFO,
+    LogLevel.WARNING: logging.WARNING,
+    LogLevel.ERROR: logging.ERROR,
+}
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as an object of JSON (`LogLine`)."""
+
+    def __init__(self, node: str) -> None:
+        """`node`: the name that records have which come from no event; empty before it is known."""
+        super().__init__()
+        self._node = node
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        event, text = getattr(record, "event", None), record.getMessage()
+        if isinstance(event, TraceEvent):
+            line = self._line(record, event.node, event.kind, text.removeprefix(event.kind).removeprefix(": "))
+            line.fields.update(event.data)
+        else:
+            line = self._line(record, self._node, event or MESSAGE, text)
+            line.fields["logger"] = record.name
+        if record.exc_info:
+            line.fields["traceback"] = self.formatException(record.exc_info)
+        return ascii_json(encode(line).decode())
+
+    def _line(self, record: logging.LogRecord, node: str, event: str, text: str) -> LogLine:
+        return LogLine(
+            time=datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            level=_word(record.levelno),
+            node=node,
+            event=event,
+            text=text,
+            fields={},
+        )
+
+
+class NodeLog:
+    """Where this process logs to. Before the settings are read it is known only what the command line says."""
+
+    def __init__(self, log_format: LogFormat | None, level: LogLevel | None) -> None:
+        self._output = logging.StreamHandler(sys.stderr)
+        self._output.addFilter(RepeatLimit())
+        self._is_json = False
+        logging.basicConfig(handlers=[self._output])
+        self.use(log_format or LogFormat.TEXT, level or LogLevel.INFO)
+
+    def use(self, log_format: LogFormat, level: LogLevel, node: str = "") -> None:
+        """Log like this from now on, as the node of this name."""
+        self._is_json = log_format is LogFormat.JSON
+        self._output.setFormatter(JsonFormatter(node) if self._is_json else PrintableFormatter(TEXT))
+        logging.getLogger().setLevel(_LEVELS[level])
+        logging.captureWarnings(self._is_json)
+
+    def fail(self, reason: str) -> NoReturn:
+        """End with exit code 1, and the reason as the last record."""
+        if not self._is_json:
+            fail(reason)
+        LOG.critical("%s", reason, extra={"event": ENDED})
+        sys.exit(REFUSED)
+
+
+def _word(level: int) -> str:
+    found = [word for word, least in _LEVELS.items() if level >= least]
+    return found[-1].value if found else LogLevel.INFO.value
