@@ -9,7 +9,7 @@ from types import ModuleType
 
 from bridge.cli.kraft import metrics as kraft
 from bridge.core.membership.authors import NoEffect
-from bridge.node.control import metrics, routes, view_builder
+from bridge.node.control import metric_texts, metrics, routes, view_builder
 from bridge.node.events import durations
 from bridge.node.raft.applied_state import _COUNTED
 from consensus.protocols.garlic_farm.wire.errors import Fault
@@ -34,9 +34,10 @@ address is among them.
 COUNTERS = """
 ## Counters
 
-Each ends in `_total`; the view has the same counters without `garlicfarm_` and `_total`.
+Each ends in `_total`, and begins at 0 with the process; the view has the same counters without `garlicfarm_` and
+`_total`. A name with `…` stands for several, which end in a reason in words and come into being with their first count.
 
-| counters | what is counted |
+| counter | meaning |
 |---|---|
 """
 HISTOGRAMS = f"""
@@ -62,7 +63,7 @@ measure.
 
 def page() -> str:
     """The document."""
-    counters = [f"| {_names(names)} | {meaning} |\n" for names, meaning in _counters()]
+    counters = [f"| `{name}` | {metric_texts.counter_text(name)} |\n" for name in counter_names()]
     histograms = [f"| `{name}_seconds` | {meaning} |\n" for name, meaning in durations.TEXTS.items()]
     measured = HISTOGRAMS + "".join(histograms)
     return HEAD + "".join(_gauges()) + COUNTERS + "".join(counters) + measured + KRAFT + "".join(_of_kraft())
@@ -82,31 +83,22 @@ def _gauges() -> Iterator[str]:
             yield f"| `{name}` | {', '.join(f'`{label}`' for label in labels)} | {metric.documentation} |\n"
 
 
-def _names(names: list[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def _counters() -> Iterator[tuple[list[str], str]]:
-    yield _keys(view_builder, "gossip_counters", "gossip_"), "datagrams, bytes and events of gossip"
-    yield _values("gossip_dropped_", Refusal, Loss), "datagrams that gossip dropped, by reason"
-    yield _values("gossip_ignored_", DropReason), "messages that changed nothing, by reason"
-    yield list(routes.new_counters()), "requests of the control endpoint"
-    yield _values("garlic_farm_", Fault), "connections of the Raft port that failed, by [fault](refusals.md)"
-    yield _counted("garlic_farm_"), "other events of the Raft port"
-    yield [f"raft_{name}" for name in _COUNTED.values()], "entries that this node applied, by kind"
-    reasons = _values("raft_without_effect_", NoEffect)
-    yield reasons, "entries [without effect](application-json.md#the-proof-of-an-entrys-author), by reason"
-    yield _keys(view_builder, "counters", "raft_", of="FarmInputs"), "work of the Raft server and its disk"
-    yield ["raft_dropped_…", "raft_ignored_…"], "what the Raft server did not take, by reason in words"
-    yield _keys(view_builder, "counters", "", of="ViewInputs"), "what other nodes told and this node could not use"
-    text = "with `[zmq]`: messages of the ØMQ endpoint, updates by their end, and what it dropped, by reason in words"
-    yield ["zmq_messages_received", "zmq_messages_sent", "zmq_updates_…", "zmq_…"], text
-    text = (
-        "with `[kafka]`: requests of the Kafka listener, bytes of requests and answers, logins;"
-        " records that clients produced and batches that were refused, by reason; connections by their end, in words"
-    )
-    names = ["kafka_requests_answered", "kafka_bytes_received", "kafka_bytes_sent", "kafka_logins"]
-    yield [*names, "kafka_connections_accepted", "kafka_closed_…", "kafka_produced_…"], text
+def counter_names() -> list[str]:
+    """Every counter that is known before a node runs, and how the others begin."""
+    known = [
+        *_keys(view_builder, "gossip_counters", "gossip_"),
+        *_values("gossip_dropped_", Refusal, Loss),
+        *_values("gossip_ignored_", DropReason),
+        *routes.new_counters(),
+        *_values("garlic_farm_", Fault),
+        *_counted("garlic_farm_"),
+        *(f"raft_{name}" for name in _COUNTED.values()),
+        *_values("raft_without_effect_", NoEffect),
+        *_keys(view_builder, "counters", "raft_", of="FarmInputs"),
+        *_keys(view_builder, "counters", "", of="ViewInputs"),
+    ]
+    made_later = [name for name in metric_texts.COUNTERS if name.startswith(("zmq_", "kafka_"))]
+    return [*known, *made_later, *metric_texts.names_of_families()]
 
 
 def _values(prefix: str, *kinds: type[Enum]) -> list[str]:

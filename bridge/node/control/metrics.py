@@ -11,7 +11,7 @@ told from 0 on (`FROM_ZERO`).
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from bridge.api.printable import printable
 from bridge.api.view import FarmView, RaftRole, VerdictKind
 from bridge.core.formation.member import MemberStatus
+from bridge.node.control.metric_texts import GAUGES, counter_text
 from bridge.node.events.durations import TEXTS, Durations
 from consensus import Histogram
 
@@ -53,23 +54,6 @@ FROM_ZERO = (
 KAFKA_FROM_ZERO = ("kafka_bytes_received", "kafka_bytes_sent", "kafka_connections_accepted", "kafka_requests_answered")
 ZMQ_FROM_ZERO = ("zmq_messages_received", "zmq_messages_sent")
 """Of a node that serves clients of these kinds."""
-_MEANINGS = {
-    "control": "Control endpoint",
-    "garlic_farm": "Raft port",
-    "gossip": "Gossip",
-    "gossip_dropped": "Datagrams that gossip dropped",
-    "gossip_ignored": "Messages of gossip that changed nothing",
-    "kafka": "Kafka listener",
-    "kafka_closed": "Connections of the Kafka listener that ended",
-    "kafka_produced": "Produced by clients of the Kafka listener",
-    "raft": "Raft, its disk and the entries applied",
-    "raft_dropped": "What the Raft server did not take",
-    "raft_ignored": "Messages that the Raft server ignored",
-    "raft_without_effect": "Entries without effect",
-    "zmq": "ØMQ endpoint",
-    "zmq_updates": "Updates of clients of the ØMQ endpoint",
-}
-"""By the beginning of a counter's name: what is counted. The rest of the name says which of them."""
 
 
 def exposition(
@@ -127,76 +111,67 @@ class _ViewCollector(Collector):
                 name = f"{PREFIX}_{prefix}{counter}"
                 if name not in seen:
                     seen.add(name)
-                    yield CounterMetricFamily(name, _meaning(f"{prefix}{counter}"), value=value)
-
-
-def _meaning(counter: str) -> str:
-    """The help of a counter: what is counted, and which of it."""
-    words = counter.split("_")
-    for length in range(len(words) - 1, 0, -1):
-        text = _MEANINGS.get("_".join(words[:length]))
-        if text is not None:
-            return f"{text}: {' '.join(words[length:])}"
-    return " ".join(words)
+                    yield CounterMetricFamily(name, counter_text(f"{prefix}{counter}"), value=value)
 
 
 def _labels(*texts: str) -> tuple[str, ...]:
     return tuple(map(printable, texts))
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)
+def _gauge(name: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", GAUGES[name], value=value)
+
+
+def _labelled(name: str, labels: Sequence[str]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", GAUGES[name], labels=labels)
 
 
 def _verdict(view: FarmView) -> Iterator[Metric]:
     """As Prometheus' state sets are: one series for each kind, of which one is 1."""
-    kinds = GaugeMetricFamily(f"{PREFIX}_verdict", "1 at the kind of the verdict, 0 at the others", labels=("kind",))
+    kinds = _labelled("verdict", ("kind",))
     for kind in VerdictKind:
         kinds.add_metric(_labels(kind.value), view.verdict.kind is kind)
     yield kinds
     if view.verdict.can_lose is not None:
-        text = "How many servers may fail, whichever they are, before the farm stops its work"
-        yield _gauge("can_lose_servers", text, view.verdict.can_lose)
+        yield _gauge("can_lose_servers", view.verdict.can_lose)
 
 
 def _node(view: FarmView) -> Iterator[Metric]:
-    info = GaugeMetricFamily(
-        f"{PREFIX}_node_info", "Constant 1, with what this node is", labels=("name", "version", "phase")
-    )
+    info = _labelled("node_info", ("name", "version", "phase"))
     info.add_metric(_labels(view.node.name, view.node.version, view.node.phase.value), 1)
     yield info
-    yield _gauge("uptime_seconds", "Since this process started", view.node.uptime_ms / 1000)
-    yield _gauge("generation", "Restarts of this node, persisted", view.node.generation)
-    alarms = GaugeMetricFamily(f"{PREFIX}_alarms", "Alarms that stand, by kind", labels=("kind",))
+    yield _gauge("uptime_seconds", view.node.uptime_ms / 1000)
+    yield _gauge("generation", view.node.generation)
+    alarms = _labelled("alarms", ("kind",))
     for kind in sorted({alarm.kind for alarm in view.alarms}):
         alarms.add_metric(_labels(kind), sum(alarm.kind == kind for alarm in view.alarms))
     yield alarms
 
 
 def _members(view: FarmView) -> Iterator[Metric]:
-    members = GaugeMetricFamily(f"{PREFIX}_members", "Members known to this node, by status", labels=("status",))
+    members = _labelled("members", ("status",))
     for status in MemberStatus:
         members.add_metric(_labels(status.value), sum(member.status is status for member in view.members))
     yield members
-    yield _gauge("gossip_peers", "Members that this node probes", view.gossip.peer_count)
-    yield _gauge("gossip_capacity", "Members that this node is willing to probe", view.gossip.capacity)
+    yield _gauge("gossip_peers", view.gossip.peer_count)
+    yield _gauge("gossip_capacity", view.gossip.capacity)
     times = [member.rtt_ms for member in view.members if member.rtt_ms is not None]
     if times:
-        yield _gauge("gossip_round_trip_seconds_max", "The slowest peer's last round trip", max(times) / 1000)
+        yield _gauge("gossip_round_trip_seconds_max", max(times) / 1000)
 
 
 def _raft(view: FarmView) -> Iterator[Metric]:
     raft = view.raft
-    roles = GaugeMetricFamily(f"{PREFIX}_raft_role", "1 at this node's role", labels=("role",))
+    roles = _labelled("raft_role", ("role",))
     for role in RaftRole:
         roles.add_metric(_labels(role.value), raft.role is role)
     yield roles
-    yield _gauge("raft_term", "The latest term that this node knows", raft.term)
-    yield _gauge("raft_has_leader", "1 while this node knows a leader", raft.leader_id is not None)
-    yield _gauge("raft_last_index", "The last entry in this node's log", raft.last_index)
-    yield _gauge("raft_commit_index", "The last committed entry that this node knows", raft.commit_index)
-    yield _gauge("raft_applied_index", "The last entry that the state machine has seen", raft.applied_index)
-    lags = GaugeMetricFamily(f"{PREFIX}_raft_follower_lag_entries", "Entries a follower lacks", labels=("server",))
+    yield _gauge("raft_term", raft.term)
+    yield _gauge("raft_has_leader", raft.leader_id is not None)
+    yield _gauge("raft_last_index", raft.last_index)
+    yield _gauge("raft_commit_index", raft.commit_index)
+    yield _gauge("raft_applied_index", raft.applied_index)
+    lags = _labelled("raft_follower_lag_entries", ("server",))
     for follower in raft.followers:
         if follower.lag_entries is None:
             continue
@@ -208,12 +183,10 @@ def _publishing(view: FarmView) -> Iterator[Metric]:
     if not view.publishing:
         return
     here = sum(each.publisher_id is not None and each.publisher_id == view.node.raft_id for each in view.publishing)
-    yield _gauge("publishing", "Master destinations that this node publishes", here)
-    yield _gauge(
-        "lease_set_entries", "Entries of what is published", sum(len(each.entries) for each in view.publishing)
-    )
+    yield _gauge("publishing", here)
+    yield _gauge("lease_set_entries", sum(len(each.entries) for each in view.publishing))
     healthy = sum(entry.healthy for each in view.publishing for entry in each.entries)
-    yield _gauge("lease_set_healthy_entries", "Of these, healthy", healthy)
+    yield _gauge("lease_set_healthy_entries", healthy)
     left = [each.seconds_to_expiry for each in view.publishing if each.seconds_to_expiry is not None]
     if left:
-        yield _gauge("lease_set_seconds_to_expiry", "Until the first entry ends, by log time", min(left))
+        yield _gauge("lease_set_seconds_to_expiry", min(left))

@@ -19,13 +19,34 @@ from consensus import Histogram
 
 SLOW_BOUNDS_S: Final = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
 TEXTS: Final = {
-    "commit": "From the submission of an entry at this node until it is committed",
-    "disk": "Writing a group of entries and syncing it",
-    "apply": "Taking a batch of committed entries through the state machine",
-    "request": "From a request of Raft to another server until its answer",
-    "probe": "Round trips of gossip to the peers of this node, sampled every 10 seconds",
-    "detection": "From the first suspicion of a member until it is declared dead",
-    "take_over": "Without a leader, until this node knows one again",
+    "commit": (
+        "Seconds from the submission of an entry at this node until it is committed. It grows with slow disks and"
+        " networks of a majority; compare it with `garlicfarm_disk_seconds`."
+    ),
+    "disk": (
+        "Seconds to write a group of entries and to sync it. Above 0.1 the disk delays every commit: move `state_dir`"
+        " to a faster one."
+    ),
+    "apply": (
+        "Seconds to take a batch of committed entries through the state machine. It grows with the processor's load"
+        " and with batches after a restart."
+    ),
+    "request": (
+        "Seconds from a request of Raft to another server until its answer. Above the election timeout leaders change"
+        " without need: look at the network, or raise `consensus.timing`."
+    ),
+    "probe": (
+        "Seconds of a round trip of gossip to each peer, sampled every 10 seconds. Above a second members are"
+        " suspected without being dead."
+    ),
+    "detection": (
+        "Seconds from the first suspicion of a member until it is declared dead. It is how long the farm takes to"
+        " notice a dead router."
+    ),
+    "take_over": (
+        "Seconds without a leader, until this node knows one again. Nothing is committed meanwhile; each count is an"
+        " election to look into."
+    ),
 }
 
 
