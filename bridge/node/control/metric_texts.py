@@ -115,7 +115,7 @@ _CONTROL: Final = {
     "connections_broken": "Connections that broke the rules of HTTP or of time at the control endpoint. It grows with"
     " port scanners and clients that hang",
     "unauthorized": "Requests over TCP without a valid token. If a program of yours causes it, give it the node's"
-    " present token file; otherwise somebody tries the port",
+    " present token file; otherwise a stranger tries the port",
     "requests": "Requests that the control endpoint has answered. It grows with each command, scrape and view",
     "refused": "Requests that the control endpoint refused with a reason. The reason is in the answer that the client"
     " got, and needs nothing here",
@@ -138,7 +138,7 @@ _FAULTS: Final = {
     ),
     "replayed": (
         "a recorded handshake that was sent again",
-        "Somebody on the network repeats what it saw; it got no answer and no access",
+        "A program on the network repeats what it saw; it got no answer and no access",
     ),
     "wrong_cluster": (
         "the name or id of another cluster",
@@ -225,7 +225,7 @@ _RAFT_PORT: Final = {
     ),
 }
 _KINDS: Final = {
-    "reports": "reports of servers about themselves; if it stands still, nobody reports: look for the leader",
+    "reports": "reports of servers about themselves; if it stands still, no server reports: look for the leader",
     "clocks": "clock entries, by which the leader moves log time; one in each reporting period",
     "publications": "publications that the log has accepted; one for each new structure of a master",
     "admissions": "admissions of identities; one for each router that has joined",
@@ -344,7 +344,7 @@ _FAMILIES: Final = (
             "relay_table_full": "too many probes are relayed at a time",
             "relay_repeated": "the probe was relayed before",
             "unmatched_response": "they answer what was not asked, or too late",
-            "unsolicited": "nobody asked for them",
+            "unsolicited": "they were not asked for",
             "rate_limited": "their sender tells too much",
             "leaving": "this node leaves",
             "stale_join": "the join that they belong to is over",
