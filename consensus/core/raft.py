@@ -157,8 +157,8 @@ class Raft:
             invariants.check_all(replica, self._role.as_leader)
         return replica.outbox.drain()
 
-    def describe(self) -> Description:
-        """This replica as plain data."""
+    def describe(self, now: Milliseconds = 0) -> Description:
+        """This replica as plain data. Ages count to `now`, or to the last step if that was later."""
         replica, leader = self._replica, self._role.as_leader
         return Description(
             server_id=replica.server_id,
@@ -171,7 +171,7 @@ class Raft:
             commit_index=replica.applier.commit,
             applied_index=replica.applier.applied,
             pending_proposals=leader.pending + self._transfers.held if leader else 0,
-            followers=leader.replication.describe() if leader else (),
+            followers=leader.replication.describe(max(replica.now, now)) if leader else (),
             configuration=replica.log.configuration,
             change=leader.reconfiguration.describe() if leader else None,
             log_start=replica.log.start,

@@ -46,8 +46,8 @@ class Core(Protocol):
     def step(self, event: Event, now: Milliseconds) -> list[Effect]:
         """Take one event."""
 
-    def describe(self) -> Description:
-        """Plain data."""
+    def describe(self, now: Milliseconds = 0) -> Description:
+        """Plain data. Ages count to `now`, or to the last step if that was later."""
 
 
 class Receiver(Protocol):

@@ -72,7 +72,7 @@ from consensus.core.model import Configuration, Entry, Index, LogId, Server, Ser
 from consensus.server.applying import Applying
 from consensus.server.batching import Batches, Proposal, ProposalLimit
 from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError, ServerStoppedError
-from consensus.server.event_loop import EventLoop
+from consensus.server.event_loop import EventLoop, now_ms
 from consensus.server.executor import Executor
 from consensus.server.interfaces import ContentChecks, Core, StateMachine, Transport, next_call
 from consensus.server.log_stream import LogStream, LogStreams, SnapshotChunk
@@ -396,7 +396,7 @@ class ConsensusServer:
     def describe(self) -> ServerDescription:
         """This server as plain data."""
         return ServerDescription(
-            raft=self._core.describe(),
+            raft=self._core.describe(now_ms()),
             applied=self.applying.applied,
             durable=self._storage.durable,
             segments=self._storage.segment_count,

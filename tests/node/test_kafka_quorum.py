@@ -11,6 +11,7 @@ from consensus.core.model import Configuration, Server
 from consensus.core.replication.progress import ProgressState
 from consensus.core.status import FollowerProgress
 from consensus.protocols.kraft import AskElsewhereError, Caller, ErrorCode, QuorumViewService
+from consensus.protocols.kraft.node.quorum_view import ReplicaTimes
 from consensus.protocols.kraft.wire import messages_admin as admin
 from gossip import Address
 from tests.node.farm_stage import NOW_MS, OTHER, OWN, Stage, machine_clock
@@ -75,6 +76,20 @@ async def test_the_leader_tells_how_far_each_replica_is_and_when_it_was_heard() 
         1: [("RAFT", "127.0.0.1", 1), ("FARM", "127.0.0.1", 9092)],
         2: [("RAFT", "127.0.0.1", 2), ("FARM", "router-2", 9092)],
     }
+
+
+def test_the_times_of_a_replica_never_go_back_in_an_epoch() -> None:
+    """Kafka's leader keeps times, and ours ages: two clocks are never read in the same instant, and one may be set."""
+    now_ms = 1_000
+    times: ReplicaTimes[str] = ReplicaTimes(lambda: now_ms)
+    assert times.tell(1, {"two": (30, 700), "three": (None, None)}) == {"two": (970, 300), "three": (-1, -1)}
+    now_ms = 999
+    assert times.tell(1, {"two": (30, 700), "three": (5, None)}) == {"two": (970, 300), "three": (994, -1)}
+    now_ms = 1_100
+    assert times.tell(1, {"two": (100, 100)}) == {"two": (1_000, 1_000)}
+    # Another leader goes by a clock of its own
+    now_ms = 500
+    assert times.tell(2, {"two": (100, None)}) == {"two": (400, -1)}
 
 
 async def test_another_server_has_the_tool_ask_the_leader_if_it_can_know_where_that_is() -> None:

@@ -4,6 +4,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from operator import ge
 from pathlib import Path
 from uuid import UUID
 
@@ -239,6 +240,30 @@ async def ask_leader(quorum: Quorum, message: object) -> object:
     leader = await quorum.leader()
     async with open_connection(LOOPBACK, leader.listener.port) as connection:
         return await connection.ask(message, wait_ms=10_000)
+
+
+def test_the_times_that_a_leader_tells_of_its_followers_never_go_back(tmp_path: Path) -> None:
+    """Asked again and again while they fetch, as by one who watches the quorum."""
+    topic = admin.DescribeQuorumRequestTopic(
+        topic_name="__cluster_metadata", partitions=(admin.DescribeQuorumRequestPartition(partition_index=0),)
+    )
+
+    async def run() -> None:
+        async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
+            leader = await quorum.leader()
+            told: dict[int, tuple[int, int]] = {}
+            async with open_connection(LOOPBACK, leader.listener.port) as connection:
+                for _ in range(500):
+                    answer = await connection.ask(admin.DescribeQuorumRequest(topics=(topic,)))
+                    for row in answer.topics[0].partitions[0].current_voters:
+                        times = row.last_fetch_timestamp, row.last_caught_up_timestamp
+                        before = told.get(row.replica_id, (-1, -1))
+                        assert all(map(ge, times, before)), f"{row.replica_id}: {before}, then {times}"
+                        told[row.replica_id] = times
+            assert len(told) == 3
+            assert min(min(times) for times in told.values()) > 0
+
+    trio.run(run)
 
 
 def test_an_observer_becomes_a_voter_and_a_voter_leaves(tmp_path: Path) -> None:

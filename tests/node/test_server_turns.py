@@ -11,7 +11,7 @@ from consensus.core.effects import Effect, Outcome, ProposalResolved, ReadReady,
 from consensus.core.events import DeadlineReached, Event, Received, SnapshotWanted
 from consensus.core.features import GARLIC_FARM, Features
 from consensus.core.messages import Reply, RequestVote, VoteReply
-from consensus.core.model import LogId
+from consensus.core.model import LogId, Milliseconds
 from consensus.core.options import lan
 from consensus.core.raft import Raft
 from consensus.core.status import Description
@@ -64,9 +64,9 @@ class WatchedCore:
         finally:
             self.depth -= 1
 
-    def describe(self) -> Description:
+    def describe(self, now: Milliseconds = 0) -> Description:
         """As it is."""
-        return self.core.describe()
+        return self.core.describe(now)
 
 
 def make_server(options: ServerOptions | None = None) -> tuple[ConsensusServer, WatchedCore]:

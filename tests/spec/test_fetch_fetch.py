@@ -357,3 +357,15 @@ def test_a_replica_has_caught_up_when_it_holds_all_that_the_leader_had_when_it_f
         assert caught_up(replica) == 0
     bench.step(DeadlineReached(), after_ms=70)
     assert (caught_up(TWO), caught_up(FOUR), caught_up(THREE)) == (70, 70, None)
+
+
+def test_how_long_ago_a_replica_fetched_counts_to_the_moment_that_is_described() -> None:
+    """Not to the last step: what it was at a later step would then be longer ago than it is now."""
+    bench = leader(1)
+    bench.fetch(TWO, LogId(2, 2))
+    ages = {at: bench.raft.describe(bench.now + at).followers[0] for at in (-5, 0, 30)}
+    assert {at: (each.server_id, each.contact_ms, each.caught_up_ms) for at, each in ages.items()} == {
+        -5: (TWO, 0, 0),
+        0: (TWO, 0, 0),
+        30: (TWO, 30, 30),
+    }

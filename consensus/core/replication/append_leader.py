@@ -223,9 +223,8 @@ class AppendLeader:
     def resign(self, _successor: ServerId | None) -> None:
         """Send nothing: the followers notice that the heartbeats end."""
 
-    def describe(self) -> tuple[FollowerProgress, ...]:
-        """The followers as plain data."""
-        now = self._replica.now
+    def describe(self, now: Milliseconds) -> tuple[FollowerProgress, ...]:
+        """The followers as plain data; ages count to `now`."""
         return tuple(
             FollowerProgress(
                 peer,

@@ -178,10 +178,10 @@ class FetchLeader:
         self._parked.clear()
         self._chunks.resign()
 
-    def describe(self) -> tuple[FollowerProgress, ...]:
-        """Voters, then observers, as plain data."""
+    def describe(self, now: Milliseconds) -> tuple[FollowerProgress, ...]:
+        """Voters, then observers, as plain data; ages count to `now`."""
         fetching = (*self._followers.items(), *self._observers.items())
-        return tuple(self._describe(peer, progress) for peer, progress in fetching)
+        return tuple(self._describe(peer, progress, now) for peer, progress in fetching)
 
     def faults(self) -> Iterator[str]:
         """What is impossible about the fetches."""
@@ -338,8 +338,8 @@ class FetchLeader:
         matches = {peer: progress.match for peer, progress in self._followers.items()}
         return tuple(sorted(self._replica.others, key=lambda voter: (voter != chosen, -matches.get(voter, 0), voter)))
 
-    def _describe(self, peer: ServerId, progress: Progress) -> FollowerProgress:
-        options, now, match = self._replica.options, self._replica.now, progress.match
+    def _describe(self, peer: ServerId, progress: Progress, now: Milliseconds) -> FollowerProgress:
+        options, match = self._replica.options, progress.match
         ago_ms = now - progress.contact_ms if progress.heard else None
         if ago_ms is None:
             state = ProgressState.PROBING

@@ -57,8 +57,8 @@ class Replication(Protocol):
     def resign(self, successor: ServerId | None) -> None:
         """Leadership ended: answer what waits, and if the leader resigned by choice, name the server to lead next."""
 
-    def describe(self) -> tuple[FollowerProgress, ...]:
-        """The followers as plain data."""
+    def describe(self, now: Milliseconds) -> tuple[FollowerProgress, ...]:
+        """The followers as plain data; ages count to `now`."""
 
     def faults(self) -> Iterator[str]:
         """What is impossible about the strategy's state, for the invariants."""

@@ -27,8 +27,6 @@ pytestmark = [
 STORY_S = 180.0
 STILL = ("ClusterId", "LeaderId", "LeaderEpoch", "CurrentVoters", "CurrentObservers")
 COLUMNS_OF_TIME = ("LastFetchTimestamp", "LastCaughtUpTimestamp")
-SLACK_MS = 2_000
-"""A leader of ours counts back from now what was so and so long ago at its last step."""
 
 
 async def ours(*arguments: str, of: str) -> str:
@@ -63,7 +61,7 @@ async def equal_tables(tools: ToolJvm, controllers: str) -> None:
             assert row[name] == early[name]
         assert int(early["LogEndOffset"]) <= int(row["LogEndOffset"]) <= int(late["LogEndOffset"])
         for name in COLUMNS_OF_TIME:
-            assert int(early[name]) - SLACK_MS <= int(row[name]) <= int(late[name]) + SLACK_MS
+            assert int(early[name]) <= int(row[name]) <= int(late[name])
 
 
 @pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])

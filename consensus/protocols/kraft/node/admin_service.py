@@ -25,6 +25,7 @@ from consensus.core.status import FollowerProgress
 from consensus.protocols.kraft.node.connection import ConnectionOptions, KafkaConnectionError, connect
 from consensus.protocols.kraft.node.quorum_names import QuorumNames, host_port
 from consensus.protocols.kraft.node.quorum_service import AnsweringLeader
+from consensus.protocols.kraft.node.quorum_view import ReplicaTimes
 from consensus.protocols.kraft.node.service import Caller, ServedApi
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
@@ -69,7 +70,7 @@ class AdminService:
         self._server = server
         self._names = names
         self._cluster_id = cluster_id
-        self._unix_ms = unix_ms
+        self._times: ReplicaTimes[ReplicaKey] = ReplicaTimes(unix_ms)
         self._leader_head = leader_head
         self._connection = connection
         self._is_dynamic = is_dynamic
@@ -144,15 +145,12 @@ class AdminService:
                 current_voters=(),
                 observers=(),
             )
-        now_ms, own = self._unix_ms(), replica(raft.server_id)
-        rows = {replica(each.server_id): _row(each, now_ms) for each in raft.followers}
-        rows[own] = admin.DescribeQuorumResponseReplica(
-            replica_id=own.id,
-            replica_directory_id=_uuid(own),
-            log_end_offset=raft.last.index,
-            last_fetch_timestamp=now_ms,
-            last_caught_up_timestamp=now_ms,
-        )
+        own = replica(raft.server_id)
+        ages: dict[ReplicaKey, tuple[int | None, int | None]] = {own: (0, 0)}
+        ages |= {replica(each.server_id): (each.contact_ms, each.caught_up_ms) for each in raft.followers}
+        times = self._times.tell(raft.term, ages)
+        ends = {replica(each.server_id): _end(each) for each in raft.followers} | {own: raft.last.index}
+        rows = {key: _row(key, end, times[key]) for key, end in ends.items()}
         voters = raft.configuration.voter_ids
         return admin.DescribeQuorumResponsePartition(
             partition_index=PARTITION,
@@ -292,14 +290,17 @@ def _outcome(resolved: ConfigurationResolved) -> _Outcome:
     return code, f"the voters stay as they are: {resolved.refusal.value}"
 
 
-def _row(follower: FollowerProgress, now_ms: int) -> admin.DescribeQuorumResponseReplica:
-    key = replica(follower.server_id)
+def _end(follower: FollowerProgress) -> int:
+    return -1 if follower.contact_ms is None else follower.match
+
+
+def _row(key: ReplicaKey, log_end_offset: int, times: tuple[int, int]) -> admin.DescribeQuorumResponseReplica:
     return admin.DescribeQuorumResponseReplica(
         replica_id=key.id,
         replica_directory_id=_uuid(key),
-        log_end_offset=-1 if follower.contact_ms is None else follower.match,
-        last_fetch_timestamp=-1 if follower.contact_ms is None else now_ms - follower.contact_ms,
-        last_caught_up_timestamp=-1 if follower.caught_up_ms is None else now_ms - follower.caught_up_ms,
+        log_end_offset=log_end_offset,
+        last_fetch_timestamp=times[0],
+        last_caught_up_timestamp=times[1],
     )
 
 

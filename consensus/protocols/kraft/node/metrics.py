@@ -208,9 +208,9 @@ class MeasuredCore:
             self._measurements.take(effects)
         return effects
 
-    def describe(self) -> Description:
+    def describe(self, now: Milliseconds = 0) -> Description:
         """See `Core.describe`."""
-        return self._core.describe()
+        return self._core.describe(now)
 
 
 class PollIdle(trio.abc.Instrument):

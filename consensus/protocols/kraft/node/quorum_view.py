@@ -14,12 +14,16 @@ its own. While no leader is known it answers NOT_LEADER_OR_FOLLOWER, and the too
 
 The administrators of a quorum that is Kafka's own ask its controllers (`admin_service`), which knows more.
 
+*Times.* Kafka's leader keeps when it last heard of a replica, by the machine's clock; ours keeps a monotonic clock and
+tells how long ago that was. `ReplicaTimes` makes times of ages, which in an epoch never go back, as Kafka's do not: the
+two clocks are not read in the same instant, and the machine's may be put back.
+
 A module of its own, because it serves logs that are no quorum of Kafka's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from consensus.protocols.kraft.node.service import AskElsewhereError, Caller, ServedApi
 from consensus.protocols.kraft.wire import messages_admin as admin
@@ -27,6 +31,7 @@ from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.limits import NO_REPLICA, PARTITION, TOPIC_NAME
 
 _UNKNOWN: Final = -1
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +61,36 @@ class QuorumView:
     observers: tuple[ReplicaView, ...]
 
 
+class ReplicaTimes(Generic[K]):
+    """When replicas were last heard and had last caught up, as DescribeQuorum tells it; see the module."""
+
+    def __init__(self, unix_ms: Callable[[], int]) -> None:
+        self._unix_ms = unix_ms
+        self._epoch = _UNKNOWN
+        self._told: Mapping[K, tuple[int, int]] = {}
+
+    def tell(self, epoch: int, ages: Mapping[K, tuple[int | None, int | None]]) -> Mapping[K, tuple[int, int]]:
+        """The two times of each replica in ms since 1970, -1 for None, of how many ms ago they were."""
+        now_ms, before = self._unix_ms(), self._told if epoch == self._epoch else {}
+
+        def times(replica: K) -> tuple[int, int]:
+            known = before.get(replica, (_UNKNOWN, _UNKNOWN))
+            heard, caught_up = (
+                _UNKNOWN if ago_ms is None else max(now_ms - ago_ms, least)
+                for ago_ms, least in zip(ages[replica], known, strict=True)
+            )
+            return heard, caught_up
+
+        self._epoch, self._told = epoch, {replica: times(replica) for replica in ages}
+        return self._told
+
+
 class QuorumViewService:
     """A `Service` that answers DescribeQuorum. `describe` gives the quorum now, `unix_ms` the machine's clock."""
 
     def __init__(self, describe: Callable[[], QuorumView], unix_ms: Callable[[], int]) -> None:
         self._describe = describe
-        self._unix_ms = unix_ms
+        self._times: ReplicaTimes[int] = ReplicaTimes(unix_ms)
 
     def apis(self) -> Mapping[int, ServedApi]:
         """DescribeQuorum."""
@@ -97,28 +126,26 @@ class QuorumViewService:
                 current_voters=(),
                 observers=(),
             )
-        now_ms = self._unix_ms()
+        replicas = (*quorum.voters, *quorum.observers)
+        ages = {replica.node_id: (replica.heard_ago_ms, replica.caught_up_ago_ms) for replica in replicas}
+        times = self._times.tell(quorum.leader_epoch, ages)
         return admin.DescribeQuorumResponsePartition(
             partition_index=PARTITION,
             leader_id=quorum.leader_id,
             leader_epoch=quorum.leader_epoch,
             high_watermark=quorum.high_watermark,
-            current_voters=tuple(_row(replica, now_ms) for replica in quorum.voters),
-            observers=tuple(_row(replica, now_ms) for replica in quorum.observers),
+            current_voters=tuple(_row(each, times[each.node_id]) for each in quorum.voters),
+            observers=tuple(_row(each, times[each.node_id]) for each in quorum.observers),
         )
 
 
-def _row(replica: ReplicaView, now_ms: int) -> admin.DescribeQuorumResponseReplica:
+def _row(replica: ReplicaView, times: tuple[int, int]) -> admin.DescribeQuorumResponseReplica:
     return admin.DescribeQuorumResponseReplica(
         replica_id=replica.node_id,
         log_end_offset=_UNKNOWN if replica.log_end_offset is None else replica.log_end_offset,
-        last_fetch_timestamp=_time(replica.heard_ago_ms, now_ms),
-        last_caught_up_timestamp=_time(replica.caught_up_ago_ms, now_ms),
+        last_fetch_timestamp=times[0],
+        last_caught_up_timestamp=times[1],
     )
-
-
-def _time(ago_ms: int | None, now_ms: int) -> int:
-    return _UNKNOWN if ago_ms is None else now_ms - ago_ms
 
 
 def _node(replica: ReplicaView) -> admin.DescribeQuorumResponseNode:
