@@ -24,7 +24,8 @@ HEAR_TIMEOUT_S = 60.0
 STOP_GRACE_S = 5.0
 _LINE_LIMIT_BYTES = 256 * 1024 * 1024
 _TAIL_CHARACTERS = 600
-_ENDS_WITH_ITS_INPUT = '"$@" >&2 & echo $!; cat >/dev/null; kill -9 $! 2>/dev/null'
+_ENDS_WITH_ITS_INPUT = '"$@" >&2 & echo $!; cat >/dev/null; kill -9 $! 2>/dev/null; wait'
+"""It waits for the program: what is dying still listens, and who starts it again must not take it for the new one."""
 
 
 class ChildError(Exception):

@@ -17,6 +17,7 @@ Kafka's servers get a small heap and the first compiler only, so that three of t
 import base64
 import os
 import random
+import re
 import signal
 import socket
 import uuid
@@ -50,6 +51,8 @@ ANSWER_TIMEOUT_S: Final = 1.0
 LOG_TOPIC: Final = "__cluster_metadata"
 POLL_S: Final = 0.05
 LAST_WORDS_CHARACTERS: Final = 3000
+_TAKEN: Final = re.compile(r"Creating new KRaft snapshot file snapshot 0*(\d+)-")
+_DOWNLOADED: Final = re.compile(r"after downloading snapshot OffsetAndEpoch\[offset=(\d+),")
 
 
 OFTEN_SNAPSHOTS: Final[Settings] = {
@@ -344,6 +347,28 @@ async def has_snapshot(server: KafkaServer) -> None:
     first = f"{0:020}-"
     while all(path.name.startswith(first) for path in server.metadata_directory.glob("*.checkpoint")):  # noqa: ASYNC110 - a file wakes no task
         await trio.sleep(0.2)
+
+
+def snapshots_taken(server: KafkaServer) -> set[int]:
+    """Of which offsets a server has ever taken snapshots, as it says on its log.
+
+    Its directory tells less: with a short retention a snapshot is deleted when the next one is there.
+    """
+    return _offsets(_TAKEN, server)
+
+
+async def has_downloaded_snapshot(server: KafkaServer, offset: int) -> None:
+    """Wait until a server says that it has fetched the snapshot of an offset, and begins its log there.
+
+    Raises `AssertionError` if it has fetched another one and not this one.
+    """
+    while offset not in (found := _offsets(_DOWNLOADED, server)):
+        assert not found, f"{server.name} fetched the snapshots of {sorted(found)}, not that of {offset}"
+        await trio.sleep(POLL_S)
+
+
+def _offsets(pattern: re.Pattern[str], server: KafkaServer) -> set[int]:
+    return {int(offset) for offset in pattern.findall(server.log.read_text(encoding="utf-8", errors="replace"))}
 
 
 SINGLE_BROKER: Final[Settings] = {

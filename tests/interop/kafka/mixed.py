@@ -13,7 +13,8 @@ it nor the epoch may go back. A server of ours watches itself as well (`our_vote
 at a high watermark that goes back.
 
 *Logs.* Of Kafka's servers the segments on disk are read when they are stopped; ours are asked. Both have more than what
-is committed at their ends, so logs are compared up to the high watermark that was known when they ended.
+is committed at their ends, so logs are compared up to the high watermark that was known before they ended, when all
+of them had caught up to it: a majority commits without the third.
 """
 
 import json
@@ -362,6 +363,8 @@ class MixedQuorum:
     async def equal_logs(self) -> int:
         """Stop everything, compare all logs record by record up to what is committed; give how far that is."""
         committed = self.seen.high_watermark
+        for node_id in self.node_ids:
+            await self.caught_up(node_id)
         for node_id in self.ours:
             await self._committed(node_id, committed)
         logs = {node_id: await self.log(node_id) for node_id in self.ours}
