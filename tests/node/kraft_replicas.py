@@ -16,7 +16,7 @@ from consensus.core.options import local
 from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
 from consensus.protocols.kraft.node.peer_transport import KraftTransport
 from consensus.protocols.kraft.node.quorum_service import QuorumService
-from consensus.protocols.kraft.wire.limits import KafkaWireError
+from consensus.protocols.kraft.wire.limits import KafkaWireError, Topic
 from consensus.protocols.kraft.wire.mapping import Answering
 from consensus.server.errors import ServerBusyError
 from consensus.server.opening import open_server
@@ -48,6 +48,10 @@ class KnownReplicas:
 
     own: ReplicaKey
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    def topic(self) -> Topic:
+        """Kafka's."""
+        return Topic()
 
     def local(self) -> ReplicaKey:
         """This one."""

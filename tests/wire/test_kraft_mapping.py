@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import product
 from typing import Final
+from uuid import UUID
 
 import pytest
 
@@ -25,7 +26,7 @@ from consensus.core.messages import (
 from consensus.core.model import MAX_NUMBER, Entry, EntryKind, LogId, ReplicaKey
 from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.codec import decode_request, decode_response, encode_request, encode_response
-from consensus.protocols.kraft.wire.limits import KafkaWireError
+from consensus.protocols.kraft.wire.limits import KafkaWireError, Topic
 from consensus.protocols.kraft.wire.mapping import (
     Answering,
     Refused,
@@ -35,8 +36,13 @@ from consensus.protocols.kraft.wire.mapping import (
     request_to_wire,
     told_endpoints,
 )
-from consensus.protocols.kraft.wire.messages_clients import FetchRequest, FetchResponse
-from consensus.protocols.kraft.wire.messages_quorum import BeginQuorumEpochResponse, VoteRequest, VoteResponse
+from consensus.protocols.kraft.wire.messages_clients import FetchRequest, FetchResponse, FetchResponseTopic
+from consensus.protocols.kraft.wire.messages_quorum import (
+    BeginQuorumEpochResponse,
+    FetchSnapshotResponseTopic,
+    VoteRequest,
+    VoteResponse,
+)
 
 ONE, TWO = ReplicaKey(1, b"1" * 16), ReplicaKey(2, b"2" * 16)
 CLUSTER: Final = "Zm9yIGEgdGVzdCBvbmx5ISE"
@@ -61,9 +67,14 @@ REQUESTS: Final[tuple[Request, ...]] = (
 class Names:
     """What the configuration of replicas 1 and 2 says; `keys` are its voters."""
 
-    def __init__(self, local: ReplicaKey, *keys: ReplicaKey) -> None:
+    def __init__(self, local: ReplicaKey, *keys: ReplicaKey, topic: Topic | None = None) -> None:
         self._local = local
         self._keys = keys or (ONE, TWO)
+        self._topic = topic or Topic()
+
+    def topic(self) -> Topic:
+        """What the log is called."""
+        return self._topic
 
     def local(self) -> ReplicaKey:
         """This replica."""
@@ -242,6 +253,34 @@ def test_a_fetch_for_another_topic_is_refused() -> None:
     wire = request_to_wire(REQUESTS[2], TWO, Names(ONE))
     assert isinstance(wire, FetchRequest)
     assert isinstance(request_from_wire(replace(wire, topics=()), 7, Names(TWO)), Refused)
+
+
+TEST_TOPIC: Final = Topic("__raft_performance_test", UUID(int=2))
+
+
+@pytest.mark.parametrize("request_sent", REQUESTS, ids=lambda request: type(request).__name__)
+def test_a_log_of_another_name_is_one_of_its_own(request_sent: Request) -> None:
+    """As that of Kafka's test servers: those who have the name take the request, and no other."""
+    api, version = LATEST[type(request_sent)]
+    sent = request_to_wire(request_sent, TWO, Names(ONE, topic=TEST_TOPIC))
+    message = decode_request(encode_request(api, version, 1, "test", sent)).message
+    assert request_from_wire(message, 7, Names(TWO, topic=TEST_TOPIC)) == request_sent
+    assert isinstance(request_from_wire(message, 7, Names(TWO)), Refused)
+
+
+@pytest.mark.parametrize(("asked", "reply"), REPLIES, ids=[f"{number}" for number in range(len(REPLIES))])
+def test_an_answer_names_the_log_as_its_server_does(asked: Request, reply: Reply) -> None:
+    names = Names(TWO, topic=TEST_TOPIC)
+    response = reply_to_wire(reply, Answering(TWO), names)
+    (topic,) = response.responses if isinstance(response, FetchResponse) else response.topics
+    match topic:
+        case FetchResponseTopic(topic=name, topic_id=uuid):
+            assert (name, uuid) == (TEST_TOPIC.name, TEST_TOPIC.id)
+        case FetchSnapshotResponseTopic(name=name):
+            assert name == TEST_TOPIC.name
+        case _:
+            assert topic.topic_name == TEST_TOPIC.name
+    assert reply_from_wire(response, asked, names, no_entries) == reply
 
 
 def test_a_response_to_something_else_is_no_answer() -> None:

@@ -1,6 +1,7 @@
 """A voter or observer of ours as a process of its own, which a story can kill.
 
     python -m tests.interop.kafka.our_voter server.properties
+    python -m tests.interop.kafka.our_voter server.properties __raft_performance_test 2      beside Kafka's test servers
 
     standard output   {"port": 9093, "directory": "…"} when it serves, then one document for each line of standard input
     status            role, epoch, leader, what is committed, where the log begins and ends, the voters
@@ -15,6 +16,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 import trio
@@ -32,6 +34,8 @@ from consensus.protocols.kraft import (
     voter_settings,
 )
 from consensus.protocols.kraft.wire.entries import batches_of
+from consensus.protocols.kraft.wire.limits import Topic
+from consensus.protocols.kraft.wire.mapping import replica
 from consensus.protocols.kraft.wire.record_batches import read_batches
 
 MAX_ENTRIES: Final = 5_000
@@ -70,6 +74,7 @@ def status(voter: KraftVoter) -> dict[str, Any]:
         "start": raft.log_start.index,
         "end": raft.last.index,
         "snapshot": None if snapshot is None else snapshot.last.index,
+        "followers": {replica(each.server_id).id: each.match for each in raft.followers},
         "voters": sorted(key.id for key in raft.configuration.voter_ids if isinstance(key, ReplicaKey)),
         "counters": voter.counters,
         "dropped": dict(raft.dropped),
@@ -129,11 +134,12 @@ def say(document: dict[str, Any]) -> None:
     sys.stdout.buffer.flush()
 
 
-async def main(properties: Path) -> None:
-    """Serve until the standard input ends."""
+async def main(properties: Path, topic: Topic | None) -> None:
+    """Serve until the standard input ends. Without a topic the log is the metadata of Kafka's controllers."""
     settings = voter_settings(parse_properties(await trio.Path(properties).read_text(encoding="utf-8")))
     options = VoterOptions(
-        is_metadata=True,
+        is_metadata=topic is None,
+        topic=topic or Topic(),
         services=lambda topic: (ConsumerService(topic, describes_cluster=False), ProduceService(topic)),
     )
     async with open_voter(settings, options) as voter, trio.open_nursery() as nursery:
@@ -145,4 +151,5 @@ async def main(properties: Path) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, Path(sys.argv[1]))
+    called = Topic(sys.argv[2], UUID(int=int(sys.argv[3]))) if len(sys.argv) > 2 else None
+    trio.run(main, Path(sys.argv[1]), called)

@@ -30,7 +30,7 @@ from consensus.protocols.kraft.node.service import Caller, ServedApi
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.control_records import endpoint_text
-from consensus.protocols.kraft.wire.limits import PARTITION, TOPIC_NAME, ZERO_UUID
+from consensus.protocols.kraft.wire.limits import PARTITION, ZERO_UUID
 from consensus.protocols.kraft.wire.mapping import replica
 from consensus.server.server import ConsensusServer
 
@@ -124,10 +124,10 @@ class AdminService:
     async def _describe_quorum(
         self, request: admin.DescribeQuorumRequest, _caller: Caller
     ) -> admin.DescribeQuorumResponse:
-        if [topic.topic_name for topic in request.topics] != [TOPIC_NAME]:
+        if [topic.topic_name for topic in request.topics] != [self._names.topic().name]:
             return admin.DescribeQuorumResponse(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topics=())
         partition = self._partition()
-        topic = admin.DescribeQuorumResponseTopic(topic_name=TOPIC_NAME, partitions=(partition,))
+        topic = admin.DescribeQuorumResponseTopic(topic_name=self._names.topic().name, partitions=(partition,))
         nodes = tuple(_node(server) for server in self._server.describe().raft.configuration.voters)
         return admin.DescribeQuorumResponse(topics=(topic,), nodes=nodes)
 

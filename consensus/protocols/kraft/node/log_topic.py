@@ -43,7 +43,6 @@ from consensus.protocols.kraft.wire.entries import (
     goes_on,
     next_sequence,
 )
-from consensus.protocols.kraft.wire.limits import TOPIC_ID, TOPIC_NAME
 from consensus.protocols.kraft.wire.messages_clients import InitProducerIdRequest, InitProducerIdResponse
 from consensus.protocols.kraft.wire.records import RecordBatch
 from consensus.server.errors import NotLeaderError
@@ -85,10 +84,10 @@ class LogTopic:
         raft, role = self._server.describe().raft, self._server.role
         nodes = [server.server_id for server in raft.configuration.voters]
         found = [(key, self._names.endpoint(key)) for key in nodes if isinstance(key, ReplicaKey)]
-        leader_id = _id_of(role.leader)
+        leader_id, topic = _id_of(role.leader), self._names.topic()
         return TopicState(
-            name=TOPIC_NAME,
-            topic_id=TOPIC_ID,
+            name=topic.name,
+            topic_id=topic.id,
             cluster_id=self._cluster_id,
             node_id=self._names.local().id,
             leader_id=leader_id,

@@ -55,7 +55,7 @@ from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import ApiKey
 from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, by_id_alone, endpoint_text
 from consensus.protocols.kraft.wire.entries import batches_for_replicas, control_data, fetched_entries, leader_head
-from consensus.protocols.kraft.wire.limits import KafkaWireError
+from consensus.protocols.kraft.wire.limits import KafkaWireError, Topic
 from consensus.protocols.kraft.wire.mapping import replica
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.server.errors import ServerBusyError, ServerStoppedError
@@ -86,6 +86,8 @@ class VoterOptions:
     """Of records in a snapshot; a log with more is not compacted (`state_machine`)."""
     is_metadata: bool = False
     """Whether the log is the metadata of Kafka's controllers, which stand beside this server (`kept_records`)."""
+    topic: Topic = field(default_factory=Topic)
+    """What the other servers call the log: all but Kafka's test programs have one name for it."""
     services: Callable[[LogTopic], tuple[Service, ...]] = lambda _topic: ()
     """What else the listener serves, such as the consumers' Fetch."""
 
@@ -156,7 +158,7 @@ async def open_voter(
         connect_timeout_ms=settings.request_timeout_ms,
     )
     told_voters = _told_voters(settings, directory)
-    names = QuorumNames(own, settings.advertised, told_voters)
+    names = QuorumNames(own, settings.advertised, told_voters, options.topic)
     retry = RetryTimes(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
     transport = KraftTransport(names, fetched_entries, connection, retry=retry, learned=names.learned)
     machine = QuorumLog(options.max_state_bytes, metadata=options.is_metadata)

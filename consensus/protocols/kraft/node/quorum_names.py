@@ -15,7 +15,7 @@ from typing import Final
 from consensus.core.model import MAX_MEMBERS, Configuration, ReplicaKey, Server
 from consensus.protocols.kraft.node.settings import Endpoint
 from consensus.protocols.kraft.wire.control_records import endpoint_of, endpoint_text
-from consensus.protocols.kraft.wire.limits import KafkaWireError
+from consensus.protocols.kraft.wire.limits import KafkaWireError, Topic
 from consensus.protocols.kraft.wire.mapping import replica
 
 TOLD_MAX: Final = 64
@@ -38,8 +38,15 @@ def server_of(key: ReplicaKey, endpoints: tuple[Endpoint, ...]) -> Server:
 class QuorumNames:
     """`mapping.Names` of one server."""
 
-    def __init__(self, own: ReplicaKey, listeners: tuple[Endpoint, ...], configuration: Configuration) -> None:
+    def __init__(
+        self,
+        own: ReplicaKey,
+        listeners: tuple[Endpoint, ...],
+        configuration: Configuration,
+        topic: Topic = Topic(),  # noqa: B008 - it is frozen
+    ) -> None:
         self._own = own
+        self._topic = topic
         self._listeners = tuple((each.name, each.host, each.port) for each in listeners)
         self._voters: dict[int, ReplicaKey] = {}
         self._addresses: dict[ReplicaKey, tuple[str, int]] = {}
@@ -67,6 +74,10 @@ class QuorumNames:
                 self._told[node] = where
         while len(self._told) > TOLD_MAX:
             del self._told[next(iter(self._told))]
+
+    def topic(self) -> Topic:
+        """See `Names.topic`."""
+        return self._topic
 
     def local(self) -> ReplicaKey:
         """See `Names.local`."""

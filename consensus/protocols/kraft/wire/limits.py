@@ -21,6 +21,16 @@ from uuid import UUID
 
 TOPIC_NAME: Final = "__cluster_metadata"
 TOPIC_ID: Final = UUID(int=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What the servers of a quorum call its log, whose only partition is 0: Fetch by the id, all else by the name."""
+
+    name: str = TOPIC_NAME
+    id: UUID = TOPIC_ID
+
+
 PARTITION: Final = 0
 ZERO_UUID: Final = UUID(int=0)
 """Stands for none."""

@@ -42,10 +42,9 @@ from consensus.protocols.kraft.wire.limits import (
     NO_EPOCH,
     NO_REPLICA,
     PARTITION,
-    TOPIC_ID,
-    TOPIC_NAME,
     ZERO_UUID,
     KafkaWireError,
+    Topic,
 )
 
 QuorumRequest = (
@@ -87,7 +86,10 @@ _REASONS: Final[Mapping[int, RefusalReason]] = MappingProxyType({int(code): reas
 
 
 class Names(Protocol):
-    """What the configuration in force says of replicas."""
+    """What the configuration in force says of replicas, and what the quorum calls its log."""
+
+    def topic(self) -> Topic:
+        """The topic of the log."""
 
     def local(self) -> ReplicaKey:
         """This replica."""
@@ -138,11 +140,11 @@ def request_to_wire(request: core.Request, peer: ReplicaKey, names: Names) -> Qu
     """A request to `peer`. Raises `KafkaWireError` for one that KRaft has no message for."""
     match request:
         case core.RequestVote():
-            return _vote_request(request, peer)
+            return _vote_request(request, peer, names)
         case core.Fetch():
-            return _fetch_request(request)
+            return _fetch_request(request, names)
         case core.FetchSnapshot():
-            return _fetch_snapshot_request(request)
+            return _fetch_snapshot_request(request, names)
         case core.BeginQuorumEpoch(term, leader, _, cluster_id):
             begun = quorum.BeginQuorumEpochRequestPartition(
                 partition_index=PARTITION,
@@ -153,7 +155,7 @@ def request_to_wire(request: core.Request, peer: ReplicaKey, names: Names) -> Qu
             return quorum.BeginQuorumEpochRequest(
                 cluster_id=cluster_id,
                 voter_id=peer.id,
-                topics=(quorum.BeginQuorumEpochRequestTopic(topic_name=TOPIC_NAME, partitions=(begun,)),),
+                topics=(quorum.BeginQuorumEpochRequestTopic(topic_name=names.topic().name, partitions=(begun,)),),
                 leader_endpoints=tuple(
                     quorum.BeginQuorumEpochRequestLeaderEndpoint(name=name, host=host, port=port)
                     for name, host, port in names.listeners()
@@ -212,7 +214,7 @@ def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records
                 partition_index=PARTITION, error_code=code, leader_id=_id_of(key), leader_epoch=term
             )
             return quorum.BeginQuorumEpochResponse(
-                topics=(quorum.BeginQuorumEpochResponseTopic(topic_name=TOPIC_NAME, partitions=(begun,)),),
+                topics=(quorum.BeginQuorumEpochResponseTopic(topic_name=names.topic().name, partitions=(begun,)),),
                 node_endpoints=tuple(
                     quorum.BeginQuorumEpochResponseNodeEndpoint(node_id=node_id, host=host, port=port)
                     for node_id, host, port in _endpoints(key, names)
@@ -223,7 +225,7 @@ def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records
                 partition_index=PARTITION, error_code=code, leader_id=_id_of(key), leader_epoch=term
             )
             return quorum.EndQuorumEpochResponse(
-                topics=(quorum.EndQuorumEpochResponseTopic(topic_name=TOPIC_NAME, partitions=(ended,)),),
+                topics=(quorum.EndQuorumEpochResponseTopic(topic_name=names.topic().name, partitions=(ended,)),),
                 node_endpoints=tuple(
                     quorum.EndQuorumEpochResponseNodeEndpoint(node_id=node_id, host=host, port=port)
                     for node_id, host, port in _endpoints(key, names)
@@ -278,7 +280,7 @@ def replica(server_id: ServerId) -> ReplicaKey:
     return server_id
 
 
-def _vote_request(request: core.RequestVote, peer: ReplicaKey) -> quorum.VoteRequest:
+def _vote_request(request: core.RequestVote, peer: ReplicaKey, names: Names) -> quorum.VoteRequest:
     candidate = replica(request.candidate)
     partition = quorum.VoteRequestPartition(
         partition_index=PARTITION,
@@ -290,12 +292,12 @@ def _vote_request(request: core.RequestVote, peer: ReplicaKey) -> quorum.VoteReq
         last_offset=request.last.index,
         pre_vote=request.pre_vote,
     )
-    topic = quorum.VoteRequestTopic(topic_name=TOPIC_NAME, partitions=(partition,))
+    topic = quorum.VoteRequestTopic(topic_name=names.topic().name, partitions=(partition,))
     return quorum.VoteRequest(cluster_id=request.cluster_id, voter_id=peer.id, topics=(topic,))
 
 
-def _fetch_request(request: core.Fetch) -> clients.FetchRequest:
-    key = replica(request.replica)
+def _fetch_request(request: core.Fetch, names: Names) -> clients.FetchRequest:
+    key, log = replica(request.replica), names.topic()
     partition = clients.FetchRequestPartition(
         partition=PARTITION,
         current_leader_epoch=request.term,
@@ -312,11 +314,11 @@ def _fetch_request(request: core.Fetch) -> clients.FetchRequest:
         max_wait_ms=request.max_wait_ms,
         min_bytes=0,
         max_bytes=request.max_bytes,
-        topics=(clients.FetchRequestTopic(topic_id=TOPIC_ID, topic=TOPIC_NAME, partitions=(partition,)),),
+        topics=(clients.FetchRequestTopic(topic_id=log.id, topic=log.name, partitions=(partition,)),),
     )
 
 
-def _fetch_snapshot_request(request: core.FetchSnapshot) -> quorum.FetchSnapshotRequest:
+def _fetch_snapshot_request(request: core.FetchSnapshot, names: Names) -> quorum.FetchSnapshotRequest:
     key = replica(request.replica)
     partition = quorum.FetchSnapshotRequestPartition(
         partition=PARTITION,
@@ -331,7 +333,7 @@ def _fetch_snapshot_request(request: core.FetchSnapshot) -> quorum.FetchSnapshot
         cluster_id=request.cluster_id,
         replica_id=key.id,
         max_bytes=request.max_bytes,
-        topics=(quorum.FetchSnapshotRequestTopic(name=TOPIC_NAME, partitions=(partition,)),),
+        topics=(quorum.FetchSnapshotRequestTopic(name=names.topic().name, partitions=(partition,)),),
     )
 
 
@@ -349,7 +351,7 @@ def _end_request(request: core.EndQuorumEpoch, names: Names) -> quorum.EndQuorum
     )
     return quorum.EndQuorumEpochRequest(
         cluster_id=request.cluster_id,
-        topics=(quorum.EndQuorumEpochRequestTopic(topic_name=TOPIC_NAME, partitions=(partition,)),),
+        topics=(quorum.EndQuorumEpochRequestTopic(topic_name=names.topic().name, partitions=(partition,)),),
         leader_endpoints=tuple(
             quorum.EndQuorumEpochRequestLeaderEndpoint(name=name, host=host, port=port)
             for name, host, port in names.listeners()
@@ -363,7 +365,7 @@ def _vote_from_wire(request: quorum.VoteRequest, correlation: int, names: Names)
         return invalid
     (topic,) = request.topics
     (partition,) = topic.partitions
-    if topic.topic_name != TOPIC_NAME or partition.partition_index != PARTITION:
+    if topic.topic_name != names.topic().name or partition.partition_index != PARTITION:
         return invalid
     if min(partition.replica_id, partition.replica_epoch, partition.last_offset, partition.last_offset_epoch) < 0:
         return invalid
@@ -376,7 +378,7 @@ def _vote_from_wire(request: quorum.VoteRequest, correlation: int, names: Names)
             vote_granted=False,
         )
         return Refused(
-            quorum.VoteResponse(topics=(quorum.VoteResponseTopic(topic_name=TOPIC_NAME, partitions=(answer,)),))
+            quorum.VoteResponse(topics=(quorum.VoteResponseTopic(topic_name=names.topic().name, partitions=(answer,)),))
         )
     return core.RequestVote(
         term=partition.replica_epoch + 1 if partition.pre_vote else partition.replica_epoch,
@@ -396,7 +398,7 @@ def _begin_from_wire(
         return invalid
     (topic,) = request.topics
     (partition,) = topic.partitions
-    if topic.topic_name != TOPIC_NAME or partition.partition_index != PARTITION:
+    if topic.topic_name != names.topic().name or partition.partition_index != PARTITION:
         return invalid
     if min(partition.leader_id, partition.leader_epoch) < 0:
         return invalid
@@ -407,7 +409,7 @@ def _begin_from_wire(
             leader_id=partition.leader_id,
             leader_epoch=partition.leader_epoch,
         )
-        answered = quorum.BeginQuorumEpochResponseTopic(topic_name=TOPIC_NAME, partitions=(answer,))
+        answered = quorum.BeginQuorumEpochResponseTopic(topic_name=names.topic().name, partitions=(answer,))
         return Refused(quorum.BeginQuorumEpochResponse(topics=(answered,)))
     leader = _leader_key(partition.leader_id, names)
     return core.BeginQuorumEpoch(partition.leader_epoch, leader, correlation, request.cluster_id)
@@ -421,7 +423,7 @@ def _end_from_wire(
         return invalid
     (topic,) = request.topics
     (partition,) = topic.partitions
-    if topic.topic_name != TOPIC_NAME or partition.partition_index != PARTITION:
+    if topic.topic_name != names.topic().name or partition.partition_index != PARTITION:
         return invalid
     candidates = partition.preferred_candidates
     named = [candidate.candidate_id for candidate in candidates] or [*partition.preferred_successors]
@@ -442,7 +444,8 @@ def _fetch_from_wire(request: clients.FetchRequest, correlation: int, names: Nam
         return invalid
     (topic,) = request.topics
     (partition,) = topic.partitions
-    if (topic.topic != TOPIC_NAME and topic.topic_id != TOPIC_ID) or partition.partition != PARTITION:
+    log = names.topic()
+    if (topic.topic != log.name and topic.topic_id != log.id) or partition.partition != PARTITION:
         return invalid
     replica_id = max(request.replica_state.replica_id, request.replica_id)
     if min(replica_id, request.max_wait_ms, partition.current_leader_epoch) < 0:
@@ -471,7 +474,7 @@ def _fetch_snapshot_from_wire(
         return invalid
     (topic,) = request.topics
     (partition,) = topic.partitions
-    if topic.name != TOPIC_NAME or partition.partition != PARTITION:
+    if topic.name != names.topic().name or partition.partition != PARTITION:
         return invalid
     snapshot = partition.snapshot_id
     if min(request.replica_id, partition.current_leader_epoch, snapshot.end_offset, snapshot.epoch) < 0:
@@ -521,7 +524,7 @@ def _vote_response(
         vote_granted=reply.granted,
     )
     return quorum.VoteResponse(
-        topics=(quorum.VoteResponseTopic(topic_name=TOPIC_NAME, partitions=(partition,)),),
+        topics=(quorum.VoteResponseTopic(topic_name=names.topic().name, partitions=(partition,)),),
         node_endpoints=tuple(
             quorum.VoteResponseNodeEndpoint(node_id=node_id, host=host, port=port)
             for node_id, host, port in _endpoints(leader, names)
@@ -537,7 +540,7 @@ def _fetch_response(
     names: Names,
     records: bytes,
 ) -> clients.FetchResponse:
-    diverging, snapshot = reply.diverging or _NOWHERE, reply.snapshot or _NOWHERE
+    diverging, snapshot, log = reply.diverging or _NOWHERE, reply.snapshot or _NOWHERE, names.topic()
     partition = clients.FetchResponsePartition(
         partition_index=PARTITION,
         error_code=code,
@@ -549,7 +552,7 @@ def _fetch_response(
         records=records,
     )
     return clients.FetchResponse(
-        responses=(clients.FetchResponseTopic(topic_id=TOPIC_ID, topic=TOPIC_NAME, partitions=(partition,)),),
+        responses=(clients.FetchResponseTopic(topic_id=log.id, topic=log.name, partitions=(partition,)),),
         node_endpoints=tuple(
             clients.FetchResponseNodeEndpoint(node_id=node_id, host=host, port=port)
             for node_id, host, port in _endpoints(leader, names)
@@ -570,7 +573,7 @@ def _fetch_snapshot_response(
         unaligned_records=reply.data,
     )
     return quorum.FetchSnapshotResponse(
-        topics=(quorum.FetchSnapshotResponseTopic(name=TOPIC_NAME, partitions=(partition,)),),
+        topics=(quorum.FetchSnapshotResponseTopic(name=names.topic().name, partitions=(partition,)),),
         node_endpoints=tuple(
             quorum.FetchSnapshotResponseNodeEndpoint(node_id=node_id, host=host, port=port)
             for node_id, host, port in _endpoints(leader, names)

@@ -1,0 +1,241 @@
+"""A voter of ours beside Kafka's own test servers of Raft, whose leader writes 20,000 records of 256 bytes a second.
+
+    kafka.tools.TestRaftServer 2, 3     write while they lead
+    our voter 1                         takes that, and leads as well; the story writes to it then
+
+They have voters that stand in the settings and a topic of their own, which `VoterOptions.topic` names; their options
+`--throughput` and `--record-size` have no effect in Kafka 4.1. They answer what servers of a quorum ask and nothing
+else, no DescribeQuorum. So ours says who leads and how far it is, and their segments are read in the end. A story has
+hundreds of thousands of records: logs are compared by a digest of every `BLOCK` offsets.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import pytest
+import trio
+
+from benchmarks.child import Child
+from consensus.protocols.kraft import (
+    Record,
+    RecordBatch,
+    format_directory,
+    open_connection,
+    parse_properties,
+    voter_settings,
+)
+from consensus.protocols.kraft.wire import messages_clients as clients
+from consensus.protocols.kraft.wire.apis import ErrorCode
+from consensus.protocols.kraft.wire.limits import ZERO_UUID, Topic, uuid_text
+from consensus.protocols.kraft.wire.record_batches import encode_batch
+from tests.interop.kafka import tool_jvm
+from tests.interop.kafka.jvm import listening_ports, new_uuid, runs
+from tests.interop.kafka.our_voter import Row, rows
+from tests.interop.kafka.recording import LOOPBACK
+from tests.interop.kafka.tool_jvm import java
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(tool_jvm.missing() is not None, reason=tool_jvm.missing() or "all is there"),
+]
+
+TOPIC: Final = Topic("__raft_performance_test", UUID(int=2))
+CLUSTER: Final = uuid_text(ZERO_UUID)
+"""They have no other."""
+OURS: Final = 1
+THEIRS: Final = (2, 3)
+STORY_S: Final = 300.0
+WAIT_S: Final = 90.0
+POLL_S: Final = 0.05
+RECORDS: Final = 10_000
+"""That a leader of either kind commits before the next thing happens."""
+BATCH: Final = 500
+BLOCK: Final = 1_000
+
+
+@dataclass(slots=True)
+class RaftServers:
+    """The three, by id."""
+
+    directory: Path
+    ports: dict[int, int]
+    children: dict[int, Child] = field(default_factory=dict)
+
+    def format(self) -> None:
+        """Write the settings of all, and our directory; theirs need not be formatted."""
+        voters = ",".join(f"{node_id}@{LOOPBACK}:{port}" for node_id, port in self.ports.items())
+        for node_id, port in self.ports.items():
+            settings = {
+                "node.id": node_id,
+                "log.dirs": self.directory / str(node_id),
+                "listeners": f"CONTROLLER://{LOOPBACK}:{port}",
+                "controller.listener.names": "CONTROLLER",
+                "controller.quorum.voters": voters,
+            }
+            text = "".join(f"{name}={value}\n" for name, value in settings.items())
+            self._file(node_id, "properties").write_text(text, encoding="utf-8")
+        format_directory(voter_settings(parse_properties(self._file(OURS, "properties").read_text())), CLUSTER)
+
+    def _file(self, node_id: int, kind: str) -> Path:
+        return self.directory / f"{node_id}.{kind}"
+
+    async def start(self, node_id: int) -> None:
+        """Start one, for the first time or again."""
+        properties, log = str(self._file(node_id, "properties")), self._file(node_id, "log")
+        if node_id == OURS:
+            command = [sys.executable, "-m", "tests.interop.kafka.our_voter", properties, TOPIC.name, str(TOPIC.id.int)]
+            self.children[OURS] = await Child.start("our voter", command, log)
+            await self.children[OURS].hear_document()
+            return
+        command = java("kafka.tools.TestRaftServer", "--config", properties, "--replica-directory-id", new_uuid())
+        self.children[node_id] = await Child.start_foreign(f"test server {node_id}", command, log)
+
+    async def stop(self, node_id: int, how: signal.Signals) -> None:
+        """End one of theirs by a signal; asked by SIGTERM it resigns first."""
+        child = self.children.pop(node_id)
+        os.kill(child.pid, how)
+        with trio.fail_after(WAIT_S):
+            while runs(child):  # noqa: ASYNC110 - another process's end wakes no task
+                await trio.sleep(POLL_S)
+        await child.end()
+
+    async def status(self) -> dict[str, Any]:
+        """How ours stands."""
+        return await self.children[OURS].ask("status")
+
+    async def until(self, what: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait for ours to stand so."""
+        status: dict[str, Any] = {}
+        with trio.move_on_after(WAIT_S):
+            while not holds(status := await self.status()):
+                for node_id, child in self.children.items():
+                    assert runs(child), f"server {node_id} ended: …{self._file(node_id, 'log').read_text()[-3000:]}"
+                await trio.sleep(POLL_S)
+            return status
+        raise AssertionError(f"ours does not see within {WAIT_S:g} s that {what}: {status}")
+
+    async def make_lead(self, node_ids: Collection[int]) -> int:
+        """Have leaders resign until one of these leads; give its id."""
+        status = await self.until("somebody leads", lambda it: it["leader"] is not None)
+        while status["leader"] not in node_ids:
+            leader, epoch = status["leader"], status["epoch"]
+            if leader == OURS:
+                await self.children[OURS].ask("resign")
+            else:
+                await self.stop(leader, signal.SIGTERM)
+                await self.start(leader)
+            status = await self.until(
+                "another one leads",
+                lambda it, epoch=epoch: it["epoch"] > epoch and it["leader"] is not None,  # type: ignore[misc]
+            )
+        return int(status["leader"])
+
+    async def progress(self) -> None:
+        """Wait until `RECORDS` more are committed, which the story writes if ours leads."""
+        before = (await self.status())["committed"]
+        if (await self.status())["leader"] == OURS:
+            await produce(self.ports[OURS], RECORDS)
+        await self.until("more is committed", lambda it: it["committed"] >= before + RECORDS)
+
+    async def equal_logs(self) -> int:
+        """Compare the logs as far as they are committed and whole; ours must lead. Give up to which offset."""
+        committed = (await self.status())["committed"]
+        await self.until("the others have it", lambda it: min(it["followers"].values(), default=0) >= committed)
+        logs = [Digests(committed) for _ in self.ports]
+        while logs[0].end < committed:
+            answer = await self.children[OURS].ask(f"log {logs[0].end}")
+            logs[0].take([(*row,) for row in answer["records"]])
+        for node_id, digests in zip(THEIRS, logs[1:], strict=True):
+            await self.stop(node_id, signal.SIGTERM)
+            for segment in sorted((self.directory / str(node_id) / f"{TOPIC.name}-0").glob("*.log")):
+                digests.take(rows(segment.read_bytes()))
+            assert digests.blocks == logs[0].blocks, f"the log of server {node_id} differs from ours"
+        return logs[0].end
+
+
+class Digests:
+    """Of a log's records up to `end` exclusive, which must be adjacent, one for each `BLOCK` of them."""
+
+    def __init__(self, limit: int) -> None:
+        self.end = 0
+        self.blocks: list[bytes] = []
+        self._limit = limit
+        self._digest = sha256()
+
+    def take(self, found: list[Row]) -> None:
+        """The next records; those from the limit on are left out."""
+        for row in found:
+            if row[0] >= self._limit:
+                return
+            assert row[0] == self.end, f"offset {row[0]} follows {self.end - 1}"
+            self._digest.update(json.dumps(row).encode())
+            self.end += 1
+            if self.end % BLOCK == 0 or self.end == self._limit:
+                self.blocks.append(self._digest.digest())
+
+
+async def produce(port: int, count: int) -> None:
+    """Write records to ours, which must lead."""
+    async with open_connection(LOOPBACK, port) as connection:
+        for number in range(count // BATCH):
+            now_ms = time.time_ns() // 1_000_000
+            values = [b"%d of the story " % (number * BATCH + at) * 10 for at in range(BATCH)]
+            data = encode_batch(RecordBatch(0, -1, tuple(Record(now_ms, None, value) for value in values)))
+            partition = clients.ProduceRequestPartition(index=0, records=data)
+            topic = clients.ProduceRequestTopic(name=TOPIC.name, topic_id=TOPIC.id, partition_data=(partition,))
+            request = clients.ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=(topic,))
+            response = await connection.ask(request, wait_ms=10_000)
+            assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+
+@asynccontextmanager
+async def raft_servers(directory: Path) -> AsyncIterator[RaftServers]:
+    """All three, started."""
+    ports = listening_ports(1 + len(THEIRS))
+    servers = RaftServers(directory, dict(zip((OURS, *THEIRS), ports, strict=True)))
+    servers.format()
+    try:
+        for node_id in servers.ports:
+            await servers.start(node_id)
+        yield servers
+    finally:
+        with trio.CancelScope(shield=True):
+            for child in servers.children.values():
+                await child.end()
+
+
+async def test_ours_keeps_up_with_kafkas_test_servers_and_leads_them(tmp_path: Path) -> None:
+    """Either kind leads, is killed or resigns; in the end all logs are equal."""
+    with trio.fail_after(STORY_S):
+        async with raft_servers(tmp_path) as servers:
+            # Given one of theirs that leads and writes
+            killed = await servers.make_lead(THEIRS)
+            await servers.progress()
+            # When it is killed, and comes back
+            epoch = (await servers.status())["epoch"]
+            await servers.stop(killed, signal.SIGKILL)
+            led = await servers.until("another leads", lambda it: it["epoch"] > epoch and it["leader"] is not None)
+            await servers.progress()
+            await servers.start(killed)
+            # When ours leads, and is written to
+            await servers.make_lead([OURS])
+            await servers.progress()
+            # When one of theirs leads again, and ours after it
+            await servers.make_lead(THEIRS)
+            await servers.progress()
+            await servers.make_lead([OURS])
+            status = await servers.status()
+            end = await servers.equal_logs()
+            print(
+                f"\nserver {killed} killed, {led['leader']} led then; epoch {status['epoch']}, {end} records are equal"
+            )
