@@ -331,6 +331,42 @@ def test_a_voter_that_joined_later_starts_again_without_a_leader_to_ask(tmp_path
     trio.run(run)
 
 
+def test_an_observer_finds_the_quorum_by_its_bootstrap_servers_when_all_voters_that_it_knows_are_gone(
+    tmp_path: Path,
+) -> None:
+    """It was away while the voters changed, and the server that its log names listens no more."""
+
+    async def run() -> None:
+        settings = formatted(tmp_path, 3, dynamic=True, initial=1)
+        async with opened(settings) as quorum:
+            first = await quorum.leader()
+            produced = await first.topic.append(batch(b"one"), None)
+            assert await values_of(quorum.running[3], produced.base_offset + 1) == [b"one"]
+            await quorum.end(3)
+            second = quorum.running[2]
+            listener = admin.AddRaftVoterRequestListener(
+                name="CONTROLLER", host=LOOPBACK, port=settings[1].listeners[0].port
+            )
+            directory = UUID(bytes=second.key.directory)
+            added = await ask_leader(
+                quorum,
+                admin.AddRaftVoterRequest(
+                    timeout_ms=10_000, voter_id=2, voter_directory_id=directory, listeners=(listener,)
+                ),
+            )
+            removed = await ask_leader(
+                quorum, admin.RemoveRaftVoterRequest(voter_id=1, voter_directory_id=UUID(bytes=first.key.directory))
+            )
+            assert (added, removed) == (admin.AddRaftVoterResponse(), admin.RemoveRaftVoterResponse())
+            await quorum.end(1)
+            assert (await quorum.leader()).key.id == 2
+            produced = await second.topic.append(batch(b"two"), None)
+            returned = await quorum.start(settings[2])
+            assert await values_of(returned, produced.base_offset + 1) == [b"one", b"two"]
+
+    trio.run(run)
+
+
 def test_a_leader_that_is_removed_leads_until_that_is_committed(tmp_path: Path) -> None:
     """The others fetch its removal from it, although their configuration no longer has it when they have it."""
 

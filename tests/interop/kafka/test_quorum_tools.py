@@ -14,7 +14,7 @@ from tests.interop.kafka import tool_jvm
 from tests.interop.kafka.jvm import running_jvm_servers
 from tests.interop.kafka.mixed import MixedQuorum, running_mixed_quorum
 from tests.interop.kafka.recording import LOOPBACK, Recorder
-from tests.interop.kafka.tool_jvm import ToolError
+from tests.interop.kafka.tool_jvm import ToolError, java
 
 pytestmark = [
     pytest.mark.interop,
@@ -199,3 +199,50 @@ async def test_our_observer_reads_kafkas_quorum_and_never_votes(tmp_path: Path, 
 
 FETCH_TIMEOUT_S: Final = 2.0
 """Kafka's default; after it a voter campaigns."""
+
+
+async def upgraded(quorum: MixedQuorum, leader: int) -> tuple[bool, str]:
+    """What `kafka-features upgrade --feature kraft.version=1` does, and what it prints."""
+    arguments = ("--bootstrap-controller", quorum.server(leader).voter.address, "upgrade", "--feature")
+    command = java("org.apache.kafka.tools.FeatureCommand", *arguments, "kraft.version=1")
+    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    return done.returncode == 0, (done.stdout + done.stderr).decode()
+
+
+async def test_voters_of_the_settings_do_not_move_into_the_log_while_ours_is_one_of_them(tmp_path: Path) -> None:
+    """Kafka's leader asks for the word of each voter, which ours does not give; ours does not have the request."""
+    with trio.fail_after(STORY_S):
+        async with (
+            running_jvm_servers(tmp_path) as jvm,
+            running_mixed_quorum(jvm, (1,), (2, 3), is_dynamic=False) as quorum,
+        ):
+            for node_ids, reason in (
+                (jvm.servers, "controller 1 has not registered"),
+                (quorum.ours, "does not support UPDATE_FEATURES"),
+            ):
+                done, text = await upgraded(quorum, await quorum.make_lead(node_ids))
+                assert (done, reason in text) == (False, True), text
+                await quorum.progress()
+            await quorum.equal_logs()
+
+
+async def test_our_observer_follows_as_kafkas_voters_move_from_the_settings_into_the_log(tmp_path: Path) -> None:
+    with trio.fail_after(STORY_S):
+        async with (
+            running_jvm_servers(tmp_path) as jvm,
+            running_mixed_quorum(jvm, (), VOTERS, is_dynamic=False) as quorum,
+        ):
+            leader, _ = await quorum.leader()
+            await quorum.progress()
+            await observe(quorum, OBSERVER)
+            done, text = await upgraded(quorum, leader)
+            assert done, text
+            await quorum.progress()
+            await quorum.caught_up(OBSERVER)
+            # Its settings still name the voters; the log names them with their directories
+            await quorum.kill(OBSERVER)
+            await quorum.start(OBSERVER)
+            await quorum.progress()
+            await quorum.caught_up(OBSERVER)
+            assert (await quorum.ask(OBSERVER, "status"))["voters"] == [*VOTERS]
+            await quorum.equal_logs()

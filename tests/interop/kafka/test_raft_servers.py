@@ -126,7 +126,7 @@ class RaftServers:
 
     async def make_lead(self, node_ids: Collection[int]) -> int:
         """Have leaders resign until one of these leads; give its id."""
-        status = await self.until("somebody leads", lambda it: it["leader"] is not None)
+        status = await self.until("a server leads", lambda it: it["leader"] is not None)
         while status["leader"] not in node_ids:
             leader, epoch = status["leader"], status["epoch"]
             if leader == OURS:

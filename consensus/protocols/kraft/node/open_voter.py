@@ -13,7 +13,8 @@ port closed and comes again.
 log names them; a new quorum begins with the controllers that the directory was formatted with, and a server that was
 formatted without any learns the voters of the quorum by DescribeQuorum from the bootstrap servers. It is an observer
 then, until a leader is asked to make it a voter, or at once if `controller.quorum.auto.join.enable` says so. A server
-whose log names voters asks no other: if all servers start at once there is no leader that could answer.
+whose log names voters does not wait for that: if all servers start at once there is no leader that could answer. But if
+it does not vote, those voters may be gone. So it asks the bootstrap servers in turns with them who leads.
 
 *quorum-state* is written after each change by a task of its own. It may be late by one change: it is a copy
 (`quorum_directory`).
@@ -160,7 +161,13 @@ async def open_voter(
     told_voters = _told_voters(settings, directory)
     names = QuorumNames(own, settings.advertised, told_voters, options.topic)
     retry = RetryTimes(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
-    transport = KraftTransport(names, fetched_entries, connection, retry=retry, learned=names.learned)
+
+    def bootstrap() -> tuple[tuple[str, int], ...]:
+        return () if names.votes else settings.bootstrap_servers
+
+    transport = KraftTransport(
+        names, fetched_entries, connection, retry=retry, learned=names.learned, bootstrap=bootstrap
+    )
     machine = QuorumLog(options.max_state_bytes, metadata=options.is_metadata)
     heard, measurements = _Heard(observe), QuorumMeasurements()
 

@@ -27,7 +27,7 @@ request.
 
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -99,16 +99,18 @@ class _Queued:
 class _Lane:
     """The connection to one peer for one purpose: opened when there is something to send, kept while it holds."""
 
-    def __init__(self, transport: "KraftTransport", peer: ReplicaKey, receiver: Receiver) -> None:
+    def __init__(self, transport: "KraftTransport", peer: ReplicaKey, purpose: Purpose, receiver: Receiver) -> None:
         self.scope = trio.CancelScope()
         self._transport = transport
         self._peer = peer
+        self._purpose = purpose
         self._receiver = receiver
         self._connection: KafkaConnection | None = None
         self._endpoint: tuple[str, int] | None = None
         self._queued: dict[type[core.Request], _Queued] = {}
         self._wanted = trio.Event()
         self._failures = 0
+        self._tries = 0
 
     @property
     def is_idle(self) -> bool:
@@ -134,7 +136,7 @@ class _Lane:
             while True:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
-                endpoint = self._transport.names.endpoint(self._peer)
+                endpoint = self._next_endpoint()
                 if endpoint is None:
                     self._count("requests to a peer whose address is not known", len(self._queued))
                     self._queued.clear()
@@ -151,6 +153,14 @@ class _Lane:
                 self._drop_expired()
                 if self._queued:
                     self._wanted.set()
+
+    def _next_endpoint(self) -> tuple[str, int] | None:
+        """Where the peer is, and every other time a bootstrap server, if there are any to ask in its place."""
+        known, others = self._transport.names.endpoint(self._peer), self._transport.bootstrap()
+        self._tries += 1
+        if self._purpose is Purpose.REPLICATION and others and (known is None or self._tries % 2 == 0):
+            return self._transport.random.choice(others)
+        return known
 
     async def _use(self, connection: KafkaConnection) -> None:
         self._count("connections")
@@ -174,11 +184,12 @@ class _Lane:
         wait_ms = request.max_wait_ms if isinstance(request, core.Fetch) else 0
         try:
             message = request_to_wire(request, self._peer, self._transport.names)
-            connection.start(message, partial(self._answered, request), wait_ms=wait_ms)
+            is_peer = self._endpoint == self._transport.names.endpoint(self._peer)
+            connection.start(message, partial(self._answered, request, is_peer=is_peer), wait_ms=wait_ms)
         except (KafkaWireError, KafkaConnectionError):
             self._count("requests that could not be sent")
 
-    def _answered(self, request: core.Request, response: Any | None) -> None:
+    def _answered(self, request: core.Request, response: Any | None, *, is_peer: bool) -> None:
         if response is None:
             self._count("requests without an answer")
             return
@@ -192,7 +203,7 @@ class _Lane:
             self._count("answers that say nothing about the quorum")
             self._transport.last_error = f"replica {self._peer.id}: {error}"
             return
-        self._receiver.deliver_reply(self._peer, reply)
+        self._receiver.deliver_reply(self._peer, reply if is_peer else _redirection(reply))
 
     def _drop_expired(self) -> None:
         now_s = trio.current_time()
@@ -205,8 +216,24 @@ class _Lane:
             self._transport.counters[what] += number
 
 
+def _redirection(reply: core.Reply) -> core.Reply:
+    """What the answer of a bootstrap server, in the place of a peer, is worth: it tells who leads."""
+    if not isinstance(reply, core.FetchReply):
+        return reply
+    error = reply.error or core.RefusalReason.NOT_LEADER
+    return core.FetchReply(reply.term, reply.leader, 0, reply.correlation, error=error)
+
+
+def _nowhere() -> Sequence[tuple[str, int]]:
+    return ()
+
+
 class KraftTransport:
-    """The way from one replica to the others. `names` says where they are."""
+    """The way from one replica to the others. `names` says where they are.
+
+    `bootstrap` gives servers that may know who leads, for a replica that does not vote: the voters that it knows may be
+    gone. They are asked in turns with the peer that a Fetch is for.
+    """
 
     def __init__(
         self,
@@ -216,18 +243,20 @@ class KraftTransport:
         *,
         retry: RetryTimes | None = None,
         learned: Learned = not_noted,
+        bootstrap: Callable[[], Sequence[tuple[str, int]]] = _nowhere,
         random: Random | None = None,
     ) -> None:
         self.names = names
         self.read_entries = read_entries
         self.options = options or ConnectionOptions()
         self.learned = learned
+        self.bootstrap = bootstrap
+        self.random = random or Random()
         self.counters: Counter[str] = Counter()
         """Connections, and what was not sent or not answered, by reason."""
         self.last_error: str | None = None
         """The newest answer that was no use, for people."""
         self._retry = retry or RetryTimes()
-        self._random = random or Random()
         self._lanes: dict[tuple[ReplicaKey, Purpose], _Lane] = {}
         self._running: tuple[trio.Nursery, Receiver] | None = None
 
@@ -240,7 +269,7 @@ class KraftTransport:
         lane = self._lanes.get((peer, purpose))
         if lane is None:
             nursery, receiver = self._running
-            lane = self._lanes[peer, purpose] = _Lane(self, peer, receiver)
+            lane = self._lanes[peer, purpose] = _Lane(self, peer, purpose, receiver)
             nursery.start_soon(lane.run)
         lane.send(request)
 
@@ -265,4 +294,4 @@ class KraftTransport:
     def pause_s(self, failures: int) -> float:
         """How long a lane rests after so many failures in a row before this one."""
         pause_ms = min(self._retry.max_ms, self._retry.first_ms * math.pow(2, min(failures, 30)))
-        return pause_ms * (1 - _JITTER * self._random.random()) / 1000
+        return pause_ms * (1 - _JITTER * self.random.random()) / 1000

@@ -75,6 +75,11 @@ class QuorumNames:
         while len(self._told) > TOLD_MAX:
             del self._told[next(iter(self._told))]
 
+    @property
+    def votes(self) -> bool:
+        """Whether this server is among the voters that are in force."""
+        return self._voters.get(self._own.id) == self._own
+
     def topic(self) -> Topic:
         """See `Names.topic`."""
         return self._topic
