@@ -3,6 +3,7 @@
     mount namespace     an overlay over `/`, whose upper layer is a tmpfs: everything can be written, nothing stays
     network namespace   a loopback interface, and no other
     process namespace   ends with the first process, which ends with the test's pipe
+    host name           its own, and a machine id, if it is given a name
     /run                empty, so that maintainer scripts find no service manager
 
 So a package can be installed by dpkg itself, with its maintainer scripts, without a second Debian. It needs root, and a
@@ -10,6 +11,7 @@ kernel that lets this process make namespaces; where one is missing the tests ar
 """
 
 import os
+import secrets
 import shutil
 import subprocess
 import time
@@ -31,8 +33,13 @@ mount -t proc proc "$1/root/proc"
 mount --rbind /dev "$1/root/dev"
 mount -t tmpfs -o mode=755 tmpfs "$1/root/run"
 ip link set lo up
-echo ready
-exec chroot "$1/root" cat
+if [ -n "$3" ]; then
+    echo "$3" >/proc/sys/kernel/hostname
+    echo "$3" >"$1/root/etc/hostname"
+    echo "$4" >"$1/root/etc/machine-id"
+fi
+# Ready is said from inside: until then the first process, by which its files are reached, has this machine's root.
+exec chroot "$1/root" sh -c 'echo ready; exec cat'
 """
 
 
@@ -44,7 +51,7 @@ def why_not() -> str:
     if os.geteuid() != 0:
         return "needs root, to make namespaces"
     with suppress(OSError):
-        tried = subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "true"], check=False)  # noqa: S607
+        tried = subprocess.run(["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "true"], check=False)  # noqa: S607
         if tried.returncode == 0:
             return ""
     return "this kernel or container lets no process make namespaces"
@@ -53,17 +60,22 @@ def why_not() -> str:
 class Machine:
     """Made when the block begins, gone when it ends."""
 
-    def __init__(self, scratch: Path, lower: Path = Path("/")) -> None:
+    def __init__(self, scratch: Path, lower: Path = Path("/"), name: str = "") -> None:
         """`scratch`: an empty directory; `lower`: the file system that is copied, this machine's unless told."""
         self._scratch = scratch
+        self._name = name
         self._lower = lower
         self._first: subprocess.Popen[str] | None = None
         self._pid = 0
 
     def __enter__(self) -> Self:
-        command = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", SETUP, "sh"]
+        namespaces = ["--mount", "--net", "--uts", "--pid", "--fork", "--kill-child"]
+        arguments = [self._scratch, self._lower, self._name, secrets.token_hex(16)]
         self._first = subprocess.Popen(
-            [*command, str(self._scratch), str(self._lower)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            ["unshare", *namespaces, "sh", "-c", SETUP, "sh", *map(str, arguments)],  # noqa: S607 - wherever it lies
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self._first.stdout is not None
         assert self._first.stdout.readline() == "ready\n", "the machine could not be made; its messages are above"
@@ -81,13 +93,20 @@ class Machine:
                 self._first.stdout.close()
 
     @property
+    def pid(self) -> int:
+        """Of its first process, by which its namespaces are named."""
+        return self._pid
+
+    @property
     def root(self) -> Path:
-        """The machine's `/`, as this process reaches it."""
-        return Path(f"/proc/{self._pid}/root")
+        """The machine's `/`, as this process reaches it; what is written there must never reach this machine's."""
+        root = Path(f"/proc/{self._pid}/root")
+        assert not root.samefile("/"), "the scratch machine is not there yet, or no longer"
+        return root
 
     def command(self, arguments: Sequence[str | Path], *, network: bool = False) -> list[str]:
         """What runs `arguments` in it, as root. `network`: with this machine's network in place of its own."""
-        into = ["nsenter", f"--target={self._pid}", "--mount", "--pid", "--root", *["--net"] * (not network)]
+        into = ["nsenter", f"--target={self._pid}", "--mount", "--uts", "--pid", "--root", *["--net"] * (not network)]
         return [*into, "env", "--chdir=/", *map(str, arguments)]
 
     def run(
