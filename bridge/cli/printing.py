@@ -2,6 +2,7 @@
 
     echo       one line; foreign text in it cannot begin another one, or move the cursor
     print_*    tables and facts: aligned columns that are never wrapped or cut, whatever the terminal's width
+    print_wide_table   a table with many columns; on a terminal that is too narrow for it, a line for each field
     print_markdown   a document of the project, as wide as the terminal; letters that it cannot show become "?"
     json_text  exact JSON, in which letters that are not seen are escapes
     PrintableFormatter, print_exception   what is logged, and what ends a command
@@ -60,11 +61,34 @@ def echo(text: str = "", *, err: bool = False, bold: bool = False, mark: str = "
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows below their headings, each column as wide as its widest cell."""
+    for number, line in enumerate(_aligned(headings, rows)):
+        echo(line, bold=number == 0)
+
+
+def print_wide_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, is_kept: bool) -> None:
+    """The same; but on a terminal that is narrower, each row as lines of a heading and a value, unless `is_kept`.
+
+    A terminal would break the lines of the table in the midst of a column.
+    """
+    is_narrower = max(map(len, _aligned(headings, rows))) > shutil.get_terminal_size().columns
+    if is_kept or not is_narrower or not is_terminal():
+        print_table(headings, rows)
+        return
+    for number, row in enumerate(rows):
+        if number:
+            echo()
+        print_facts(list(zip(headings, row, strict=True)))
+
+
+def is_terminal() -> bool:
+    """Whether stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
+def _aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     shown = [list(headings), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[number]) for row in shown) for number in range(len(headings))]
-    for number, row in enumerate(shown):
-        text = GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        echo(text, bold=number == 0)
+    return [GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:

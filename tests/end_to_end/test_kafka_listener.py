@@ -18,6 +18,7 @@ from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.log.entries import encode
 from tests.end_to_end.farm import START_BOUND_S, Farm, call
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
+from tests.node.test_cli_terminals import NO_KEY, UNSTYLED, on_a_terminal
 
 pytestmark = pytest.mark.processes
 
@@ -159,6 +160,12 @@ def test_the_commands_for_quorums_read_a_farm_by_its_listener_and_change_no_vote
         # And the farm is described, and its voters are changed in another way
         described = call("kraft", "describe", *where, "--json")
         assert json.loads(described.stdout)["cluster"] == node.view().farm.cluster_id
+        replication = ["kraft", "describe", *where, "--replication"]
+        for wide, first in ((), b"NodeId                 1"), (("--wide",), b"NodeId  DirectoryId"):
+            _, written = on_a_terminal([*replication, *wide], {"COLUMNS": "80"}, NO_KEY)
+            lines = UNSTYLED.sub(b"", written).splitlines()
+            assert lines[0].startswith(first), written
+            assert (max(map(len, lines)) <= 80) is not bool(wide)
         newcomer = ("--voter-id", "9", "--voter-directory-id", "AAAAAAAAAAAAAAAAAAAABw", "--listener", "RAFT://a:1")
         for change in (("add-voter", *newcomer), ("remove-voter", "--voter-id", "1", "--yes")):
             refused = call("kraft", *change, *where)

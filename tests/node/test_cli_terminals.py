@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -15,6 +16,9 @@ from tests.node.test_cli_commands import Node, served
 
 MODULE = [sys.executable, "-m", "bridge.cli.main"]
 SCREEN_S = 20.0
+NO_KEY = b"\0 is shown by no command"
+"""What `on_a_terminal` waits for where no key is to be pressed."""
+UNSTYLED = re.compile(rb"\x1b\[[0-9;]*m")
 
 
 def on_a_terminal(arguments: list[str], environment: dict[str, str], until: bytes) -> tuple[int, bytes]:

@@ -42,6 +42,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
     UrlReply,
     UrlRequest,
 )
+from tests.node.test_cli_terminals import NO_KEY, UNSTYLED, on_a_terminal
 from tests.node.zmq_network import IDENT, EntryServer, LoopbackPeer, Respond, state
 
 LEADER = (True, "1")
@@ -158,6 +159,16 @@ def test_status_shows_each_peer_and_names_those_that_do_not_answer(
     assert document["peers"][1] == {"id": "2", "url": DEAD.url} | dict.fromkeys(
         ("role", "term", "firstIndex", "lastIndex", "commitIndex", "appliedIndex", "snapshotBytes", "pruneIndex")
     )
+
+
+def test_on_a_terminal_of_80_columns_each_figure_of_a_peer_has_a_line(cluster: Cluster) -> None:
+    environment = {"GARLICFARM_ZMQ_SEEDS": cluster.urls[0], "GARLICFARM_ZMQ_IDENT": "cluster", "COLUMNS": "80"}
+    for wide, first in ((), b"PEER       1"), (("--wide",), b"PEER  URL"):
+        code, written = on_a_terminal(["zmq-raft", "status", "--timeout", "0.5", *wide], environment, NO_KEY)
+        lines = UNSTYLED.sub(b"", written).splitlines()
+        assert code == 0, written
+        assert lines[0].startswith(first)
+        assert (max(map(len, lines)) <= 80) is not bool(wide)
 
 
 def test_updates_are_committed_in_order_and_their_ids_are_printed(

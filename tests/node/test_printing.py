@@ -96,9 +96,32 @@ def test_every_way_to_print_a_line_prints_one_harmless_line(text: str) -> None:
     harmless(printed(printing.echo, text), 1)
     harmless(printed(printing.echo, text, bold=True, mark=text), 1)
     harmless(printed(printing.print_table, ("HEAD",), [(text,)]), 2)
+    harmless(printed(printing.print_wide_table, ("HEAD",), [(text,)], is_kept=False), 2)
     harmless(printed(printing.print_facts, [(text, text)]), 1)
     harmless(printed(pipeline_printing.echo, text, bold=True), 1)
     harmless(printed(pipeline_printing.print_csv, [[text, 5]]), 1)
+
+
+ROWS = [("1", "x" * 30), ("2", "short")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_terminal", "is_kept"), [(34, True, False), (33, False, False), (33, True, True)]
+)
+def test_a_wide_table_is_a_table_where_it_fits_or_no_terminal_is_or_it_is_wanted(
+    columns: int, *, is_terminal: bool, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(printing, "is_terminal", lambda: is_terminal)
+    shown = printed(printing.print_wide_table, ("ID", "VALUE"), ROWS, is_kept=is_kept)
+    assert shown == printed(printing.print_table, ("ID", "VALUE"), ROWS)
+
+
+def test_on_a_narrower_terminal_each_field_of_a_wide_table_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "33")
+    monkeypatch.setattr(printing, "is_terminal", lambda: True)
+    shown = printed(printing.print_wide_table, ("ID", "VALUE"), ROWS, is_kept=False)
+    assert shown == f"ID     1\nVALUE  {'x' * 30}\n\nID     2\nVALUE  short\n"
 
 
 @given(TEXTS)

@@ -1,7 +1,8 @@
 """`garlicfarm kraft describe`: a quorum as its leader sees it, in the tables of `kafka-metadata-quorum describe`.
 
     --status        who leads, how far the followers are behind, who votes
-    --replication   a row for each replica: the leader, the followers, the observers
+    --replication   a row for each replica: the leader, the followers, the observers; where the terminal is too narrow
+                    for Kafka's table, a line for each field, unless --wide
 
 The figures are computed as Kafka's tool does it. *Lag in time* of a follower is from when it last had all of the
 leader's log until now, so it is 0 for one that has all, and -1 where the leader does not know.
@@ -15,8 +16,8 @@ import click
 
 from bridge.api.outputs import KraftDescribeOutput, KraftReplicaView
 from bridge.cli.kraft.options import Quorum, quorum_options
-from bridge.cli.options import json_option
-from bridge.cli.printing import echo, print_json, print_table
+from bridge.cli.options import json_option, wide_option
+from bridge.cli.printing import echo, print_json, print_wide_table
 from consensus.protocols import kraft as protocol
 
 _HEADINGS = (
@@ -35,9 +36,10 @@ _NAME_WIDTH = 24
 @click.option("--status", "view", flag_value="status", default="status", help="The summary. This is the default.")
 @click.option("--replication", "view", flag_value="replication", help="A row for each replica.")
 @click.option("--human-readable", is_flag=True, help="With --replication: times as so long ago.")
+@wide_option
 @quorum_options
 @json_option
-def describe(quorum: Quorum, *, view: str, human_readable: bool, as_json: bool) -> None:
+def describe(quorum: Quorum, *, view: str, human_readable: bool, wide: bool, as_json: bool) -> None:
     """Show a quorum as its leader sees it, in the tables of `kafka-metadata-quorum describe`.
 
     The servers may be ours, Kafka's controllers, or both. The leader is found from any of them.
@@ -50,7 +52,7 @@ def describe(quorum: Quorum, *, view: str, human_readable: bool, as_json: bool) 
             echo(f"{name + ':':<{_NAME_WIDTH}}{text}")
     else:
         now_ms = time.time_ns() // 1_000_000 if human_readable else None
-        print_table(_HEADINGS, [_row(each, now_ms) for each in _output(state).replicas])
+        print_wide_table(_HEADINGS, [_row(each, now_ms) for each in _output(state).replicas], is_kept=wide)
 
 
 def _status(state: "protocol.QuorumDescription") -> Sequence[tuple[str, str]]:

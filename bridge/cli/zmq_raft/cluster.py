@@ -28,8 +28,8 @@ from bridge.api.outputs import (
     ZmqRaftUpdateOutput,
 )
 from bridge.cli.failure import confirm, fail, failures
-from bridge.cli.options import file_path, json_option, yes_option
-from bridge.cli.printing import echo, print_json, print_json_line, print_table
+from bridge.cli.options import file_path, json_option, wide_option, yes_option
+from bridge.cli.printing import echo, print_json, print_json_line, print_table, print_wide_table
 from bridge.cli.zmq_raft.options import ident_option, needs_pyzmq, parse_peer
 from bridge.cli.zmq_raft.serve import serve
 from bridge.node.security.key_files import KeyFileError, load_curve_key
@@ -158,15 +158,16 @@ zmq_raft.add_command(serve)
 
 @zmq_raft.command()
 @partial(cluster_options, patience_s=STATUS_PATIENCE_S)
+@wide_option
 @json_option
-def status(cluster: Cluster, *, as_json: bool) -> None:
+def status(cluster: Cluster, *, wide: bool, as_json: bool) -> None:
     """Show the members, which of them leads, and how the log of each is."""
     found = cluster.ask(_status)
     if as_json:
         print_json(found)
         return
     headings = ("PEER", "URL", "ROLE", "TERM", "FIRST", "LAST", "COMMITTED", "APPLIED", "SNAPSHOT", "PRUNE")
-    print_table(headings, [_row(peer) for peer in found.peers])
+    print_wide_table(headings, [_row(peer) for peer in found.peers], is_kept=wide)
     if found.leader is None:
         echo(NO_LEADER, err=True)
 
