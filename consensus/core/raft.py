@@ -94,7 +94,7 @@ from consensus.core.replication.fetch_follower import FetchFollower
 from consensus.core.replication.port import Replication
 from consensus.core.roles import Follower, ServerRole
 from consensus.core.snapshots import SnapshotReceiver, snapshot_taken, take_snapshot
-from consensus.core.status import Description
+from consensus.core.status import Description, Outline
 from consensus.core.transfer import LeadershipTransfers
 from consensus.core.validation import implausible
 
@@ -181,6 +181,19 @@ class Raft:
             transfer_target=self._transfers.target,
             extensions=tuple(sorted(replica.extensions_of.items(), key=itemgetter(0))),
             dropped=tuple(sorted(replica.dropped.items())),
+        )
+
+    def outline(self) -> Outline:
+        """What is asked for with every message; the values are those of `describe`."""
+        log, announced = self._replica.log, self._announced
+        return Outline(
+            role=announced.role,
+            term=self._replica.term,
+            leader=announced.leader,
+            last=log.last,
+            log_start=log.start,
+            commit_index=self._replica.applier.commit,
+            configuration=log.configuration,
         )
 
     def _take(self, event: Event) -> None:

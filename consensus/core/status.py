@@ -45,6 +45,19 @@ class ChangeProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """What answers to other servers and to clients say of a replica: found at once, while a `Description` is made."""
+
+    role: Role
+    term: Term
+    leader: ServerId | None
+    last: LogId
+    log_start: LogId
+    commit_index: Index
+    configuration: Configuration
+
+
+@dataclass(frozen=True, slots=True)
 class Description:
     """One replica at one moment. `followers` is empty unless it leads; `dropped` counts what was ignored, by reason."""
 

@@ -22,7 +22,7 @@ from consensus.core.events import Event
 from consensus.core.features import Extensions, Features
 from consensus.core.messages import Reply, Request
 from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId
-from consensus.core.status import Description
+from consensus.core.status import Description, Outline
 
 _calls = count(1)
 
@@ -48,6 +48,9 @@ class Core(Protocol):
 
     def describe(self, now: Milliseconds = 0) -> Description:
         """Plain data. Ages count to `now`, or to the last step if that was later."""
+
+    def outline(self) -> Outline:
+        """The part of it that is asked for often."""
 
 
 class Receiver(Protocol):

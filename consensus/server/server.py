@@ -69,6 +69,7 @@ from consensus.core.events import (
 from consensus.core.features import Extensions, Strategy
 from consensus.core.messages import AppendEntries, FetchReply, Message, Reply, Request
 from consensus.core.model import Configuration, Entry, Index, LogId, Server, ServerId, SnapshotDescription
+from consensus.core.status import Outline
 from consensus.server.applying import Applying
 from consensus.server.batching import Batches, Proposal, ProposalLimit
 from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError, ServerStoppedError
@@ -392,6 +393,10 @@ class ConsensusServer:
         Raises `ServerStoppedError` if this server stops before.
         """
         return await self.applying.wait_applied(index)
+
+    def outline(self) -> Outline:
+        """The core in a few words, for answers: asked with every message."""
+        return self._core.outline()
 
     def describe(self) -> ServerDescription:
         """This server as plain data."""

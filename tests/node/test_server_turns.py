@@ -14,7 +14,7 @@ from consensus.core.messages import Reply, RequestVote, VoteReply
 from consensus.core.model import LogId, Milliseconds
 from consensus.core.options import lan
 from consensus.core.raft import Raft
-from consensus.core.status import Description
+from consensus.core.status import Description, Outline
 from consensus.net.memory import MemoryNetwork
 from consensus.server.errors import ServerStoppedError
 from consensus.server.event_loop import now_ms
@@ -67,6 +67,10 @@ class WatchedCore:
     def describe(self, now: Milliseconds = 0) -> Description:
         """As it is."""
         return self.core.describe(now)
+
+    def outline(self) -> Outline:
+        """As it is."""
+        return self.core.outline()
 
 
 def make_server(options: ServerOptions | None = None) -> tuple[ConsensusServer, WatchedCore]:

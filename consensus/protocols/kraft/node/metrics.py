@@ -31,13 +31,14 @@ from consensus.core.effects import Apply, Effect, Persist, Role, RoleChanged
 from consensus.core.events import Event
 from consensus.core.features import Features
 from consensus.core.model import Index, Milliseconds, ReplicaKey
-from consensus.core.status import Description
+from consensus.core.status import Description, Outline
 from consensus.protocols.kraft.node.quorum_names import QuorumNames
 from consensus.protocols.kraft.wire.mapping import replica
 from consensus.server.interfaces import Core
 
 SAMPLE_S: Final = 30.0
 SAMPLES: Final = 2
+_NOTE_S: Final = 1.0
 _MAX_UNCOMMITTED: Final = 65_536
 """Appends whose commit is waited for; those beyond are not measured."""
 
@@ -211,6 +212,10 @@ class MeasuredCore:
     def describe(self, now: Milliseconds = 0) -> Description:
         """See `Core.describe`."""
         return self._core.describe(now)
+
+    def outline(self) -> Outline:
+        """See `Core.outline`."""
+        return self._core.outline()
 
 
 class PollIdle(trio.abc.Instrument):

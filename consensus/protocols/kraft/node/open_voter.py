@@ -210,7 +210,7 @@ async def open_voter(
             takes_records=options.takes_records,
             is_metadata=options.is_metadata,
         )
-        answering = AnsweringLeader(lambda: server.describe().raft)
+        answering = AnsweringLeader(server.outline)
         services = _services(
             QuorumService(server, names, batches_for_replicas, answering.now, learned=names.learned),
             AdminService(

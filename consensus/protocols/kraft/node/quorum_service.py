@@ -31,7 +31,7 @@ import trio
 from consensus.core import messages as core
 from consensus.core.effects import Role
 from consensus.core.model import Entry, Index, LogId, ServerId
-from consensus.core.status import Description
+from consensus.core.status import Outline
 from consensus.protocols.kraft.node.service import Caller, ServedApi, Service
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire import messages_quorum as quorum
@@ -69,13 +69,13 @@ def not_noted(_endpoints: Mapping[int, tuple[str, int]]) -> None:
 class AnsweringLeader:
     """What answers tell of the server. A new leader's high watermark counts once it committed what it began with."""
 
-    def __init__(self, describe: Callable[[], Description]) -> None:
-        self._describe = describe
+    def __init__(self, outline: Callable[[], Outline]) -> None:
+        self._outline = outline
         self._began = LogId(0, -1)
 
     def now(self) -> Answering:
         """At this moment."""
-        raft = self._describe()
+        raft = self._outline()
         if raft.role is Role.LEADER and raft.term != self._began.term:
             self._began = LogId(raft.last.index, raft.term)
         return Answering(raft.leader, raft.log_start.index, raft.term, self._began)
