@@ -215,6 +215,10 @@ class ThreadedDisk:
         """Carry out operations in the thread. A call that has begun is finished even if it is cancelled."""
         await self._thread.run(lambda: self._directory.perform_all(operations, start))
 
+    def begin(self, operations: Sequence[DiskOperation], ended: Callable[[Exception | None], None]) -> None:
+        """Have the thread carry out operations. The trio run must last until `ended` is called in it."""
+        self._thread.begin(lambda: self._directory.perform_all(operations), ended)
+
     async def ask(self, question: Callable[[DiskReader], Answer]) -> Answer:
         """Have a question answered in the thread."""
         return await self._thread.run(lambda: question(self._directory))
@@ -235,6 +239,15 @@ class InlineDisk:
         """Carry out operations."""
         await trio.lowlevel.checkpoint()
         self._directory.perform_all(operations, start)
+
+    def begin(self, operations: Sequence[DiskOperation], ended: Callable[[Exception | None], None]) -> None:
+        """Carry out operations now."""
+        error: Exception | None = None
+        try:
+            self._directory.perform_all(operations)
+        except (OutOfSpaceError, OSError) as failure:
+            error = failure
+        ended(error)
 
     async def ask(self, question: Callable[[DiskReader], Answer]) -> Answer:
         """Have a question answered."""

@@ -3,10 +3,15 @@
 Everything else that goes wrong ends it, and with it the server: after a failed sync the content of the disk is unknown.
 A group that met a full disk is resumed where `OutOfSpaceError` says, every `retry_ms`, until there is space. Between
 two tries the worker does what the executor finds to do beside it: votes and reads.
+
+*Groups* are on the way of each entry, on the leader and on a follower. So a group goes to the disk within the call of
+`submit`, and its end is told as soon as the event loop hears of it; the worker's task has a part in it only if there is
+an error. All else goes through the task.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, assert_never
 
 import trio
@@ -30,6 +35,9 @@ class ServerDisk(Protocol):
     async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
         """Carry out operations from number `start` on; raises `OutOfSpaceError` or `OSError`."""
 
+    def begin(self, operations: Sequence[DiskOperation], ended: Callable[[Exception | None], None]) -> None:
+        """Carry out operations; `ended` gets the error, or None, within this call or in a later turn of the loop."""
+
     async def ask(self, question: Callable[[DiskReader], StorageReadResult]) -> StorageReadResult:
         """Have a question answered from the disk; raises `StorageError` or `OSError`."""
 
@@ -41,6 +49,14 @@ class _Blocked:
     job: WriteJob
     resume_at: int
     retry_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A group that the disk has not carried out, and why."""
+
+    job: WriteJob
+    error: Exception
 
 
 class DiskWorker:
@@ -62,15 +78,39 @@ class DiskWorker:
         self._tell_blocked = blocked
         self._tell_unblocked = unblocked
         self._retry_ms = retry_ms
-        self._jobs, self._jobs_to_do = trio.open_memory_channel[Job](1)
+        self._jobs, self._jobs_to_do = trio.open_memory_channel[Job | _Failed](1)
         self._blocked: _Blocked | None = None
+        self._is_writing = False
+        """Whether the disk has a group that did not come through the task."""
+        self._written = trio.Event()
 
     def submit(self, job: Job) -> None:
         """Begin a job; the one before must be done, or blocked."""
-        self._jobs.send_nowait(job)
+        if isinstance(job, WriteJob) and self._blocked is None:
+            self._is_writing = True
+            self._disk.begin(job.operations, partial(self._ended, job))
+        else:
+            self._jobs.send_nowait(job)
 
     async def run(self) -> None:
-        """Work until cancelled, or until the disk fails."""
+        """Work until cancelled, or until the disk fails; what the disk has begun is finished."""
+        try:
+            await self._work()
+        finally:
+            with trio.CancelScope(shield=True):
+                while self._is_writing:
+                    self._written = trio.Event()
+                    await self._written.wait()
+
+    def _ended(self, job: WriteJob, error: Exception | None) -> None:
+        self._is_writing = False
+        self._written.set()
+        if error is None:
+            self._done(job, None)
+        else:
+            self._jobs.send_nowait(_Failed(job, error))
+
+    async def _work(self) -> None:
         while True:
             job = await self._next_job()
             answer: StorageReadResult | None = None
@@ -84,11 +124,14 @@ class DiskWorker:
                     answer = await self._disk.ask(job.answer)
                 case SnapshotWrite() | PreparationJob():
                     await self._write_aside(job)
+                case _Failed():
+                    self._fail(job)
+                    continue
                 case _:
                     assert_never(job)
             self._done(job, answer)
 
-    async def _next_job(self) -> Job:
+    async def _next_job(self) -> Job | _Failed:
         """What was submitted, or the blocked group when it is to be tried again."""
         if self._blocked is None:
             return await self._jobs_to_do.receive()
@@ -102,11 +145,19 @@ class DiskWorker:
         try:
             await self._disk.perform_all(job.operations, 0 if before is None else before.resume_at)
         except OutOfSpaceError as error:
-            self._blocked = _Blocked(job, error.resume_at, trio.current_time() + self._retry_ms / 1000)
-            self._tell_blocked(job, error.resume_at)
+            self._block(job, error)
             return False
         self._tell_unblocked()
         return True
+
+    def _fail(self, failed: _Failed) -> None:
+        if not isinstance(failed.error, OutOfSpaceError):
+            raise failed.error
+        self._block(failed.job, failed.error)
+
+    def _block(self, job: WriteJob, error: OutOfSpaceError) -> None:
+        self._blocked = _Blocked(job, error.resume_at, trio.current_time() + self._retry_ms / 1000)
+        self._tell_blocked(job, error.resume_at)
 
     async def _overwrite(self, operations: Sequence[DiskOperation]) -> None:
         """Perform what needs no space, except on file systems that never overwrite in place."""

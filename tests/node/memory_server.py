@@ -50,6 +50,19 @@ class MemoryDisk(CrashDisk):
             raise OSError(5, "Input/output error")
         self.run(operations[start:])
 
+    def begin(self, operations: Sequence[DiskOperation], ended: Callable[[Exception | None], None]) -> None:
+        """Carry out operations after a while, or tell why not."""
+
+        async def perform() -> None:
+            error: Exception | None = None
+            try:
+                await self.perform_all(operations)
+            except (OutOfSpaceError, OSError) as failure:
+                error = failure
+            ended(error)
+
+        trio.lowlevel.spawn_system_task(perform)
+
     async def ask(self, question: Callable[[DiskReader], StorageReadResult]) -> StorageReadResult:
         """Read after a while."""
         await trio.sleep(0.001)

@@ -26,7 +26,7 @@ AN_ENTRY = frozenset(
         "TlsStream.send_now",
         "Storage.plan",
         "DiskWorker.submit",
-        "DiskWorker.run",
+        "DiskWorker._ended",
         "_Call.perform",
         "ConsensusServer._job_done",
         "ProgressTracker.acknowledge",

@@ -2,11 +2,14 @@
 
 import threading
 from collections.abc import AsyncIterator
+from contextvars import ContextVar
 
 import pytest
 import trio
 
 from consensus.storage.disk_thread import DiskThread
+
+CALLER = ContextVar("CALLER", default="no caller")
 
 
 @pytest.fixture
@@ -66,6 +69,28 @@ async def test_a_caller_that_is_cancelled_already_gives_it_no_work(disk_thread: 
         await disk_thread.run(lambda: done.append("never"))
     await disk_thread.run(lambda: None)
     assert done == []
+
+
+async def test_the_end_of_what_was_begun_is_told_in_the_event_loop_and_in_the_context_of_the_call(
+    disk_thread: DiskThread,
+) -> None:
+    def fail() -> None:
+        raise OSError(5, "Input/output error")
+
+    told: list[tuple[str | None, str, int]] = []
+    done = trio.Event()
+
+    def ended(error: Exception | None) -> None:
+        told.append((None if error is None else str(error), CALLER.get(), threading.get_ident()))
+        if len(told) == 2:
+            done.set()
+
+    CALLER.set("this test")
+    disk_thread.begin(lambda: None, ended)
+    disk_thread.begin(fail, ended)
+    await done.wait()
+    here = threading.get_ident()
+    assert told == [(None, "this test", here), ("[Errno 5] Input/output error", "this test", here)]
 
 
 async def test_closing_ends_the_thread(disk_thread: DiskThread) -> None:

@@ -18,6 +18,7 @@ from bridge.node.raft.measured import MeasuredDisk, MeasuredStateMachine
 from bridge.node.raft.notices import RaftNotices
 from consensus import Entry, Histogram, Index, LogId, Role, RoleChanged
 from consensus.storage import DiskOperation, DiskReader, StorageReadResult
+from consensus.storage.disk import SyncFile
 from tests.operator_views import farm_view
 from tests.reference.metrics import counter_names
 
@@ -93,6 +94,15 @@ class Slow:
         del operations, start
         await trio.sleep(1)
 
+    def begin(self, operations: Sequence[DiskOperation], ended: Callable[[Exception | None], None]) -> None:
+        """Takes a second, and fails if there is anything to do."""
+
+        async def perform() -> None:
+            await trio.sleep(1)
+            ended(OSError(5, "Input/output error") if operations else None)
+
+        trio.lowlevel.spawn_system_task(perform)
+
     async def ask(self, question: Callable[[DiskReader], StorageReadResult]) -> StorageReadResult:
         """Reads are not timed."""
         raise AssertionError(question)
@@ -112,16 +122,31 @@ class Slow:
         await trio.sleep(5)
 
 
+async def begun(disk: MeasuredDisk, operations: Sequence[DiskOperation]) -> Exception | None:
+    """Begin operations, and wait for what became of them."""
+    ends, done = list[Exception | None](), trio.Event()
+
+    def ended(error: Exception | None) -> None:
+        ends.append(error)
+        done.set()
+
+    disk.begin(operations, ended)
+    await done.wait()
+    return ends[0]
+
+
 async def test_the_disk_and_the_state_machine_are_timed(autojump_clock: trio.testing.MockClock) -> None:
     assert autojump_clock is not None
     disk, applied = Histogram(), Histogram()
     measured = MeasuredDisk(Slow(), disk)
     await measured.perform_all(())
+    assert await begun(measured, ()) is None
+    assert isinstance(await begun(measured, (SyncFile("log"),)), OSError)
     machine = MeasuredStateMachine(Slow(), applied)
     await machine.apply(1, ())
     assert list(machine.snapshot()) == [b"state"]
-    assert disk.count == 1
-    assert disk.total_s == pytest.approx(1)
+    assert disk.count == 2
+    assert disk.total_s == pytest.approx(2)
     assert applied.count == 1
     assert applied.total_s == pytest.approx(2)
 

@@ -27,6 +27,17 @@ class MeasuredDisk:
         await self._disk.perform_all(operations, start)
         self._durations.observe(trio.current_time() - began_s)
 
+    def begin(self, operations: Sequence[DiskOperation], ended: Callable[[Exception | None], None]) -> None:
+        """See `ServerDisk.begin`."""
+        began_s = trio.current_time()
+
+        def timed(error: Exception | None) -> None:
+            if error is None:
+                self._durations.observe(trio.current_time() - began_s)
+            ended(error)
+
+        self._disk.begin(operations, timed)
+
     async def ask(self, question: Callable[[DiskReader], StorageReadResult]) -> StorageReadResult:
         """See `ServerDisk.ask`."""
         return await self._disk.ask(question)
