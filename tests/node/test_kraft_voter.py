@@ -10,13 +10,14 @@ from uuid import UUID
 
 import pytest
 import trio
+import trio.testing
 
 from consensus.core.effects import Role
 from consensus.core.model import Entry, EntryKind, Index, ReplicaKey
 from consensus.protocols.kraft.node.connection import open_connection
 from consensus.protocols.kraft.node.open_voter import KraftVoter, VoterOptions, open_voter
 from consensus.protocols.kraft.node.quorum_directory import format_directory, new_uuid, parse_initial_voters
-from consensus.protocols.kraft.node.served_topic import ProduceRefusedError
+from consensus.protocols.kraft.node.served_topic import Produced, ProduceRefusedError
 from consensus.protocols.kraft.node.settings import Endpoint, StaticVoter, VoterSettings
 from consensus.protocols.kraft.node.state_machine import QuorumLog, WrittenBatch
 from consensus.protocols.kraft.wire import messages_admin as admin
@@ -194,6 +195,44 @@ def test_a_batch_that_comes_again_is_written_once(tmp_path: Path) -> None:
             assert elsewhere == first
             following = await successor.topic.append(batch(b"c", producer=producer, sequence=2), None)
             assert await values_of(successor, following.base_offset + 1) == [b"a", b"b", b"c"]
+
+    trio.run(run)
+
+
+def test_a_batch_that_comes_again_before_it_is_applied_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is committed is acknowledged; the repetition waits for the table that knows it."""
+
+    async def run() -> None:
+        async with opened(formatted(tmp_path, 1, dynamic=True)) as quorum:
+            leader = await quorum.leader()
+            producer = (await leader.topic.new_producer_id(None)).producer_id
+            written = await leader.topic.append(batch(b"a", producer=producer, sequence=0), None)
+            # Given a state machine that stands still
+            apply, may_apply = leader.machine.apply, trio.Event()
+
+            async def apply_later(first: Index, entries: tuple[Entry, ...]) -> None:
+                await may_apply.wait()
+                await apply(first, entries)
+
+            await leader.server.wait_applied(written.base_offset + 1)
+            monkeypatch.setattr(leader.machine, "apply", apply_later)
+            # When a batch is acknowledged, and comes again
+            first = await leader.topic.append(batch(b"b", producer=producer, sequence=1), None)
+            answers: list[Produced] = []
+
+            async def repeat() -> None:
+                answers.append(await leader.topic.append(batch(b"b", producer=producer, sequence=1), None))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(repeat)
+                await trio.testing.wait_all_tasks_blocked()
+                assert answers == []
+                may_apply.set()
+            # Then it has the place that it got first
+            assert answers == [first]
+            assert await values_of(leader, first.base_offset + 1) == [b"a", b"b"]
 
     trio.run(run)
 

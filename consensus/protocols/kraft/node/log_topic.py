@@ -5,9 +5,9 @@
                  └─ yes: the offset that it got then
 
 *Once.* A producer's batches come one after the other: the next is looked at when the one before it is applied, or its
-fate is known. The table that is asked is the state machine's. It is complete for older terms only when this leader has
-committed an entry of its own, so the first batch in each term waits for that. Then a batch is new, known, or out of
-order, and nothing between.
+fate is known. The answer to a batch does not wait until it is applied. The table that is asked is the state machine's.
+It is complete for older terms only when this leader has committed an entry of its own, so the first batch in each term
+waits for that. Then a batch is new, known, or out of order, and nothing between.
 """
 
 from collections.abc import Callable
@@ -81,7 +81,7 @@ class LogTopic:
 
     def state(self) -> TopicState:
         """See `ServedTopic.state`."""
-        raft, role = self._server.describe().raft, self._server.role
+        raft, role = self._server.outline(), self._server.role
         nodes = [server.server_id for server in raft.configuration.voters]
         found = [(key, self._names.endpoint(key)) for key in nodes if isinstance(key, ReplicaKey)]
         leader_id, topic = _id_of(role.leader), self._names.topic()
@@ -121,7 +121,7 @@ class LogTopic:
 
     async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """See `ServedTopic.offset_for_time`. Reads the log from its start: records may have any timestamps."""
-        offset = self._server.describe().raft.log_start.index
+        offset = self._server.outline().log_start.index
         while entries := await self._server.read(offset + 1, _READ_ENTRIES, _SCAN_BYTES):
             for at, entry in enumerate(entries, offset):
                 head = entry_head(entry.data) if entry.kind is EntryKind.COMMAND else None
@@ -132,7 +132,7 @@ class LogTopic:
 
     async def latest_timestamp(self) -> tuple[int, int] | None:
         """See `ServedTopic.latest_timestamp`."""
-        offset = self._server.describe().raft.log_start.index
+        offset = self._server.outline().log_start.index
         latest: tuple[int, int] | None = None
         while entries := await self._server.read(offset + 1, _READ_ENTRIES, _SCAN_BYTES):
             for at, entry in enumerate(entries, offset):
@@ -154,14 +154,19 @@ class LogTopic:
             raise ProduceRefusedError(ErrorCode.INVALID_RECORD, f"Kafka's controllers would end by this: {found}")
         if batch.producer_id < 0:
             return await self._append(batch)
-        lock = self._producing.setdefault(batch.producer_id, trio.Lock())
+        lock = self._producing.get(batch.producer_id)
+        if lock is None:
+            lock = self._producing[batch.producer_id] = trio.Lock()
+            lock.acquire_nowait()  # a lone producer need not wait for a turn of the event loop
+        else:
+            await lock.acquire()
         try:
-            async with lock:
-                await self._be_ready()
-                return self._known(batch) or await self._append(batch)
+            await self._be_ready()
+            return self._known(batch) or await self._append(batch)
         finally:
-            if not lock.statistics().tasks_waiting and not lock.locked():
-                self._producing.pop(batch.producer_id, None)
+            lock.release()
+            if not lock.locked():
+                del self._producing[batch.producer_id]
 
     async def ask_leader(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
         """What the leader answers, for a server that does not lead. Raises `KafkaConnectionError`."""
@@ -189,12 +194,13 @@ class LogTopic:
         return None
 
     def _check(self, offset: int) -> None:
-        start, end = self._server.describe().raft.log_start.index, self._server.commit_index
+        start, end = self._server.outline().log_start.index, self._server.commit_index
         if not start <= offset <= end:
             raise OffsetOutOfRangeError(f"offset {offset} is not between {start} and {end}")
 
     async def _be_ready(self) -> None:
-        """Wait until the table of producers has all that earlier leaders committed."""
+        """Wait until the table of producers has all that is committed, by earlier leaders too."""
+        await self._server.wait_applied(self._server.commit_index)
         term = self._server.role.term
         if term == self._ready_term:
             return
@@ -239,7 +245,7 @@ class LogTopic:
         return Produced(last - len(commands), -1)
 
     async def _submit(self, commands: tuple[bytes, ...], *, control: bool = False) -> int:
-        """Have commands committed and applied; returns the index of the last. Raises `ProduceRefusedError`."""
+        """Have commands committed; returns the index of the last. Raises `ProduceRefusedError`."""
         answers: list[ProposalResolved] = []
         answered = trio.Event()
 
@@ -254,7 +260,6 @@ class LogTopic:
         await answered.wait()
         answer = answers[0]
         if answer.outcome is Outcome.COMMITTED and answer.position is not None:
-            await self._server.wait_applied(answer.position.index)
             return answer.position.index
         if answer.outcome is Outcome.BUSY:
             raise ProduceRefusedError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too much waits to be committed")
