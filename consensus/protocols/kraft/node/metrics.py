@@ -224,7 +224,9 @@ class PollIdle(trio.abc.Instrument):
     def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
         self._clock = clock
         self._idle, self._spent = Window(clock), Window(clock)
-        self._turned_s = clock()
+        self._noted_s = self._turned_s = clock()
+        self._idle_s = 0.0
+        """Since `_noted_s`."""
         self._waiting_since_s: float | None = None
 
     def before_io_wait(self, timeout: float) -> None:
@@ -237,13 +239,20 @@ class PollIdle(trio.abc.Instrument):
         del timeout
         if self._waiting_since_s is None:
             return
-        now_s = self._clock()
-        self._idle.add(now_s - self._waiting_since_s)
-        self._spent.add(now_s - self._turned_s)
-        self._turned_s = now_s
+        self._turned_s = now_s = self._clock()
+        self._idle_s += now_s - self._waiting_since_s
+        # An entry on its way passes some ten rounds, so the windows are not moved in each.
+        if now_s - self._noted_s >= _NOTE_S:
+            self._note()
+
+    def _note(self) -> None:
+        self._idle.add(self._idle_s)
+        self._spent.add(self._turned_s - self._noted_s)
+        self._idle_s, self._noted_s = 0.0, self._turned_s
 
     def average(self) -> float:
         """From 0 to 1."""
+        self._note()
         spent_s = self._spent.total()
         return self._idle.total() / spent_s if spent_s else math.nan
 
