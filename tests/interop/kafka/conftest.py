@@ -13,6 +13,7 @@ collect_ignore = (
         "test_groups.py",
         "test_how_to.py",
         "test_librdkafka_batches.py",
+        "test_librdkafka_groups.py",
         "test_readers.py",
         "test_stock_consumers.py",
         "test_stock_producers.py",

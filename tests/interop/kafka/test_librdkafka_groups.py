@@ -1,0 +1,89 @@
+"""A consumer of librdkafka in a group that closes before it has read all that it has fetched goes on where it stopped.
+
+    fetched ahead:  record record record CONTROL record …     read: the first one; closed ─▶ committed: behind CONTROL
+
+It does so if the application says what it has read (`enable.auto.offset.store=false`, `store_offsets`). By itself,
+librdkafka 2.16 loses records: as it closes, it drops what it has fetched ahead, but on the way a control record moves
+the position behind it, and that is committed. Here 2 of 8 closes by `consume` of many and 1 of 8 by `poll` of one
+committed some 2,000 records that were not read; none did without control records. It is the same with a broker of
+Kafka 4.1.2 where transactions leave control records: 9 of 15 closes, and none where the application stored its
+offsets. So it is the client, whichever server it reads from; a farm's log has control records as well.
+"""
+
+from functools import partial
+
+import pytest
+import trio
+from confluent_kafka import Consumer
+
+from consensus.protocols.kraft import (
+    ConsumerService,
+    ListenerOptions,
+    ProduceService,
+    RecordBatch,
+    Service,
+    open_listener,
+)
+from consensus.protocols.kraft.groups.service import GroupService
+from consensus.protocols.kraft.wire.record_batches import encode_batch
+from consensus.protocols.kraft.wire.records import Record
+from tests.node.kraft_topic import EPOCH, MemoryOffsets, MemoryTopic
+
+pytestmark = pytest.mark.interop
+PATIENCE_S = 120
+TOPIC = "farm"
+CLOSES = 10
+BATCHES = 100
+RECORDS = 50
+"""Of a batch; every tenth one is a single control record."""
+CONTROL = Record(1_000, b"\x00\x00\x04\x4c", b"")
+PART = 2_500
+
+
+def mixed_topic() -> MemoryTopic:
+    """Records and control records."""
+    topic = MemoryTopic()
+
+    for number in range(BATCHES):
+        is_control = number % 10 == 9
+        records = (CONTROL,) if is_control else (Record(1_000, b"key", bytes(100)),) * RECORDS
+        end = topic.end + len(records)
+        batch = RecordBatch(topic.end, EPOCH, records, is_control=is_control)
+        topic.batches.append((topic.end, end, encode_batch(batch)))
+        topic.end = end
+    return topic
+
+
+def last_read(address: str, group: str, at_once: int) -> int:
+    """Read a part, and close; gives the offset of the last one."""
+    settings: dict[str, str | int | float | bool | None] = {
+        "bootstrap.servers": address,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.offset.store": False,
+    }
+    consumer = Consumer(settings)
+    consumer.subscribe([TOPIC])
+    count, offset = 0, -1
+    while count < PART:
+        for message in consumer.consume(num_messages=min(at_once, PART - count), timeout=0.2):
+            assert message.error() is None
+            consumer.store_offsets(message)
+            count, offset = count + 1, message.offset() or 0
+    consumer.close()
+    return offset
+
+
+@pytest.mark.parametrize("at_once", [1, PART], ids=["one at a time", "many at a time"])
+async def test_what_was_fetched_and_not_read_is_not_committed_by_a_close(at_once: int) -> None:
+    topic, offsets = mixed_topic(), MemoryOffsets()
+    topic.offsets = offsets
+    services: list[Service] = [ConsumerService(topic), ProduceService(topic), GroupService(topic)]
+    with trio.fail_after(PATIENCE_S):
+        async with open_listener(services, ListenerOptions()) as listener:
+            topic.is_served_at(listener.port)
+            for number in range(CLOSES):
+                group = f"group {number}"
+                read = partial(last_read, f"127.0.0.1:{listener.port}", group, at_once)
+                offset = await trio.to_thread.run_sync(read)
+                assert offsets.noted[group][TOPIC].offset == offset + 1
