@@ -25,10 +25,10 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks import pipeline_floodfills, pipeline_latency
 from benchmarks.child import ChildError
 from benchmarks.figures import Figure
-from pipeline.decode.envelope import SCHEMA
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
 from pipeline.run import RunSettings, await_end, farm_stream, prepare, start_query
+from pipeline.schemas import ENTRIES
 from pipeline.session import open_session
 
 GIB = 1024**3
@@ -72,7 +72,7 @@ def _session() -> Iterator[SparkSession]:
 
 def _source(directory: Path, runs: int) -> list[Figure]:
     log = directory / "log"
-    entries = generate(log, LoadModel(ROUTERS, DAYS, short_destinations=True)).entries
+    entries = generate(log, LoadModel(ROUTERS, DAYS)).entries
     with _session() as session:
         rates = []
         for _ in range(runs + 1):
@@ -87,7 +87,7 @@ def _source(directory: Path, runs: int) -> list[Figure]:
 
 def _tables(directory: Path, runs: int) -> list[Figure]:
     log, parquet = directory / "log", directory / "parquet"
-    entries = generate(log, LoadModel(ROUTERS, DAYS, short_destinations=True)).entries
+    entries = generate(log, LoadModel(ROUTERS, DAYS)).entries
     source = {
         "directory": str(log),
         "maxEntriesPerBatch": str(BATCH_ENTRIES),
@@ -103,7 +103,7 @@ def _tables(directory: Path, runs: int) -> list[Figure]:
 
         def from_parquet(_: RunSettings) -> DataFrame:
             files = BATCH_ENTRIES // ENTRIES_PER_FILE
-            return session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).parquet(str(parquet))
+            return session.readStream.schema(ENTRIES).option("maxFilesPerTrigger", files).parquet(str(parquet))
 
         def timed(stream: Callable[[RunSettings], DataFrame]) -> float:
             settings = RunSettings(directory / "tables", source)
@@ -132,7 +132,7 @@ def _tables(directory: Path, runs: int) -> list[Figure]:
 async def _backfill(directory: Path) -> list[Figure]:
     wanted = int(os.environ.get(BACKFILL_VARIABLE, BACKFILL_ENTRIES))
     log = directory / "log"
-    model = LoadModel(BACKFILL_ROUTERS, wanted / BACKFILL_ROUTERS / 2800, short_destinations=True)
+    model = LoadModel(BACKFILL_ROUTERS, wanted / BACKFILL_ROUTERS / 2800)
     began = time.perf_counter()
     made = await trio.to_thread.run_sync(generate, log, model)
     generating_s = time.perf_counter() - began

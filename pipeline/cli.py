@@ -236,22 +236,17 @@ def backfill(
 @click.option("--days", default=1.0, show_default=True, type=Finite(0.001, 3650))
 @click.option("--seed", default=1, show_default=True, type=int, help="The same seed gives the same bytes.")
 @click.option(
-    "--short-destinations",
-    is_flag=True,
-    help="Placeholders of 52 characters instead of real ones of 524: a third of the size, for load tests.",
-)
-@click.option(
     "--output",
     default="generated-farm",
     show_default=True,
     type=click.Path(path_type=Path, file_okay=False),
     help="The state directory to write; it must not exist yet.",
 )
-def generate_log(*, routers: int, days: float, seed: int, short_destinations: bool, output: Path) -> None:
+def generate_log(*, routers: int, days: float, seed: int, output: Path) -> None:
     """Write the log of a made-up farm, for load tests and demonstrations: read it with `run --directory`."""
     line = StatusLine()
     with told_plainly(line):
-        model = LoadModel(routers, days, seed, short_destinations)
+        model = LoadModel(routers, days, seed)
         done = generate(output, model, lambda entries: line.show(f"{entries} entries"))
     echo(
         f"{done.entries} entries in {output}: {done.reports} reports of {routers} routers over {days:g} days,"

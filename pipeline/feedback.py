@@ -28,7 +28,6 @@ from pipeline.failures import reason_of
 from pipeline.feedback_rows import recent
 from pipeline.source.endpoint import LOST, Credentials, Endpoint
 from pipeline.source.log_client import FarmLog, FarmLogError
-from pipeline.transforms import classified
 from pipeline.weighing import Row, Weighing
 
 WARM_ENTRIES = 20_000
@@ -158,7 +157,7 @@ class Feedback:
         self.failed = 0
 
     def after_batch(self, entries: DataFrame) -> None:
-        """Take the classified entries of one batch into account; never raises: the tables do not depend on it."""
+        """Take the entries of one batch into account; never raises: the tables do not depend on it."""
         if self._submission is None:
             return
         try:
@@ -184,7 +183,7 @@ class Feedback:
         if start >= first:
             return []
         options = {**self._source, "start": str(start), "end": str(first - 1)}
-        return recent(classified(self._session.read.format("farm").options(**options).load()))
+        return recent(self._session.read.format("farm").options(**options).load())
 
     def _propose(self, submission: Submission) -> None:
         newest_ms = submission.log_time_ms()

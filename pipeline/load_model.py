@@ -90,7 +90,6 @@ class LoadModel:
     routers: int
     days: float
     seed: int = 1
-    short_destinations: bool = False
     hostile: int = 0
     reports: int = 0
     leader_changes: int = 0
@@ -238,11 +237,8 @@ class LoadModel:
         )
 
     def _destination(self, number: int) -> str:
-        """A destination's text; with `short_destinations` a tenth of the length, which no router would accept."""
         seed = sha256(f"{self.seed} destination {number}".encode()).digest()
-        data = seed + bytes(6) if self.short_destinations else Random(seed).randbytes(_DESTINATION_KEY_BYTES)
-        if not self.short_destinations:
-            data += _ED25519_CERTIFICATE
+        data = Random(seed).randbytes(_DESTINATION_KEY_BYTES) + _ED25519_CERTIFICATE
         return base64.b64encode(data, altchars=b"-~").decode()
 
 

@@ -1,6 +1,6 @@
 """The schema of everything that crosses a border of the pipeline: what the sources give, what the tables hold.
 
-    source `farm`        the envelope of a log entry: with the source, in `pipeline/source/farm.py`
+    source `farm`        ENTRIES: one row an entry, with what it says (`pipeline/decode/columns.py`)
     source `farm_events` EVENTS: one row an event of a node's trace
     history              HISTORY[table]: one row an entry (or an element of it), one directory a micro-batch
     derived              DERIVED[table]: made anew out of history
@@ -8,6 +8,18 @@
 A history table is read with the schema given here, which is never inferred: a file that an older version wrote lacks a
 column and gives NULL for it. So a table may only gain columns; a column keeps its name, type and unit for ever, and
 what would need another meaning gets another name (`docs/reference/pipeline-tables.md`, 'Entries and tables change').
+
+`farm`, column by column; those of an entry of another kind are NULL:
+
+    farm         the farm's cluster id
+    index, term, kind, log_time    the entry's place in the log, its leader's term, what the log holds it as
+                 (application, configuration, no-op; snapshot: the last report of a server in a snapshot), log time
+    entry        what it is: report, clock, publication, factors, an operator's action, …; `refused`
+    server_id    the server that it is of: the one that reports, leads or publishes
+    request      its sender's name of it
+    reason       why it is refused; `claimed`: what it calls itself; `body`: its bytes, of a refused entry only
+    report, clock, publication, configuration, factors, action    what such an entry says
+    destinations what a report says about each destination
 
 `farm_events`, column by column:
 
@@ -25,19 +37,35 @@ ring has overwritten events before they were read, the reader puts one row of ki
 `{"lost": N}`, the time of the first event after them, and that event's cursor less one.
 """
 
+import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
     DataType,
     DateType,
     DoubleType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
     TimestampType,
 )
+
+_ARROW_TYPES: dict[type[DataType], pa.DataType] = {
+    LongType: pa.int64(),
+    IntegerType: pa.int32(),
+    DoubleType: pa.float64(),
+    BooleanType: pa.bool_(),
+    StringType: pa.string(),
+    BinaryType: pa.binary(),
+    DateType: pa.date32(),
+    TimestampType: pa.timestamp("us", tz="UTC"),
+}
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999, the latest that a reader in Python can show."""
 
 _TYPES: dict[str, DataType] = {
     "BIGINT": LongType(),
@@ -47,7 +75,9 @@ _TYPES: dict[str, DataType] = {
     "STRING": StringType(),
     "TIMESTAMP": TimestampType(),
     "DATE": DateType(),
+    "BINARY": BinaryType(),
     "ARRAY<BIGINT>": ArrayType(LongType()),
+    "MAP<STRING;DOUBLE>": MapType(StringType(), DoubleType()),
 }
 
 
@@ -56,6 +86,61 @@ def _columns(text: str) -> StructType:
     fields = (column.split() for column in text.split(","))
     return StructType([StructField(name, _TYPES[kind]) for name, kind in fields])
 
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The same as Arrow has it: what Spark demands of record batches, names, order, types and what may be NULL."""
+    return pa.schema([_arrow_field(each.name, each.dataType, nullable=each.nullable) for each in schema])
+
+
+def _arrow_field(name: str, kind: DataType, *, nullable: bool) -> pa.Field:
+    return pa.field(name, _arrow_type(kind), nullable=nullable)
+
+
+def _arrow_type(kind: DataType) -> pa.DataType:
+    match kind:
+        case StructType():
+            return pa.struct([_arrow_field(each.name, each.dataType, nullable=each.nullable) for each in kind])
+        case ArrayType():
+            return pa.list_(_arrow_field("element", kind.elementType, nullable=kind.containsNull))
+        case MapType():
+            values = _arrow_field("value", kind.valueType, nullable=kind.valueContainsNull)
+            return pa.map_(_arrow_field("key", kind.keyType, nullable=False), values)
+        case _:
+            return _ARROW_TYPES[type(kind)]
+
+
+def _required(columns: StructType, *names: str) -> StructType:
+    """The same, these columns never NULL."""
+    return StructType([StructField(each.name, each.dataType, each.name not in names) for each in columns])
+
+
+_DESTINATION = """address STRING, healthy BOOLEAN, uptime_ms BIGINT, configured_tunnels BIGINT, current_tunnels BIGINT,
+    configured_bandwidth_bytes_per_s BIGINT, bandwidth_bytes_per_s BIGINT, configured_connections BIGINT,
+    connections BIGINT"""
+_REPORT = """written_at TIMESTAMP, attached BOOLEAN, uptime_ms BIGINT, job_lag_ms DOUBLE, participating_tunnels BIGINT,
+    bandwidth_bytes_per_s BIGINT, cpu_percent DOUBLE, memory_percent DOUBLE, destinations INT,
+    healthy_destinations INT, publishing BOOLEAN, exploratory_tunnels BIGINT,
+    configured_bandwidth_bytes_per_s BIGINT, publish_config STRING, can_sign_until TIMESTAMP,
+    last_published_at TIMESTAMP, masters INT"""
+ENTRIES = StructType(
+    [
+        *_required(
+            _columns(
+                """farm STRING, index BIGINT, term BIGINT, kind STRING, log_time TIMESTAMP, entry STRING,
+                server_id BIGINT, request STRING, reason STRING, claimed STRING, body_bytes INT, body BINARY"""
+            ),
+            *("farm", "index", "term", "kind", "entry", "body_bytes"),
+        ),
+        StructField("report", _columns(_REPORT)),
+        StructField("destinations", ArrayType(_columns(_DESTINATION))),
+        StructField("clock", _columns("time TIMESTAMP, period_ms BIGINT")),
+        StructField("publication", _columns("address STRING, published_at TIMESTAMP, content_hash STRING")),
+        StructField("configuration", _columns("voters ARRAY<BIGINT>, learners ARRAY<BIGINT>, joint BOOLEAN")),
+        StructField("factors", _columns("through_index BIGINT, formula STRING, factors MAP<STRING;DOUBLE>")),
+        StructField("action", _columns("address STRING, detail STRING")),
+    ]
+)
+"""Destinations are named by their b32 addresses, 52 characters without `.b32.i2p`."""
 
 EVENTS = StructType(
     [
@@ -92,7 +177,11 @@ _TABLE_COLUMNS = {
     "events": """node STRING, cursor BIGINT, time_ms BIGINT, log_time TIMESTAMP, clock_offset_ms BIGINT, kind STRING,
         data STRING""",
 }
-HISTORY: dict[str, StructType] = {name: _columns(columns) for name, columns in _TABLE_COLUMNS.items()}
+HISTORY: dict[str, StructType] = {
+    name: _columns(f"{'' if name == 'events' else 'farm STRING, '}{columns}, day DATE")
+    for name, columns in _TABLE_COLUMNS.items()
+}
+"""`farm` is the cluster id; `day` is the day of `log_time`, in UTC."""
 
 _DERIVED_COLUMNS = {
     "router_health": """window_start TIMESTAMP, window_end TIMESTAMP, server_id BIGINT, reports BIGINT,

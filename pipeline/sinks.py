@@ -32,12 +32,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pipeline import current_state, daily, transforms
+from pipeline.decode.entries import OPERATOR_KINDS, SNAPSHOT
 from pipeline.schemas import HISTORY
 from pipeline.session import fit_to_size, rows_of_files
 from pipeline.source.log_client import FarmLogError
 from pipeline.table_files import BATCH, live_files, merge, reached, reading, rows_in
-from pipeline.transforms.entries import SNAPSHOT
-from pipeline.transforms.history import OPERATOR_KINDS
 from pipeline.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
 
 SALT_FILE = "pseudonym.salt"
@@ -74,7 +73,7 @@ def judge_nothing(_: DataFrame) -> None:
 
 
 def tables(salt: str) -> dict[str, Callable[[DataFrame], DataFrame]]:
-    """How the rows of each history table are made out of classified entries."""
+    """How the rows of each history table are made out of entries."""
     return {
         "reports": transforms.reports,
         "destination_reports": lambda entries: transforms.destination_reports(entries, salt),
@@ -96,8 +95,8 @@ def write_batch(
     """
     salt = salt_of(output)
     made_by = tables(salt)
-    # Read and parsed once, however many tables use it.
-    known = transforms.classified(entries).persist()
+    # Read and decoded once, however many tables use it.
+    known = entries.persist()
     try:
         counted = {row["entry"]: row["count"] for row in known.groupBy("entry").count().collect()}
         fit_to_size(entries.sparkSession, sum(counted.values()))
@@ -224,22 +223,20 @@ def _update_current(known: DataFrame, salt: str, kinds: set[str], batch_id: int,
     rows = {}
     if {"report", SNAPSHOT} & kinds:
         # A report that only a snapshot still holds is state; when it was made is not known, so history lacks it.
-        is_report = f.col("entry").isin("report", SNAPSHOT)
-        told = known.where(is_report).withColumn("entry", f.lit("report"))
-        rows["routers"] = last_rows(transforms.reports(told), keys["routers"])
-        leaves = transforms.addressed_destination_reports(told, salt)
+        rows["routers"] = last_rows(transforms.last_reports(known), keys["routers"])
+        leaves = transforms.addressed_destination_reports(known, salt)
         rows["destinations"] = last_rows(leaves, keys["destinations"])
     if "publication" in kinds:
         rows["publishers"] = last_rows(transforms.addressed_publications(known, salt), keys["publishers"])
-    clock, at_clock = f.col("json")["clock"], f.when(f.col("entry") == "clock", f.col("index"))
+    at_clock = f.when(f.col("entry") == "clock", f.col("index"))
     # The farm accepts no other period from a clock entry either; an entry without a period does not change it.
-    at_period = f.when(clock["period"].between(PERIOD_MIN_MS, PERIOD_MAX_MS), at_clock)
+    at_period = f.when(f.col("clock.period_ms").between(PERIOD_MIN_MS, PERIOD_MAX_MS), at_clock)
     last = known.agg(
         f.max("index").alias("index"),
         f.max("term").alias("term"),
         f.max("log_time").alias("log_time"),
-        f.max_by(clock["id"], at_clock).alias("leader_id"),
-        f.max_by(clock["period"], at_period).alias("period_ms"),
+        f.max_by("server_id", at_clock).alias("leader_id"),
+        f.max_by("clock.period_ms", at_period).alias("period_ms"),
     )
     rows["farm"] = [
         {"farm": 1, "batch_id": batch_id, **row.asDict()} for row in last.collect() if row["index"] is not None

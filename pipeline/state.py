@@ -259,26 +259,21 @@ class WatchProcessor(StatefulProcessor):
 
 
 def seen_reports(entries: DataFrame) -> DataFrame:
-    """The classified entries that the watch needs: reports.
+    """What the watch needs of the rows of the source `farm`: reports.
 
     The condition names `log_time`, so that the optimizer does not push it below the watermark: clock entries, which it
     drops, must move the watermark on.
     """
-    json, destinations = f.col("json"), f.col("json")["destinations"]
+    report = f.col("report")
     is_report = f.when(f.col("log_time").isNotNull(), f.col("entry") == "report").otherwise(False)  # noqa: FBT003
-    told = destinations.isNotNull()
-    healthy = f.size(f.filter(destinations, lambda leaf: leaf["healthy"]))
     return entries.where(is_report).select(
-        json["id"].alias("server_id"),
+        "server_id",
         # pandas uses the name `index` for something else.
         f.col("index").alias("place"),
         "log_time",
-        f.coalesce(json["router"]["attached"], f.lit(True)).alias("attached"),  # noqa: FBT003 - left out means true
-        json["router"]["uptime"].alias("uptime_ms"),
-        json["router"]["jobLag"].alias("job_lag_ms"),
-        f.when(told, f.size(destinations)).otherwise(0).alias("destinations"),
-        f.when(told, healthy).otherwise(0).alias("healthy_destinations"),
-        f.when(f.length(json["request"]) <= REQUEST_MAX, json["request"]).otherwise("").alias("request"),
+        *(report[each].alias(each) for each in ("attached", "uptime_ms", "job_lag_ms")),
+        *(report[each].alias(each) for each in ("destinations", "healthy_destinations")),
+        f.when(f.length("request") <= REQUEST_MAX, f.col("request")).otherwise("").alias("request"),
     )
 
 

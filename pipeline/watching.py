@@ -18,7 +18,6 @@ from pipeline import current_state, sinks
 from pipeline.schemas import TRANSITIONS
 from pipeline.state import SILENT_AFTER_DEFAULT_MS, SILENT_AFTER_PERIODS, WATERMARK, Rules, seen_reports, transitions
 from pipeline.table_files import BATCH, merge
-from pipeline.transforms import classified
 from pipeline.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
 
 TABLE = "transitions"
@@ -28,7 +27,7 @@ CHECKPOINT = "checkpoint-watch"
 def watched(entries: DataFrame, rules: Rules) -> DataFrame:
     """The stream of changes out of the stream of entries."""
     marked = entries.where(f.col("log_time").isNotNull()).withWatermark("log_time", WATERMARK)
-    return transitions(seen_reports(classified(marked)), rules)
+    return transitions(seen_reports(marked), rules)
 
 
 def rules_for(output: Path) -> Rules:

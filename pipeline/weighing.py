@@ -39,11 +39,8 @@ All of it follows from the entries and their log time, in order. After a restart
 result is the same but for the first periods; without that past nothing is proposed before three periods have gone.
 """
 
-import base64
-import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from statistics import median
 
 FORMULA = "strain-1"
@@ -70,7 +67,6 @@ ABSENT = 0.5
 SERVERS_MAX = 64
 LEAVES_PER_SERVER_MAX = 64
 LEAVES_MAX = 1_024
-DESTINATION_MAX_CHARACTERS = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,18 +320,3 @@ def _repeats(request: str | None, last: str | None) -> bool:
 
 def _smoothed(before: float, figure: float | None) -> float:
     return before if figure is None else before + REPORT_WEIGHT * (figure - before)
-
-
-def leaf_hash(destination: str) -> str | None:
-    """Base32 of the SHA-256 of a destination in I2P's base64, as the farm names a leaf; None if it is none."""
-    return _hash(destination) if len(destination) <= DESTINATION_MAX_CHARACTERS else None
-
-
-# What is remembered must be small, whatever a report holds: the farm takes no longer text for a destination either.
-@lru_cache(maxsize=8192)
-def _hash(destination: str) -> str | None:
-    try:
-        content = base64.b64decode(destination, altchars=b"-~", validate=True)
-    except ValueError:
-        return None
-    return base64.b32encode(hashlib.sha256(content).digest()).decode("ascii").rstrip("=").lower()

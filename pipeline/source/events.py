@@ -27,7 +27,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from pipeline.decode.envelope import BYTES_PER_RECORD_BATCH
+from pipeline.decode.columns import BYTES_PER_RECORD_BATCH
 from pipeline.schemas import EVENTS
 from pipeline.source.endpoint import CredentialError, Credentials, load_credentials
 from pipeline.source.log_client import FarmLogError

@@ -5,8 +5,8 @@
 
 A stream's offset is `{"next": first index not yet read, "cluster": cluster id}`. Indexes never change their entry once
 committed, so a range that is read again after a crash gives the same rows: replay is exact by construction, and no
-acknowledgement to the farm is needed. Rows are an envelope with the entry's text as `body`
-(`pipeline/decode/envelope.py`).
+acknowledgement to the farm is needed. Rows are what the entries say, in typed columns
+(`pipeline.schemas.ENTRIES`).
 
 The planner's calls run in one long-lived process and `read` in others: what a reader remembers in `latestOffset` is
 missing in `read`, so a partition carries all that it needs.
@@ -32,13 +32,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from pipeline.decode.envelope import SCHEMA, record_batches
+from pipeline.decode.columns import record_batches
+from pipeline.schemas import ENTRIES
 from pipeline.source import log_client
 from pipeline.source.endpoint import CredentialError, Credentials, load_credentials
 from pipeline.source.log_client import COMPACTED, OTHER_CLUSTER, FarmLogError, FarmSilentError, LogStatus
 from pipeline.source.ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
-
-__all__ = ["SCHEMA", "FarmDataSource"]
 
 DEFAULT_PAGE_SIZE = 1_000
 DEFAULT_ENTRIES_PER_BATCH = 100_000
@@ -68,8 +67,8 @@ class FarmDataSource(DataSource):
         return "farm"
 
     def schema(self) -> StructType:
-        """The envelope of an entry."""
-        return SCHEMA
+        """What an entry says."""
+        return ENTRIES
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """All that is committed now."""
@@ -133,7 +132,7 @@ class _Reader:
             return iter(())  # so Spark asks where nothing was planned
         if not isinstance(partition, LogRange | SnapshotRange):
             raise FarmLogError(f"the source 'farm' cannot read the partition {partition!r}")
-        return record_batches(self._ranges.rows(partition))
+        return record_batches(self._ranges.rows(partition), partition.cluster)
 
     def _begin(self) -> Offset:
         """Where a new reader begins."""
@@ -166,7 +165,7 @@ class _Reader:
         step, cluster = self._bounds.entries_per_partition, str(start["cluster"])
         planned: list[InputPartition] = []
         if "snapshot" in start:
-            planned.append(SnapshotRange(int(start["snapshot"])))
+            planned.append(SnapshotRange(int(start["snapshot"]), cluster))
         planned += [
             self._ranges.plan(first, min(first + step, end), cluster) for first in range(int(start["next"]), end, step)
         ]

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from pipeline.decode.envelope import Row
+from pipeline.decode.columns import Row
 from pipeline.source.endpoint import Credentials
 from pipeline.source.log_client import OTHER_CLUSTER, FarmLog, FarmLogError, LogStatus, first_without_gap
 from pipeline.source.stored_log import StoredLog, StoredPlace
@@ -42,9 +42,10 @@ class LogRange(InputPartition):
 class SnapshotRange(InputPartition):
     """What the snapshot at index `covered` holds."""
 
-    def __init__(self, covered: int) -> None:
+    def __init__(self, covered: int, cluster: str) -> None:
         super().__init__(covered)
         self.covered = covered
+        self.cluster = cluster
 
 
 class LogRanges(Protocol):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.node.offline.stored_farm import Anchor, StoredFarm, StoredFarmError
-from pipeline.decode.envelope import Row
+from pipeline.decode.columns import Row
 from pipeline.source.log_client import FarmLogError
 
 

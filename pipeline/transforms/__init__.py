@@ -1,7 +1,6 @@
 """From entries and events to tables: pure functions `DataFrame -> DataFrame`, whose columns `pipeline.schemas` names.
 
-    entries.py             envelope ──▶ classified: each entry's JSON, its kind, or why it is refused
-    history.py             classified ──▶ reports, destination_reports, clocks, publications, …, quarantine
+    history.py             entries ──▶ reports, destination_reports, clocks, publications, …, quarantine
     router_health.py       reports, clocks ──▶ one row a server and window
     destination_health.py  destination_reports, clocks ──▶ one row a destination, server and window
     data_quality.py        reports, clocks, quarantine ──▶ duplicates, late ones, clocks that are off, refusals
@@ -15,7 +14,6 @@ Event time is log time: the time that the leaders' clock entries gave the log, n
 from pipeline.transforms.data_quality import data_quality
 from pipeline.transforms.destination_health import destination_health
 from pipeline.transforms.detection import convergence, detections
-from pipeline.transforms.entries import classified
 from pipeline.transforms.floodfills import closest_floodfills
 from pipeline.transforms.history import (
     addressed_destination_reports,
@@ -24,6 +22,7 @@ from pipeline.transforms.history import (
     configurations,
     destination_reports,
     factors,
+    last_reports,
     operator_actions,
     publications,
     quarantine,
@@ -37,7 +36,6 @@ __all__ = [
     "DEFAULT_WINDOW",
     "addressed_destination_reports",
     "addressed_publications",
-    "classified",
     "clocks",
     "closest_floodfills",
     "configurations",
@@ -47,6 +45,7 @@ __all__ = [
     "destination_reports",
     "detections",
     "factors",
+    "last_reports",
     "leaderships",
     "operator_actions",
     "publications",

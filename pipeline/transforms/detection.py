@@ -26,7 +26,7 @@ is taken from the events that carry `raftId`: `server-admitted`, and a node's ow
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from pipeline.transforms.entries import LATEST_MS, milliseconds
+from pipeline.schemas import LATEST_MS
 
 WAVE_MS = 60_000
 """If reports of the same change to the same member are this far apart, they are about two changes."""
@@ -118,7 +118,7 @@ def convergence(events: DataFrame) -> DataFrame:
 def _named_once(events: DataFrame) -> DataFrame:
     """Each event once, with a log time."""
     known = events.where(f.col("time_ms").between(0, LATEST_MS)).dropDuplicates(["node", "cursor", "time_ms"])
-    return known.withColumn("log_time", f.coalesce("log_time", milliseconds(f.col("time_ms"))))
+    return known.withColumn("log_time", f.coalesce("log_time", _milliseconds(f.col("time_ms"))))
 
 
 def _about_members(events: DataFrame) -> DataFrame:
@@ -159,13 +159,18 @@ def _with_last_contact(episodes: DataFrame, reports: DataFrame) -> DataFrame:
     return episodes.join(last, keys, "left")
 
 
+def _milliseconds(value: Column) -> Column:
+    """A timestamp from milliseconds since the epoch; NULL outside the years that can be shown."""
+    return f.when(value.between(0, LATEST_MS), f.timestamp_millis(f.when(value.between(0, LATEST_MS), value)))
+
+
 def _first(status: str) -> Column:
     return f.min(f.when(f.col("status") == status, f.col("time_ms")))
 
 
 def _moment(own_clock: str) -> Column:
     """When it was in log time, by the time at which the observer noticed."""
-    return milliseconds(f.unix_millis("noticed_at") + f.col(own_clock) - f.col("noticed_ms"))
+    return _milliseconds(f.unix_millis("noticed_at") + f.col(own_clock) - f.col("noticed_ms"))
 
 
 def _between(earlier: Column, later: Column) -> Column:

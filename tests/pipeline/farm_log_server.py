@@ -9,16 +9,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from random import Random
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.decode.envelope import SCHEMA, record_batches
+from bridge.core.log.hashes import hash_of
+from pipeline.decode.columns import ARROW_SCHEMA, record_batches
+from pipeline.schemas import ENTRIES
 
 EPOCH_MS = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
+
+
+def destination(name: str) -> str:
+    """A made-up destination in I2P's base64: a key of 384 bytes and a certificate for Ed25519."""
+    return base64.b64encode(Random(name).randbytes(384) + bytes.fromhex("05000400070000"), altchars=b"-~").decode()
+
+
+def address(name: str) -> str:
+    """Its b32 address."""
+    return hash_of(destination(name))
 
 
 def with_proof(text: str) -> str:
@@ -103,7 +116,10 @@ class MadeUpLog:
             "date": self.log_time_ms,
             "id": server_id,
             "router": {"attached": True, **router},
-            "destinations": [{"destination": "a", "healthy": True}, {"destination": "b", "healthy": server_id != 2}],
+            "destinations": [
+                {"destination": destination("a"), "healthy": True},
+                {"destination": destination("b"), "healthy": server_id != 2},
+            ],
         }
         self.add(value=json.dumps(body))
 
@@ -149,7 +165,7 @@ def entries_of(session: SparkSession, log: MadeUpLog) -> DataFrame:
         )
         for entry in log.entries
     )
-    return session.createDataFrame(pa.Table.from_batches(record_batches(rows)), SCHEMA)
+    return session.createDataFrame(pa.Table.from_batches(record_batches(rows, log.cluster_id), ARROW_SCHEMA), ENTRIES)
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):

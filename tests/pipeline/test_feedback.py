@@ -10,19 +10,17 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
-from bridge.core.log.hashes import hash_of
+from pipeline.decode.entries import UNSIGNED
 from pipeline.feedback import Feedback, NotSubmittedError, Submitted
 from pipeline.feedback_rows import recent
 from pipeline.run import RunSettings, await_end, farm_stream, prepare, start_query
-from pipeline.transforms import classified
-from pipeline.transforms.entries import UNSIGNED
 from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
-from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, entries_of, served, with_proof
+from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address, destination, entries_of, served, with_proof
 
 pytestmark = pytest.mark.spark
 
 PERIOD_MS = 30_000
-LEAVES = {1: "AAAA", 2: "AAAB", 3: "AAAC"}
+LEAVES = {1: destination("one"), 2: destination("two"), 3: destination("three")}
 
 
 def slow_farm(periods: int, slow_from: int) -> MadeUpLog:
@@ -72,10 +70,10 @@ class Listener:
 def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(session: SparkSession) -> None:
     log = slow_farm(periods=60, slow_from=58)
     report = {"cluster": "farm", "date": log.log_time_ms, "id": 3, "router": {"jobLag": 800.0}, "request": "03-1-0-6"}
-    log.add(value=json.dumps({**report, "destinations": [{"destination": "AAAC", "healthy": True}]}))
+    log.add(value=json.dumps({**report, "destinations": [{"destination": destination("three"), "healthy": True}]}))
     # a name of a submission that is none
     log.add(value=json.dumps({**report, "request": "once"}))
-    leaf = hash_of("AAAC")
+    leaf = address("three")
     log.add(value=json.dumps({"factors": {"throughIndex": 7, "formula": "x", "factors": {leaf: 1.5}}}))
     last = log.commit_index
     # what the farm takes for nothing is nothing here either
@@ -92,7 +90,7 @@ def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(s
     log.add(value=json.dumps({**report, "clock": {"time": 1}}))
     log.add(value="not json")
     log.add(base64="//79")
-    rows = recent(classified(entries_of(session, log)))
+    rows = recent(entries_of(session, log))
     # twenty minutes are forty periods, and both ends count
     assert sum(isinstance(row, ClockRow) for row in rows) == 41
     assert [row.index for row in rows] == sorted(row.index for row in rows)
@@ -109,7 +107,7 @@ def test_where_an_entry_is_large_fewer_leave_spark(session: SparkSession, monkey
     large = with_proof(json.dumps({"clock": {"time": log.log_time_ms, "id": 1}, "padding": "x" * 10_000}))
     log.add(value=large)
     monkeypatch.setattr("pipeline.feedback_rows.COLLECTED_MAX_BYTES", 5 * len(large))
-    rows = recent(classified(entries_of(session, log)))
+    rows = recent(entries_of(session, log))
     assert [row.index for row in rows] == [*range(log.commit_index - 4, log.commit_index + 1)]
 
 
@@ -121,19 +119,21 @@ def test_what_carries_no_proof_is_quarantined_as_the_farm_gives_it_no_effect(ses
     log.add(value=with_proof(report)[:-1] + ',"more":1}')
     log.add(value=with_proof(report) + "\n")
     log.add(value=json.dumps({"users": "own"}), proven=False)
-    rows = classified(entries_of(session, log)).orderBy("index").collect()
+    rows = entries_of(session, log).orderBy("index").collect()
     assert all(row["reason"] is None for row in rows[:counted])
-    assert [row["reason"] for row in rows[counted:]] == [UNSIGNED] * 3 + ["of no kind that this version knows"]
+    assert [row["reason"] for row in rows[counted:]] == [UNSIGNED] * 3 + ["a JSON object of no kind that a farm knows"]
 
 
 def test_reports_for_several_masters_are_looked_at_like_those_for_one(session: SparkSession) -> None:
     log = MadeUpLog()
     log.tick(0)
     body = {"cluster": "farm", "date": log.log_time_ms, "id": 3, "router": {"jobLag": 8.0}}
-    meta = [{"destination": leaf, "publishConfig": "auto", "canSignUntil": 2**32 - 1} for leaf in ("BBBB", "BBBC")]
-    log.add(value=json.dumps({**body, "meta": meta, "destinations": [{"destination": "AAAA", "healthy": True}]}))
-    assert recent(classified(entries_of(session, log)))[1:] == [
-        ReportRow(2, log.log_time_ms, 3, 8.0, ((hash_of("AAAA"), True),)),
+    masters = (destination("a"), destination("b"))
+    meta = [{"destination": each, "publishConfig": "auto", "canSignUntil": 2**32 - 1} for each in masters]
+    leaves = [{"destination": destination("one"), "healthy": True}]
+    log.add(value=json.dumps({**body, "meta": meta, "destinations": leaves}))
+    assert recent(entries_of(session, log))[1:] == [
+        ReportRow(2, log.log_time_ms, 3, 8.0, ((address("one"), True),)),
     ]
 
 
@@ -143,8 +143,8 @@ def test_a_lagging_router_is_told_to_the_farm_once_and_with_what_was_read_before
     told: list[str] = []
     log = slow_farm(periods=6, slow_from=5)
     listener = Listener(log.log_time_ms)
-    with served(log, tmp_path / "control.sock") as address:
-        source = {"node": address, "start": "19"}
+    with served(log, tmp_path / "control.sock") as node:
+        source = {"node": node, "start": "19"}
         feedback = Feedback(session, source, listener, told.append)
         settings = RunSettings(tmp_path / "tables", source, judge=feedback.after_batch)
         # given a batch of one single period, before which the driver looks back; when it is read
@@ -155,12 +155,12 @@ def test_a_lagging_router_is_told_to_the_farm_once_and_with_what_was_read_before
         assert isinstance(body, dict)
         assert body["throughIndex"] == log.commit_index
         assert body["formula"] == "strain-1"
-        assert body["factors"] == {hash_of("AAAC"): pytest.approx(1.477, abs=0.01)}
+        assert body["factors"] == {address("three"): pytest.approx(1.477, abs=0.01)}
         assert told == [f"factors of 1 leaves, made from the log up to {log.commit_index}, are entry 4711"]
     # and the next batch, a period later, repeats nothing
     log.tick(PERIOD_MS)
     listener.newest_ms = log.log_time_ms
-    feedback.after_batch(classified(entries_of(session, log)))
+    feedback.after_batch(entries_of(session, log))
     assert len(listener.taken) == feedback.accepted == 1
 
 
@@ -170,7 +170,6 @@ def test_a_lagging_router_is_told_to_the_farm_once_and_with_what_was_read_before
 @pytest.fixture
 def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch is a list of rows."""
-    monkeypatch.setattr("pipeline.feedback.classified", lambda rows: rows)
     monkeypatch.setattr("pipeline.feedback.recent", lambda rows: rows)
 
 

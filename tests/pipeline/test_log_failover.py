@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pipeline.decode.envelope import SCHEMA
+from pipeline.schemas import ENTRIES
 from pipeline.source import log_client, ranges
 from pipeline.source.endpoint import Credentials
 from pipeline.source.farm import FarmDataSource, FarmStreamReader
@@ -76,7 +76,7 @@ def test_a_stream_outlives_a_farm_that_is_silent_for_a_moment_and_not_one_that_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = three_servers(minutes=1)
-    stream = FarmDataSource({"node": str(tmp_path / "one.sock")}).streamReader(SCHEMA)
+    stream = FarmDataSource({"node": str(tmp_path / "one.sock")}).streamReader(ENTRIES)
     with served(log, tmp_path / "one.sock"):
         start = stream.initialOffset()
     # while no node answers there is nothing new, and the progress shows what was known
@@ -114,7 +114,7 @@ def test_a_range_waits_for_a_farm_that_is_silent_for_longer_than_for_one_that_sa
 
 
 def stream_of(*addresses: str) -> FarmStreamReader:
-    stream = FarmDataSource({"node": ",".join(addresses)}).streamReader(SCHEMA)
+    stream = FarmDataSource({"node": ",".join(addresses)}).streamReader(ENTRIES)
     assert isinstance(stream, FarmStreamReader)
     return stream
 
@@ -205,12 +205,12 @@ def test_nodes_of_no_cluster_or_another_one_are_passed_over_by_a_stream_as_well(
 def test_an_index_that_is_not_there_yet_is_no_place_to_begin(tmp_path: Path) -> None:
     log = three_servers(minutes=1)
     with served(log, tmp_path / "one.sock") as first, pytest.raises(FarmLogError, match="choose an earlier one"):
-        FarmDataSource({"node": first, "start": "5000"}).streamReader(SCHEMA).initialOffset()
+        FarmDataSource({"node": first, "start": "5000"}).streamReader(ENTRIES).initialOffset()
 
 
 def test_where_nothing_is_committed_yet_there_is_no_row(tmp_path: Path) -> None:
     log = three_servers(minutes=1)
     with served(log, tmp_path / "one.sock") as first:
-        reader = FarmDataSource({"node": first, "start": str(log.commit_index + 1)}).reader(SCHEMA)
+        reader = FarmDataSource({"node": first, "start": str(log.commit_index + 1)}).reader(ENTRIES)
         assert reader.partitions() == []
         assert list(reader.read(InputPartition(None))) == [], "that is what Spark asks then"

@@ -25,9 +25,10 @@ from consensus.storage.records import decode_segment_header
 from consensus.storage.snapshots import SnapshotFiles, SnapshotWriter
 from consensus.storage.verification import ReadOnlyDirectory, StorageVerdict, verify_storage
 from pipeline.cli_options import LogPlace
-from pipeline.decode.envelope import SCHEMA, Row, record_batches
+from pipeline.decode.columns import Row, record_batches
 from pipeline.generate import generate
 from pipeline.load_model import EPOCH_MS, LoadModel
+from pipeline.schemas import ENTRIES
 from pipeline.source.farm import FarmDataSource
 from pipeline.source.log_client import FarmLogError
 from pipeline.source.stored_log import StoredLog
@@ -133,7 +134,7 @@ def test_a_directory_of_which_nothing_is_known_to_be_committed_is_told_with_what
     with pytest.raises(FarmLogError, match="--committed-through"):
         LogPlace((), tmp_path / "farm", None, None).options()
     options = LogPlace((), tmp_path / "farm", None, None, committed_through=8).options()
-    stream = FarmDataSource(options).streamReader(SCHEMA)
+    stream = FarmDataSource(options).streamReader(ENTRIES)
     assert stream.latestOffset(stream.initialOffset(), ReadAllAvailable())["next"] == 9
 
 
@@ -144,7 +145,7 @@ def test_an_end_that_the_log_does_not_hold_is_told_before_anything_is_planned(tm
     with pytest.raises(FarmLogError, match=r"up to entry 11, and does not hold .* --committed-through"):
         StoredLog(tmp_path / "farm", committed_through=11).bounds()
     write_commit_index(tmp_path / "farm", 10**18)
-    reader = FarmDataSource({"directory": str(tmp_path / "farm")}).reader(SCHEMA)
+    reader = FarmDataSource({"directory": str(tmp_path / "farm")}).reader(ENTRIES)
     with pytest.raises(FarmLogError, match=r"does not hold that one.* committed\.json"):
         reader.partitions()
 
@@ -182,7 +183,7 @@ def test_what_recover_set_aside_is_not_judged_by_the_new_clusters_notes(tmp_path
 
 def test_a_directory_that_becomes_another_clusters_while_it_is_read_is_refused(tmp_path: Path) -> None:
     written(tmp_path / "farm", *[b"{}"] * 9)
-    stream = FarmDataSource({"directory": str(tmp_path / "farm")}).streamReader(SCHEMA)
+    stream = FarmDataSource({"directory": str(tmp_path / "farm")}).streamReader(ENTRIES)
     start = stream.initialOffset()
     shutil.rmtree(tmp_path / "farm")
     small_farm(tmp_path / "farm")
@@ -194,30 +195,30 @@ def test_a_batch_that_is_repeated_out_of_another_clusters_directory_is_refused(t
     # given a batch that was planned and then interrupted, and another farm in its directory by the next run
     written(tmp_path / "farm", *[b"{}"] * 9)
     options = {"directory": str(tmp_path / "farm")}
-    stream = FarmDataSource(options).streamReader(SCHEMA)
+    stream = FarmDataSource(options).streamReader(ENTRIES)
     start = stream.initialOffset()
     end = stream.latestOffset(start, ReadAllAvailable())
     planned = stream.partitions(start, end)
     shutil.rmtree(tmp_path / "farm")
     small_farm(tmp_path / "farm")
     # then neither its plan is made again, be it the first batch of all or a later one, nor an older plan carried out
-    later = FarmDataSource(options).streamReader(SCHEMA)
+    later = FarmDataSource(options).streamReader(ENTRIES)
     for begun in (start, later.initialOffset()):
         with pytest.raises(FarmLogError, match="garlicfarm recover"):
             later.partitions(begun, end)
     with pytest.raises(FarmLogError, match="garlicfarm recover"):
-        list(FarmDataSource(options).streamReader(SCHEMA).read(planned[0]))
+        list(FarmDataSource(options).streamReader(ENTRIES).read(planned[0]))
 
 
 def test_a_first_batch_whose_entries_were_compacted_while_the_run_was_interrupted_is_told(tmp_path: Path) -> None:
     with_snapshot(tmp_path / "farm")
     options = {"directory": str(tmp_path / "farm"), "committedThrough": "9"}
-    stream = FarmDataSource(options).streamReader(SCHEMA)
+    stream = FarmDataSource(options).streamReader(ENTRIES)
     end = {**stream.initialOffset(), "next": 4}
     (tmp_path / "farm" / "committed.json").unlink()
     for segment in (tmp_path / "farm" / "raft").glob("*.segment"):
         segment.unlink()
-    later = FarmDataSource({"directory": str(tmp_path / "farm")}).streamReader(SCHEMA)
+    later = FarmDataSource({"directory": str(tmp_path / "farm")}).streamReader(ENTRIES)
     with pytest.raises(FarmLogError, match=r"entries up to 3 .* begins with 6; .* new output directory"):
         later.partitions(later.initialOffset(), end)
 
@@ -264,18 +265,19 @@ def test_an_existing_directory_is_not_written_over(tmp_path: Path) -> None:
         small_farm(tmp_path)
 
 
-def test_rows_become_arrow_batches_and_bytes_that_are_no_text_become_base64() -> None:
-    rows: list[Row] = [(1, 1, "application", None, b"\xff\xfe"), (2, 1, "application", 1_000, '{"é": 1}'.encode())]
-    (batch,) = record_batches(rows)
-    assert batch.column("body").to_pylist() == ["//4=", '{"é": 1}']
-    assert batch.column("encoding").to_pylist() == ["base64", "text"]
-    assert batch.column("body_bytes").to_pylist() == [4, 9]
+def test_rows_become_arrow_batches_with_the_bytes_of_what_is_refused() -> None:
+    rows: list[Row] = [(1, 1, "application", None, b"\xff\xfe"), (2, 1, "no-op", 1_000, '{"é": 1}'.encode())]
+    (batch,) = record_batches(rows, "farm")
+    assert batch.column("farm").to_pylist() == ["farm", "farm"]
+    assert batch.column("entry").to_pylist() == ["refused", "no-op"]
+    assert batch.column("body").to_pylist() == [b"\xff\xfe", None]
+    assert batch.column("body_bytes").to_pylist() == [2, 9]
     assert batch.column("log_time").null_count == 1
 
 
 def test_large_bodies_end_a_batch_early() -> None:
     rows: list[Row] = [(number, 1, "application", 0, bytes(10 * 1024 * 1024)) for number in range(1, 9)]
-    assert [batch.num_rows for batch in record_batches(rows)] == [4, 4]
+    assert [batch.num_rows for batch in record_batches(rows, "farm")] == [4, 4]
 
 
 def with_snapshot(directory: Path) -> None:
@@ -303,14 +305,14 @@ def with_snapshot(directory: Path) -> None:
 
 def test_a_stream_that_begins_with_the_snapshot_gives_its_reports_and_then_what_is_behind_it(tmp_path: Path) -> None:
     with_snapshot(tmp_path / "farm")
-    stream = FarmDataSource({"directory": str(tmp_path / "farm"), "start": "snapshot"}).streamReader(SCHEMA)
+    stream = FarmDataSource({"directory": str(tmp_path / "farm"), "start": "snapshot"}).streamReader(ENTRIES)
     start = stream.initialOffset()
     end = stream.latestOffset(start, ReadAllAvailable())
     assert end["next"] == 10
     first, second = (list(stream.read(partition)) for partition in stream.partitions(start, end))
     (snapshot,) = first[0].to_pylist()
     assert (snapshot["index"], snapshot["kind"]) == (5, "snapshot")
-    assert json.loads(snapshot["body"])["router"]["uptime"] == 77
+    assert (snapshot["entry"], snapshot["server_id"], snapshot["report"]["uptime_ms"]) == ("snapshot", 2, 77)
     assert second[0].column("index").to_pylist() == [6, 7, 8, 9]
     # then a later batch does not give the snapshot again
     assert stream.latestOffset(end, ReadAllAvailable()) == end
@@ -324,7 +326,7 @@ def test_what_a_snapshot_covers_is_committed_and_tells_log_time_where_the_log_be
     for segment in (tmp_path / "farm" / "raft").glob("*.segment"):
         segment.unlink()
     assert StoredLog(tmp_path / "farm").bounds() == (6, 5)
-    reader = FarmDataSource({"directory": str(tmp_path / "farm"), "start": "3"}).streamReader(SCHEMA)
+    reader = FarmDataSource({"directory": str(tmp_path / "farm"), "start": "3"}).streamReader(ENTRIES)
     with pytest.raises(FarmLogError, match=r"entries 3 to 5 were compacted away .* --start snapshot"):
         reader.initialOffset()
 

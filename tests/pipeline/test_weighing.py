@@ -7,7 +7,6 @@ from random import Random
 import pytest
 
 from bridge.core.log import weights as farm
-from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Factors
 from bridge.wire.log.entries import ENTRY_LIMIT_BYTES
 from pipeline.weighing import (
@@ -20,7 +19,6 @@ from pipeline.weighing import (
     Proposal,
     ReportRow,
     Weighing,
-    leaf_hash,
 )
 
 PERIOD_MS = 30_000
@@ -420,9 +418,3 @@ def test_what_counts_is_reckoned_as_the_farm_reckons_it() -> None:
             known = theirs.factors.get(leaf)
             expected = 1_000 if known is None else known.at(later_ms)
             assert ours.at(leaf, later_ms) * 1_000 == pytest.approx(expected, abs=12), (index, leaf)
-
-
-def test_a_leaf_is_named_by_the_hash_of_its_destination() -> None:
-    assert leaf_hash("AAAA") == hash_of("AAAA") == "ocpibseeq6rechq64tp3t4rkqykjfuqmi5srkdampffl24hycr6a"
-    assert leaf_hash("not base64!") is None
-    assert leaf_hash("AAAA" * 513) is None, "longer than any destination that the farm takes"

@@ -23,7 +23,7 @@ PLACE_COLUMNS = frozenset({"batch_id"})
 
 def made_up_log(directory: Path, routers: int, days: float, seed: int) -> int:
     """A generated log; how many entries it has."""
-    return generate(directory, LoadModel(routers, days, seed, short_destinations=True)).entries
+    return generate(directory, LoadModel(routers, days, seed)).entries
 
 
 def pipeline_command(log: Path, output: Path, *more: str, once: bool = True) -> list[str]:

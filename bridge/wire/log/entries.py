@@ -17,7 +17,7 @@ has the table.
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -61,7 +61,7 @@ from bridge.wire.log.operator_commands import (
     to_command,
 )
 from bridge.wire.log.proof import Proof, ends_like_proof, proven
-from bridge.wire.log.reports import ReportEntry, from_report, to_report
+from bridge.wire.log.reports import ReportEntry, check_report, from_report, to_report
 
 VERIFIED_LIMIT: Final = 1024
 """Proofs that a reader caches, some 200 bytes each: more than are in flight between submission and application."""
@@ -88,6 +88,7 @@ __all__ = [
     "ApplicationError",
     "EntryReader",
     "decode",
+    "decode_entry",
     "encode",
     "is_plainly_foreign",
     "kinds_named",
@@ -125,6 +126,15 @@ _encoder = msgspec.json.Encoder()
 
 def decode(data: bytes) -> Record:
     """The record in a committed application entry; `Foreign` with the reason for anything else."""
+    entry = decode_entry(data)
+    return to_report(entry) if isinstance(entry, ReportEntry) else entry
+
+
+def decode_entry(data: bytes, check: Callable[[str], object] = checked_destination) -> ReportEntry | Record:
+    """As `decode`, but a report as it is written: a reader of millions of reports makes no record of each.
+
+    `check` is asked for each destination in a report; it must refuse the same ones as `checked_destination`.
+    """
     if len(data) > ENTRY_LIMIT_BYTES:
         return Foreign(f"{len(data)} bytes, the limit is {ENTRY_LIMIT_BYTES}")
     if data.count(b"[") + data.count(b"{") > BRACKETS_LIMIT:
@@ -140,7 +150,7 @@ def decode(data: bytes) -> Record:
     if not kinds:
         return Foreign("a JSON object of no kind that a farm knows", _request_of(members))
     try:
-        return _decode_kind(kinds, data)
+        return _decode_kind(kinds, data, check)
     except ValueError as error:
         return Foreign(str(error)[:_REASON_LIMIT], _request_of(members))
 
@@ -213,10 +223,12 @@ class EntryReader:
         return proof
 
 
-def _decode_kind(kinds: Sequence[str], data: bytes) -> Record:
+def _decode_kind(kinds: Sequence[str], data: bytes, check: Callable[[str], object]) -> ReportEntry | Record:
     match kinds:
         case ["router"]:
-            return to_report(_report.decode(data))
+            report = _report.decode(data)
+            check_report(report, check)
+            return report
         case ["clock"]:
             clock = _clock.decode(data).clock
             return Clock(time_ms=clock.time, server_id=clock.id, period_ms=clock.period)

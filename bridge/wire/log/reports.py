@@ -7,7 +7,7 @@ serves several. With several, an element of `destinations` may name its master b
 proposal understands all reports of servers with one master.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
@@ -33,12 +33,16 @@ from bridge.wire.log.fields import (
 
 DESTINATIONS_LIMIT: Final = 64
 MEASUREMENTS_LIMIT: Final = 16
+_LEAF_TWICE: Final = "a destination appears twice in `destinations`"
+_MASTER_TWICE: Final = "a master destination appears twice in `meta`"
 
 
 # The structs' attributes have the names of the records', so that one is made out of the other without a list of them.
 
 
-class _Meta(Struct, rename="camel", omit_defaults=True):
+class MetaPart(Struct, rename="camel", omit_defaults=True):
+    """An element of `meta` as it is written."""
+
     destination: DestinationText
     publish_config: PublishConfig
     publishing: bool | UnsetType = UNSET
@@ -60,7 +64,9 @@ class _Router(Struct, rename="camel", omit_defaults=True):
     last_published_router_info: StructureText | None = field(name="lastPublishedRI", default=None)
 
 
-class _Leaf(Struct, rename="camel", omit_defaults=True):
+class LeafPart(Struct, rename="camel", omit_defaults=True):
+    """An element of `destinations` as it is written."""
+
     destination: DestinationText
     healthy: bool | UnsetType = UNSET
     master_hash: HashText | None = field(name="master", default=None)
@@ -80,7 +86,7 @@ class _Measurement(Struct, rename="camel", omit_defaults=True):
 
 
 _Measurements = Annotated[list[_Measurement], Meta(max_length=MEASUREMENTS_LIMIT)]
-_Metas = Annotated[list[_Meta], Meta(min_length=1, max_length=MASTERS_MAX)]
+_Metas = Annotated[list[MetaPart], Meta(min_length=1, max_length=MASTERS_MAX)]
 
 
 class ReportEntry(Struct, rename="camel", omit_defaults=True):
@@ -90,54 +96,56 @@ class ReportEntry(Struct, rename="camel", omit_defaults=True):
     date: Milliseconds
     id: ServerId
     router: _Router
-    meta: _Meta | _Metas | None = None
-    destinations: Annotated[list[_Leaf], Meta(max_length=DESTINATIONS_LIMIT)] = []
+    meta: MetaPart | _Metas | None = None
+    destinations: Annotated[list[LeafPart], Meta(max_length=DESTINATIONS_LIMIT)] = []
     remote_destinations: _Measurements = []
     remote_metas: _Measurements = []
     request: Request | None = None
     config: dict[str, Any] | None = None
 
 
+def check_report(entry: ReportEntry, check: Callable[[str], object] = checked_destination) -> None:
+    """What its types do not say: raises `ApplicationError` if a destination occurs twice, or `check` refuses it."""
+    masters = [part.destination for part in parts_of(entry)]
+    leaves = [leaf.destination for leaf in entry.destinations]
+    for named, refusal in ((masters, _MASTER_TWICE), (leaves, _LEAF_TWICE)):
+        if len(set(named)) != len(named):
+            raise ApplicationError(refusal)
+        for destination in named:
+            check(destination)
+
+
+def parts_of(entry: ReportEntry) -> Sequence[MetaPart]:
+    """The sender's part in each master that it names."""
+    meta = entry.meta
+    return meta if isinstance(meta, list) else () if meta is None else (meta,)
+
+
 def to_report(entry: ReportEntry) -> Report:
-    """The report as a record; `ApplicationError` if a destination is invalid or occurs twice."""
+    """A report that was checked, as a record."""
     return Report(
         cluster=entry.cluster,
         date_ms=entry.date,
         server_id=entry.id,
         router=RouterStatus(**{**structs.asdict(entry.router), "attached": entry.router.attached is not False}),
-        masters=_to_masters(entry.meta),
-        destinations=_to_leaves(entry.destinations),
+        masters=tuple(_to_meta(part) for part in parts_of(entry)),
+        destinations=tuple(_to_leaf(leaf) for leaf in entry.destinations),
         remote_destinations=_to_measurements(entry.remote_destinations),
         remote_metas=_to_measurements(entry.remote_metas),
         request=entry.request,
     )
 
 
-def _to_masters(meta: _Meta | list[_Meta] | None) -> tuple[MetaStatus, ...]:
-    parts = [] if meta is None else meta if isinstance(meta, list) else [meta]
-    if len({part.destination for part in parts}) != len(parts):
-        raise ApplicationError("a master destination appears twice in `meta`")
-    return tuple(_to_meta(part) for part in parts)
-
-
-def _to_meta(meta: _Meta) -> MetaStatus:
+def _to_meta(meta: MetaPart) -> MetaStatus:
     told = {
         **structs.asdict(meta),
         "publishing": meta.publishing is True,
         "last_published_time_ms": 0 if meta.last_published_time_ms is UNSET else meta.last_published_time_ms,
     }
-    checked_destination(meta.destination)
     return MetaStatus(**told)
 
 
-def _to_leaves(leaves: list[_Leaf]) -> tuple[LeafStatus, ...]:
-    if len({leaf.destination for leaf in leaves}) != len(leaves):
-        raise ApplicationError("a destination appears twice in `destinations`")
-    return tuple(_to_leaf(leaf) for leaf in leaves)
-
-
-def _to_leaf(leaf: _Leaf) -> LeafStatus:
-    checked_destination(leaf.destination)
+def _to_leaf(leaf: LeafPart) -> LeafStatus:
     return LeafStatus(**{**structs.asdict(leaf), "healthy": leaf.healthy is True})
 
 
@@ -147,14 +155,14 @@ def _to_measurements(measured: list[_Measurement]) -> tuple[Measurement, ...]:
 
 def from_report(report: Report, config: Mapping[str, Any] | None) -> ReportEntry:
     """How it is written."""
-    masters = [_Meta(**asdict(each)) for each in report.masters]
+    masters = [MetaPart(**asdict(each)) for each in report.masters]
     return ReportEntry(
         cluster=report.cluster,
         date=report.date_ms,
         id=report.server_id,
         router=_Router(**asdict(report.router)),
         meta=masters if len(masters) > 1 else masters[0] if masters else None,
-        destinations=[_Leaf(**asdict(each)) for each in report.destinations],
+        destinations=[LeafPart(**asdict(each)) for each in report.destinations],
         remote_destinations=[_Measurement(**asdict(each)) for each in report.remote_destinations],
         remote_metas=[_Measurement(**asdict(each)) for each in report.remote_metas],
         request=report.request,

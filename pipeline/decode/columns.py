@@ -1,0 +1,244 @@
+"""The rows of the source `farm`: what entries say, as typed columns (`pipeline.schemas.ENTRIES`) in Arrow batches.
+
+    rows ──▶ thousands at a time ──▶ the common columns        one value a row
+                                └──▶ a struct for each kind    made of the entries of that kind, then spread over the
+                                                               rows: NULL where an entry is of another kind
+
+Columns are filled one after another, by a list of each, since a loop over rows and columns in Python would cost as much
+as all of Spark. A record batch ends after four thousand rows, or earlier when its bodies grow large: a few entries of
+ten megabytes must not become one allocation.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.decode.entries import (
+    Action,
+    Clock,
+    Configuration,
+    Decoded,
+    Factors,
+    LeafPart,
+    Publication,
+    ReportEntry,
+    address_of,
+    decoded,
+    parts_of,
+)
+from pipeline.schemas import ENTRIES, LATEST_MS, arrow_schema
+
+ROWS_PER_RECORD_BATCH = 4_000
+"""Two megabytes of reports: what a processor keeps near. Ten thousand take a third longer, each."""
+BYTES_PER_RECORD_BATCH = 32 * 1024 * 1024
+
+Row = tuple[int, int, str, int | None, bytes]
+"""Index, term, kind, log time in milliseconds, the entry's bytes."""
+
+ARROW_SCHEMA = arrow_schema(ENTRIES)
+_MILLISECONDS = pa.timestamp("ms", tz="UTC")
+_MOMENT = pa.timestamp("us", tz="UTC")
+
+
+def record_batches(rows: Iterable[Row], farm: str) -> Iterator[pa.RecordBatch]:
+    """The rows of the farm `farm` in order, in batches."""
+    columns = _Columns()
+    size_bytes = 0
+    for index, term, kind, time_ms, body in rows:
+        columns.indexes.append(index)
+        columns.terms.append(term)
+        columns.kinds.append(kind)
+        columns.times_ms.append(time_ms)
+        columns.bodies.append(body)
+        size_bytes += len(body)
+        if len(columns.indexes) >= ROWS_PER_RECORD_BATCH or size_bytes >= BYTES_PER_RECORD_BATCH:
+            yield _record_batch(columns, farm)
+            columns, size_bytes = _Columns(), 0
+    if columns.indexes:
+        yield _record_batch(columns, farm)
+
+
+@dataclass(slots=True)
+class _Columns:
+    """Rows on their way, by column: thousands of tuples kept until a batch is full cost as much as the batch itself."""
+
+    indexes: list[int] = field(default_factory=list)
+    terms: list[int] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    times_ms: list[int | None] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+
+
+def _record_batch(columns: _Columns, farm: str) -> pa.RecordBatch:
+    told = [decoded(kind, body) for kind, body in zip(columns.kinds, columns.bodies, strict=True)]
+    made: dict[str, Any] = {
+        "farm": pa.repeat(pa.scalar(farm, pa.string()), len(told)),
+        "index": columns.indexes,
+        "term": columns.terms,
+        "kind": columns.kinds,
+        "log_time": _moments(columns.times_ms),
+        "entry": [each.entry for each in told],
+        "server_id": [_server_of(each.content) for each in told],
+        "request": [each.request for each in told],
+        "reason": [each.reason for each in told],
+        "claimed": [each.claimed for each in told],
+        "body_bytes": [len(body) for body in columns.bodies],
+        "body": [body if each.reason is not None else None for each, body in zip(told, columns.bodies, strict=True)],
+    }
+    for column, kind, values in _STRUCTS:
+        made[column] = _spread(ARROW_SCHEMA.field(column).type, told, kind, values)
+    arrays = [
+        value if isinstance(value, pa.Array) else pa.array(value, each.type)
+        for each, value in ((each, made[each.name]) for each in ARROW_SCHEMA)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+def _server_of(content: Any) -> int | None:
+    """The server that an entry is of: the reporting one, the leader that keeps time, the publisher."""
+    if type(content) is ReportEntry:
+        return content.id
+    return content.server_id if isinstance(content, Clock | Publication) else None
+
+
+def _spread(
+    kind: pa.DataType, told: Sequence[Decoded], of: type, values: Callable[[pa.DataType, list[Any]], pa.Array]
+) -> pa.Array:
+    """The column of what belongs to entries of one kind: made of these entries, and NULL in all other rows."""
+    contents = [each.content for each in told if type(each.content) is of]
+    if not contents:
+        return pa.nulls(len(told), kind)
+    made = values(kind, contents)
+    if len(contents) == len(told):
+        return made
+    place = iter(range(len(contents)))
+    return made.take(pa.array([next(place) if type(each.content) is of else None for each in told], pa.int32()))
+
+
+def _struct(kind: pa.StructType, columns: dict[str, Any]) -> pa.StructArray:
+    arrays = [
+        value if isinstance(value, pa.Array) else pa.array(value, each.type)
+        for each, value in ((each, columns[each.name]) for each in kind)
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=list(kind))
+
+
+def _moments(times_ms: Sequence[int | None], scale: int = 1) -> pa.Array:
+    """Moments out of milliseconds, or of `scale` milliseconds each; NULL outside the years that can be shown."""
+    whole = pa.array(times_ms, pa.int64())
+    if scale != 1:
+        whole = pc.multiply(whole, scale)
+    shown = pc.if_else(pc.less_equal(whole, LATEST_MS), whole, pa.scalar(None, pa.int64()))
+    return shown.cast(_MILLISECONDS).cast(_MOMENT)
+
+
+def _reports(kind: pa.StructType, entries: list[ReportEntry]) -> pa.Array:
+    routers = [entry.router for entry in entries]
+    masters = [parts_of(entry) for entry in entries]
+    columns = {
+        "written_at": _moments([entry.date for entry in entries]),
+        # Left out means true.
+        "attached": [router.attached is not False for router in routers],
+        "uptime_ms": [router.uptime_ms for router in routers],
+        "job_lag_ms": [router.job_lag_ms for router in routers],
+        "participating_tunnels": [router.participating_tunnels for router in routers],
+        "bandwidth_bytes_per_s": [router.current_bandwidth_bytes_per_s for router in routers],
+        "cpu_percent": [router.cpu_percent for router in routers],
+        "memory_percent": [router.memory_percent for router in routers],
+        "destinations": [len(entry.destinations) for entry in entries],
+        "healthy_destinations": [sum(leaf.healthy is True for leaf in entry.destinations) for entry in entries],
+        "publishing": [any(part.publishing is True for part in parts) for parts in masters],
+        "exploratory_tunnels": [router.exploratory_tunnels for router in routers],
+        "configured_bandwidth_bytes_per_s": [router.configured_bandwidth_bytes_per_s for router in routers],
+        "publish_config": [
+            ",".join(dict.fromkeys(part.publish_config.value for part in parts)) if parts else None for parts in masters
+        ],
+        "can_sign_until": _moments(
+            [
+                min((part.can_sign_until_s for part in parts if part.can_sign_until_s is not None), default=None)
+                for parts in masters
+            ],
+            1000,
+        ),
+        "last_published_at": _moments(
+            [max((part.last_published_time_ms or 0 for part in parts), default=0) or None for parts in masters]
+        ),
+        "masters": [len(parts) for parts in masters],
+    }
+    return _struct(kind, columns)
+
+
+def _destinations(kind: pa.ListType, entries: list[ReportEntry]) -> pa.Array:
+    ends = [0, *accumulate(len(entry.destinations) for entry in entries)]
+    leaves: list[LeafPart] = [leaf for entry in entries for leaf in entry.destinations]
+    columns = {
+        "address": [address_of(leaf.destination) for leaf in leaves],
+        "healthy": [leaf.healthy is True for leaf in leaves],
+        "uptime_ms": [leaf.uptime_ms for leaf in leaves],
+        "configured_tunnels": [leaf.configured_tunnels for leaf in leaves],
+        "current_tunnels": [leaf.current_tunnels for leaf in leaves],
+        "configured_bandwidth_bytes_per_s": [leaf.configured_bandwidth_bytes_per_s for leaf in leaves],
+        "bandwidth_bytes_per_s": [leaf.current_bandwidth_bytes_per_s for leaf in leaves],
+        "configured_connections": [leaf.configured_connections for leaf in leaves],
+        "connections": [leaf.current_connections for leaf in leaves],
+    }
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), _struct(kind.value_type, columns), type=kind)
+
+
+def _clocks(kind: pa.StructType, entries: list[Clock]) -> pa.Array:
+    columns = {
+        "time": _moments([entry.time_ms for entry in entries]),
+        "period_ms": [entry.period_ms for entry in entries],
+    }
+    return _struct(kind, columns)
+
+
+def _publications(kind: pa.StructType, entries: list[Publication]) -> pa.Array:
+    columns = {
+        "address": [address_of(entry.master) for entry in entries],
+        "published_at": _moments([entry.published_s for entry in entries], 1000),
+        "content_hash": [entry.content_hash for entry in entries],
+    }
+    return _struct(kind, columns)
+
+
+def _configurations(kind: pa.StructType, entries: list[Configuration]) -> pa.Array:
+    columns = {
+        "voters": [sorted(server.id for server in entry.voters) for entry in entries],
+        "learners": [sorted(server.id for server in entry.learners) for entry in entries],
+        "joint": [bool(entry.old_voters) for entry in entries],
+    }
+    return _struct(kind, columns)
+
+
+def _factors(kind: pa.StructType, entries: list[Factors]) -> pa.Array:
+    columns = {
+        "through_index": [entry.through_index for entry in entries],
+        "formula": [entry.formula for entry in entries],
+        "factors": [[*entry.factors.items()] for entry in entries],
+    }
+    return _struct(kind, columns)
+
+
+def _actions(kind: pa.StructType, entries: list[Action]) -> pa.Array:
+    columns = {
+        "address": [entry.subject for entry in entries],
+        "detail": [entry.detail for entry in entries],
+    }
+    return _struct(kind, columns)
+
+
+_STRUCTS: tuple[tuple[str, type, Callable[[Any, list[Any]], pa.Array]], ...] = (
+    ("report", ReportEntry, _reports),
+    ("destinations", ReportEntry, _destinations),
+    ("clock", Clock, _clocks),
+    ("publication", Publication, _publications),
+    ("configuration", Configuration, _configurations),
+    ("factors", Factors, _factors),
+    ("action", Action, _actions),
+)
+"""Column, of which contents it is made, and how."""
