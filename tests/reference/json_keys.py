@@ -10,7 +10,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct, UnsetType
 from msgspec import inspect as kinds
 
-from bridge.api import control, lease_set_report, log, log_snapshot, outputs, requests, trace, view
+from bridge.api import control, debug, lease_set_report, log, log_snapshot, outputs, requests, trace, view
 from bridge.api.json import Document, Record, RequestBody
 
 HEAD = """# JSON that scripts may rely on
@@ -40,6 +40,7 @@ PASSED_ON = {
     "`keys install`, `keys use`, `keys remove`": "KeyAnswer",
     "`keys replace`": "KeysReplaced",
     "`transfer`": "LeaderAnswer",
+    "`debug`": "DebugOutput",
     "`lease-set show`, one for each file": "LeaseSetReport",
 }
 """Commands that print an answer of the control endpoint as it is; the others are in `bridge.api.outputs`."""
@@ -49,6 +50,7 @@ CHAPTERS = (
     ("Answers of the control endpoint", control, Record),
     ("The log and the trace", log, Record),
     ("", trace, Record),
+    ("For those who look for a fault", debug, Record),
     ("What stands for the compacted log, for readers by ØMQ Raft", log_snapshot, Record),
     ("Requests to the control endpoint", requests, RequestBody),
     ("A Meta LeaseSet2 decoded", lease_set_report, Record),

@@ -38,6 +38,7 @@ from bridge.api.control import (
     RefusalAnswer,
     SubmitAnswer,
 )
+from bridge.api.debug import DebugAnswer
 from bridge.api.json import DOCUMENT_LIMIT_BYTES, DocumentError, RequestBody, decode, encode
 from bridge.api.log import LogPage
 from bridge.api.requests import (
@@ -182,6 +183,10 @@ class ControlClient:
     async def replace_keys(self, *, force: bool = False) -> KeysReplaced:
         """Replace all gossip keys, sealed for each member; what was done."""
         return decode(await self._post("/v1/keys/replace", ReplaceKeysRequest(force)), KeysReplaced)
+
+    async def debug(self, seconds: int) -> DebugAnswer:
+        """What the node tells of itself, after it has watched its processor for so many seconds."""
+        return decode(await self._post(f"/v1/debug?seconds={seconds}"), DebugAnswer)
 
     async def backup(self) -> bytes:
         """The bytes of a backup file."""

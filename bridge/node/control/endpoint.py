@@ -13,6 +13,7 @@ import trio
 
 from bridge.node.client_endpoints import ClientEndpoints
 from bridge.node.control.access import open_remote_access
+from bridge.node.control.debugging import Debugging
 from bridge.node.control.identity_admin import IdentityAdmin
 from bridge.node.control.key_admin import key_port
 from bridge.node.control.node_port import NodePort
@@ -80,7 +81,8 @@ def control_endpoint(
     state_dir = local.configuration.state_dir
     remote = open_remote_access(state_dir, local.configuration.control)
     shows_page = local.configuration.control is not None and local.configuration.control.page
-    more = {**identities.handlers, **({"/": ("GET", show_page)} if shows_page else {})}
+    debugging = Debugging(local.configuration)
+    more = {**identities.handlers, **debugging.handlers, **({"/": ("GET", show_page)} if shows_page else {})}
     server = ControlServer(state_dir / SOCKET_NAME, port, limits, remote, more, counters)
     return ControlEndpoint(server, verdicts, local.service_manager)
 

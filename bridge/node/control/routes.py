@@ -17,6 +17,7 @@
     POST /v1/transfer                               leadership handed to another node
     GET  /v1/keys                                   the ids of the farm's gossip keys, and which members have them
     GET  /v1/nodes, POST /v1/nodes/approve, evict   who belongs to the farm (`bridge.node.control.identity_admin`)
+    POST /v1/debug?seconds=N                        settings, versions, a profile (`bridge.node.control.debugging`)
     POST /v1/backup                                 what the farm agreed on, as the bytes of a backup file
     POST /v1/keys/install, use, remove, export      changes of the key ring; the current farm key file (secret)
 
@@ -197,16 +198,16 @@ class Routes:
         return json_answer(await self._port.cluster())
 
     async def _log(self, _request: Request, query: str) -> Answer:
-        asked = _numbers(query, {**_PAGE, "linearizable": 0})
+        asked = numbers_of(query, {**_PAGE, "linearizable": 0})
         first, limit, wait_ms = _page(asked)
         return json_answer(await self._port.read_log(first, limit, wait_ms, linearizable=asked["linearizable"] > 0))
 
     async def _events(self, _request: Request, query: str) -> Answer:
-        cursor, limit, wait_ms = _page(_numbers(query, _PAGE))
+        cursor, limit, wait_ms = _page(numbers_of(query, _PAGE))
         return json_answer(await self._port.read_events(cursor, limit, wait_ms))
 
     async def _stream(self, request: Request, query: str) -> Answer:
-        asked = _numbers(query, {"from": 1})
+        asked = numbers_of(query, {"from": 1})
         if request.method == "HEAD":
             return Answer(200, b"", STREAM_TYPE)
         return Answer(200, b"", STREAM_TYPE, following=EventStream(self._port, max(1, asked["from"])).next)
@@ -320,7 +321,8 @@ def _request_id(query: str) -> RequestId | None:
     return named
 
 
-def _numbers(query: str, defaults: Mapping[str, int]) -> dict[str, int]:
+def numbers_of(query: str, defaults: Mapping[str, int]) -> dict[str, int]:
+    """The numbers of a query, each with its default; `Refused` says which parameters there are."""
     numbers = dict(defaults)
     for name, text in _fields(query, numbers):
         if not (

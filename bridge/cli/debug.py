@@ -1,0 +1,249 @@
+"""`garlicfarm debug`: one file with all that is needed to look for a fault in a farm, and without a secret.
+
+    the asked node ──POST /v1/debug──▶ settings, versions, profile, stacks, memory
+    each node      ──GET────────────▶ view, cluster, identities, events, metrics        ──▶ NAME.tar.gz, mode 0600
+    members that no address is known of, nodes that do not answer ──▶ summary.json says which, and why
+
+Which nodes: those that `--node` names, as often as it is given; the first is the asked one. Otherwise the node that
+other commands ask, and those whose state directories lie beside its own. What a node refuses or does not answer is in
+the summary, and the rest is written all the same: a bundle is asked for when something does not work.
+
+No key, no token and no entry of the log is in it. What is in it are names, addresses of nodes and of destinations, and
+what alarms and events say. Its size is bounded by that of each document and of all together.
+"""
+
+import gzip
+import io
+import os
+import tarfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+import trio
+
+from bridge import VERSION
+from bridge.api.debug import DebugAnswer, DebugAnswered, DebugOutput, DebugSilent
+from bridge.api.json import DocumentError, encode
+from bridge.api.trace import EventPage
+from bridge.api.view import FarmView
+from bridge.cli.asking import find_node, find_nodes, nodes_option
+from bridge.cli.failure import fail, failures, reason_of
+from bridge.cli.options import file_path, json_option
+from bridge.cli.printing import echo, print_json
+from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.control.node_address import NodeAddress
+
+SECONDS_DEFAULT = 5
+SECONDS_MOST = 60
+NODES_MOST = 32
+BUNDLE_MOST_BYTES = 64 * 1024 * 1024
+ANSWER_TIMEOUT_S = 10.0
+EVENTS_PAGE = 1_000
+
+
+@dataclass(slots=True)
+class _Bundle:
+    """What was found so far: files by their names, and what is told about them."""
+
+    directory: str
+    files: dict[str, bytes] = field(default_factory=dict)
+    answered: list[DebugAnswered] = field(default_factory=list)
+    silent: list[DebugSilent] = field(default_factory=list)
+    members: dict[str, str] = field(default_factory=dict)
+    """The status of each member that a node told of."""
+    size: int = 0
+
+    def add(self, name: str, content: bytes) -> bool:
+        """Whether there was room for the file."""
+        if self.size + len(content) > BUNDLE_MOST_BYTES:
+            return False
+        self.files[name] = content
+        self.size += len(content)
+        return True
+
+
+@click.command()
+@click.option("--output", type=file_path, help="The file to write  [default: garlicfarm-debug-TIME.tar.gz, here].")
+@click.option(
+    "--seconds",
+    default=SECONDS_DEFAULT,
+    show_default=True,
+    type=click.IntRange(0, SECONDS_MOST),
+    help="How long the asked node watches what its processor time goes into; 0: no profile.",
+)
+@nodes_option
+@json_option
+def debug(*, output: Path | None, seconds: int, nodes: tuple[str, ...], as_json: bool) -> None:
+    """Write a file for those who look for a fault: views, events, metrics, settings, a profile; no key, no token.
+
+    The first node that is named, or else the one that other commands ask, is profiled, which takes its admin token; of
+    the others what a read token shows is enough. A node that does not answer is named in the file, with the reason.
+    """
+    made_at = datetime.now(UTC)
+    name = f"garlicfarm-debug-{made_at:%Y%m%dT%H%M%SZ}"
+    path = output or Path(f"{name}.tar.gz")
+    with failures(ControlError):
+        addresses = (tuple(map(find_node, nodes)) if nodes else find_nodes(None))[:NODES_MOST]
+    # Before a node is watched for seconds: a file that cannot be written is told at once.
+    with failures(OSError):
+        file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    try:
+        with file:
+            bundle = _gather(addresses, seconds, name)
+            found = _summary(bundle, path, made_at)
+            bundle.files["summary.json"] = msgspec.json.format(encode(found), indent=2)
+            _write(file, bundle, made_at)
+            size = file.tell()
+    except BaseException as error:
+        path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            fail(f"{path}: {error.strerror or reason_of(error)}; no file was left there")
+        raise
+    found = msgspec.structs.replace(found, bytes=size)
+    if as_json:
+        print_json(found)
+    else:
+        _tell(found)
+
+
+def _gather(addresses: Sequence[NodeAddress], seconds: int, name: str) -> _Bundle:
+    bundle = _Bundle(name)
+
+    async def ask_all() -> None:
+        async with trio.open_nursery() as nursery:
+            for number, address in enumerate(addresses):
+                nursery.start_soon(_ask, bundle, address, seconds if number == 0 else None)
+
+    try:
+        trio.run(ask_all)
+    except* KeyboardInterrupt:
+        fail("interrupted; no file was left")
+    if not bundle.answered:
+        fail("no node answers, and no file was left: " + "; ".join(each.reason for each in bundle.silent))
+    return bundle
+
+
+async def _ask(bundle: _Bundle, address: NodeAddress, seconds: int | None) -> None:
+    try:
+        async with ControlClient(address, ANSWER_TIMEOUT_S) as client:
+            view = await client.view()
+            place, missing = _place(bundle, view), list[str]()
+            _put(bundle, missing, f"{place}/view.json", encode(view))
+            for file, question in _QUESTIONS.items():
+                await _one(bundle, missing, f"{place}/{file}", partial(question, client))
+        if seconds is not None:
+            async with ControlClient(address, ANSWER_TIMEOUT_S + seconds) as client:
+                await _one(bundle, missing, f"{place}/debug.json", partial(_debug, bundle, client, seconds, place))
+    except (ControlError, DocumentError) as error:
+        bundle.silent.append(DebugSilent(str(address), None, str(error)))
+        return
+    bundle.answered.append(DebugAnswered(str(address), view.node.name, place, tuple(missing)))
+    bundle.members.update({each.name: each.status.value for each in view.members})
+
+
+def _place(bundle: _Bundle, view: FarmView) -> str:
+    """A folder for a node: nodes of one name, of two farms, have one each."""
+    taken = {name.split("/")[0] for name in bundle.files}
+    safe = "".join(each if each.isalnum() or each in "._-" else "_" for each in view.node.name).lstrip(".") or "node"
+    return safe if safe not in taken else f"{safe}-{view.node.node_id}"
+
+
+async def _one(bundle: _Bundle, missing: list[str], file: str, question: Callable[[], Awaitable[bytes]]) -> None:
+    try:
+        _put(bundle, missing, file, await question())
+    except (ControlError, DocumentError) as error:
+        missing.append(f"{file}: {error}")
+
+
+def _put(bundle: _Bundle, missing: list[str], file: str, content: bytes) -> None:
+    if not bundle.add(file, content):
+        missing.append(f"{file}: the file would be larger than {BUNDLE_MOST_BYTES} bytes")
+
+
+async def _cluster(client: ControlClient) -> bytes:
+    return encode(await client.cluster())
+
+
+async def _identities(client: ControlClient) -> bytes:
+    return encode(await client.nodes())
+
+
+async def _metrics(client: ControlClient) -> bytes:
+    return (await client.metrics()).encode()
+
+
+async def _events(client: ControlClient) -> bytes:
+    """All that the node still has, one event on each line."""
+    lines, page = list[bytes](), EventPage(1, 0)
+    while True:
+        page = await client.events(page.next_cursor, EVENTS_PAGE)
+        if not page.events:
+            return b"".join(line + b"\n" for line in lines)
+        lines += [encode(each) for each in page.events]
+
+
+_QUESTIONS: dict[str, Callable[[ControlClient], Awaitable[bytes]]] = {
+    "cluster.json": _cluster,
+    "nodes.json": _identities,
+    "metrics.txt": _metrics,
+    "events.jsonl": _events,
+}
+
+
+async def _debug(bundle: _Bundle, client: ControlClient, seconds: int, place: str) -> bytes:
+    answer = await client.debug(seconds)
+    bundle.add(f"{place}/profile.folded", _folded(answer))
+    return encode(answer)
+
+
+def _folded(answer: DebugAnswer) -> bytes:
+    """The profile as programs that draw flame graphs read it: `outer;inner count` on each line."""
+    lines = [f"{';'.join(each.frames)} {each.samples}\n" for each in answer.profile.stacks]
+    return "".join(lines).encode()
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def _summary(bundle: _Bundle, path: Path, made_at: datetime) -> DebugOutput:
+    names = {each.name for each in bundle.answered}
+    others = [
+        DebugSilent(None, name, f"it is {status}, and no node that was asked is it: name its address by --node as well")
+        for name, status in sorted(bundle.members.items())
+        if name not in names
+    ]
+    return DebugOutput(
+        file=str(path),
+        bytes=0,
+        version=VERSION,
+        made_at=made_at.isoformat(timespec="seconds"),
+        answered=tuple(sorted(bundle.answered, key=lambda each: each.name)),
+        silent=(*bundle.silent, *others),
+    )
+
+
+def _write(file: io.BufferedWriter, bundle: _Bundle, made_at: datetime) -> None:
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=int(made_at.timestamp())) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
+        for name, content in sorted(bundle.files.items()):
+            entry = tarfile.TarInfo(f"{bundle.directory}/{name}")
+            entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
+            archive.addfile(entry, io.BytesIO(content))
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _tell(found: DebugOutput) -> None:
+    for each in found.answered:
+        echo(f"{each.name}: view, events, metrics" + (f"; without {'; '.join(each.missing)}" if each.missing else ""))
+    for other in found.silent:
+        echo(f"{other.name or other.address}: {other.reason}")
+    echo(f"{found.file}: {found.bytes} bytes. No key and no token is in it, but names and addresses are: look first.")

@@ -1,0 +1,234 @@
+"""`POST /v1/debug?seconds=N`: what a node tells of itself for those who look for a fault in it. Admins only.
+
+    SIGPROF, each 4 ms of processor time ──▶ the main thread's stack ──▶ counted      for N seconds
+    then, at once: stacks of threads and tasks, memory, settings, versions
+
+The kernel's timer counts processor time, so an idle node is not woken and a busy one is interrupted at most 250 times a
+second. One profile at a time is taken. Frames are told as names and lines: no value of a variable leaves the node this
+way. Everything is bounded: seconds, stacks, their depth, tasks, types.
+"""
+
+import gc
+import importlib.metadata
+import platform
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, CoroutineType, FrameType
+from typing import Any, Final
+
+import psutil
+import trio
+
+from bridge import VERSION
+from bridge.api.control import Refused
+from bridge.api.debug import DebugAnswer, MemorySnapshot, ProcessorProfile, RunningStack, SampledStack, TypeCount
+from bridge.node.control.routes import Answer, Handler, Request, json_answer, numbers_of
+from bridge.node.settings.configuration import NodeConfiguration
+from bridge.node.settings.written import settings_table
+
+SECONDS_DEFAULT: Final = 5
+SECONDS_MOST: Final = 60
+INTERVAL_S: Final = 0.004
+DEPTH_MOST: Final = 48
+STACKS_KEPT: Final = 10_000
+STACKS_MOST: Final = 500
+TASKS_MOST: Final = 500
+TYPES_MOST: Final = 50
+REMOVED: Final = "(removed)"
+LIBRARIES: Final = (
+    "cbor2",
+    "click",
+    "cryptography",
+    "h11",
+    "httpcore",
+    "kio",
+    "msgspec",
+    "prometheus-client",
+    "psutil",
+    "pyspark",
+    "pyzmq",
+    "rich",
+    "trio",
+)
+_USERS: Final = frozenset({"user", "i2cp_username"})
+
+
+class Debugging:
+    """Answers the route above."""
+
+    def __init__(self, configuration: NodeConfiguration) -> None:
+        self._configuration = configuration
+        self._is_profiling = False
+
+    @property
+    def handlers(self) -> dict[str, tuple[str, Handler]]:
+        """The route, for the control endpoint."""
+        return {"/v1/debug": ("POST", self._debug)}
+
+    async def _debug(self, _request: Request, query: str) -> Answer:
+        seconds = numbers_of(query, {"seconds": SECONDS_DEFAULT})["seconds"]
+        if not 0 <= seconds <= SECONDS_MOST:
+            raise Refused(400, "bad-query", f"seconds is {seconds}: at most {SECONDS_MOST}, and 0 for no profile")
+        if self._is_profiling:
+            raise Refused(409, "profiling", f"another profile is being taken; ask again in {SECONDS_MOST} s at most")
+        self._is_profiling = True
+        try:
+            profile = await processor_profile(seconds)
+        finally:
+            self._is_profiling = False
+        return json_answer(
+            DebugAnswer(
+                node=self._configuration.name,
+                versions=versions(),
+                compiled=is_compiled(),
+                settings=without_users(settings_table(self._configuration)),
+                profile=profile,
+                threads=thread_stacks(),
+                tasks=task_stacks(),
+                memory=memory_snapshot(),
+            )
+        )
+
+
+# -- the processor -----------------------------------------------------------------------------------------------------
+
+
+async def processor_profile(seconds: float) -> ProcessorProfile:
+    """Watch the main thread for so long; raises `Refused` where this is not the main thread."""
+    found: Counter[tuple[str, ...]] = Counter()
+    others = 0
+
+    def sample(_signal: int, frame: FrameType | None) -> None:
+        nonlocal others
+        stack = _frames(frame)
+        if stack in found or len(found) < STACKS_KEPT:
+            found[stack] += 1
+        else:
+            others += 1
+
+    began_s, used_s = time.monotonic(), time.process_time()
+    with _sampling(sample):
+        await trio.sleep(seconds)
+    ranked = found.most_common()
+    return ProcessorProfile(
+        seconds=time.monotonic() - began_s,
+        processor_s=time.process_time() - used_s,
+        interval_s=INTERVAL_S,
+        stacks=tuple(SampledStack(stack, samples) for stack, samples in ranked[:STACKS_MOST]),
+        others=others + sum(samples for _, samples in ranked[STACKS_MOST:]),
+    )
+
+
+@contextmanager
+def _sampling(sample: Any) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        raise Refused(
+            409, "no-profile", "a profile is taken in a process of its own only: ask a node of `garlicfarm run`"
+        )
+    before = signal.signal(signal.SIGPROF, sample)
+    signal.setitimer(signal.ITIMER_PROF, INTERVAL_S, INTERVAL_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+# -- stacks ------------------------------------------------------------------------------------------------------------
+
+
+def thread_stacks() -> tuple[RunningStack, ...]:
+    """Where each thread is."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames()  # noqa: SLF001 - the documented way to see them
+    return tuple(RunningStack(names.get(ident) or "?", 0, _frames(frame)) for ident, frame in sorted(frames.items()))
+
+
+def task_stacks() -> tuple[RunningStack, ...]:
+    """Where each task is, with how deep its nursery lies."""
+    root, found = trio.lowlevel.current_root_task(), list[RunningStack]()
+    waiting = [] if root is None else [(root, 0)]
+    while waiting and len(found) < TASKS_MOST:
+        task, depth = waiting.pop()
+        found.append(RunningStack(task.name, depth, _awaited(task.coro)))
+        below = [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+        waiting += [(child, depth + 1) for child in below]
+    return tuple(found)
+
+
+def _awaited(coroutine: object) -> tuple[str, ...]:
+    """What a coroutine waits in, from the outside in."""
+    frames = list[str]()
+    while isinstance(coroutine, CoroutineType) and len(frames) < DEPTH_MOST:
+        frame: FrameType | None = coroutine.cr_frame
+        if frame is not None:
+            frames.append(_place(frame.f_code, frame.f_lineno))
+        coroutine = coroutine.cr_await
+    return tuple(frames)
+
+
+def _frames(frame: FrameType | None) -> tuple[str, ...]:
+    """The innermost frames, the outermost of them first."""
+    found = list[str]()
+    while frame is not None and len(found) < DEPTH_MOST:
+        found.append(_place(frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(reversed(found))
+
+
+def _place(code: CodeType, line: int) -> str:
+    """Without directories, which would tell where and by whom the program was installed."""
+    path = Path(code.co_filename)
+    return f"{path.parent.name}/{path.stem}:{code.co_qualname}:{line}"
+
+
+# -- the rest ----------------------------------------------------------------------------------------------------------
+
+
+def memory_snapshot() -> MemorySnapshot:
+    """What this process holds."""
+    memory = psutil.Process().memory_info()
+    counted = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
+    return MemorySnapshot(
+        resident_bytes=memory.rss,
+        shared_bytes=getattr(memory, "shared", 0),
+        allocated_blocks=sys.getallocatedblocks(),
+        modules=len(sys.modules),
+        types=tuple(TypeCount(name, count) for name, count in counted.most_common(TYPES_MOST)),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Of this project, of what it runs on, and of the libraries that are installed."""
+    found = {
+        "garlicfarm": VERSION,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "system": platform.platform(),
+        "machine": platform.machine(),
+    }
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def is_compiled() -> bool:
+    """Whether this process runs modules of this project that mypyc has compiled."""
+    own = [each for name, each in sys.modules.items() if name.startswith(("gossip.", "consensus.", "bridge."))]
+    return any(not str(getattr(each, "__file__", "") or ".py").endswith(".py") for each in own)
+
+
+def without_users(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without the half of a login that stands in them; the other half is in files."""
+    return {
+        key: without_users(value) if isinstance(value, Mapping) else REMOVED if key in _USERS else value
+        for key, value in settings.items()
+    }

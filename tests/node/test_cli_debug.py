@@ -1,0 +1,166 @@
+"""`garlicfarm debug` as a command: what the file holds, what it says of nodes that do not answer, and how it fails."""
+
+import errno
+import json
+import os
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from bridge.cli import debug as debug_command
+from bridge.cli.main import cli
+from bridge.node.control import debugging
+from tests.node.test_cli_commands import Node, served
+
+LIMIT = 12_000
+
+
+@pytest.fixture
+def garlicfarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
+    """The command beside one node that answers."""
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "state"
+    place.mkdir(mode=0o700)
+    with served(place / "control.sock", Node()):
+        yield lambda *arguments: CliRunner().invoke(cli, ["debug", "--seconds", "0", "--node", "state", *arguments])
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """The files in a bundle, without the directory that has them all."""
+    with tarfile.open(path) as archive:
+        found = {}
+        for entry in archive.getmembers():
+            file = archive.extractfile(entry)
+            assert file is not None
+            found[entry.name.partition("/")[2]] = file.read()
+    return found
+
+
+def test_the_file_has_what_a_node_says_and_a_summary_of_what_it_does_not(
+    tmp_path: Path, garlicfarm: Callable[..., Result]
+) -> None:
+    dead = tmp_path / "dead"
+    dead.mkdir(mode=0o700)
+    result = garlicfarm("--node", "dead/control.sock", "--output", "found.tar.gz")
+    assert result.exit_code == 0, result.output
+    found = contents(tmp_path / "found.tar.gz")
+    assert {"summary.json", "node-1/view.json", "node-1/metrics.txt", "node-1/events.jsonl"} <= found.keys()
+    assert (tmp_path / "found.tar.gz").stat().st_mode & 0o777 == 0o600
+    summary = json.loads(found["summary.json"])
+    assert [each["name"] for each in summary["answered"]] == ["node-1"]
+    reasons = {each["address"] or each["name"]: each["reason"] for each in summary["silent"]}
+    assert "no node runs at dead/control.sock" in reasons["dead/control.sock"]
+    # Members that the node tells of, and that no address was given for.
+    assert "no node that was asked is it" in reasons["node-5"]
+    assert "dead/control.sock: no node runs at" in result.stdout
+
+
+def test_without_an_output_the_file_is_here_with_the_time_in_its_name(
+    tmp_path: Path, garlicfarm: Callable[..., Result]
+) -> None:
+    result = garlicfarm("--json")
+    assert result.exit_code == 0, result.output
+    (path,) = tmp_path.glob("garlicfarm-debug-*.tar.gz")
+    assert json.loads(result.stdout)["bytes"] == path.stat().st_size
+
+
+def test_a_file_that_is_there_already_is_kept(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
+    (tmp_path / "found.tar.gz").write_text("mine")
+    result = garlicfarm("--output", "found.tar.gz")
+    assert (result.exit_code, result.stderr) == (1, "garlicfarm: found.tar.gz: File exists\n")
+    assert (tmp_path / "found.tar.gz").read_text() == "mine"
+
+
+def test_a_place_that_is_not_there_is_told_in_one_line(garlicfarm: Callable[..., Result]) -> None:
+    result = garlicfarm("--output", "nowhere/found.tar.gz")
+    assert (result.exit_code, result.stderr) == (1, "garlicfarm: nowhere/found.tar.gz: No such file or directory\n")
+
+
+def test_on_a_full_disk_no_half_of_a_file_is_left(
+    tmp_path: Path, garlicfarm: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    result = garlicfarm("--output", "found.tar.gz")
+    assert result.exit_code == 1
+    assert result.stderr == "garlicfarm: found.tar.gz: No space left on device; no file was left there\n"
+    assert not (tmp_path / "found.tar.gz").exists()
+
+
+def test_if_no_node_answers_each_reason_is_told_and_no_file_is_left(tmp_path: Path) -> None:
+    output = tmp_path / "found.tar.gz"
+    result = CliRunner().invoke(cli, ["debug", "--node", str(tmp_path / "x.sock"), "--output", str(output)])
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"garlicfarm: no node answers, and no file was left: no node runs at {tmp_path}")
+    assert not output.exists()
+
+
+def test_what_would_make_the_file_too_large_is_left_out_and_named(
+    tmp_path: Path, garlicfarm: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(debug_command, "BUNDLE_MOST_BYTES", LIMIT)
+    assert garlicfarm("--output", "found.tar.gz").exit_code == 0
+    found = contents(tmp_path / "found.tar.gz")
+    summary = json.loads(found.pop("summary.json"))
+    assert sum(map(len, found.values())) <= LIMIT
+    assert any("would be larger" in each for each in summary["answered"][0]["missing"])
+
+
+# -- the node's side ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_profile_finds_the_function_that_used_the_processor() -> None:
+    def the_busy_one() -> None:
+        until = time.process_time() + 0.02
+        while time.process_time() < until:
+            pass
+
+    async def work() -> None:
+        while True:
+            the_busy_one()
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(work)
+        profile = await debugging.processor_profile(0.3)
+        nursery.cancel_scope.cancel()
+    assert profile.stacks
+    assert profile.processor_s > 0
+    busy = sum(each.samples for each in profile.stacks if any("the_busy_one" in frame for frame in each.frames))
+    assert busy > sum(each.samples for each in profile.stacks) / 2
+
+
+async def test_stacks_name_the_functions_that_tasks_wait_in_and_no_directory() -> None:
+    async def the_waiting_one() -> None:
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(the_waiting_one)
+        await trio.testing.wait_all_tasks_blocked()
+        tasks = debugging.task_stacks()
+        nursery.cancel_scope.cancel()
+    (found,) = [each for each in tasks if "the_waiting_one" in each.name]
+    assert "the_waiting_one" in found.frames[0]
+    assert found.depth > 0
+    places = [frame for each in (*tasks, *debugging.thread_stacks()) for frame in each.frames]
+    assert not any(str(Path.cwd()) in place or place.startswith("/") for place in places)
+
+
+def test_the_name_of_a_user_is_no_part_of_the_settings_that_are_told() -> None:
+    settings = {"proxy": {"user": "me", "password_file": "/p"}, "router": {"i2cp_username": "you"}, "name": "n"}
+    assert debugging.without_users(settings) == {
+        "proxy": {"user": debugging.REMOVED, "password_file": "/p"},
+        "router": {"i2cp_username": debugging.REMOVED},
+        "name": "n",
+    }
+
+
+def test_versions_name_the_project_python_the_system_and_the_libraries() -> None:
+    assert {"garlicfarm", "python", "system", "trio", "msgspec", "cryptography"} <= debugging.versions().keys()
