@@ -48,7 +48,9 @@ COMMANDS = {
     ),
     "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Look at published structures."),
     "doctor": LazyCommand("bridge.cli.config:doctor", "Check this machine: what is missing and what to do."),
-    "debug": LazyCommand("bridge.cli.debug:debug", "Write a file for those who look for a fault, without secrets."),
+    "debug": LazyCommand(
+        "bridge.cli.events.debug:debug", "Write a file for those who look for a fault, without secrets."
+    ),
     "help": LazyCommand("bridge.cli.help.documents:help_command", "Show the documents, by topic, without a network."),
     "completion": LazyCommand("bridge.cli.help.completion:completion", "Print the script that completes in a shell."),
     "simulate": LazyCommand("bridge.cli.simulate:simulate", "Run large groups in virtual time, and measure them."),

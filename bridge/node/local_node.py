@@ -9,6 +9,7 @@ Everything that an operator can have set wrongly is found here, before another n
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -25,7 +26,6 @@ from bridge.node.raft.ineffective_entries import IneffectiveEntries
 from bridge.node.raft.refused_connections import RefusedConnections
 from bridge.node.raft.replica import RAFT_DIRECTORY
 from bridge.node.router.host import HostSampler, LoopLag
-from bridge.node.router.i2cp_router import I2cpRouter
 from bridge.node.router.router import FileRouter
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 from bridge.node.security.key_files import load_farm_key
@@ -40,6 +40,9 @@ from bridge.wire.keys.farm_key import FarmKey
 from consensus.protocols.garlic_farm import Metrics
 from consensus.storage import check_place
 from gossip.node import Identity, load_identity
+
+if TYPE_CHECKING:
+    from bridge.node.router.i2cp_router import I2cpRouter
 
 LOG = logging.getLogger("garlicfarm")
 
@@ -59,7 +62,7 @@ class LocalNode:
     metrics: Metrics
     durations: Durations
     lag: LoopLag
-    router: FileRouter | I2cpRouter
+    router: "FileRouter | I2cpRouter"
     service_manager: ServiceManager
 
     @property
@@ -118,11 +121,12 @@ def load_local_node(configuration: NodeConfiguration) -> LocalNode:
 
 def make_router(
     configuration: NodeConfiguration, host: HostSampler, lag: LoopLag, alarms: Alarms, keys: Sequence[HeldKey]
-) -> FileRouter | I2cpRouter:
+) -> "FileRouter | I2cpRouter":
     """The router that the settings name, not running yet; raises `KeyFileError` where a password cannot be used."""
     settings, leaves = configuration.router, configuration.leaves
     if settings.i2cp is None:
         return FileRouter(settings.directory, leaves, host, lag, demo=configuration.demo)
+    from bridge.node.router.i2cp_router import I2cpRouter  # noqa: PLC0415 - of nodes with a router only, a megabyte
 
     def signing_key_of(master_hash: bytes) -> SigningKey | None:
         # Asked each time: a renewed key counts at once.
@@ -131,7 +135,7 @@ def make_router(
     return I2cpRouter(settings.i2cp.access(), leaves, host, lag, alarms, signing_key_of=signing_key_of)
 
 
-def structure_files(router: FileRouter | I2cpRouter, keys: Sequence[HeldKey]) -> dict[str, str]:
+def structure_files(router: "FileRouter | I2cpRouter", keys: Sequence[HeldKey]) -> dict[str, str]:
     """Master destination → the file with its structure, where there is one."""
     if not isinstance(router, FileRouter):
         return {}

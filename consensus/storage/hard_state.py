@@ -21,10 +21,9 @@ earlier versions have them, and a start that does not find the file refuses the 
 import struct
 from dataclasses import dataclass, replace
 
-from crc32c import crc32c
-
 from consensus.core.entry_data import decode_id, encode_id
 from consensus.core.model import HardState, Index
+from consensus.storage.checksum import crc32c
 from consensus.storage.disk import (
     CreateFile,
     DamagedStorageError,

@@ -37,11 +37,10 @@ Decoders raise `RecordError` and nothing else.
 import struct
 from dataclasses import dataclass
 
-from crc32c import crc32c
-
 from consensus.core.entry_data import ENTRY_HEAD, EntryDataError, decode_group
 from consensus.core.features import COMMAND_LIMIT_BYTES
 from consensus.core.model import Entry, Index, LogId, Term
+from consensus.storage.checksum import crc32c
 
 ENTRY_LIMIT_BYTES = COMMAND_LIMIT_BYTES + 64
 """A command of any protocol with the head that stands before it there (`Features.max_command_bytes`)."""

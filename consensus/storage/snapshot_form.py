@@ -16,9 +16,8 @@ but an image have the configuration beside them in the file, and are checked by 
 from collections.abc import Iterator
 from typing import Protocol
 
-from crc32c import crc32c
-
 from consensus.core.model import Configuration, LogId, SnapshotDescription
+from consensus.storage.checksum import crc32c
 from consensus.storage.snapshot_image import ImageReader, ImageWriter
 
 IMAGE_FORMAT = 1

@@ -22,10 +22,9 @@ block; lengths are checked before anything is kept. It raises `RecordError` and 
 import struct
 from collections.abc import Iterator
 
-from crc32c import crc32c
-
 from consensus.core.entry_data import EntryDataError, decode_configuration, encode_configuration
 from consensus.core.model import Configuration, LogId, SnapshotDescription
+from consensus.storage.checksum import crc32c
 from consensus.storage.records import RecordError
 
 BLOCK_LIMIT_BYTES = 1024 * 1024

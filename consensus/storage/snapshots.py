@@ -14,11 +14,10 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from crc32c import crc32c
-
 from consensus.core.effects import StoreChunk
 from consensus.core.entry_data import EntryDataError, decode_configuration, encode_configuration
 from consensus.core.model import Configuration, LogId, SnapshotDescription
+from consensus.storage.checksum import crc32c
 from consensus.storage.disk import (
     CreateFile,
     DamagedStorageError,

@@ -12,7 +12,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from bridge.cli import debug as debug_command
+from bridge.cli.events import debug as debug_command
 from bridge.cli.main import cli
 from bridge.node.control import debugging
 from tests.node.test_cli_commands import Node, served

@@ -49,6 +49,24 @@ def test_the_pure_core_comes_without_trio_and_cryptography() -> None:
     assert result.stdout == "[]\n"
 
 
+def test_a_node_loads_nothing_that_only_others_or_later_moments_need() -> None:
+    """Each of these is a megabyte or more, and a node is to fit beside a router on a small machine."""
+    unused = (
+        "argparse",
+        "bridge.node.router.i2cp_router",
+        "httpcore",
+        "importlib.metadata",
+        "kio",
+        "prometheus_client",
+        "rich",
+        "statistics",
+        "zmq",
+    )
+    program = f"import sys, bridge.cli.run; print(sorted({set(unused)!r} & sys.modules.keys()))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
+
+
 def test_every_name_that_is_imported_from_a_face_is_there() -> None:
     """A face fetches names when they are used, so mypy does not know which it has."""
     missing = []

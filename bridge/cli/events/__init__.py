@@ -1,1 +1,1 @@
-"""What happens on nodes: the trace of one, the story of all, and small messages to all."""
+"""Commands about what happens on nodes: events, live and past, and a bundle of all that they tell."""

@@ -9,8 +9,6 @@ way. Everything is bounded: seconds, stacks, their depth, tasks, types.
 """
 
 import gc
-import importlib.metadata
-import platform
 import signal
 import sys
 import threading
@@ -185,7 +183,8 @@ def _frames(frame: FrameType | None) -> tuple[str, ...]:
 def _place(code: CodeType, line: int) -> str:
     """Without directories, which would tell where and by whom the program was installed."""
     path = Path(code.co_filename)
-    return f"{path.parent.name}/{path.stem}:{code.co_qualname}:{line}"
+    module = f"{path.parent.name}/{path.stem}".lstrip("/")
+    return f"{module}:{code.co_qualname}:{line}"
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------
@@ -206,6 +205,10 @@ def memory_snapshot() -> MemorySnapshot:
 
 def versions() -> dict[str, str]:
     """Of this project, of what it runs on, and of the libraries that are installed."""
+    # Two megabytes, which a node that is never asked need not spend.
+    import importlib.metadata  # noqa: PLC0415
+    import platform  # noqa: PLC0415
+
     found = {
         "garlicfarm": VERSION,
         "python": f"{platform.python_implementation()} {platform.python_version()}",

@@ -10,7 +10,6 @@ used to go on after a fault is never seen, because a configuration with problems
 """
 
 import re
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -189,6 +188,8 @@ class Section:
 
 
 def _meant(found: object, words: list[str]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - for a configuration that is wrong only
+
     close = get_close_matches(found, words, n=1) if isinstance(found, str) else []
     return f"; did you mean {close[0]!r}?" if close else ""
 

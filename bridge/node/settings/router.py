@@ -15,16 +15,17 @@ are refused like unknown ones: one that does nothing is a misunderstanding.
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from bridge.node.router.i2cp_publishing import I2cpAccess
-from bridge.node.router.i2cp_router import I2cpRouterAccess
 from bridge.node.router.link import CONTROL_PATHS, ControlAccess, Credentials, Link, Software
 from bridge.node.security.key_files import read_password
 from bridge.node.settings.choices import RouterKind
 from bridge.node.settings.reader import Section
 from gossip import Address
 from gossip.node import is_private, numeric, parse_endpoint
+
+if TYPE_CHECKING:
+    from bridge.node.router.i2cp_router import I2cpRouterAccess
 
 I2CP_PORT: Final = 7654
 _DEFAULT_I2CP: Final = Address("127.0.0.1", I2CP_PORT)
@@ -42,8 +43,12 @@ class I2cpSettings:
     control_path: str = "/"
     control_password_file: Path | None = None
 
-    def access(self) -> I2cpRouterAccess:
+    def access(self) -> "I2cpRouterAccess":
         """With the passwords, read now; `KeyFileError` says which file cannot be used."""
+        # A node without a router has no use for I2CP, which takes a megabyte.
+        from bridge.node.router.i2cp_publishing import I2cpAccess  # noqa: PLC0415 - see above
+        from bridge.node.router.i2cp_router import I2cpRouterAccess  # noqa: PLC0415 - see above
+
         credentials = None
         if self.username is not None and self.password_file is not None:
             credentials = Credentials(self.username, read_password(self.password_file))
