@@ -2,6 +2,7 @@
 
     FarmView, once a second ─▶ per member: round trip, lag, processor, memory, states with their times
     TraceEvent              ─▶ the last thousand, of all nodes that are watched ─▶ the last take-over
+    LogEntryView            ─▶ the last entries, in words
 
 A view says how things are, so the view of a minute ago is gone with it. The figures are few enough to be kept by who
 looks, and a node need not keep them for those who do not.
@@ -12,7 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from bridge.api.event_words import event_sentence
+from bridge.api.entry_words import Names, entry_words
+from bridge.api.event_words import OF_THE_FARM, event_sentence
+from bridge.api.log import LogEntryView
 from bridge.api.trace import TraceEvent
 from bridge.api.view import FarmView, ReportView
 from bridge.core.formation.member import MemberStatus
@@ -25,7 +28,10 @@ APART_MS: Final = 15_000
 """What happened longer before belongs to something else."""
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS: Final = ".:-=+*#@"
+ENTRIES: Final = 200
 PUBLISHED: Final = "published"
+ACCEPTED: Final = "publication-accepted"
+"""The log lets a server publish: what the other servers know of it, since the publisher alone tells that it has."""
 
 
 @dataclass(slots=True)
@@ -49,10 +55,23 @@ class Step:
     """The event in words."""
 
 
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """An entry of the log in words."""
+
+    index: int
+    term: int
+    log_time_ms: int | None
+    type: str
+    text: str
+
+
 class History:
     """Everything that is remembered."""
 
     def __init__(self) -> None:
+        self.entries: deque[LogLine] = deque(maxlen=ENTRIES)
+        """Without a gap, the oldest first."""
         self.members: dict[str, MemberHistory] = {}
         """By NodeId."""
         self.events: deque[TraceEvent] = deque(maxlen=EVENTS)
@@ -78,6 +97,14 @@ class History:
     def heard(self, events: Iterable[TraceEvent]) -> None:
         """Remember what happened."""
         self.events.extend(events)
+
+    def read(self, entries: Iterable[LogEntryView], names: Names) -> None:
+        """Remember entries; those that do not follow the last one begin anew."""
+        for entry in entries:
+            if self.entries and entry.index != self.entries[-1].index + 1:
+                self.entries.clear()
+            words = entry_words(entry, names)
+            self.entries.append(LogLine(entry.index, entry.term, entry.log_time_ms, words.type, words.text))
 
     def _note_states(self, view: FarmView) -> None:
         for member in view.members:
@@ -106,10 +133,14 @@ def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
         end += 1
     steps: dict[str, Step] = {}
     for event in core[begin : end + 1]:
+        if event.kind in _LAST_COUNTS:
+            steps.pop(event.kind, None)
         steps.setdefault(event.kind, _step(event, _STEPS[event.kind]))
-    published = next((each for each in ordered if each.kind == PUBLISHED and each.time_ms >= core[turn].time_ms), None)
-    if published is not None and published.time_ms - core[turn].time_ms <= APART_MS:
-        steps[PUBLISHED] = _step(published, PUBLISHED)
+    for kind in (PUBLISHED, ACCEPTED):
+        done = next((each for each in ordered if each.kind == kind and each.time_ms >= core[turn].time_ms), None)
+        if done is not None and done.time_ms - core[turn].time_ms <= APART_MS:
+            steps[kind] = _step(done, PUBLISHED)
+            break
     return tuple(sorted(steps.values(), key=lambda step: step.time_ms))
 
 
@@ -122,10 +153,15 @@ _STEPS: Final = {
     "publisher-chosen": "publisher chosen",
 }
 _TURNS: Final = frozenset({"leader-elected", "publisher-chosen"})
+_LAST_COUNTS: Final = frozenset({"publisher-chosen"})
+"""While reports grow stale and come in again, several servers are chosen one after the other."""
 
 
 def _step(event: TraceEvent, what: str) -> Step:
-    return Step(event.time_ms, what, event_sentence(event) or f"{event.node}: {what}")
+    sentence = event_sentence(event)
+    if not sentence or event.kind not in OF_THE_FARM:
+        sentence = f"{event.node}: {sentence or what}"
+    return Step(event.time_ms, what, sentence)
 
 
 def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = True) -> str:

@@ -4,11 +4,12 @@ Everything that is drawn is a list of `Text` lines, each cut to the width, and n
 renderable that wraps or grows by one line scrolls an alternate screen and the picture jumps; here nothing can wrap.
 
     share(height, wants)      each section gets its minimum, in the order of its importance, then what it wants
-    rows(lines, limit)        a section that got less than it wanted says how much it leaves out
+    rows(lines, limit)        a section that got less than it wanted says how much it leaves out; what is chosen stays
+    widened(columns, width)   names get the room that no other column needs
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.text import Text
 
@@ -129,11 +130,28 @@ def share(height: int, wants: Sequence[Want]) -> list[int]:
     return shares
 
 
-def rows(lines: list[Text], limit: int, style: str) -> list[Text]:
-    """At most `limit` lines; if that leaves any out, the last one says how many."""
+def rows(lines: list[Text], limit: int, style: str, keep: int = 0) -> list[Text]:
+    """At most `limit` lines, line `keep` among them; if that leaves any out, the last one says how many."""
     if len(lines) <= limit:
         return lines
     if limit <= 0:
         return []
-    hidden = len(lines) - limit + 1
-    return [*lines[: limit - 1], Text(f"… {hidden} more", style=style, no_wrap=True, end="")]
+    shown = limit - 1
+    above = max(0, min(keep - shown + 1, len(lines) - shown))
+    below = len(lines) - shown - above
+    said = f"… {above} above, {below} below" if above and shown else f"… {above + below} more"
+    return [*lines[above : above + shown], Text(said, style=style, no_wrap=True, end="")]
+
+
+def widened(columns: Sequence[Column], width: int, wanted: int) -> list[Column]:
+    """The columns, of which the first grows up to `wanted` cells, as far as a line of `width` has room left."""
+    first, *others = columns
+    needed = sum(column.width + GAP for column in columns) - GAP
+    return [replace(first, width=max(first.width, min(wanted, first.width + width - needed))), *others]
+
+
+def shortened(said: str, cells: int) -> str:
+    """A name or another text from outside, of at most so many cells."""
+    text = _text(printable(said))
+    text.truncate(cells, overflow="ellipsis")
+    return text.plain

@@ -10,19 +10,23 @@ From 150 columns on the farm's pane has two columns: members and what is publish
 events on the right. Below, they stand one above the other, and the less important ones give way first.
 """
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
+from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
 
 from bridge.api.event_words import StoryTeller, event_sentence, story_line
-from bridge.api.log import LogEntryView
+from bridge.api.printable import printable
 from bridge.api.view import AlarmView, FarmView, LocalFarmView, MemberView, ReportView
-from bridge.tui.history import History, MemberHistory, Step, last_take_over, sparkline
-from bridge.tui.layout import COLOURS, MONOCHROME, Canvas, Column, Part, Want, rows, share
+from bridge.tui.history import History, LogLine, MemberHistory, Step, last_take_over, sparkline
+from bridge.tui.layout import COLOURS, GAP, MONOCHROME, Canvas, Column, Part, Want, rows, share, widened
 from bridge.tui.sections import (
+    CHOSEN,
+    NOT_CHOSEN,
     TITLE,
     Section,
     alarms_section,
@@ -33,15 +37,15 @@ from bridge.tui.sections import (
     publishing_section,
     role_part,
     status_part,
+    weights_lines,
     weights_section,
 )
-from bridge.tui.state import Pane, ViewState, selected_member, shown_members
+from bridge.tui.state import Pane, Sort, ViewState, selected_member, shown_members
 from bridge.tui.words import clock_text, duration, known, milliseconds_text
 
 TWO_COLUMNS: Final = 150
 LEAST_WIDTH: Final = 20
 LEAST_HEIGHT: Final = 5
-LEAST_ROWS: Final = 3
 SPARK_WIDTH: Final = 20
 _GUTTER: Final = " │ "
 _TABS: Final = (
@@ -52,12 +56,16 @@ _TABS: Final = (
     (Pane.HELP, "? help"),
 )
 KEYS: Final = " Enter detail  / filter  q quit  s sort  T transfer  X exclude  V evict  L leave"
+HELP_CELLS: Final = 14
 HELP: Final = (
     ("f e l p ?", "farm, events, log, publishing, this help; Tab and arrows go from one to the next"),
     ("up down, j k", "choose a member, or move in a text; PgUp, PgDn, Home and End further"),
     ("Enter", "the chosen member in detail; Esc goes back"),
     ("/", "show only what contains a text: members, events, entries. Enter keeps it, Esc takes it back"),
-    ("s, S", "sort members by name, status, round trip, lag, Raft; S turns the order round"),
+    (
+        "s, S",
+        "sort members by name, status, round trip, lag, Raft; S turns the order round, ^ or v in the heading tells",
+    ),
     ("T", "hand leadership to the chosen member"),
     ("X", "keep the leaves of the chosen member out of every structure, or list them again"),
     ("V", "evict the chosen member for ever, and replace all keys"),
@@ -74,7 +82,6 @@ class Seen:
 
     farm: FarmView | None
     history: History
-    entries: Sequence[LogEntryView] = ()
     reason: str = ""
     """Why there is no view, or why it is of another node than the one that was meant."""
     local: LocalFarmView | None = None
@@ -86,11 +93,24 @@ def draw(state: ViewState, seen: Seen, width: int, height: int, *, color: bool =
     height = max(height, LEAST_HEIGHT)
     lines = _header(seen, canvas)
     footer = [*_start_again(seen, canvas), _footer(state, canvas)]
-    room = max(0, height - len(lines) - len(footer))
+    room = _room(lines, footer, height)
     body = _body(state, seen, canvas, room, unicode=unicode)[:room]
     lines = [*lines, *body, *(Text("", end="") for _ in range(room - len(body)))][: max(1, height - len(footer))]
     lines += footer[: height - len(lines)]
     return Group(Text("\n", end="").join(lines))
+
+
+def scroll_limit(state: ViewState, seen: Seen, width: int, height: int) -> int:
+    """How many lines a text can be moved until its last one stands last on a screen of this size."""
+    canvas = Canvas(max(width, LEAST_WIDTH), MONOCHROME)
+    fixed, moving = _text_lines(state, seen, canvas)
+    footer = [*_start_again(seen, canvas), _footer(state, canvas)]
+    room = _room(_header(seen, canvas), footer, max(height, LEAST_HEIGHT)) - len(fixed)
+    return max(0, len(moving) - room)
+
+
+def _room(header: Sequence[Text], footer: Sequence[Text], height: int) -> int:
+    return max(0, height - len(header) - len(footer))
 
 
 def _header(seen: Seen, canvas: Canvas) -> list[Text]:
@@ -134,27 +154,43 @@ def _body(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unicode: b
         case Pane.FARM:
             return _farm_body(state, seen, canvas, room, unicode=unicode)
         case Pane.DETAIL:
-            return _detail(state, seen, canvas, unicode=unicode)
+            return rows(_detail(state, seen, canvas, unicode=unicode), room, canvas.palette.dim)
+        case _:
+            fixed, moving = _text_lines(state, seen, canvas)
+            first = min(state.offset, max(0, len(moving) - room + len(fixed)))
+            return [*fixed, *moving[first:]][:room]
+
+
+def _text_lines(state: ViewState, seen: Seen, canvas: Canvas) -> tuple[list[Text], list[Text]]:
+    """Of a pane that is read as a text: the lines that stay, and those that keys move."""
+    match state.pane:
+        case Pane.FARM | Pane.DETAIL:
+            return [], []
         case Pane.EVENTS:
-            return _window(_recent(seen, _wanted(state), canvas), state, room)
+            return [], _recent(seen, _wanted(state), canvas, whole=True)
         case Pane.LOG:
-            return _window(_entry_lines(seen.entries, _wanted(state), canvas), state, room)
+            heading, *entries = _entry_lines(seen.history.entries, _wanted(state), canvas)
+            return [heading], entries
         case Pane.PUBLISHING:
-            return _window(_publishing_lines(seen, canvas), state, room)
+            return [], _publishing_lines(seen, canvas)
         case Pane.HELP:
-            columns = [Column("", 14), Column("", canvas.width)]
-            lines = [canvas.row(columns, [(keys, canvas.palette.title), text]) for keys, text in HELP]
-            return _window(lines, state, room)
+            return [], _help_lines(canvas)
+        case _:
+            assert_never(state.pane)
+
+
+def _help_lines(canvas: Canvas) -> list[Text]:
+    """The keys, and what they do in as many lines as that takes."""
+    columns = [Column("", HELP_CELLS), Column("", canvas.width)]
+    lines = []
+    for keys, text in HELP:
+        for number, part in enumerate(textwrap.wrap(text, max(LEAST_WIDTH, canvas.width - HELP_CELLS - GAP))):
+            lines.append(canvas.row(columns, [("" if number else keys, canvas.palette.title), part]))
+    return lines
 
 
 def _wanted(state: ViewState) -> str:
     return (state.filter if state.editing is None else state.editing).lower()
-
-
-def _window(lines: list[Text], state: ViewState, room: int) -> list[Text]:
-    """As many lines as there is room for, from the chosen offset on; the last ones at most."""
-    first = min(state.offset, max(0, len(lines) - room))
-    return lines[first : first + room]
 
 
 def _farm_body(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
@@ -217,38 +253,44 @@ def _stacked(sections: Sequence[Section], canvas: Canvas, room: int) -> list[Tex
     for section in sections:
         titles = 0 if section.title is None else 1
         full = titles + len(section.lines) if section.lines else 0
-        wants.append(Want(min(full, titles + LEAST_ROWS), full))
+        wants.append(Want(min(full, titles + section.least), full))
     lines: list[Text] = []
     for section, given in zip(sections, share(room, wants), strict=True):
         left = given
         if left > 0 and section.title is not None:
             lines.append(section.title)
             left -= 1
-        lines += rows(section.lines, left, canvas.palette.dim) if section.counted else section.lines[:left]
+        lines += (
+            rows(section.lines, left, canvas.palette.dim, section.chosen) if section.counted else section.lines[:left]
+        )
     return lines
 
 
 def _members(state: ViewState, farm: FarmView, history: History, canvas: Canvas, *, unicode: bool) -> Section:
     palette = canvas.palette
     columns = [
-        Column("  MEMBER", 22 if canvas.is_wide else 16),
-        Column("STATUS", 7),
-        Column("RAFT", 9),
+        Column(f"  MEMBER{_order(Sort.NAME, state)}", 22 if canvas.is_wide else 16),
+        Column(f"STATUS{_order(Sort.STATUS, state)}", 8),
+        Column(f"RAFT{_order(Sort.RAFT, state)}", 9),
         Column("INC.", 5, right=True),
-        Column("RTT", 7, right=True),
-        Column("LAG", 5, right=True),
+        Column(f"RTT{_order(Sort.RTT, state)}", 7, right=True),
+        Column(f"LAG{_order(Sort.LAG, state)}", 5, right=True),
         *([Column("RTT, LAST MINUTES", SPARK_WIDTH)] if canvas.is_wide else []),
-        Column("ADDRESS", 22),
+        Column("ADDRESS", 21),
     ]
+    shown = shown_members(state, farm)
+    longest = max((cell_len(printable(each.name)) for each in shown), default=0)
+    columns = widened(columns, canvas.width, longest + len(CHOSEN) + 1)
     followers = {each.raft_id: each for each in farm.raft.followers}
     chosen = selected_member(state, farm)
-    lines = []
-    for each in shown_members(state, farm):
-        mark = "▸ " if chosen is not None and each.node_id == chosen.node_id else "  "
+    lines: list[Text] = []
+    line_of_chosen = 0
+    for each in shown:
+        mark = CHOSEN if chosen is not None and each.node_id == chosen.node_id else NOT_CHOSEN
         member = history.members.get(each.node_id, MemberHistory())
         spark: list[Part] = [sparkline(member.rtt_ms, SPARK_WIDTH, unicode=unicode)] if canvas.is_wide else []
         parts: list[Part] = [
-            (f"{mark}{each.name}{'*' if each.is_self else ''}", palette.title if mark != "  " else ""),
+            (f"{mark}{each.name}{'*' if each.is_self else ''}", palette.title if mark == CHOSEN else ""),
             status_part(each, palette),
             role_part(each, farm, palette),
             f"{each.generation}.{each.number}",
@@ -258,16 +300,21 @@ def _members(state: ViewState, farm: FarmView, history: History, canvas: Canvas,
             (known(each.address), palette.dim),
         ]
         line = canvas.row(columns, parts)
-        if mark != "  ":
+        if mark == CHOSEN:
+            line_of_chosen = len(lines)
             line.stylize("reverse")
         lines.append(line)
     if not lines:
         missed = f"  no member contains {_wanted(state)!r}; Esc shows all"
         lines = [canvas.line((missed, palette.doubtful))]
-    heading = canvas.heading(columns, palette.title)
-    heading.append(f"  by {state.sort.value}{' ↓' if state.descending else ''}", palette.dim)
-    heading.truncate(canvas.width, overflow="crop")
-    return Section(heading, lines)
+    return Section(canvas.heading(columns, palette.title), lines, chosen=line_of_chosen)
+
+
+def _order(column: Sort, state: ViewState) -> str:
+    """The mark of the column by which members are sorted: the least first, or last."""
+    if column is not state.sort:
+        return ""
+    return " v" if state.descending else " ^"
 
 
 def _take_over(steps: Sequence[Step], canvas: Canvas) -> Section:
@@ -283,8 +330,11 @@ def _take_over(steps: Sequence[Step], canvas: Canvas) -> Section:
     return Section(title, lines)
 
 
-def _recent(seen: Seen, wanted: str, canvas: Canvas) -> list[Text]:
-    """Events, the newest first. Before the trace has come, the view has some of them."""
+def _recent(seen: Seen, wanted: str, canvas: Canvas, *, whole: bool = False) -> list[Text]:
+    """Events, the newest first. Before the trace has come, the view has some of them.
+
+    `whole`: in as many lines as that takes; otherwise each in one.
+    """
     story = StoryTeller()
     told = [
         (each.time_ms, story_line(each))
@@ -293,22 +343,28 @@ def _recent(seen: Seen, wanted: str, canvas: Canvas) -> list[Text]:
     ]
     if not told and seen.farm is not None:
         told = [(each.time_ms, each.text) for each in seen.farm.events]
-    shown = [(time_ms, text) for time_ms, text in told if wanted in text.lower()]
-    return [canvas.line((f"  {clock_text(time_ms)} ", canvas.palette.dim), text) for time_ms, text in reversed(shown)]
+    lines = []
+    for time_ms, text in reversed(told):
+        if wanted in text.lower():
+            at = f"  {clock_text(time_ms)} "
+            room = max(LEAST_WIDTH, canvas.width - len(at))
+            parts = textwrap.wrap(printable(text), room) if whole and cell_len(text) > room else [text]
+            lines.append(canvas.line((at, canvas.palette.dim), parts[0]))
+            lines += [canvas.line(" " * (len(at) + 2), each) for each in parts[1:]]
+    return lines
 
 
-def _entry_lines(entries: Sequence[LogEntryView], wanted: str, canvas: Canvas) -> list[Text]:
+def _entry_lines(entries: Sequence[LogLine], wanted: str, canvas: Canvas) -> list[Text]:
     """The newest entry first."""
-    columns = [Column("INDEX", 8, right=True), Column("TERM", 5, right=True), Column("TIME", 8), Column("KIND", 13)]
+    columns = [Column("INDEX", 8, right=True), Column("TERM", 5, right=True), Column("TIME", 8), Column("TYPE", 15)]
     columns.append(Column("ENTRY", canvas.width))
     dim = canvas.palette.dim
     lines = [canvas.heading(columns, canvas.palette.title)]
-    for each in sorted(entries, key=lambda entry: -entry.index):
-        value = each.data.decode(errors="backslashreplace")
-        if wanted not in f"{each.kind.value} {value}".lower():
+    for each in reversed(entries):
+        if wanted not in f"{each.type} {each.text}".lower():
             continue
         at = "-" if each.log_time_ms is None else clock_text(each.log_time_ms)
-        lines.append(canvas.row(columns, [str(each.index), (str(each.term), dim), (at, dim), each.kind.value, value]))
+        lines.append(canvas.row(columns, [str(each.index), (str(each.term), dim), (at, dim), each.type, each.text]))
     return lines
 
 
@@ -327,8 +383,8 @@ def _publishing_lines(seen: Seen, canvas: Canvas) -> list[Text]:
             cannot: Part = ("can publish", palette.good) if one.inability is None else (one.inability, palette.doubtful)
             name = f"  {one.name or one.raft_id}"
             lines.append(canvas.row(columns, [name, str(one.score), "yes" if one.preferred else "", cannot]))
-    weights = weights_section(farm.weights, canvas)
-    return [*lines, *([Text("", end="")] if weights.lines else []), *weights.lines]
+    weights = weights_lines(farm.weights, canvas)
+    return [*lines, *([Text("", end="")] if weights else []), *weights]
 
 
 def _detail(state: ViewState, seen: Seen, canvas: Canvas, *, unicode: bool) -> list[Text]:
@@ -394,7 +450,7 @@ def _report_facts(report: ReportView | None) -> list[tuple[str, str]]:
     facts = [("report", f"{age}, {health}, {router}{clock}")]
     facts.append(("", "publishes now" if report.publishing else f"{'can' if report.can_publish else 'cannot'} publish"))
     for leaf in report.leaves:
-        words = [f"load {leaf.load}", "healthy" if leaf.healthy else "unhealthy"]
+        words = ["healthy" if leaf.healthy else "unhealthy", f"load {leaf.load}"]
         words += ["excluded"] if leaf.excluded else []
-        facts.append(("leaf", f"{leaf.destination} {', '.join(words)}"))
+        facts.append(("leaf", f"{', '.join(words)}: {leaf.destination}"))
     return facts

@@ -7,11 +7,12 @@ a monochrome terminal, with NO_COLOR, and for eyes that do not tell red from gre
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.text import Text
 
+from bridge.api.printable import printable
 from bridge.api.view import (
     AlarmView,
-    EventView,
     FarmView,
     FollowerView,
     LocalFarmView,
@@ -27,10 +28,16 @@ from bridge.api.view import (
     best_view,
 )
 from bridge.core.formation.member import MemberStatus
-from bridge.tui.layout import Canvas, Column, Palette, Part
+from bridge.tui.layout import GAP, Canvas, Column, Palette, Part, shortened, widened
 from bridge.tui.words import clock_text, duration, known, milliseconds_text, short_address
 
+PUBLISHER_AND_ENTRY = 4
+"""Who publishes, the headings, one entry, and how many more there are."""
+NAME_CELLS = 20
+"""What a name may take of a line of 80; the same part of a wider one."""
 TITLE = (" garlic farm ", "reverse bold")
+CHOSEN, NOT_CHOSEN = "▸ ", "  "
+"""Before the name of a member: the line is reversed as well, which not every terminal shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,10 @@ class Section:
     lines: list[Text]
     counted: bool = True
     """Whether to say how many lines had to be left out."""
+    chosen: int = 0
+    """The line that stays in sight."""
+    least: int = 3
+    """With how many lines it says something."""
 
 
 def role_style(role: RaftRole, palette: Palette) -> str:
@@ -64,12 +75,17 @@ def farm_header(view: FarmView, canvas: Canvas) -> list[Text]:
         TITLE,
         (f" {farm.cluster} ", palette.title),
         f"{farm.label}  ",
-        (node.name, palette.title),
+        (_in_line(node.name, canvas), palette.title),
         f" {node.phase.value}, up {duration(node.uptime_ms)}, ",
         (f"{alive}/{len(view.members)} alive", palette.good if alive == len(view.members) else palette.doubtful),
         ("  DEMO" if farm.demo else "", palette.doubtful),
     )
     return [verdict_line(view.verdict, canvas), first, raft_line(view, canvas)]
+
+
+def _in_line(name: str, canvas: Canvas) -> str:
+    """A name that leaves room for what stands behind it in its line."""
+    return shortened(name, max(NAME_CELLS, canvas.width // 4))
 
 
 def raft_line(view: FarmView, canvas: Canvas) -> Text:
@@ -80,7 +96,7 @@ def raft_line(view: FarmView, canvas: Canvas) -> Text:
         return canvas.line(("RAFT ", palette.title), (waits, palette.doubtful))
     leader = ("no leader", palette.bad)
     if raft.leader_id is not None:
-        leader = (f"leader {raft.leader_name or raft.leader_id}", palette.accent)
+        leader = (f"leader {_in_line(str(raft.leader_name or raft.leader_id), canvas)}", palette.accent)
     return canvas.line(
         ("RAFT ", palette.title),
         (raft.role.value, role_style(raft.role, palette)),
@@ -89,38 +105,6 @@ def raft_line(view: FarmView, canvas: Canvas) -> Text:
         f" commit {raft.commit_index}/{raft.last_index} applied {raft.applied_index}",
         "" if raft.log_time_ms is None else f" log time {clock_text(raft.log_time_ms)}",
     )
-
-
-def members_section(view: FarmView, canvas: Canvas) -> Section:
-    """Members by name: status, incarnation, round trip, peers, and for a leader's followers their lag."""
-    columns = [
-        Column("MEMBER", 20 if canvas.is_wide else 14),
-        Column("STATUS", 7),
-        Column("INCARN.", 8, right=True),
-        Column("RTT", 7, right=True),
-        Column("PEERS", 6, right=True),
-        Column("RAFT", 9),
-        Column("LAG", 5, right=True),
-        Column("ADDRESS", 22),
-    ]
-    followers = {each.raft_id: each for each in view.raft.followers}
-    palette = canvas.palette
-    lines = [
-        canvas.row(
-            columns,
-            [
-                (f"{each.name}{'*' if each.is_self else ''}", palette.title if each.is_self else ""),
-                status_part(each, palette),
-                *_incarnation_and_rtt(each),
-                known(each.peer_count),
-                role_part(each, view, palette),
-                lag_part(None if each.raft_id is None else followers.get(each.raft_id), palette),
-                (known(each.address), palette.dim),
-            ],
-        )
-        for each in by_name(view.members)
-    ]
-    return Section(canvas.heading(columns, palette.title), lines)
 
 
 def by_name(members: tuple[MemberView, ...]) -> list[MemberView]:
@@ -191,7 +175,7 @@ def processes_section(
     `order`: the names of members as they are sorted; those that it lacks stand behind the others.
     """
     columns = [
-        Column("ROUTER", 20 if canvas.is_wide else 10),
+        Column("  ROUTER", 20 if canvas.is_wide else 10),
         Column("PID", 7, right=True),
         Column("RAFT", 10),
         Column("TERM", 4, right=True),
@@ -203,21 +187,26 @@ def processes_section(
         Column("PEERS", 8),
     ]
     best = best_view(farm)
+    columns = widened(columns, canvas.width, max((len(each.name) for each in farm.processes), default=0) + len(CHOSEN))
     members = {} if best is None else {each.name: each for each in reversed(best.members)}
     followers = {} if best is None else {each.raft_id: each for each in best.raft.followers}
-    lines = []
+    lines: list[Text] = []
     places = {name: place for place, name in enumerate(order)}
+    line_of_chosen = 0
     for process in sorted(farm.processes, key=lambda each: places.get(each.name, len(places))):
         member = members.get(process.name)
         follower = None if member is None or member.raft_id is None else followers.get(member.raft_id)
         if process.running:
-            lines.append(canvas.row(columns, _process_parts(process, member, follower, canvas.palette)))
+            parts, shape = _process_parts(process, member, follower, canvas.palette), columns
         else:
-            stopped = _stopped_parts(process, member, canvas.palette)
-            lines.append(canvas.row([*columns[:3], Column("", canvas.width)], stopped))
-        if process.name == chosen:
+            parts = _stopped_parts(process, member, canvas.palette)
+            shape = [*columns[:3], Column("", canvas.width)]
+        is_chosen = process.name == chosen
+        lines.append(canvas.row(shape, [f"{CHOSEN if is_chosen else NOT_CHOSEN}{process.name}", *parts]))
+        if is_chosen:
+            line_of_chosen = len(lines) - 1
             lines[-1].stylize("reverse")
-    return Section(canvas.heading(columns, canvas.palette.title), lines)
+    return Section(canvas.heading(columns, canvas.palette.title), lines, chosen=line_of_chosen)
 
 
 def _process_parts(
@@ -232,13 +221,13 @@ def _process_parts(
     gossip: list[Part] = [("-", palette.dim)] * 4
     if member is not None:
         gossip = [status_part(member, palette), *_incarnation_and_rtt(member), known(peers)]
-    return [process.name, known(process.pid), *told, lag_part(follower, palette), *gossip]
+    return [known(process.pid), *told, lag_part(follower, palette), *gossip]
 
 
 def _stopped_parts(process: ProcessView, member: MemberView | None, palette: Palette) -> list[Part]:
     """A process that ended: how, and what the others say, in place of figures that it no longer has."""
     said = "" if member is None else f"; the others say {member.status.value}"
-    return [process.name, ("-", palette.dim), ("stopped", palette.bad), (f"{process.detail}{said}", palette.bad)]
+    return [("-", palette.dim), ("stopped", palette.bad), (f"{process.detail}{said}", palette.bad)]
 
 
 def publishing_section(view: FarmView, canvas: Canvas) -> Section:
@@ -251,16 +240,25 @@ def publishing_section(view: FarmView, canvas: Canvas) -> Section:
         Column("ENDS IN", 7, right=True),
         Column("HEALTH", 9),
     ]
+    named = max((cell_len(printable(known(one.name))) for each in view.publishing for one in each.entries), default=0)
+    destination, *others = columns
+    columns = [destination, *widened(others, canvas.width - destination.width - GAP, named)]
     lines: list[Text] = []
     for each in view.publishing:
         lines.append(_publisher_line(each, view, canvas))
         if each.entries:
             lines.append(canvas.heading(columns, palette.dim))
             now_s = _now_s(each, view)
-            lines.extend(canvas.row(columns, _entry_parts(entry, now_s, canvas)) for entry in each.entries)
+            # What needs a look comes first: a short screen leaves out the last ones.
+            ordered = sorted(each.entries, key=lambda entry: entry.healthy)
+            lines.extend(canvas.row(columns, _entry_parts(entry, now_s, canvas)) for entry in ordered)
     if not lines:
         lines = [canvas.line(("  nothing is published yet", palette.doubtful))]
-    return Section(canvas.line(("META LEASESET2", palette.title)), lines)
+    every = [entry.healthy for each in view.publishing for entry in each.entries]
+    counted = (f" {sum(every)} of {len(every)} entries healthy", palette.good if all(every) else palette.doubtful)
+    return Section(
+        canvas.line(("META LEASESET2", palette.title), counted if every else ""), lines, least=PUBLISHER_AND_ENTRY
+    )
 
 
 def _now_s(publishing: PublishingView, view: FarmView) -> int:
@@ -296,31 +294,41 @@ def _entry_parts(entry: MetaEntryView, now_s: int, canvas: Canvas) -> list[Part]
 
 
 def weights_section(weights: WeightsView, canvas: Canvas) -> Section:
-    """Exclusions, and factors with their age, in one line; `garlicfarm farm` has them all."""
+    """Exclusions, and factors with their age, in one line; the pane of publishing has one line for each."""
+    parts = [(f" {text}", style) for text, style in _weights(weights, canvas)]
+    return Section(None, [canvas.line(("WEIGHTS", canvas.palette.title), *parts)] if parts else [])
+
+
+def weights_lines(weights: WeightsView, canvas: Canvas) -> list[Text]:
+    """The same, one below the other."""
+    lines = [
+        canvas.line(f"  {text}" if not style else (f"  {text}", style)) for text, style in _weights(weights, canvas)
+    ]
+    return [canvas.line(("WEIGHTS", canvas.palette.title)), *lines] if lines else []
+
+
+def _weights(weights: WeightsView, canvas: Canvas) -> list[tuple[str, str]]:
     palette = canvas.palette
-    parts: list[Part] = [(f" excluded {short_address(each.destination)}", palette.bad) for each in weights.excluded]
-    parts += [
-        (f" {short_address(each.destination)} x {each.factor:g} by an operator", palette.doubtful)
+    told = [(f"excluded {short_address(each.destination)}", palette.bad) for each in weights.excluded]
+    told += [
+        (f"{short_address(each.destination)} x {each.factor:g} by an operator", palette.doubtful)
         for each in weights.costs
     ]
-    parts += [
-        f" {short_address(each.destination)} x {each.factor:g} by the pipeline {duration(each.age_ms)} ago"
+    told += [
+        (f"{short_address(each.destination)} x {each.factor:g} by the pipeline {duration(each.age_ms)} ago", "")
         for each in weights.factors
     ]
-    return Section(None, [canvas.line(("WEIGHTS", palette.title), *parts)] if parts else [])
+    return told
 
 
 def alarms_section(alarms: tuple[AlarmView, ...], canvas: Canvas) -> Section:
-    """Alarms: what it is and what to do. One line each, so that several stay in sight."""
+    """Alarms: what it is and what to do. One line each where that fits, so that several stay in sight, else two."""
     bad = canvas.palette.bad
-    return Section(
-        None, [canvas.line(("! ", bad), (each.kind, bad), f": {each.text}; {each.action}") for each in alarms]
-    )
-
-
-def events_section(events: tuple[EventView, ...], canvas: Canvas) -> Section:
-    """The recent past, newest first: what does not fit is the oldest."""
-    palette = canvas.palette
-    title = canvas.line(("EVENTS", palette.title), (" newest first, UTC", palette.dim))
-    lines = [canvas.line((f"  {clock_text(each.time_ms)} ", palette.dim), each.text) for each in reversed(events)]
-    return Section(title, lines, counted=False)
+    lines = []
+    for each in alarms:
+        mark: list[Part] = [("! ", bad), (each.kind, bad), f": {each.text}"]
+        if cell_len(printable(f"! {each.kind}: {each.text}; {each.action}")) <= canvas.width:
+            lines.append(canvas.line(*mark, f"; {each.action}"))
+        else:
+            lines += [canvas.line(*mark), canvas.line(f"  {each.action}")]
+    return Section(None, lines)

@@ -21,22 +21,21 @@ import msgspec
 import trio
 from rich.console import Console, RenderableType
 
+from bridge.api.entry_words import Names
 from bridge.api.json import DocumentError
-from bridge.api.log import LogEntryView
 from bridge.api.requests import CommandRequest, ExclusionOrder
 from bridge.api.trace import TraceEvent
 from bridge.api.view import AlarmView, FarmView, LocalFarmView, best_view
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.control.node_address import NodeAddress
-from bridge.tui.history import History
-from bridge.tui.panes import Seen, draw
+from bridge.tui.history import ENTRIES, History
+from bridge.tui.panes import Seen, draw, scroll_limit
 from bridge.tui.screen import show
 from bridge.tui.state import Evict, Exclude, Leave, Order, Pane, Quit, Transfer, ViewState, update
 
 ASK_EVERY_S = 1.0
 ANSWER_TIMEOUT_S = 5.0
 EVENT_WAIT_MS: Final = 10_000
-ENTRIES_SHOWN: Final = 200
 CHANGED_OVER: Final = "changed-over"
 """Not an alarm of a node: the view's own, that it asks another one."""
 
@@ -57,7 +56,6 @@ class LiveView:
     following: Following = field(default_factory=Following)
     state: ViewState = field(default_factory=ViewState)
     history: History = field(default_factory=History)
-    entries: tuple[LogEntryView, ...] = ()
     local: LocalFarmView | None = None
     orders: list[Order] = field(default_factory=list)
     """Given, and not carried out yet."""
@@ -65,7 +63,11 @@ class LiveView:
 
     def picture(self, width: int, height: int, *, color: bool, unicode: bool) -> RenderableType:
         """The screen now."""
-        seen = Seen(self.following.view, self.history, self.entries, self.following.reason, self.local)
+        seen = Seen(self.following.view, self.history, self.following.reason, self.local)
+        if self.state.offset:
+            # A key that moves further down than the text reaches is not remembered: the next one up moves it.
+            deepest = scroll_limit(self.state, seen, width, height)
+            self.state = replace(self.state, offset=min(self.state.offset, deepest))
         return draw(self.state, seen, width, height, color=color, unicode=unicode)
 
     def press(self, key: str) -> bool:
@@ -207,14 +209,18 @@ async def _until_changed(live: LiveView, address: NodeAddress, client: ControlCl
 
 
 async def _read_log(live: LiveView) -> None:
-    """The newest entries, while they are shown."""
+    """The newest entries, while they are shown: each is asked for once."""
     while True:
         view, address = live.following.view, live.following.address
         if live.state.pane is Pane.LOG and view is not None and address is not None:
-            first = max(view.raft.first_index, view.raft.commit_index - ENTRIES_SHOWN + 1, 1)
+            entries = live.history.entries
+            first = max(view.raft.first_index, view.raft.commit_index - ENTRIES + 1, 1)
+            if entries and entries[-1].index <= view.raft.commit_index:
+                first = max(first, entries[-1].index + 1)
             try:
                 async with ControlClient(address, ANSWER_TIMEOUT_S) as client:
-                    live.entries = (await client.log(first, ENTRIES_SHOWN)).entries
+                    page = await client.log(first, ENTRIES)
+                live.history.read(page.entries, Names(view))
             except (ControlError, DocumentError) as error:
                 live.state = replace(live.state, notice=str(error))
         await trio.sleep(ASK_EVERY_S)

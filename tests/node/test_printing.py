@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
+from bridge.api.entry_words import Names
 from bridge.api.event_words import event_text
 from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.printable import printable
@@ -183,7 +184,8 @@ def test_the_live_view_draws_hostile_names_as_text(text: str) -> None:
     history = History()
     history.heard([TraceEvent(1, 0, None, text, text, {"name": text})])
     entry = LogEntryView.of(1, 1, EntryKind.APPLICATION, None, text.encode(errors="surrogatepass"))
-    seen = Seen(hostile, history, (entry,), text)
+    history.read([entry], Names(hostile))
+    seen = Seen(hostile, history, text)
     pictures = [draw(ViewState(pane=pane, filter=text[:5]), seen, 100, 30) for pane in Pane]
     pictures.append(draw(ViewState(editing=text, notice=text), seen, 100, 30))
     pictures.append(draw(ViewState(), Seen(None, history, reason=text), 100, 30))

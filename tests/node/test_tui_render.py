@@ -1,6 +1,7 @@
 """The live view: every fact is on the screen as a word, and the screen is never larger than the terminal."""
 
 import dataclasses
+import re
 from io import StringIO
 
 import pytest
@@ -9,14 +10,21 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console, Group
 
+from bridge.api.entry_words import Names
+from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.printable import printable
+from bridge.api.trace import TraceEvent
 from bridge.api.view import EventView, FarmView, LocalFarmView, WeightsView, best_view
 from bridge.tui.history import History
 from bridge.tui.layout import Want, share
-from bridge.tui.panes import Seen, draw
-from bridge.tui.state import ViewState
+from bridge.tui.panes import HELP, Seen, draw, scroll_limit
+from bridge.tui.sections import CHOSEN
+from bridge.tui.state import Pane, ViewState, update
+from bridge.tui.top import LiveView
 from bridge.tui.words import clock_text, duration, milliseconds_text, short_address
 from tests.operator_views import farm_view, forming_view, local_farm
+
+NAMES = Names(farm_view())
 
 
 def drawn(picture: Group, width: int, height: int, *, color: bool = False) -> str:
@@ -172,3 +180,116 @@ def test_what_operators_and_the_pipeline_add_is_shown_with_its_age() -> None:
     for fact in ("excluded leaf6", "x 1.5 by an operator", "x 1.21 by the pipeline 1m01s ago"):
         assert fact in text, fact
     assert "WEIGHTS" not in screen(replace(farm_view(), weights=WeightsView()), 200, 60)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 50)])
+def test_the_chosen_member_of_a_large_farm_stays_in_sight(width: int, height: int) -> None:
+    view = farm_view(servers=30)
+    history = History()
+    history.take(view)
+    state = ViewState()
+    for _ in range(29):
+        state, _ = update(state, "down", view)
+        chosen = next(each.name for each in view.members if each.node_id == state.selected)
+        text = drawn(draw(state, Seen(view, history), width, height, color=False), width, height)
+        assert f"{CHOSEN}{chosen}" in text
+    if height < 50:
+        assert re.search(r"… \d+ above, 0 below", text)
+
+
+def test_the_column_by_which_members_are_sorted_is_named() -> None:
+    view, state = farm_view(), ViewState()
+    for keys, said in (
+        ("", "MEMBER ^"),
+        ("s", "STATUS ^ "),
+        ("s", " RTT ^ "),
+        ("S", " RTT v "),
+        ("s", " LAG v "),
+        ("s", " RAFT v "),
+    ):
+        for key in keys:
+            state, _ = update(state, key, view)
+        picture = draw(state, Seen(view, History()), 100, 24, color=False)
+        assert said in drawn(picture, 100, 24)
+
+
+def test_a_long_name_leaves_the_facts_behind_it_in_their_line() -> None:
+    view = farm_view()
+    long = replace(view, node=replace(view.node, name="n" * 60), raft=replace(view.raft, leader_name="n" * 60))
+    text = screen(long)
+    assert "3/5 alive" in text
+    assert "commit 217/218 applied 217" in text
+
+
+def test_a_long_name_gets_the_room_that_a_wide_screen_has() -> None:
+    view = farm_view()
+    name = "router-in-the-cellar-of-the-mill"
+    members = (replace(view.members[0], name=name), *view.members[1:])
+    text = screen(replace(view, members=members), 140, 40)
+    assert f"{name}*" in text
+
+
+def test_an_alarm_that_is_longer_than_a_line_still_says_what_to_do() -> None:
+    text = screen(farm_view())
+    assert "\n  sign a new one: garlicfarm keys transient" in text
+    assert "6 days; sign a new one: garlicfarm keys transient" in screen(farm_view(), 120, 40)
+
+
+def test_an_unhealthy_entry_is_shown_first_where_not_all_of_them_fit_and_the_others_are_counted() -> None:
+    text = screen(farm_view(servers=30), 80, 30)
+    assert "29 of 30 entries healthy" in text
+    assert re.search(r"node-30 .* unhealthy", text)
+
+
+def test_help_is_whole_at_80_columns_and_so_are_weights_in_the_pane_of_publishing() -> None:
+    seen = Seen(farm_view(), History())
+    text = drawn(draw(ViewState(pane=Pane.HELP), seen, 80, 24, color=False), 80, 24)
+    words = " ".join(text.split())
+    assert all(part in words for _, part in HELP)
+    text = drawn(draw(ViewState(pane=Pane.PUBLISHING), seen, 80, 40, color=False), 80, 40)
+    assert "x 1.21 by the pipeline 1m01s ago" in text
+
+
+def test_a_text_that_is_moved_past_its_end_moves_back_at_the_first_key() -> None:
+    seen = Seen(farm_view(), History())
+    live = LiveView(state=ViewState(pane=Pane.HELP))
+    live.following.view = seen.farm
+    live.press("end")
+    live.picture(80, 14, color=False, unicode=True)
+    last = live.state.offset
+    assert last == scroll_limit(live.state, seen, 80, 14) > 0
+    for _ in range(5):
+        live.press("page-down")
+        live.picture(80, 14, color=False, unicode=True)
+    live.press("up")
+    assert live.state.offset == last - 1
+
+
+def test_the_headings_of_the_log_stay_when_its_entries_move() -> None:
+    seen = Seen(farm_view(), History())
+    seen.history.read((LogEntryView(each, 1, EntryKind.NO_OP, None, value="{}") for each in range(1, 50)), NAMES)
+    text = drawn(draw(ViewState(pane=Pane.LOG, offset=10**6), seen, 80, 24, color=False), 80, 24)
+    assert "INDEX  TERM" in text
+    assert text.splitlines()[-2].split()[0] == "1"
+
+
+def test_entries_of_the_log_are_told_in_words_and_a_gap_begins_anew() -> None:
+    seen = Seen(farm_view(), History())
+    clock = '{"clock":{"time":1760000000000,"id":2,"period":2000}}'
+    seen.history.read([LogEntryView(5, 1, EntryKind.APPLICATION, None, value=clock)], NAMES)
+    text = drawn(draw(ViewState(pane=Pane.LOG), seen, 80, 24, color=False), 80, 24)
+    assert re.search(r"5 +1 - +clock +log time 08:53:20 by node-2", text)
+    seen.history.read([LogEntryView(9, 1, EntryKind.NO_OP, None, value="{}")], NAMES)
+    assert [each.index for each in seen.history.entries] == [9]
+
+
+def test_an_event_that_is_longer_than_a_line_is_whole_in_the_pane_of_events() -> None:
+    history = History()
+    text = "the last structure has ended, and node-3 is to publish, after all of its neighbours were asked in turn"
+    history.heard([TraceEvent(1, 1_760_000_000_000, None, "verdict-changed", "node-2", {"text": text})])
+    shown = drawn(draw(ViewState(pane=Pane.EVENTS), Seen(farm_view(), history), 80, 24, color=False), 80, 24)
+    assert text in " ".join(shown.split())
+
+
+def test_the_chosen_router_of_a_local_farm_has_a_mark_that_is_no_style() -> None:
+    assert f"{CHOSEN}node-1" in drawn(render_local_farm(local_farm(), 80, 24, color=False), 80, 24)

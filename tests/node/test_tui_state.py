@@ -196,7 +196,7 @@ def test_a_line_of_blocks_reaches_from_nothing_to_the_highest() -> None:
     assert sparkline([0.0, 0.0], 2) == "▁▁"
 
 
-def event(at_ms: int, kind: str, **data: str) -> TraceEvent:
+def event(at_ms: int, kind: str, **data: str | int) -> TraceEvent:
     return TraceEvent(at_ms, at_ms, None, kind, "node-2", data)
 
 
@@ -223,3 +223,17 @@ def test_the_last_take_over_is_told_step_by_step() -> None:
     assert "node-1" in steps[0].detail
     assert "node-2" in steps[2].detail
     assert last_take_over(events[:1]) == ()
+
+
+def test_the_publisher_chosen_last_counts_and_a_follower_tells_what_the_log_lets_be_published() -> None:
+    events = [
+        event(1_000, "leader-unknown", term=2),
+        event(1_500, "publisher-chosen", server=2, name="node-2", master="abc.b32.i2p"),
+        event(1_600, "publisher-chosen", server=3, name="node-3", master="abc.b32.i2p"),
+        event(1_700, "publication-accepted", server=3, name="node-3", second=5),
+    ]
+    assert [step.detail for step in last_take_over(events)] == [
+        "node-2: it knows no leader in term 2",
+        "node-3 is to publish abc.b32.i2p",
+        "node-3 may publish the structure of 00:00:05",
+    ]
