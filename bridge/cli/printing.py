@@ -46,6 +46,9 @@ _STAND_INS = {
     "→": ">",
     "←": "<",
     "•": "*",
+    "▸": ">",
+    "▏": "_",
+    "│": "|",
 }
 """What is printed where an output has no such letter: one column for one, so that columns stay columns."""
 _CANNOT_DRAW = frozenset({"dumb", "unknown", ""})

@@ -342,7 +342,10 @@ def _recent(seen: Seen, wanted: str, canvas: Canvas, *, whole: bool = False) -> 
         if story.is_news(event_sentence(each) or f"{each.node} {each.kind}", each.time_ms)
     ]
     if not told and seen.farm is not None:
-        told = [(each.time_ms, each.text) for each in seen.farm.events]
+        told = [
+            (each.time_ms, each.kind if each.text == each.kind else f"{each.kind}: {each.text}")
+            for each in seen.farm.events
+        ]
     lines = []
     for time_ms, text in reversed(told):
         if wanted in text.lower():

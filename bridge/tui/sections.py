@@ -31,6 +31,7 @@ from bridge.core.formation.member import MemberStatus
 from bridge.tui.layout import GAP, Canvas, Column, Palette, Part, shortened, widened
 from bridge.tui.words import clock_text, duration, known, milliseconds_text, short_address
 
+TWO_ALARMS = 4
 PUBLISHER_AND_ENTRY = 4
 """Who publishes, the headings, one entry, and how many more there are."""
 NAME_CELLS = 20
@@ -331,4 +332,4 @@ def alarms_section(alarms: tuple[AlarmView, ...], canvas: Canvas) -> Section:
             lines.append(canvas.line(*mark, f"; {each.action}"))
         else:
             lines += [canvas.line(*mark), canvas.line(f"  {each.action}")]
-    return Section(None, lines)
+    return Section(None, lines, least=TWO_ALARMS)

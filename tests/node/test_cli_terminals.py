@@ -69,6 +69,7 @@ def test_the_live_view_is_drawn_where_the_terminal_lacks_letters(environment: di
     assert code == 0, written.decode(errors="replace")
     assert b"Traceback" not in written
     assert b"leaf1abcdefg~.b32.i2p" in written
+    assert b"> node-1" in written, "the mark of the chosen member"
 
 
 def test_json_in_an_output_without_letters_is_exact() -> None:

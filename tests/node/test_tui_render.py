@@ -293,3 +293,7 @@ def test_an_event_that_is_longer_than_a_line_is_whole_in_the_pane_of_events() ->
 
 def test_the_chosen_router_of_a_local_farm_has_a_mark_that_is_no_style() -> None:
     assert f"{CHOSEN}node-1" in drawn(render_local_farm(local_farm(), 80, 24, color=False), 80, 24)
+
+
+def test_events_of_the_view_say_their_kind_before_the_trace_has_come() -> None:
+    assert "member-suspect: node-4 is suspected, confirmation 11" in screen(farm_view(), 100, 40)
