@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: run requirements test compiled test-compiled dist test-packages soak soak-upgrade soak-kills soak-cluster check interop interop-zmq interop-kafka bench \
-	simulate simulate-large pipeline docs reference clean
+	simulate simulate-large pipeline docs gallery reference clean
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
@@ -171,6 +171,11 @@ docs: $(VENV)/docs.stamp
 	$(BIN)/python -m tests.reference.site
 	$(BIN)/zensical build --strict --clean -f build/zensical.toml
 	@echo "build/site/index.html"
+
+# Pictures of `top`, `up` and the page for browsers, of a farm of real processes: half a minute. `make docs` shows them.
+gallery: $(VENV)/all.stamp
+	$(BIN)/python -m tests.reference.gallery
+	@echo "build/gallery/gallery.md"
 
 # Writes the pages of docs/reference that are made of the code; a test fails when one is stale.
 reference: $(VENV)/all.stamp

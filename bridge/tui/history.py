@@ -29,6 +29,8 @@ APART_MS: Final = 15_000
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS: Final = ".:-=+*#@"
 ENTRIES: Final = 200
+GONE: Final = frozenset({MemberStatus.DEAD, MemberStatus.LEFT})
+"""What was measured of these last is no figure of now."""
 PUBLISHED: Final = "published"
 ACCEPTED: Final = "publication-accepted"
 """The log lets a server publish: what the other servers know of it, since the publisher alone tells that it has."""
@@ -89,7 +91,7 @@ class History:
             history = self.members[member.node_id]
             lag = None if member.raft_id is None else lags.get(member.raft_id)
             report: ReportView | None = None if member.raft_id is None else reports.get(member.raft_id)
-            history.rtt_ms.append(member.rtt_ms)
+            history.rtt_ms.append(None if member.status in GONE else member.rtt_ms)
             history.lag.append(None if lag is None else float(lag))
             history.cpu_percent.append(None if report is None else report.cpu_percent)
             history.memory_percent.append(None if report is None else report.memory_percent)
@@ -133,13 +135,14 @@ def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
         end += 1
     steps: dict[str, Step] = {}
     for event in core[begin : end + 1]:
+        what = _STEPS[event.kind]
         if event.kind in _LAST_COUNTS:
-            steps.pop(event.kind, None)
-        steps.setdefault(event.kind, _step(event, _STEPS[event.kind]))
+            steps.pop(what, None)
+        steps.setdefault(what, _step(event, what))
     for kind in (PUBLISHED, ACCEPTED):
         done = next((each for each in ordered if each.kind == kind and each.time_ms >= core[turn].time_ms), None)
         if done is not None and done.time_ms - core[turn].time_ms <= APART_MS:
-            steps[kind] = _step(done, PUBLISHED)
+            steps[PUBLISHED] = _step(done, PUBLISHED)
             break
     return tuple(sorted(steps.values(), key=lambda step: step.time_ms))
 
@@ -150,9 +153,10 @@ _STEPS: Final = {
     "leader-unknown": "without a leader",
     "election-started": "election",
     "leader-elected": "elected",
+    "leader-followed": "elected",
     "publisher-chosen": "publisher chosen",
 }
-_TURNS: Final = frozenset({"leader-elected", "publisher-chosen"})
+_TURNS: Final = frozenset({"leader-elected", "leader-followed", "publisher-chosen"})
 _LAST_COUNTS: Final = frozenset({"publisher-chosen"})
 """While reports grow stale and come in again, several servers are chosen one after the other."""
 

@@ -139,8 +139,15 @@ def rows(lines: list[Text], limit: int, style: str, keep: int = 0) -> list[Text]
     shown = limit - 1
     above = max(0, min(keep - shown + 1, len(lines) - shown))
     below = len(lines) - shown - above
-    said = f"… {above} above, {below} below" if above and shown else f"… {above + below} more"
+    said = f"… {above + below} more"
+    if above and shown:
+        said = f"… {above} above, {below} below" if below else f"… {above} above"
     return [*lines[above : above + shown], Text(said, style=style, no_wrap=True, end="")]
+
+
+def marked(line: Text) -> Text:
+    """The chosen line: reversed as a whole. Reversed colours would be patches of which some cannot be read."""
+    return _text(line.plain, "reverse")
 
 
 def widened(columns: Sequence[Column], width: int, wanted: int) -> list[Column]:

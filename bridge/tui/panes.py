@@ -23,7 +23,7 @@ from bridge.api.event_words import StoryTeller, event_sentence, story_line
 from bridge.api.printable import printable
 from bridge.api.view import AlarmView, FarmView, LocalFarmView, MemberView, ReportView
 from bridge.tui.history import History, LogLine, MemberHistory, Step, last_take_over, sparkline
-from bridge.tui.layout import COLOURS, GAP, MONOCHROME, Canvas, Column, Part, Want, rows, share, widened
+from bridge.tui.layout import COLOURS, GAP, MONOCHROME, Canvas, Column, Part, Want, marked, rows, share, widened
 from bridge.tui.sections import (
     CHOSEN,
     NOT_CHOSEN,
@@ -36,12 +36,13 @@ from bridge.tui.sections import (
     processes_section,
     publishing_section,
     role_part,
+    rtt_text,
     status_part,
     weights_lines,
     weights_section,
 )
 from bridge.tui.state import Pane, Sort, ViewState, selected_member, shown_members
-from bridge.tui.words import clock_text, duration, known, milliseconds_text
+from bridge.tui.words import clock_text, duration, known
 
 TWO_COLUMNS: Final = 150
 LEAST_WIDTH: Final = 20
@@ -52,10 +53,10 @@ _TABS: Final = (
     (Pane.FARM, "f farm"),
     (Pane.EVENTS, "e events"),
     (Pane.LOG, "l log"),
-    (Pane.PUBLISHING, "p publishing"),
+    (Pane.PUBLISHING, "p publish"),
     (Pane.HELP, "? help"),
 )
-KEYS: Final = " Enter detail  / filter  q quit  s sort  T transfer  X exclude  V evict  L leave"
+KEYS: Final = " Enter detail  / filter  q quit  s sort  T lead  X exclude  V evict  L leave"
 HELP_CELLS: Final = 14
 HELP: Final = (
     ("f e l p ?", "farm, events, log, publishing, this help; Tab and arrows go from one to the next"),
@@ -294,7 +295,7 @@ def _members(state: ViewState, farm: FarmView, history: History, canvas: Canvas,
             status_part(each, palette),
             role_part(each, farm, palette),
             f"{each.generation}.{each.number}",
-            "self" if each.is_self else milliseconds_text(each.rtt_ms),
+            rtt_text(each),
             lag_part(None if each.raft_id is None else followers.get(each.raft_id), palette),
             *spark,
             (known(each.address), palette.dim),
@@ -302,7 +303,7 @@ def _members(state: ViewState, farm: FarmView, history: History, canvas: Canvas,
         line = canvas.row(columns, parts)
         if mark == CHOSEN:
             line_of_chosen = len(lines)
-            line.stylize("reverse")
+            line = marked(line)
         lines.append(line)
     if not lines:
         missed = f"  no member contains {_wanted(state)!r}; Esc shows all"
@@ -327,7 +328,7 @@ def _take_over(steps: Sequence[Step], canvas: Canvas) -> Section:
     for step in steps:
         after = f"  +{(step.time_ms - first_ms) / 1000:5.1f} s  "
         lines.append(canvas.line(after, (step.detail, palette.accent)))
-    return Section(title, lines)
+    return Section(title, lines, chosen=len(lines) - 1)
 
 
 def _recent(seen: Seen, wanted: str, canvas: Canvas, *, whole: bool = False) -> list[Text]:
@@ -432,7 +433,7 @@ def _figures(
 
     cpu, memory = _last(history.cpu_percent), _last(history.memory_percent)
     return [
-        ("round trip", line(history.rtt_ms, "self" if member.is_self else milliseconds_text(member.rtt_ms))),
+        ("round trip", line(history.rtt_ms, rtt_text(member))),
         ("lag", line(history.lag, known(lag))),
         ("processor", line(history.cpu_percent, "-" if cpu is None else f"{cpu:.0f} %")),
         ("memory", line(history.memory_percent, "-" if memory is None else f"{memory:.0f} %")),

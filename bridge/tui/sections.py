@@ -28,7 +28,8 @@ from bridge.api.view import (
     best_view,
 )
 from bridge.core.formation.member import MemberStatus
-from bridge.tui.layout import GAP, Canvas, Column, Palette, Part, shortened, widened
+from bridge.tui.history import GONE
+from bridge.tui.layout import GAP, Canvas, Column, Palette, Part, marked, shortened, widened
 from bridge.tui.words import clock_text, duration, known, milliseconds_text, short_address
 
 TWO_ALARMS = 4
@@ -126,8 +127,14 @@ def status_part(member: MemberView, palette: Palette) -> Part:
 
 
 def _incarnation_and_rtt(member: MemberView) -> tuple[str, str]:
-    rtt = "self" if member.is_self else milliseconds_text(member.rtt_ms)
-    return f"{member.generation}.{member.number}", rtt
+    return f"{member.generation}.{member.number}", rtt_text(member)
+
+
+def rtt_text(member: MemberView) -> str:
+    """The last round trip; one of a member that is gone says nothing."""
+    if member.is_self:
+        return "self"
+    return milliseconds_text(None if member.status in GONE else member.rtt_ms)
 
 
 def role_part(member: MemberView, view: FarmView, palette: Palette) -> Part:
@@ -206,7 +213,7 @@ def processes_section(
         lines.append(canvas.row(shape, [f"{CHOSEN if is_chosen else NOT_CHOSEN}{process.name}", *parts]))
         if is_chosen:
             line_of_chosen = len(lines) - 1
-            lines[-1].stylize("reverse")
+            lines[-1] = marked(lines[-1])
     return Section(canvas.heading(columns, canvas.palette.title), lines, chosen=line_of_chosen)
 
 

@@ -93,12 +93,18 @@ async def show_farm(nodes: Callable[[], Sequence[NodeAddress]], console: Console
     """
     live = LiveView()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_asking, nodes, live)
-        nursery.start_soon(_follow_events, live)
-        nursery.start_soon(_read_log, live)
+        nursery.start_soon(keep_watching, nodes, live)
         nursery.start_soon(_carry_out, live)
         await _show(live, console or Console())
         nursery.cancel_scope.cancel()
+
+
+async def keep_watching(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
+    """Keep view, events and log fresh until cancelled; nothing is drawn."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_asking, nodes, live)
+        nursery.start_soon(_follow_events, live)
+        nursery.start_soon(_read_log, live)
 
 
 async def show_local_farm(

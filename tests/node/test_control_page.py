@@ -118,7 +118,9 @@ async def test_a_stream_gives_the_view_and_then_what_happens(tmp_path: Path) -> 
             second = await received(stream, b"event: trace\nid: 2\ndata: ")
         assert b"text/event-stream" in first
         event = next(line for line in first.split(b"\n") if b'"kind":"leader-elected"' in line)
-        assert json.loads(event.removeprefix(b"data: "))["data"] == {"text": "two\nlines"}
+        told = json.loads(event.removeprefix(b"data: "))
+        assert told["data"] == {"text": "two\nlines"}
+        assert told["text"] == "leader-elected: text=two\nlines"
         assert b"leader-elected" not in second
         async with served.asked("/v1/stream?from=2", token=True) as stream:
             resumed = await received(stream, b"id: 2\n")

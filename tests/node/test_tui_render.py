@@ -15,6 +15,7 @@ from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.printable import printable
 from bridge.api.trace import TraceEvent
 from bridge.api.view import EventView, FarmView, LocalFarmView, WeightsView, best_view
+from bridge.core.formation.member import MemberStatus
 from bridge.tui.history import History
 from bridge.tui.layout import Want, share
 from bridge.tui.panes import HELP, Seen, draw, scroll_limit
@@ -194,7 +195,7 @@ def test_the_chosen_member_of_a_large_farm_stays_in_sight(width: int, height: in
         text = drawn(draw(state, Seen(view, history), width, height, color=False), width, height)
         assert f"{CHOSEN}{chosen}" in text
     if height < 50:
-        assert re.search(r"… \d+ above, 0 below", text)
+        assert re.search(r"… \d+ above$", text, re.MULTILINE)
 
 
 def test_the_column_by_which_members_are_sorted_is_named() -> None:
@@ -297,3 +298,23 @@ def test_the_chosen_router_of_a_local_farm_has_a_mark_that_is_no_style() -> None
 
 def test_events_of_the_view_say_their_kind_before_the_trace_has_come() -> None:
     assert "member-suspect: node-4 is suspected, confirmation 11" in screen(farm_view(), 100, 40)
+
+
+def test_what_was_measured_of_a_dead_member_is_not_shown_as_a_figure_of_now() -> None:
+    view = farm_view()
+    (dead,) = (each for each in view.members if each.status is MemberStatus.DEAD)
+    history = History()
+    history.take(view)
+    text = drawn(draw(ViewState(), Seen(view, history), 120, 40, color=False), 120, 40)
+    assert re.search(rf"{dead.name} +dead +5 voter +1\.5 +- ", text)
+    assert list(history.members[dead.node_id].rtt_ms) == [None]
+
+
+def test_the_chosen_line_has_one_style() -> None:
+    text = drawn(render(farm_view(), 80, 24), 80, 24, color=True)
+    chosen = next(line for line in text.splitlines() if CHOSEN in line)
+    assert re.findall(r"\x1b\[([\d;]*)m", chosen) == ["7", "0"]
+
+
+def test_every_key_is_in_the_footer_at_120_columns() -> None:
+    assert screen(farm_view(), 120, 40).splitlines()[-1].rstrip().endswith("L leave")

@@ -103,7 +103,7 @@ def test_top_is_redrawn_at_the_new_size_and_ends_by_an_interrupt(tmp_path: Path)
         terminal.wait_for(b"no node runs")
         terminal.seen = b""
         terminal.resize(10, 40, terminal.process.pid)
-        terminal.wait_for(b"l log  p publishing \xe2\x80\xa6")
+        terminal.wait_for(b"l log  p publish  ? \xe2\x80\xa6")
         assert b"\x1b[3" not in terminal.seen
         os.kill(terminal.process.pid, signal.SIGINT)
         terminal.wait_for(LEAVE_SCREEN)

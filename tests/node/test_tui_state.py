@@ -228,12 +228,14 @@ def test_the_last_take_over_is_told_step_by_step() -> None:
 def test_the_publisher_chosen_last_counts_and_a_follower_tells_what_the_log_lets_be_published() -> None:
     events = [
         event(1_000, "leader-unknown", term=2),
+        event(1_400, "leader-followed", term=3, leader=3, leaderName="node-3"),
         event(1_500, "publisher-chosen", server=2, name="node-2", master="abc.b32.i2p"),
         event(1_600, "publisher-chosen", server=3, name="node-3", master="abc.b32.i2p"),
         event(1_700, "publication-accepted", server=3, name="node-3", second=5),
     ]
     assert [step.detail for step in last_take_over(events)] == [
         "node-2: it knows no leader in term 2",
+        "node-3 leads in term 3",
         "node-3 is to publish abc.b32.i2p",
         "node-3 may publish the structure of 00:00:05",
     ]

@@ -3,6 +3,7 @@
 The documents stay as they are read in the repository, with three differences. Links that lead out of docs/, to modules
 and tests, become plain text, since a site has no such pages. docs/README.md becomes the first page. Numbered items are
 indented as Python-Markdown reads them. The order of the pages is that of docs/README.md, so it stands in one place.
+Pictures of the live view stand in a page of their own, if `make gallery` has taken some.
 
 Why Zensical: MkDocs has no maintainer since 2024, and Material for MkDocs went into maintenance in November 2025 and
 names Zensical, by the same authors, as its successor.
@@ -19,6 +20,9 @@ from tests.structure.raft_rules import ROOT
 DOCS = ROOT / "docs"
 BUILD = ROOT / "build"
 PAGES = BUILD / "docs"
+GALLERY = BUILD / "gallery"
+"""Pictures and a page of them, where `make gallery` has made any."""
+GALLERY_PAGE = "gallery.md"
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]+)?\)")
 NUMBERED = re.compile(r"\d+\. ")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
@@ -58,7 +62,12 @@ def lay_out() -> None:
         place = PAGES / place_of(path)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(page_of(path), encoding="utf-8")
-    (BUILD / "zensical.toml").write_text(CONFIGURATION.format(nav=_toml(navigation())), encoding="utf-8")
+    pages = navigation()
+    if (GALLERY / GALLERY_PAGE).exists():
+        shutil.copytree(GALLERY, PAGES / "gallery", ignore=shutil.ignore_patterns(GALLERY_PAGE))
+        shutil.copy(GALLERY / GALLERY_PAGE, PAGES)
+        pages.append({"Gallery": GALLERY_PAGE})
+    (BUILD / "zensical.toml").write_text(CONFIGURATION.format(nav=_toml(pages)), encoding="utf-8")
 
 
 def place_of(path: Path) -> Path:

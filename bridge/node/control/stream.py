@@ -3,12 +3,12 @@
     GET /v1/stream?from=CURSOR
 
     event: view             the FarmView, at once and every two seconds
-    event: trace            one TraceEvent, when it happens; its `id` is the cursor
+    event: trace            one TraceEvent and its `text`, when it happens; its `id` is the cursor
     event: lost             how many events the trace has dropped before this client came for them
 
 The format is that of the WHATWG's HTML standard, 9.2. A client that lost its connection goes on with `from`, one above
-the last `id` that it saw. What is sent is what `/v1/view` and `/v1/events` give. So a client that cannot stream asks
-those, and sees the same.
+the last `id` that it saw. What is sent is what `/v1/view` and `/v1/events` give, with each event in words beside its
+data: a page has no dictionary. So a client that cannot stream asks those, and sees the same.
 
 A module of its own: it has a state for each client, and the routes have none.
 """
@@ -18,13 +18,20 @@ from typing import Final
 
 import trio
 
+from bridge.api.event_words import story_line
 from bridge.api.json import encode
-from bridge.api.trace import EventPage
+from bridge.api.trace import EventPage, TraceEvent
 from bridge.node.control.node_port import NodePort
 
 STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
 VIEW_EVERY_S: Final = 2.0
 PAGE_EVENTS: Final = 100
+
+
+class ToldEvent(TraceEvent, frozen=True):
+    """An event of the trace, and what happened in words."""
+
+    text: str = ""
 
 
 @dataclass(slots=True)
@@ -49,7 +56,11 @@ class EventStream:
 
 def _events(page: EventPage) -> bytes:
     lost = _event("lost", str(page.lost).encode()) if page.lost else b""
-    return lost + b"".join(_event("trace", encode(each), each.cursor) for each in page.events)
+    told = (
+        ToldEvent(each.cursor, each.time_ms, each.log_time_ms, each.kind, each.node, each.data, story_line(each))
+        for each in page.events
+    )
+    return lost + b"".join(_event("trace", encode(each), each.cursor) for each in told)
 
 
 def _event(name: str, data: bytes, number: int | None = None) -> bytes:
