@@ -68,6 +68,7 @@ class ProduceService:
         """Have batches committed, one after the other."""
         deadline = trio.current_time() + max(0, min(request.timeout_ms, _MAX_TIMEOUT_MS)) / 1000
         topics = []
+        endpoints: tuple[clients.ProduceResponseNodeEndpoint, ...] = ()
         for topic in request.topic_data:
             parts = []
             for partition in topic.partition_data:
@@ -76,6 +77,7 @@ class ProduceService:
                     produced = await self._append(batch, caller, deadline)
                 except ProduceRefusedError as error:
                     parts.append(self._refused(partition.index, error))
+                    endpoints = self._leader_endpoint()
                 else:
                     parts.append(self._taken(partition.index, produced))
             topics.append(
@@ -83,7 +85,7 @@ class ProduceService:
             )
         if request.acks == 0:
             return None
-        return clients.ProduceResponse(responses=tuple(topics), node_endpoints=self._leader_endpoint())
+        return clients.ProduceResponse(responses=tuple(topics), node_endpoints=endpoints)
 
     async def init_producer_id(
         self, request: clients.InitProducerIdRequest, caller: Caller

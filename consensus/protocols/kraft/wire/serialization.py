@@ -16,7 +16,7 @@ as `Limits` says. Structures hold no structures of their own kind, so the depth 
 
 import struct
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
@@ -52,6 +52,11 @@ class Cursor:
 
     def varint(self) -> int:
         """An unsigned varint, of at most 31 bits."""
+        # Nearly all have one byte, and a message of the quorum has two dozen of them.
+        position = self.position
+        if position < self.end and (byte := self.data[position]) < 0x80:  # noqa: PLR2004 - no bit says that more follows
+            self.position = position + 1
+            return byte
         value = 0
         for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
             byte = self.data[self.take(1)]
@@ -73,6 +78,8 @@ class Cursor:
     def skip_tagged_fields(self) -> None:
         """Move beyond tagged fields, whatever they are."""
         count = self.varint()
+        if not count:
+            return
         self.spend(count)
         for _ in range(count):
             self.varint()
@@ -84,10 +91,19 @@ Write = Callable[[Any, list[bytes]], None]
 _ReadStep = Callable[[Cursor, dict[str, Any]], None]
 
 
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
+
+
+@lru_cache(maxsize=256)
+def _uuid(data: bytes) -> UUID:
+    """A UUID of the wire. The same few come in all messages, and to make one takes longer than to find it."""
+    return UUID(bytes=data)
+
+
 def encode_varint(value: int) -> bytes:
     """An unsigned varint."""
     if value < 0x80:  # noqa: PLR2004 - fits into one byte
-        return bytes((value,))
+        return _ONE_BYTE[value]
     encoded = bytearray()
     while value >= 0x80:  # noqa: PLR2004 - more follows
         encoded.append(value & 0x7F | 0x80)
@@ -182,7 +198,7 @@ def _read_step(run: list[Field], *, flexible: bool) -> _ReadStep:
     def read_fixed(cursor: Cursor, values: dict[str, Any]) -> None:
         values.update(zip(names, unpack(cursor.data, cursor.take(size)), strict=True))
         for name in uuids:
-            values[name] = UUID(bytes=values[name])
+            values[name] = _uuid(values[name])
 
     return read_fixed
 
@@ -254,7 +270,7 @@ def _element_reader(field: Field, *, flexible: bool) -> Read:
 
     def read_fixed(cursor: Cursor) -> Any:
         (value,) = layout.unpack_from(cursor.data, cursor.take(layout.size))
-        return UUID(bytes=value) if is_uuid else value
+        return _uuid(value) if is_uuid else value
 
     return read_fixed
 
