@@ -117,7 +117,7 @@ class Applying:
     async def run(self, read: Reader, read_state: StateReader) -> None:
         """Feed the state machine for ever."""
         while True:
-            while self.applied >= self.commit and self._restore is None and not self._captures:
+            while self._is_idle:
                 await self._changed.wait()
             if self._restore is not None:
                 await self._begin_anew(self._restore, read_state)
@@ -128,8 +128,13 @@ class Applying:
             else:
                 await self._apply_next(read)
             self._wake()
-            # A state machine that never waits must not keep the owner task from its heartbeats.
-            await trio.lowlevel.checkpoint()
+            if not self._is_idle:
+                # A state machine that never waits must not keep the owner task from its heartbeats.
+                await trio.lowlevel.checkpoint()
+
+    @property
+    def _is_idle(self) -> bool:
+        return self.applied >= self.commit and self._restore is None and not self._captures
 
     async def _begin_anew(self, snapshot: SnapshotDescription, read_state: StateReader) -> None:
         self._restore = None
