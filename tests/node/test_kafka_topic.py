@@ -76,7 +76,8 @@ async def test_what_is_not_for_readers_is_a_control_record_of_its_term(entry: En
     [batch] = read_batches(await batches_of(9, (entry,), stage_at().applied_state))
     assert (batch.base_offset, batch.leader_epoch, batch.is_control) == (8, 4, True)
     [record] = batch.records
-    assert record.key == bytes(2) + CONTROL_TYPE.to_bytes(2, "big")
+    version = 1
+    assert record.key == version.to_bytes(2, "big") + CONTROL_TYPE.to_bytes(2, "big"), "see CONTROL_KEY"
 
 
 async def test_a_copy_is_a_control_record_whatever_names_its_request() -> None:

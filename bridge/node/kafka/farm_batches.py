@@ -38,8 +38,15 @@ NO_TIMESTAMP: Final = -1
 TERM_HEADER: Final = "term"
 FOREIGN_KEY: Final = b"foreign"
 CONTROL_TYPE: Final = 1_100
-"""Of a control record. Kafka's own have small numbers, and its clients skip those that they do not know."""
-_CONTROL_TAIL: Final = encode_tail(struct.pack(">hh", 0, CONTROL_TYPE), b"")
+"""Of control records. Kafka's own have small numbers, and its clients skip those that they do not know."""
+CONTROL_KEY: Final = struct.pack(">hh", 1, CONTROL_TYPE)
+"""Of a control record. Its version is none of Kafka's, so librdkafka passes over the record.
+
+A control record of version 0 moves the position of a consumer of librdkafka also when it is dropped with the records
+before it, unread, because the consumer closes. It commits that position, and its group skips those records:
+https://github.com/confluentinc/librdkafka/issues/3400
+"""
+_CONTROL_TAIL: Final = encode_tail(CONTROL_KEY, b"")
 _EPOCH_MAX: Final = 2**31 - 1
 
 

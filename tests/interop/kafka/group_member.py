@@ -30,8 +30,6 @@ def read_with_librdkafka(address: str, topic: str, group: str) -> None:
         "group.id": group,
         "session.timeout.ms": SESSION_MS,
         "auto.offset.reset": "earliest",
-        # See `test_librdkafka_groups`.
-        "enable.auto.offset.store": False,
     }
     consumer = Consumer(settings)
     consumer.subscribe(
@@ -43,7 +41,6 @@ def read_with_librdkafka(address: str, topic: str, group: str) -> None:
         message = consumer.poll(POLL_S)
         if message is not None and message.error() is None:
             say(message.offset())
-            consumer.store_offsets(message)
     consumer.close()
 
 

@@ -3,8 +3,7 @@
     read_with_…, read_in_process  ─▶  up to `count` records from the beginning, or from where the group had stopped
 
 Without a group the consumer is given partition 0, and stores no position. With one it subscribes and commits its
-position, by itself every 5 s and when it gives the partition up, as clients do if nothing else is set. librdkafka is
-told what has been read: what it finds out by itself is more than that (`test_librdkafka_groups`).
+position, by itself every 5 s and when it gives the partition up, as clients do if nothing else is set.
 
 librdkafka and kafka-python run in a process of their own (`python -m tests.interop.kafka.stock_consumers JOB`): they
 have threads, and warn in ways that tests forbid. Java's runs in the JVM of `ToolJvm`.
@@ -48,8 +47,6 @@ def read_with_librdkafka(
         "group.id": group or "none",
         "auto.offset.reset": "earliest",
         "enable.auto.commit": group is not None,
-        # See `test_librdkafka_groups`.
-        "enable.auto.offset.store": False,
     }
     consumer = Consumer(settings)
     read: list[ReadEntry] = []
@@ -74,8 +71,6 @@ def read_with_librdkafka(
                         tuple((pair[0], as_bytes(pair[1])) for pair in message.headers() or []),
                     )
                 )
-                if group is not None:
-                    consumer.store_offsets(message)
     finally:
         consumer.close()
     return read
