@@ -11,7 +11,7 @@ from consensus.core.model import Configuration, Server
 from consensus.core.replication.progress import ProgressState
 from consensus.core.status import FollowerProgress
 from consensus.protocols.kraft import AskElsewhereError, Caller, ErrorCode, QuorumViewService
-from consensus.protocols.kraft.node.quorum_view import ReplicaTimes
+from consensus.protocols.kraft.node.topic.quorum_view import ReplicaTimes
 from consensus.protocols.kraft.wire import messages_admin as admin
 from gossip import Address
 from tests.node.farm_stage import NOW_MS, OTHER, OWN, Stage, machine_clock

@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from consensus.protocols.kraft.node.connection import (
+from consensus.protocols.kraft.node.connections.connection import (
     ConnectionOptions,
     KafkaConnectionError,
     api_key_of,
     connect,
     open_connection,
 )
-from consensus.protocols.kraft.node.framing import FrameStream
+from consensus.protocols.kraft.node.connections.framing import FrameStream
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode

@@ -7,8 +7,8 @@ import pytest
 import trio
 
 from consensus.protocols.kraft import ConsumerService, ListenerOptions, ProduceService, open_listener
-from consensus.protocols.kraft.node.connection import KafkaConnectionError, connect, open_connection
-from consensus.protocols.kraft.node.listener import KafkaListener
+from consensus.protocols.kraft.node.connections.connection import KafkaConnectionError, connect, open_connection
+from consensus.protocols.kraft.node.connections.listener import KafkaListener
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import ApiKey
 from consensus.protocols.kraft.wire.codec import encode_request

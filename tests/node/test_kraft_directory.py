@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from consensus.core.model import Entry, EntryKind, ReplicaKey
-from consensus.protocols.kraft.node.quorum_directory import (
+from consensus.protocols.kraft.node.operators.quorum_directory import (
     QuorumDirectoryError,
     QuorumState,
     decode_state,
@@ -13,7 +13,7 @@ from consensus.protocols.kraft.node.quorum_directory import (
     format_directory,
     read_directory,
 )
-from consensus.protocols.kraft.node.settings import (
+from consensus.protocols.kraft.node.operators.settings import (
     SettingsError,
     StaticVoter,
     VoterSettings,

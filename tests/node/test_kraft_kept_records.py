@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 from consensus.core.model import Entry, LogId
-from consensus.protocols.kraft.node.kept_records import KeptMetadata, KeptRecords, metadata_objection, metadata_type
-from consensus.protocols.kraft.node.state_machine import QuorumLog
+from consensus.protocols.kraft.node.replica.kept_records import (
+    KeptMetadata,
+    KeptRecords,
+    metadata_objection,
+    metadata_type,
+)
+from consensus.protocols.kraft.node.replica.state_machine import QuorumLog
 from consensus.protocols.kraft.wire.entries import batches_of, data_of, entries_of
 from consensus.protocols.kraft.wire.record_batches import read_batches
 from consensus.protocols.kraft.wire.records import Record, RecordBatch

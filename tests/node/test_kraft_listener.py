@@ -14,21 +14,21 @@ import trio
 import trio.testing
 
 from consensus.net.tls import CertificateError
-from consensus.protocols.kraft.node.connection import (
+from consensus.protocols.kraft.node.connections.connection import (
     ConnectionOptions,
     KafkaConnectionError,
     connect,
     open_connection,
 )
-from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
-from consensus.protocols.kraft.node.security import (
+from consensus.protocols.kraft.node.connections.listener import KafkaListener, ListenerOptions, open_listener
+from consensus.protocols.kraft.node.connections.security import (
     ClientSecurity,
     ListenerSecurity,
     Login,
     client_context,
     server_context,
 )
-from consensus.protocols.kraft.node.service import Caller, ServedApi
+from consensus.protocols.kraft.node.connections.service import Caller, ServedApi
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.codec import decode_response, encode_request

@@ -22,19 +22,19 @@ from consensus.protocols.kraft import (
     Service,
     open_listener,
 )
-from consensus.protocols.kraft.node import open_voter
-from consensus.protocols.kraft.node.consumer_service import ConsumerService
-from consensus.protocols.kraft.node.log_records import (
+from consensus.protocols.kraft.node.operators.log_records import (
     LogRecord,
     LogStart,
     control_text,
     stored_fault,
     stored_records,
 )
-from consensus.protocols.kraft.node.open_voter import VoterOptions
-from consensus.protocols.kraft.node.quorum_client import QuorumClient, QuorumClientError
-from consensus.protocols.kraft.node.quorum_directory import QuorumDirectoryError
-from consensus.protocols.kraft.node.settings import VoterSettings
+from consensus.protocols.kraft.node.operators.quorum_client import QuorumClient, QuorumClientError
+from consensus.protocols.kraft.node.operators.quorum_directory import QuorumDirectoryError
+from consensus.protocols.kraft.node.operators.settings import VoterSettings
+from consensus.protocols.kraft.node.replica import open_voter
+from consensus.protocols.kraft.node.replica.open_voter import VoterOptions
+from consensus.protocols.kraft.node.topic.consumer_service import ConsumerService
 from consensus.protocols.kraft.wire.messages_clients import MetadataRequest, MetadataResponse
 from consensus.storage import StorageOptions
 from tests.node.kraft_topic import EPOCH, MemoryTopic

@@ -9,8 +9,8 @@ import trio.testing
 
 from consensus.core import messages as core
 from consensus.core.model import COMMAND, Entry, LogId, ReplicaKey
-from consensus.protocols.kraft.node.quorum_service import FetchDispatch, QuorumService
-from consensus.protocols.kraft.node.service import Caller, ServedApi
+from consensus.protocols.kraft.node.connections.service import Caller, ServedApi
+from consensus.protocols.kraft.node.replica.quorum_service import FetchDispatch, QuorumService
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire import messages_quorum as quorum
 from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode

@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from consensus.protocols.kraft.node.quorum_directory import (
+from consensus.protocols.kraft.node.operators.quorum_directory import (
     USERS_FILE,
     QuorumDirectoryError,
     decode_users,
     encode_users,
     format_directory,
 )
-from consensus.protocols.kraft.node.security_settings import (
+from consensus.protocols.kraft.node.operators.security_settings import (
     scram_users,
     server_security,
     split_settings,
     tool_security,
 )
-from consensus.protocols.kraft.node.settings import SettingsError, parse_properties, voter_settings
+from consensus.protocols.kraft.node.operators.settings import SettingsError, parse_properties, voter_settings
 from consensus.protocols.kraft.wire.limits import KafkaWireError
 from consensus.protocols.kraft.wire.scram import Mechanism, ScramUsers
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable
 import trio
 
 from consensus.core.model import Entry, EntryKind, LogId
-from consensus.protocols.kraft.node.state_machine import NEW_PRODUCER, QuorumLog
+from consensus.protocols.kraft.node.replica.state_machine import NEW_PRODUCER, QuorumLog
 from consensus.protocols.kraft.wire.entries import control_data, data_of, leader_head
 from consensus.protocols.kraft.wire.records import Record, RecordBatch
 

@@ -15,18 +15,18 @@ from consensus.core.effects import Outcome
 from consensus.core.features import Extensions
 from consensus.core.messages import Reply, Request
 from consensus.core.model import COMMAND, Entry, LogId, ReplicaKey
-from consensus.protocols.kraft.node.connection import ConnectionOptions
-from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
-from consensus.protocols.kraft.node.peer_transport import KraftTransport, RetryTimes
-from consensus.protocols.kraft.node.quorum_service import QuorumService
-from consensus.protocols.kraft.node.security import (
+from consensus.protocols.kraft.node.connections.connection import ConnectionOptions
+from consensus.protocols.kraft.node.connections.listener import KafkaListener, ListenerOptions, open_listener
+from consensus.protocols.kraft.node.connections.security import (
     ClientSecurity,
     ListenerSecurity,
     Login,
     client_context,
     server_context,
 )
-from consensus.protocols.kraft.node.service import Caller, ServedApi, Service
+from consensus.protocols.kraft.node.connections.service import Caller, ServedApi, Service
+from consensus.protocols.kraft.node.replica.peer_transport import KraftTransport, RetryTimes
+from consensus.protocols.kraft.node.replica.quorum_service import QuorumService
 from consensus.protocols.kraft.wire import messages_quorum as quorum
 from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.mapping import Answering

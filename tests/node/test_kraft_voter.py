@@ -14,12 +14,12 @@ import trio.testing
 
 from consensus.core.effects import Role
 from consensus.core.model import Entry, EntryKind, Index, ReplicaKey
-from consensus.protocols.kraft.node.connection import open_connection
-from consensus.protocols.kraft.node.open_voter import KraftVoter, VoterOptions, open_voter
-from consensus.protocols.kraft.node.quorum_directory import format_directory, new_uuid, parse_initial_voters
-from consensus.protocols.kraft.node.served_topic import Produced, ProduceRefusedError
-from consensus.protocols.kraft.node.settings import Endpoint, StaticVoter, VoterSettings
-from consensus.protocols.kraft.node.state_machine import QuorumLog, WrittenBatch
+from consensus.protocols.kraft.node.connections.connection import open_connection
+from consensus.protocols.kraft.node.operators.quorum_directory import format_directory, new_uuid, parse_initial_voters
+from consensus.protocols.kraft.node.operators.settings import Endpoint, StaticVoter, VoterSettings
+from consensus.protocols.kraft.node.replica.open_voter import KraftVoter, VoterOptions, open_voter
+from consensus.protocols.kraft.node.replica.state_machine import QuorumLog, WrittenBatch
+from consensus.protocols.kraft.node.topic.served_topic import Produced, ProduceRefusedError
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import ErrorCode
 from consensus.protocols.kraft.wire.entries import data_of, entry_tail

@@ -30,15 +30,15 @@ from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationRe
 from consensus.core.messages import Reply, Request
 from consensus.core.model import Configuration, LogId, ReplicaKey, Server
 from consensus.protocols.kraft.groups.service import GroupService
-from consensus.protocols.kraft.node.admin_service import AdminService
-from consensus.protocols.kraft.node.connection import ConnectionOptions
-from consensus.protocols.kraft.node.consumer_service import ConsumerService
-from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions
-from consensus.protocols.kraft.node.produce_service import ProduceService
-from consensus.protocols.kraft.node.quorum_names import QuorumNames
-from consensus.protocols.kraft.node.quorum_service import FetchDispatch
-from consensus.protocols.kraft.node.security import ListenerSecurity
-from consensus.protocols.kraft.node.settings import Endpoint
+from consensus.protocols.kraft.node.connections.connection import ConnectionOptions
+from consensus.protocols.kraft.node.connections.listener import KafkaListener, ListenerOptions
+from consensus.protocols.kraft.node.connections.security import ListenerSecurity
+from consensus.protocols.kraft.node.operators.settings import Endpoint
+from consensus.protocols.kraft.node.replica.admin_service import AdminService
+from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames
+from consensus.protocols.kraft.node.replica.quorum_service import FetchDispatch
+from consensus.protocols.kraft.node.topic.consumer_service import ConsumerService
+from consensus.protocols.kraft.node.topic.produce_service import ProduceService
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.codec import (

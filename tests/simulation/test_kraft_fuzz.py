@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from consensus.protocols.kraft.node.listener import KafkaListener
-from consensus.protocols.kraft.node.quorum_service import QuorumService
+from consensus.protocols.kraft.node.connections.listener import KafkaListener
+from consensus.protocols.kraft.node.replica.quorum_service import QuorumService
 from consensus.protocols.kraft.wire import compression, record_batches, serialization
 from consensus.protocols.kraft.wire.scram import ScramServer
 from tests.simulation import kraft_fuzz as fuzz

@@ -9,36 +9,37 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from consensus.protocols.kraft.groups.coordinator import GroupOptions
     from consensus.protocols.kraft.groups.service import GroupService
-    from consensus.protocols.kraft.node.batch_cache import BatchCache
-    from consensus.protocols.kraft.node.connection import (
+    from consensus.protocols.kraft.node.connections.connection import (
         ConnectionOptions,
         KafkaConnection,
         KafkaConnectionError,
         connect,
         open_connection,
     )
-    from consensus.protocols.kraft.node.consumer_service import ConsumerService
-    from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
-    from consensus.protocols.kraft.node.log_records import (
+    from consensus.protocols.kraft.node.connections.listener import KafkaListener, ListenerOptions, open_listener
+    from consensus.protocols.kraft.node.connections.security import (
+        ClientSecurity,
+        ListenerSecurity,
+        Login,
+        client_context,
+        server_context,
+    )
+    from consensus.protocols.kraft.node.connections.service import AskElsewhereError, Caller, ServedApi, Service
+    from consensus.protocols.kraft.node.operators.log_records import (
         LogRecord,
         LogStart,
         control_text,
         stored_fault,
         stored_records,
     )
-    from consensus.protocols.kraft.node.log_topic import LogTopic
-    from consensus.protocols.kraft.node.metrics import STATES, QuorumFigures
-    from consensus.protocols.kraft.node.open_voter import KraftVoter, VoterError, VoterOptions, open_voter
-    from consensus.protocols.kraft.node.peer_transport import KraftTransport, RetryTimes
-    from consensus.protocols.kraft.node.produce_service import ProduceService
-    from consensus.protocols.kraft.node.quorum_client import (
+    from consensus.protocols.kraft.node.operators.quorum_client import (
         ChangeAnswer,
         QuorumClient,
         QuorumClientError,
         QuorumDescription,
         QuorumReplica,
     )
-    from consensus.protocols.kraft.node.quorum_directory import (
+    from consensus.protocols.kraft.node.operators.quorum_directory import (
         META_FILE,
         InitialVoter,
         QuorumDirectory,
@@ -48,35 +49,14 @@ if TYPE_CHECKING:
         parse_initial_voters,
         read_directory,
     )
-    from consensus.protocols.kraft.node.quorum_service import FetchDispatch, QuorumService, fetch_dispatch
-    from consensus.protocols.kraft.node.quorum_view import QuorumView, QuorumViewService, ReplicaView
-    from consensus.protocols.kraft.node.security import (
-        ClientSecurity,
-        ListenerSecurity,
-        Login,
-        client_context,
-        server_context,
-    )
-    from consensus.protocols.kraft.node.security_settings import (
+    from consensus.protocols.kraft.node.operators.security_settings import (
         ServerSecurity,
         scram_users,
         server_security,
         split_settings,
         tool_security,
     )
-    from consensus.protocols.kraft.node.served_topic import (
-        Broker,
-        CommittedOffset,
-        GroupOffsets,
-        OffsetOutOfRangeError,
-        Produced,
-        ProduceRefusedError,
-        ProducerId,
-        ServedTopic,
-        TopicState,
-    )
-    from consensus.protocols.kraft.node.service import AskElsewhereError, Caller, ServedApi, Service
-    from consensus.protocols.kraft.node.settings import (
+    from consensus.protocols.kraft.node.operators.settings import (
         Endpoint,
         SettingsError,
         StaticVoter,
@@ -86,6 +66,26 @@ if TYPE_CHECKING:
         endpoints,
         parse_properties,
         voter_settings,
+    )
+    from consensus.protocols.kraft.node.replica.log_topic import LogTopic
+    from consensus.protocols.kraft.node.replica.metrics import STATES, QuorumFigures
+    from consensus.protocols.kraft.node.replica.open_voter import KraftVoter, VoterError, VoterOptions, open_voter
+    from consensus.protocols.kraft.node.replica.peer_transport import KraftTransport, RetryTimes
+    from consensus.protocols.kraft.node.replica.quorum_service import FetchDispatch, QuorumService, fetch_dispatch
+    from consensus.protocols.kraft.node.topic.batch_cache import BatchCache
+    from consensus.protocols.kraft.node.topic.consumer_service import ConsumerService
+    from consensus.protocols.kraft.node.topic.produce_service import ProduceService
+    from consensus.protocols.kraft.node.topic.quorum_view import QuorumView, QuorumViewService, ReplicaView
+    from consensus.protocols.kraft.node.topic.served_topic import (
+        Broker,
+        CommittedOffset,
+        GroupOffsets,
+        OffsetOutOfRangeError,
+        Produced,
+        ProduceRefusedError,
+        ProducerId,
+        ServedTopic,
+        TopicState,
     )
     from consensus.protocols.kraft.wire.apis import ErrorCode, error_name
     from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits, uuid_of_text, uuid_text
@@ -200,36 +200,37 @@ __all__ = [
 _HOMES: Final = {
     "consensus.protocols.kraft.groups.coordinator": ("GroupOptions",),
     "consensus.protocols.kraft.groups.service": ("GroupService",),
-    "consensus.protocols.kraft.node.batch_cache": ("BatchCache",),
-    "consensus.protocols.kraft.node.connection": (
+    "consensus.protocols.kraft.node.connections.connection": (
         "ConnectionOptions",
         "KafkaConnection",
         "KafkaConnectionError",
         "connect",
         "open_connection",
     ),
-    "consensus.protocols.kraft.node.consumer_service": ("ConsumerService",),
-    "consensus.protocols.kraft.node.listener": ("KafkaListener", "ListenerOptions", "open_listener"),
-    "consensus.protocols.kraft.node.log_records": (
+    "consensus.protocols.kraft.node.connections.listener": ("KafkaListener", "ListenerOptions", "open_listener"),
+    "consensus.protocols.kraft.node.connections.security": (
+        "ClientSecurity",
+        "ListenerSecurity",
+        "Login",
+        "client_context",
+        "server_context",
+    ),
+    "consensus.protocols.kraft.node.connections.service": ("AskElsewhereError", "Caller", "ServedApi", "Service"),
+    "consensus.protocols.kraft.node.operators.log_records": (
         "LogRecord",
         "LogStart",
         "control_text",
         "stored_fault",
         "stored_records",
     ),
-    "consensus.protocols.kraft.node.log_topic": ("LogTopic",),
-    "consensus.protocols.kraft.node.metrics": ("STATES", "QuorumFigures"),
-    "consensus.protocols.kraft.node.open_voter": ("KraftVoter", "VoterError", "VoterOptions", "open_voter"),
-    "consensus.protocols.kraft.node.peer_transport": ("KraftTransport", "RetryTimes"),
-    "consensus.protocols.kraft.node.produce_service": ("ProduceService",),
-    "consensus.protocols.kraft.node.quorum_client": (
+    "consensus.protocols.kraft.node.operators.quorum_client": (
         "ChangeAnswer",
         "QuorumClient",
         "QuorumClientError",
         "QuorumDescription",
         "QuorumReplica",
     ),
-    "consensus.protocols.kraft.node.quorum_directory": (
+    "consensus.protocols.kraft.node.operators.quorum_directory": (
         "META_FILE",
         "InitialVoter",
         "QuorumDirectory",
@@ -239,35 +240,14 @@ _HOMES: Final = {
         "parse_initial_voters",
         "read_directory",
     ),
-    "consensus.protocols.kraft.node.quorum_service": ("FetchDispatch", "QuorumService", "fetch_dispatch"),
-    "consensus.protocols.kraft.node.quorum_view": ("QuorumView", "QuorumViewService", "ReplicaView"),
-    "consensus.protocols.kraft.node.security": (
-        "ClientSecurity",
-        "ListenerSecurity",
-        "Login",
-        "client_context",
-        "server_context",
-    ),
-    "consensus.protocols.kraft.node.security_settings": (
+    "consensus.protocols.kraft.node.operators.security_settings": (
         "ServerSecurity",
         "scram_users",
         "server_security",
         "split_settings",
         "tool_security",
     ),
-    "consensus.protocols.kraft.node.served_topic": (
-        "Broker",
-        "CommittedOffset",
-        "GroupOffsets",
-        "OffsetOutOfRangeError",
-        "ProduceRefusedError",
-        "Produced",
-        "ProducerId",
-        "ServedTopic",
-        "TopicState",
-    ),
-    "consensus.protocols.kraft.node.service": ("AskElsewhereError", "Caller", "ServedApi", "Service"),
-    "consensus.protocols.kraft.node.settings": (
+    "consensus.protocols.kraft.node.operators.settings": (
         "Endpoint",
         "SettingsError",
         "StaticVoter",
@@ -277,6 +257,26 @@ _HOMES: Final = {
         "endpoints",
         "parse_properties",
         "voter_settings",
+    ),
+    "consensus.protocols.kraft.node.replica.log_topic": ("LogTopic",),
+    "consensus.protocols.kraft.node.replica.metrics": ("STATES", "QuorumFigures"),
+    "consensus.protocols.kraft.node.replica.open_voter": ("KraftVoter", "VoterError", "VoterOptions", "open_voter"),
+    "consensus.protocols.kraft.node.replica.peer_transport": ("KraftTransport", "RetryTimes"),
+    "consensus.protocols.kraft.node.replica.quorum_service": ("FetchDispatch", "QuorumService", "fetch_dispatch"),
+    "consensus.protocols.kraft.node.topic.batch_cache": ("BatchCache",),
+    "consensus.protocols.kraft.node.topic.consumer_service": ("ConsumerService",),
+    "consensus.protocols.kraft.node.topic.produce_service": ("ProduceService",),
+    "consensus.protocols.kraft.node.topic.quorum_view": ("QuorumView", "QuorumViewService", "ReplicaView"),
+    "consensus.protocols.kraft.node.topic.served_topic": (
+        "Broker",
+        "CommittedOffset",
+        "GroupOffsets",
+        "OffsetOutOfRangeError",
+        "ProduceRefusedError",
+        "Produced",
+        "ProducerId",
+        "ServedTopic",
+        "TopicState",
     ),
     "consensus.protocols.kraft.wire.apis": ("ErrorCode", "error_name"),
     "consensus.protocols.kraft.wire.limits": (

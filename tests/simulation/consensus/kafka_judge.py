@@ -18,7 +18,7 @@ from consensus.core.effects import Effect
 from consensus.core.events import Event
 from consensus.core.messages import Fetch, Request
 from consensus.core.model import Entry, Index, ServerId, Term
-from consensus.protocols.kraft.node.state_machine import QuorumLog
+from consensus.protocols.kraft.node.replica.state_machine import QuorumLog
 from consensus.protocols.kraft.wire.mapping import QuorumResponse, replica
 from consensus.protocols.kraft.wire.messages_clients import FetchResponse, FetchResponsePartition
 from consensus.protocols.kraft.wire.messages_quorum import (

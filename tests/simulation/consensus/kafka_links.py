@@ -31,9 +31,9 @@ from consensus.core.events import Event, PeerExtensions
 from consensus.core.features import Extensions
 from consensus.core.messages import Fetch, Reply, Request
 from consensus.core.model import ReplicaKey, ServerId
-from consensus.protocols.kraft.node.connection import api_key_of
-from consensus.protocols.kraft.node.peer_transport import Purpose, has_no_form, purpose_of
-from consensus.protocols.kraft.node.quorum_service import refused, sender_of
+from consensus.protocols.kraft.node.connections.connection import api_key_of
+from consensus.protocols.kraft.node.replica.peer_transport import Purpose, has_no_form, purpose_of
+from consensus.protocols.kraft.node.replica.quorum_service import refused, sender_of
 from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode, version_for
 from consensus.protocols.kraft.wire.codec import (
     Incoming,

@@ -14,10 +14,10 @@ from random import Random
 
 from consensus.core.model import Configuration, Server, ServerId
 from consensus.core.raft import Raft
-from consensus.protocols.kraft.node.peer_transport import KraftTransport, RetryTimes
-from consensus.protocols.kraft.node.quorum_names import QuorumNames, server_of
-from consensus.protocols.kraft.node.quorum_service import AnsweringLeader, QuorumReplies
-from consensus.protocols.kraft.node.settings import Endpoint
+from consensus.protocols.kraft.node.operators.settings import Endpoint
+from consensus.protocols.kraft.node.replica.peer_transport import KraftTransport, RetryTimes
+from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames, server_of
+from consensus.protocols.kraft.node.replica.quorum_service import AnsweringLeader, QuorumReplies
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey
 from consensus.protocols.kraft.wire.entries import (
     batches_for_replicas,

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from consensus.core.effects import Apply
 from consensus.core.model import Entry, EntryKind, Index, SnapshotDescription
-from consensus.protocols.kraft.node.state_machine import Producer, QuorumLog
+from consensus.protocols.kraft.node.replica.state_machine import Producer, QuorumLog
 from consensus.protocols.kraft.wire.record_batches import batch_heads, decode_batch, encode_batch
 from consensus.protocols.kraft.wire.records import Record, RecordBatch
 from consensus.sessions.table import SessionLimits

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from consensus.core.log import Log
 from consensus.core.model import Entry, Index, LogId, ReplicaKey, ServerId, Term
-from consensus.protocols.kraft.node.quorum_names import QuorumNames
-from consensus.protocols.kraft.node.quorum_service import AnsweringLeader, QuorumReplies
+from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames
+from consensus.protocols.kraft.node.replica.quorum_service import AnsweringLeader, QuorumReplies
 from consensus.protocols.kraft.wire import entries, mapping
 from consensus.protocols.kraft.wire.mapping import Answering, Names
 from tests.simulation.consensus.mutants import Mutant

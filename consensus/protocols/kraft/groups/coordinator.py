@@ -35,7 +35,7 @@ from consensus.protocols.kraft.groups.group import (
     Refused,
     Ticket,
 )
-from consensus.protocols.kraft.node.served_topic import ServedTopic
+from consensus.protocols.kraft.node.topic.served_topic import ServedTopic
 from consensus.protocols.kraft.wire.apis import ErrorCode
 
 CHECK_MS: Final = 250

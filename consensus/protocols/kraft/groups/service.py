@@ -25,8 +25,13 @@ import trio
 
 from consensus.protocols.kraft.groups.coordinator import GroupCoordinator, GroupOptions
 from consensus.protocols.kraft.groups.group import Assigned, Group, GroupState, Joined, Joining, MemberRef, Refused
-from consensus.protocols.kraft.node.served_topic import CommittedOffset, GroupOffsets, ProduceRefusedError, ServedTopic
-from consensus.protocols.kraft.node.service import Answer, Caller, ServedApi
+from consensus.protocols.kraft.node.connections.service import Answer, Caller, ServedApi
+from consensus.protocols.kraft.node.topic.served_topic import (
+    CommittedOffset,
+    GroupOffsets,
+    ProduceRefusedError,
+    ServedTopic,
+)
 from consensus.protocols.kraft.wire import messages_groups as groups
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.limits import NO_REPLICA, PARTITION

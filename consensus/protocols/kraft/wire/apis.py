@@ -1,8 +1,8 @@
 """Kafka's APIs and error codes by number, and the versions of each API that this package reads and writes.
 
 The versions are those that kio has the schemas of, up to what Kafka 4.1 sends and at least back to what it still takes.
-A listener serves of these what its services serve (`node.service.ServedApi`); a client picks the newest version that
-both sides have (`version_for`).
+A listener serves of these what its services serve (`connections.service.ServedApi`); a client picks the newest version
+that both sides have (`version_for`).
 
 A module of its own, because messages, codec, listener and services need the numbers, and nothing else of each other.
 """

@@ -26,21 +26,21 @@ from uuid import UUID
 
 import trio
 
-from consensus.protocols.kraft.node.connection import (
+from consensus.protocols.kraft.node.connections.connection import (
     ConnectionOptions,
     KafkaConnection,
     KafkaConnectionError,
     api_key_of,
     connect,
 )
-from consensus.protocols.kraft.node.log_records import (
+from consensus.protocols.kraft.node.operators.log_records import (
     LogRecord,
     LogStart,
     ReadPosition,
     committed_records,
     log_start,
 )
-from consensus.protocols.kraft.node.settings import Endpoint
+from consensus.protocols.kraft.node.operators.settings import Endpoint
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode, error_name

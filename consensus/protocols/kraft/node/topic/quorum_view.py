@@ -25,7 +25,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from consensus.protocols.kraft.node.service import AskElsewhereError, Caller, ServedApi
+from consensus.protocols.kraft.node.connections.service import AskElsewhereError, Caller, ServedApi
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.limits import NO_REPLICA, PARTITION, TOPIC_NAME

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from consensus.core.model import Entry, EntryKind, Index, LogId
-from consensus.protocols.kraft.node.kept_records import kept_records
+from consensus.protocols.kraft.node.replica.kept_records import kept_records
 from consensus.protocols.kraft.wire.entries import (
     EntryHead,
     batches_of,

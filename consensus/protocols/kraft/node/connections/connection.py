@@ -27,8 +27,8 @@ from typing import Any, Final
 import trio
 
 from consensus.net.tls_stream import TlsStream
-from consensus.protocols.kraft.node.framing import FrameStream
-from consensus.protocols.kraft.node.security import ClientSecurity, Login
+from consensus.protocols.kraft.node.connections.framing import FrameStream
+from consensus.protocols.kraft.node.connections.security import ClientSecurity, Login
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode, error_name, version_for
 from consensus.protocols.kraft.wire.codec import decode_response, encode_request

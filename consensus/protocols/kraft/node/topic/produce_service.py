@@ -24,9 +24,9 @@ from typing import Final
 
 import trio
 
-from consensus.protocols.kraft.node.connection import KafkaConnectionError
-from consensus.protocols.kraft.node.served_topic import Produced, ProduceRefusedError, ServedTopic, TopicState
-from consensus.protocols.kraft.node.service import Caller, ServedApi
+from consensus.protocols.kraft.node.connections.connection import KafkaConnectionError
+from consensus.protocols.kraft.node.connections.service import Caller, ServedApi
+from consensus.protocols.kraft.node.topic.served_topic import Produced, ProduceRefusedError, ServedTopic, TopicState
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.limits import PARTITION, KafkaWireError

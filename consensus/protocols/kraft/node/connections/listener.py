@@ -37,9 +37,9 @@ import trio
 from consensus.net.accepting import AcceptOptions, AcceptQueue, DropReason, source_of
 from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
 from consensus.net.tls_stream import TlsStream
-from consensus.protocols.kraft.node.framing import FrameStream
-from consensus.protocols.kraft.node.security import ListenerSecurity, certificate_principal
-from consensus.protocols.kraft.node.service import AskElsewhereError, Caller, ServedApi, Service
+from consensus.protocols.kraft.node.connections.framing import FrameStream
+from consensus.protocols.kraft.node.connections.security import ListenerSecurity, certificate_principal
+from consensus.protocols.kraft.node.connections.service import AskElsewhereError, Caller, ServedApi, Service
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.codec import Incoming, UnsupportedVersionError, decode_request, encode_response

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from consensus.core.model import MAX_MEMBERS, Configuration, ReplicaKey, Server
-from consensus.protocols.kraft.node.settings import Endpoint
+from consensus.protocols.kraft.node.operators.settings import Endpoint
 from consensus.protocols.kraft.wire.control_records import endpoint_of, endpoint_text
 from consensus.protocols.kraft.wire.limits import KafkaWireError, Topic
 from consensus.protocols.kraft.wire.mapping import replica

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from consensus.core.model import Entry, EntryKind, ServerId
-from consensus.protocols.kraft.node.quorum_directory import storage_in
+from consensus.protocols.kraft.node.operators.quorum_directory import storage_in
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import ErrorCode
 from consensus.protocols.kraft.wire.control_records import (

@@ -25,8 +25,8 @@ from typing import Final
 
 import trio
 
-from consensus.protocols.kraft.node.served_topic import OffsetOutOfRangeError, ServedTopic, TopicState
-from consensus.protocols.kraft.node.service import Answer, Caller, ServedApi
+from consensus.protocols.kraft.node.connections.service import Answer, Caller, ServedApi
+from consensus.protocols.kraft.node.topic.served_topic import OffsetOutOfRangeError, ServedTopic, TopicState
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode

@@ -19,11 +19,17 @@ import trio
 from consensus.core.effects import Outcome, ProposalResolved
 from consensus.core.entry_data import ENTRY_HEAD
 from consensus.core.model import EntryKind, ReplicaKey, ServerId
-from consensus.protocols.kraft.node.connection import ConnectionOptions, KafkaConnectionError, open_connection
-from consensus.protocols.kraft.node.kept_records import metadata_objection
-from consensus.protocols.kraft.node.produce_service import FORWARDING_CLIENT
-from consensus.protocols.kraft.node.quorum_names import QuorumNames
-from consensus.protocols.kraft.node.served_topic import (
+from consensus.protocols.kraft.node.connections.connection import (
+    ConnectionOptions,
+    KafkaConnectionError,
+    open_connection,
+)
+from consensus.protocols.kraft.node.operators.settings import BATCH_BYTES, BATCH_RECORDS
+from consensus.protocols.kraft.node.replica.kept_records import metadata_objection
+from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames
+from consensus.protocols.kraft.node.replica.state_machine import NEW_PRODUCER, QuorumLog
+from consensus.protocols.kraft.node.topic.produce_service import FORWARDING_CLIENT
+from consensus.protocols.kraft.node.topic.served_topic import (
     Broker,
     GroupOffsets,
     OffsetOutOfRangeError,
@@ -32,8 +38,6 @@ from consensus.protocols.kraft.node.served_topic import (
     ProducerId,
     TopicState,
 )
-from consensus.protocols.kraft.node.settings import BATCH_BYTES, BATCH_RECORDS
-from consensus.protocols.kraft.node.state_machine import NEW_PRODUCER, QuorumLog
 from consensus.protocols.kraft.wire.apis import ErrorCode
 from consensus.protocols.kraft.wire.entries import (
     batches_of,

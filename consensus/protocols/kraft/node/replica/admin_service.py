@@ -22,11 +22,11 @@ import trio
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved, Role
 from consensus.core.model import ReplicaKey, Server
 from consensus.core.status import FollowerProgress
-from consensus.protocols.kraft.node.connection import ConnectionOptions, KafkaConnectionError, connect
-from consensus.protocols.kraft.node.quorum_names import QuorumNames, host_port
-from consensus.protocols.kraft.node.quorum_service import AnsweringLeader
-from consensus.protocols.kraft.node.quorum_view import ReplicaTimes
-from consensus.protocols.kraft.node.service import Caller, ServedApi
+from consensus.protocols.kraft.node.connections.connection import ConnectionOptions, KafkaConnectionError, connect
+from consensus.protocols.kraft.node.connections.service import Caller, ServedApi
+from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames, host_port
+from consensus.protocols.kraft.node.replica.quorum_service import AnsweringLeader
+from consensus.protocols.kraft.node.topic.quorum_view import ReplicaTimes
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.control_records import endpoint_text

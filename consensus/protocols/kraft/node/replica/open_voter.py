@@ -32,26 +32,36 @@ import trio
 from consensus.core.effects import ConfigurationChanged, Role
 from consensus.core.features import KRAFT, KRAFT_STATIC, LeaderRecords
 from consensus.core.model import Configuration, ReplicaKey, Server
-from consensus.protocols.kraft.node.admin_service import AdminService
-from consensus.protocols.kraft.node.connection import ConnectionOptions, KafkaConnectionError, open_connection
-from consensus.protocols.kraft.node.listener import KafkaListener, ListenerOptions, open_listener
-from consensus.protocols.kraft.node.log_topic import LogTopic
-from consensus.protocols.kraft.node.metrics import (
+from consensus.protocols.kraft.node.connections.connection import (
+    ConnectionOptions,
+    KafkaConnectionError,
+    open_connection,
+)
+from consensus.protocols.kraft.node.connections.listener import KafkaListener, ListenerOptions, open_listener
+from consensus.protocols.kraft.node.connections.security import ClientSecurity, ListenerSecurity
+from consensus.protocols.kraft.node.connections.service import Service
+from consensus.protocols.kraft.node.operators.quorum_client import QuorumClient, QuorumClientError, QuorumDescription
+from consensus.protocols.kraft.node.operators.quorum_directory import QuorumDirectory, QuorumState, read_directory
+from consensus.protocols.kraft.node.operators.settings import (
+    BATCH_RECORDS,
+    Endpoint,
+    VoterSettings,
+    check_settings,
+    core_options,
+)
+from consensus.protocols.kraft.node.replica.admin_service import AdminService
+from consensus.protocols.kraft.node.replica.log_topic import LogTopic
+from consensus.protocols.kraft.node.replica.metrics import (
     MeasuredCore,
     PollIdle,
     QuorumFigures,
     QuorumMeasurements,
     figures_of,
 )
-from consensus.protocols.kraft.node.peer_transport import KraftTransport, RetryTimes
-from consensus.protocols.kraft.node.quorum_client import QuorumClient, QuorumClientError, QuorumDescription
-from consensus.protocols.kraft.node.quorum_directory import QuorumDirectory, QuorumState, read_directory
-from consensus.protocols.kraft.node.quorum_names import QuorumNames, server_of
-from consensus.protocols.kraft.node.quorum_service import AnsweringLeader, FetchDispatch, QuorumService
-from consensus.protocols.kraft.node.security import ClientSecurity, ListenerSecurity
-from consensus.protocols.kraft.node.service import Service
-from consensus.protocols.kraft.node.settings import BATCH_RECORDS, Endpoint, VoterSettings, check_settings, core_options
-from consensus.protocols.kraft.node.state_machine import QuorumLog
+from consensus.protocols.kraft.node.replica.peer_transport import KraftTransport, RetryTimes
+from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames, server_of
+from consensus.protocols.kraft.node.replica.quorum_service import AnsweringLeader, FetchDispatch, QuorumService
+from consensus.protocols.kraft.node.replica.state_machine import QuorumLog
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import ApiKey
 from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, by_id_alone, endpoint_text

@@ -39,13 +39,13 @@ import trio
 from consensus.core import messages as core
 from consensus.core.features import Extensions
 from consensus.core.model import ReplicaKey, ServerId
-from consensus.protocols.kraft.node.connection import (
+from consensus.protocols.kraft.node.connections.connection import (
     ConnectionOptions,
     KafkaConnection,
     KafkaConnectionError,
     connect,
 )
-from consensus.protocols.kraft.node.quorum_service import Learned, not_noted
+from consensus.protocols.kraft.node.replica.quorum_service import Learned, not_noted
 from consensus.protocols.kraft.wire.apis import ApiKey
 from consensus.protocols.kraft.wire.limits import KafkaWireError
 from consensus.protocols.kraft.wire.mapping import (

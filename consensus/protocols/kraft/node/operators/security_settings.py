@@ -27,14 +27,14 @@ from os import urandom
 from pathlib import Path
 from typing import Final
 
-from consensus.protocols.kraft.node.security import (
+from consensus.protocols.kraft.node.connections.security import (
     ClientSecurity,
     ListenerSecurity,
     Login,
     client_context,
     server_context,
 )
-from consensus.protocols.kraft.node.settings import SettingsError
+from consensus.protocols.kraft.node.operators.settings import SettingsError
 from consensus.protocols.kraft.wire.scram import (
     MIN_ITERATIONS,
     Credentials,

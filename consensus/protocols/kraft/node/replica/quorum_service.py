@@ -32,7 +32,7 @@ from consensus.core import messages as core
 from consensus.core.effects import Role
 from consensus.core.model import Entry, Index, LogId, ServerId
 from consensus.core.status import Outline
-from consensus.protocols.kraft.node.service import Caller, ServedApi, Service
+from consensus.protocols.kraft.node.connections.service import Caller, ServedApi, Service
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire import messages_quorum as quorum
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode

@@ -26,7 +26,7 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 from consensus.core.model import ReplicaKey
-from consensus.protocols.kraft.node.settings import SettingsError, VoterSettings, address, parse_properties
+from consensus.protocols.kraft.node.operators.settings import SettingsError, VoterSettings, address, parse_properties
 from consensus.protocols.kraft.wire.limits import (
     MAX_EPOCH,
     TOPIC_NAME,
