@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import click
 
+from bridge.api.control import ClusterAnswer
 from bridge.cli.failure import fail
 from bridge.cli.options import file_path
 from bridge.cli.printing import echo
@@ -102,34 +103,39 @@ def ask_node(node: str | None, question: Callable[[ControlClient], Awaitable[T]]
         sys.exit(130)
 
 
-def ask_leader(node: str | None, question: Callable[[ControlClient], Awaitable[T]]) -> T:
-    """The answer of the leader, for what only the leader does and only for a user who may open its control socket.
+def ask_leader(nodes: tuple[str, ...], question: Callable[[ControlClient], Awaitable[T]]) -> T:
+    """The answer of the leader, for what only the leader does and only for a user who may command it.
 
-    The node that is meant says who leads; if that one's state directory lies beside its own, it is asked in its place.
-    Otherwise the node itself answers, and says where to ask.
+    Any node that answers says who leads: of those that were named, and of those whose state directories lie beside a
+    named one, or beside the one that other commands ask. If the leader is one of them, it is asked. Otherwise the node
+    that knows it answers, and says who leads and how to reach it.
     """
     try:
-        return ask(_leaders_address(find_nodes(node)), question)
+        addresses = tuple(dict.fromkeys(each for named in nodes or (None,) for each in find_nodes(named)))
+        return ask(_leaders_address(addresses), question)
     except ControlError as error:
         fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def _leaders_address(nodes: tuple[NodeAddress, ...]) -> NodeAddress:
-    asked, *others = nodes
-    said = ask(asked, ControlClient.cluster)
-    if said.leader_id in {None, said.raft_id}:
-        return asked
-    for other in others:
+def _leaders_address(addresses: tuple[NodeAddress, ...]) -> NodeAddress:
+    said, errors = dict[NodeAddress, ClusterAnswer](), list[ControlError]()
+    for address in addresses:
         try:
-            theirs = ask(other, ControlClient.cluster, BESIDE_TIMEOUT_S)
-        except ControlError:
-            continue
-        if theirs.cluster_id == said.cluster_id and theirs.raft_id == said.leader_id:
-            echo(f"{said.leader_name or 'The leader'} leads, and is asked.", err=True)
-            return other
-    return asked
+            said[address] = ask(address, ControlClient.cluster, BESIDE_TIMEOUT_S)
+        except ControlError as error:
+            errors.append(error)
+    if not said:
+        raise errors[0]
+    # A node that was cut off may still take itself for the leader of an older term.
+    knowing, newest = max(said.items(), key=lambda each: (each[1].leader_id is not None, each[1].term))
+    for address, theirs in said.items():
+        if theirs.raft_id == newest.leader_id is not None and theirs.cluster_id == newest.cluster_id:
+            if address != addresses[0]:
+                echo(f"{newest.leader_name or 'The leader'} leads, and is asked.", err=True)
+            return address
+    return knowing
 
 
 def find_node(named: str | None, environment: Mapping[str, str] = os.environ) -> NodeAddress:
@@ -182,6 +188,10 @@ def find_control_socket(
 
 
 def _named_socket(chosen: Path) -> Path:
+    if not chosen.exists() and len(chosen.parts) == 1:
+        # What operators call a node is the name of its directory where `up` or the service keeps several.
+        beside = (LOCAL_FARM_DIRECTORY, default_state_directory(os.environ), SYSTEM_STATE_DIRECTORY)
+        return next((each for place in beside for each in _sockets(place) if each.parent.name == chosen.name), chosen)
     if not chosen.is_dir():
         return chosen
     sockets = list(_sockets(chosen))

@@ -4,6 +4,7 @@ import re
 import secrets
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.api.entry_words import ENTRY_TYPES, Names, entry_words
-from bridge.api.log import LogEntryView
+from bridge.api.log import LogEntryView, LogPage
 from bridge.api.outputs import StorageOutput
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import fail, failures
@@ -30,6 +31,8 @@ from consensus.sessions import RequestId, parse_request_id
 from consensus.storage import StorageVerdict, Verification, verify_storage
 
 FOLLOW_WAIT_MS = 10_000
+TAIL_MOST = 10_000
+WINDOW_ENTRIES = 1_000
 DAMAGED, NOTHING_TO_CHECK = 1, 2
 
 _HEADS = {
@@ -59,7 +62,9 @@ class _Wanted:
 @click.group(invoke_without_command=True)
 @click.option("--from", "first", type=click.IntRange(min=1), help="Index to begin at.  [default: 1, or as --tail says]")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Entries at most.")
-@click.option("--tail", type=click.IntRange(min=0), help="Begin so many entries before the end.")
+@click.option(
+    "--tail", type=click.IntRange(0, TAIL_MOST), help="Begin with the last so many entries, of those that are wanted."
+)
 @click.option(
     "--type",
     "types",
@@ -106,12 +111,15 @@ def log(
 
     async def read(client: ControlClient) -> None:
         view = await client.view()
-        start = first or (max(1, view.raft.commit_index - tail + 1) if tail is not None else 1)
         reader = _Reader(client, wanted, Names(view), limit)
+        if tail is not None:
+            start = await reader.tail(tail, view.raft.commit_index, one_page=not follow, linearizable=linearizable)
+        else:
+            start = first or 1
         if follow:
             await reader.follow(start, linearizable=linearizable)
-        else:
-            await reader.read(start, linearizable=linearizable, to_the_end=filtered or tail is not None)
+        elif tail is None:
+            await reader.read(start, linearizable=linearizable, to_the_end=filtered)
 
     ask_node(node, read)
 
@@ -147,11 +155,39 @@ class _Reader:
             print_json(msgspec.structs.replace(page, entries=tuple(found)))
             return
         for entry in found:
-            echo(self._line(entry))
+            self._print(entry)
         if not found:
             echo(f"No such entry; the commit index is {page.commit_index}.", err=True)
         elif first <= page.commit_index:
             echo(f"More: --from {found[-1].index + 1} (the commit index is {page.commit_index}).", err=True)
+
+    async def tail(self, count: int, commit_index: int, *, one_page: bool, linearizable: bool) -> int:
+        """The last `count` entries that are wanted, read from the end on; returns where to go on."""
+        if linearizable:
+            commit_index = (await self._client.log(1, 0, linearizable=True)).commit_index
+        page, found = LogPage(1, commit_index, commit_index, commit_index + 1), deque[LogEntryView]()
+        end = commit_index
+        while end > 0 and len(found) < count:
+            first, entries = max(1, end - WINDOW_ENTRIES + 1), list[LogEntryView]()
+            while first <= end:
+                page = await self._client.log(first, end - first + 1)
+                entries += page.entries
+                first = page.next_index
+                if not page.entries:
+                    break
+            found.extendleft(each for each in reversed(entries) if self._is_wanted(each))
+            if not entries or end - WINDOW_ENTRIES < page.first_index or self._is_before(entries[0]):
+                break
+            end -= WINDOW_ENTRIES
+        wanted = tuple(found)[len(found) - count if len(found) > count else 0 :]
+        if self._wanted.as_json and one_page:
+            print_json(msgspec.structs.replace(page, next_index=commit_index + 1, entries=wanted))
+            return commit_index + 1
+        for entry in wanted:
+            self._print(entry)
+        if not wanted and one_page:
+            echo(f"No such entry; the commit index is {commit_index}.", err=True)
+        return commit_index + 1
 
     async def follow(self, first: int, *, linearizable: bool) -> None:
         """Page after page, until cancelled."""
@@ -159,18 +195,24 @@ class _Reader:
             page = await self._client.log(first, self._limit, FOLLOW_WAIT_MS, linearizable=linearizable)
             linearizable = False  # what is acknowledged later comes later
             for entry in page.entries:
-                if not self._is_wanted(entry):
-                    continue
-                if self._wanted.as_json:
-                    print_json_line(entry)
-                else:
-                    echo(self._line(entry))
+                if self._is_wanted(entry):
+                    self._print(entry)
             sys.stdout.flush()
             first = page.next_index
 
+    def _print(self, entry: LogEntryView) -> None:
+        if self._wanted.as_json:
+            print_json_line(entry)
+        else:
+            echo(self._line(entry))
+
+    def _is_before(self, entry: LogEntryView) -> bool:
+        since_ms = self._wanted.since_ms
+        return since_ms is not None and (entry.log_time_ms is None or entry.log_time_ms < since_ms)
+
     def _is_wanted(self, entry: LogEntryView) -> bool:
         wanted = self._wanted
-        if wanted.since_ms is not None and (entry.log_time_ms is None or entry.log_time_ms < wanted.since_ms):
+        if self._is_before(entry):
             return False
         if not wanted.types and self._by is None:
             return True

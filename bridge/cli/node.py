@@ -15,7 +15,7 @@ import click
 
 from bridge.api.outputs import ClientsOutput
 from bridge.api.requests import ClientOrder, CommandRequest
-from bridge.cli.asking import ask_leader, ask_node, node_option
+from bridge.cli.asking import ask_leader, ask_node, node_option, nodes_option
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.help.completion import complete_member
 from bridge.cli.options import json_option, yes_option
@@ -61,10 +61,10 @@ def list_nodes(node: str | None, *, as_json: bool) -> None:
 
 @node.command()
 @click.argument("which", metavar="NODE", shell_complete=complete_member)
-@node_option
+@nodes_option
 @yes_option
 @json_option
-def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
+def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> None:
     """Admit a newcomer, or let a new identity take a name that another identity has.
 
     NODE is the id of the new identity, or its name. If another identity has the name, that one is retired for good: its
@@ -76,7 +76,7 @@ def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
         " retired for good. Go on?",
         yes=yes,
     )
-    done = ask_leader(node, lambda client: client.approve_node(which))
+    done = ask_leader(nodes, lambda client: client.approve_node(which))
     if as_json:
         print_json(done)
         return
@@ -88,18 +88,18 @@ def approve(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
 
 @node.command()
 @click.argument("which", metavar="NODE", shell_complete=complete_member)
-@node_option
+@nodes_option
 @click.option("--force", is_flag=True, help="Even if no majority is left, or once more.")
 @yes_option
 @json_option
-def evict(which: str, node: str | None, *, force: bool, yes: bool, as_json: bool) -> None:
+def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: bool) -> None:
     """Throw an identity out for ever, and replace all keys.
 
     NODE is an id, or a name. What remains of the farm gets new gossip keys, each router sealed for itself; with the old
     ones no router can read, join or submit any more. With transport = "i2p" the keys are the operator's to replace.
     """
     confirm(f"{which} is thrown out for ever, and the keys of the farm are replaced. Go on?", yes=yes)
-    done = ask_leader(node, lambda client: client.evict_node(which, force=force))
+    done = ask_leader(nodes, lambda client: client.evict_node(which, force=force))
     if as_json:
         print_json(done)
         return

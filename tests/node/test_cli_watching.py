@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from bridge.api.control import QueryAnswer, QueryAnswerView
 from bridge.api.log import EntryKind, LogEntryView, LogPage
+from bridge.cli import log as log_command
 from tests.node.test_cli_commands import garlicfarm, served
 from tests.node.test_control import FakeNode
 
@@ -94,6 +95,43 @@ def test_tail_begins_before_the_end(garlicfarm: Callable[..., Result], logged: F
     logged.current = replace(view, raft=replace(view.raft, commit_index=len(ENTRIES)))
     assert indexes(garlicfarm("log", "--tail", "2")) == [3, 4]
     assert garlicfarm("log", "--tail", "3", "--from", "1").exit_code == 2
+
+
+@pytest.mark.usefixtures("logged")
+@pytest.mark.parametrize("window", [1, 2, 1_000])
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["--tail", "1", "--type", "clock"], [3]),
+        (["--tail", "9", "--type", "clock"], [1, 3]),
+        (["--tail", "9", "--type", "clock", "--since", "10m"], [3]),
+        (["--tail", "3", "--limit", "1"], [2, 3, 4]),
+        (["--tail", "0"], []),
+        (["--tail", "3", "--type", "factors"], []),
+    ],
+)
+def test_tail_counts_the_entries_that_are_wanted(
+    garlicfarm: Callable[..., Result],
+    logged: FakeNode,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    wanted: list[int],
+    window: int,
+) -> None:
+    monkeypatch.setattr(log_command, "WINDOW_ENTRIES", window)
+    view = logged.current
+    logged.current = replace(view, raft=replace(view.raft, commit_index=len(ENTRIES)))
+    assert indexes(garlicfarm("log", *arguments)) == wanted
+    shown = json.loads(garlicfarm("log", "--json", *arguments).stdout)
+    assert [each["index"] for each in shown["entries"]] == wanted
+    assert shown["nextIndex"] == len(ENTRIES) + 1
+
+
+@pytest.mark.usefixtures("node")
+def test_a_kind_of_which_nothing_is_there_is_told(garlicfarm: Callable[..., Result]) -> None:
+    result = garlicfarm("events", "--kind", "nonsense")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "Nothing of the kind nonsense among what the node still has.\n"
 
 
 @pytest.mark.usefixtures("logged")

@@ -16,13 +16,14 @@ Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed
 
 | option of many commands | meaning |
 |---|---|
-| `--node ADDRESS` | the node to ask: its control socket or its state directory (below) |
+| `--node ADDRESS` | the node to ask: its control socket, its state directory or its name, or a URL (below) |
 | `--json` | print [JSON](json.md) with keys that scripts may rely on |
 | `--yes` | do not ask before something is taken away |
 
 Without `--node` a command asks the node that `$GARLICFARM_NODE` names, then the first node that answers in
 `./farm-state`, then the one in the default state directory, then the one that a package's service runs in
-`/var/lib/garlicfarm`, which only root may ask.
+`/var/lib/garlicfarm`, which only root may ask. A name is that of a state directory in one of these places. A URL is
+`https://HOST:PORT` of a node with `control.listen`, together with `--token-file` and `--certificate`.
 """
 COMMON = ("--node", "--json", "--yes")
 

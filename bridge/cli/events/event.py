@@ -95,6 +95,8 @@ def events(*, kinds: tuple[str, ...], limit: int, follow: bool, node: str | None
     else:
         for each in page.events:
             echo(_line(each))
+        if kinds and not page.events:
+            echo(f"Nothing of the kind {', '.join(kinds)} among what the node still has.", err=True)
 
 
 async def _recent(client: ControlClient, kinds: tuple[str, ...], limit: int) -> EventPage:

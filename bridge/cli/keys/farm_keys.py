@@ -18,7 +18,7 @@ from bridge.api.outputs import (
     NewFarmOutput,
     RotationOutput,
 )
-from bridge.cli.asking import ask_leader, ask_node, node_option
+from bridge.cli.asking import ask_leader, ask_node, node_option, nodes_option
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.keys.destination_keys import import_destination, new_destination, offline
 from bridge.cli.keys.rotation import RotationError, rotate
@@ -342,18 +342,18 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
 
 
 @keys.command("replace")
-@node_option
+@nodes_option
 @click.option("--force", is_flag=True, help="Even if members would get no key, since their public key is not known.")
 @yes_option
 @json_option
-def replace_keys(node: str | None, *, force: bool, yes: bool, as_json: bool) -> None:
+def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: bool) -> None:
     """Replace all keys because the key file was copied.
 
     A new gossip key is sealed for each member in one entry of the log; all others open nothing any more, and every
     connection begins anew. No router is evicted: if one was stolen, use `garlicfarm node evict`.
     """
     confirm("All keys of the farm are replaced; the key files on the routers are void then. Go on?", yes=yes)
-    done = ask_leader(node, lambda client: client.replace_keys(force=force))
+    done = ask_leader(nodes, lambda client: client.replace_keys(force=force))
     if as_json:
         print_json(done)
         return

@@ -1,0 +1,114 @@
+"""What only the leader does is asked of the leader, whichever node was named; and a node is named by its name."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from bridge.api.control import ClusterAnswer, NodeEvicted, Refused
+from bridge.cli.main import cli
+from bridge.node.control.routes import Answer, Request, json_answer
+from tests.node.test_cli_commands import Node, served
+
+EVICTED = NodeEvicted("11" * 8, 2, 2, "node-9", 9, keys_replaced=True, left_out=(), votes_still=False)
+
+
+class Member(Node):
+    """A node that takes `leader` for the leader in `term`."""
+
+    def __init__(self, raft_id: int, leader: int | None, term: int) -> None:
+        super().__init__()
+        self.said = ClusterAnswer("demo", "c0", raft_id, term, 9, leader, f"node-{leader}", "tcp://10.0.0.9:7669")
+        self.evicted: list[str] = []
+
+    async def cluster(self) -> ClusterAnswer:
+        """As it believes."""
+        return self.said
+
+    async def evict(self, request: Request, _query: str) -> Answer:
+        """Only the leader does."""
+        if self.said.raft_id != self.said.leader_id:
+            raise Refused(
+                409, "not-leader", f"only the leader decides about identities, and node-{self.said.leader_id} leads"
+            )
+        self.evicted.append(msgspec.json.decode(request.body)["node"])
+        return json_answer(EVICTED)
+
+
+@dataclass
+class Farm:
+    """Nodes in directories beside each other, and a command."""
+
+    directory: Path
+    stack: ExitStack
+
+    def add(self, name: str, raft_id: int, leader: int | None, term: int = 2) -> Member:
+        """A node that answers."""
+        place = self.directory / name
+        place.mkdir(mode=0o700, parents=True)
+        member = Member(raft_id, leader, term)
+        more = {"/v1/nodes/evict": ("POST", member.evict)}
+        self.stack.enter_context(served(place / "control.sock", member, more))
+        return member
+
+    @staticmethod
+    def evict(*nodes: str) -> Result:
+        """The command, at these nodes."""
+        named = [text for node in nodes for text in ("--node", node)]
+        return CliRunner().invoke(cli, ["node", "evict", "node-9", "--yes", *named])
+
+
+@pytest.fixture
+def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
+    monkeypatch.chdir(tmp_path)
+    with ExitStack() as stack:
+        yield Farm(tmp_path / "farm-state", stack)
+
+
+def test_a_follower_that_is_named_leads_to_the_leader_beside_it(farm: Farm) -> None:
+    farm.add("node-1", 1, 2)
+    leader = farm.add("node-2", 2, 2)
+    result = farm.evict("node-1")
+    assert (result.exit_code, leader.evicted) == (0, ["node-9"])
+    assert "node-2 leads, and is asked." in result.stderr
+
+
+def test_a_node_that_does_not_answer_is_passed_over(farm: Farm, tmp_path: Path) -> None:
+    leader = farm.add("node-2", 2, 2)
+    result = farm.evict(str(tmp_path / "dead.sock"), "node-2")
+    assert (result.exit_code, leader.evicted) == (0, ["node-9"])
+
+
+def test_a_leader_of_an_older_term_is_not_the_leader(farm: Farm) -> None:
+    old = farm.add("node-1", 1, 1, term=2)
+    new = farm.add("node-2", 2, 2, term=3)
+    assert farm.evict("node-1").exit_code == 0
+    assert (old.evicted, new.evicted) == ([], ["node-9"])
+
+
+def test_a_leader_that_cannot_be_reached_is_named_in_one_line(farm: Farm) -> None:
+    farm.add("node-1", 1, 3)
+    result = farm.evict("node-1")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "garlicfarm: the node refused: only the leader decides about identities, and node-3 leads\n"
+    )
+
+
+def test_if_no_node_answers_the_first_reason_is_told(farm: Farm, tmp_path: Path) -> None:
+    farm.directory.mkdir()
+    result = farm.evict(str(tmp_path / "dead.sock"))
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"garlicfarm: no node runs at {tmp_path / 'dead.sock'}")
+
+
+def test_a_node_beside_others_is_named_by_its_name(farm: Farm) -> None:
+    farm.add("node-1", 1, 2)
+    farm.add("node-2", 2, 2)
+    result = CliRunner().invoke(cli, ["submit", "{}", "--node", "node-2", "--json"])
+    assert result.exit_code == 0, result.stderr
+    assert "no node runs at node-7" in CliRunner().invoke(cli, ["submit", "{}", "--node", "node-7"]).stderr
