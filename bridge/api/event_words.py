@@ -150,6 +150,10 @@ def _address(address: Scalar) -> str:
     return text if len(head) <= ADDRESS_LETTERS else f"{head[:ADDRESS_LETTERS]}….b32.i2p"
 
 
+def _leaf(leaf_hash: Scalar) -> str:
+    return _address(f"{leaf_hash}.b32.i2p")
+
+
 def _many(names: Scalar) -> str:
     listed = str(names or "").split()
     return ", ".join(listed) or "none"
@@ -215,6 +219,12 @@ _SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "server-admitted": lambda _, facts: f"{facts['name'] or facts['id']} is server {facts['server']}",
     "server-forgotten": lambda _, facts: f"{_server(facts)} has been silent for long",
     "removal-changed": lambda _, facts: f"{_server(facts)} is {'taken out' if facts['removed'] else 'let back'}",
+    "exclusion-changed": lambda _, facts: (
+        f"leaf {_leaf(facts['leaf'])} is {'excluded' if facts['excluded'] else 'listed again'}"
+    ),
+    "cost-factor-changed": lambda _, facts: (
+        f"the cost of leaf {_leaf(facts['leaf'])} is multiplied by {facts['factor']}"
+    ),
     "clock-off": lambda _, facts: f"the clock of {_server(facts)} is off by {facts['offsetMs']} ms",
     "level-raised": lambda _, facts: f"the feature level is {facts['level']}",
     "connection-failed": _connection,

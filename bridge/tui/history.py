@@ -121,7 +121,8 @@ class History:
 def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
     """From the first suspicion to the publication: the last time that leader or publisher changed, step by step.
 
-    Only steps that were seen are told, in the order of their time. Empty: there was none.
+    Only steps that were seen are told, in the order of their time. Empty: there was none. What stands before a
+    publication that was over when the leader or publisher changed belongs to an earlier take-over.
     """
     ordered = sorted(events, key=lambda event: event.time_ms)
     core = [event for event in ordered if event.kind in _STEPS]
@@ -129,7 +130,10 @@ def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
     if turn is None:
         return ()
     begin = end = turn
-    while begin > 0 and core[begin].time_ms - core[begin - 1].time_ms <= APART_MS:
+    over_ms = max(
+        (each.time_ms for each in ordered if each.kind in _OVER and each.time_ms < core[turn].time_ms), default=0
+    )
+    while begin > 0 and core[begin - 1].time_ms > max(over_ms, core[begin].time_ms - APART_MS - 1):
         begin -= 1
     while end + 1 < len(core) and core[end + 1].time_ms - core[end].time_ms <= APART_MS:
         end += 1
@@ -139,7 +143,7 @@ def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
         if event.kind in _LAST_COUNTS:
             steps.pop(what, None)
         steps.setdefault(what, _step(event, what))
-    for kind in (PUBLISHED, ACCEPTED):
+    for kind in _OVER if steps.keys() & _LEADS_TO_A_STRUCTURE else ():
         done = next((each for each in ordered if each.kind == kind and each.time_ms >= core[turn].time_ms), None)
         if done is not None and done.time_ms - core[turn].time_ms <= APART_MS:
             steps[PUBLISHED] = _step(done, PUBLISHED)
@@ -157,6 +161,9 @@ _STEPS: Final = {
     "publisher-chosen": "publisher chosen",
 }
 _TURNS: Final = frozenset({"leader-elected", "leader-followed", "publisher-chosen"})
+_OVER: Final = (PUBLISHED, ACCEPTED)
+_LEADS_TO_A_STRUCTURE: Final = frozenset({"dead", "publisher chosen"})
+"""A change of the leader alone publishes nothing: a structure of that time has another reason."""
 _LAST_COUNTS: Final = frozenset({"publisher-chosen"})
 """While reports grow stale and come in again, several servers are chosen one after the other."""
 
@@ -168,11 +175,14 @@ def _step(event: TraceEvent, what: str) -> Step:
     return Step(event.time_ms, what, sentence)
 
 
-def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = True) -> str:
-    """The newest values as a line of blocks, from 0 to the highest of them; a blank where a value is not known."""
+def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = True, full: float | None = None) -> str:
+    """The newest values as a line of blocks; a blank where a value is not known.
+
+    They reach from 0 to `full`, or to the highest of them.
+    """
     blocks = _BLOCKS if unicode else _ASCII_BLOCKS
     shown = list(values)[-width:] if width > 0 else []
-    highest = max((value for value in shown if value is not None), default=0.0)
+    highest = full or max((value for value in shown if value is not None), default=0.0)
     cells = [_block(value, highest, blocks) for value in shown]
     return "".join(cells).rjust(width)
 

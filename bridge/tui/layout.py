@@ -131,7 +131,7 @@ def share(height: int, wants: Sequence[Want]) -> list[int]:
 
 
 def rows(lines: list[Text], limit: int, style: str, keep: int = 0) -> list[Text]:
-    """At most `limit` lines, line `keep` among them; if that leaves any out, the last one says how many."""
+    """At most `limit` lines, line `keep` among them; if that leaves any out, a line says how many."""
     if len(lines) <= limit:
         return lines
     if limit <= 0:
@@ -139,10 +139,17 @@ def rows(lines: list[Text], limit: int, style: str, keep: int = 0) -> list[Text]
     shown = limit - 1
     above = max(0, min(keep - shown + 1, len(lines) - shown))
     below = len(lines) - shown - above
-    said = f"… {above + below} more"
-    if above and shown:
-        said = f"… {above} above, {below} below" if below else f"… {above} above"
-    return [*lines[above : above + shown], Text(said, style=style, no_wrap=True, end="")]
+    if above and not below and shown:
+        return [_hidden(f"… {above} more above", style, lines), *lines[above:]]
+    said = f"… {above} more above, {below} below" if above and shown else f"… {above + below} more"
+    return [*lines[above : above + shown], _hidden(said, style, lines)]
+
+
+def _hidden(said: str, style: str, lines: Sequence[Text]) -> Text:
+    """No wider than the lines that it stands for."""
+    text = _text(said, style)
+    text.truncate(max(line.cell_len for line in lines), overflow="ellipsis")
+    return text
 
 
 def marked(line: Text) -> Text:

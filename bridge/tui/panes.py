@@ -58,6 +58,7 @@ _TABS: Final = (
 )
 KEYS: Final = " Enter detail  / filter  q quit  s sort  T lead  X exclude  V evict  L leave"
 HELP_CELLS: Final = 14
+WHOLE_PERCENT: Final = 100.0
 HELP: Final = (
     ("f e l p ?", "farm, events, log, publishing, this help; Tab and arrows go from one to the next"),
     ("up down, j k", "choose a member, or move in a text; PgUp, PgDn, Home and End further"),
@@ -428,15 +429,15 @@ def _figures(
     width = max(SPARK_WIDTH, min(60, canvas.width - 40))
     lag = next((each.lag_entries for each in farm.raft.followers if each.raft_id == member.raft_id), None)
 
-    def line(values: Sequence[float | None], now: str) -> str:
-        return f"{now:>10}  {sparkline(values, width, unicode=unicode)}"
+    def line(values: Sequence[float | None], now: str, full: float | None = None) -> str:
+        return f"{now:>10}  {sparkline(values, width, unicode=unicode, full=full)}"
 
     cpu, memory = _last(history.cpu_percent), _last(history.memory_percent)
     return [
         ("round trip", line(history.rtt_ms, rtt_text(member))),
         ("lag", line(history.lag, known(lag))),
-        ("processor", line(history.cpu_percent, "-" if cpu is None else f"{cpu:.0f} %")),
-        ("memory", line(history.memory_percent, "-" if memory is None else f"{memory:.0f} %")),
+        ("processor", line(history.cpu_percent, "-" if cpu is None else f"{cpu:.0f} %", WHOLE_PERCENT)),
+        ("memory", line(history.memory_percent, "-" if memory is None else f"{memory:.0f} %", WHOLE_PERCENT)),
     ]
 
 

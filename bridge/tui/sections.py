@@ -4,6 +4,7 @@ Colour only repeats what a word already says (`alive`, `dead`, `leader`, `health
 a monochrome terminal, with NO_COLOR, and for eyes that do not tell red from green.
 """
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -330,7 +331,7 @@ def _weights(weights: WeightsView, canvas: Canvas) -> list[tuple[str, str]]:
 
 
 def alarms_section(alarms: tuple[AlarmView, ...], canvas: Canvas) -> Section:
-    """Alarms: what it is and what to do. One line each where that fits, so that several stay in sight, else two."""
+    """Alarms: what it is and what to do. One line each where that fits, so that several stay in sight."""
     bad = canvas.palette.bad
     lines = []
     for each in alarms:
@@ -338,5 +339,6 @@ def alarms_section(alarms: tuple[AlarmView, ...], canvas: Canvas) -> Section:
         if cell_len(printable(f"! {each.kind}: {each.text}; {each.action}")) <= canvas.width:
             lines.append(canvas.line(*mark, f"; {each.action}"))
         else:
-            lines += [canvas.line(*mark), canvas.line(f"  {each.action}")]
+            action = textwrap.wrap(printable(each.action), canvas.width - len(NOT_CHOSEN))
+            lines += [canvas.line(*mark), *(canvas.line(f"{NOT_CHOSEN}{part}") for part in action)]
     return Section(None, lines, least=TWO_ALARMS)

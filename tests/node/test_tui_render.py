@@ -14,7 +14,7 @@ from bridge.api.entry_words import Names
 from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.printable import printable
 from bridge.api.trace import TraceEvent
-from bridge.api.view import EventView, FarmView, LocalFarmView, WeightsView, best_view
+from bridge.api.view import AlarmView, EventView, FarmView, LocalFarmView, WeightsView, best_view
 from bridge.core.formation.member import MemberStatus
 from bridge.tui.history import History
 from bridge.tui.layout import Want, share
@@ -195,7 +195,7 @@ def test_the_chosen_member_of_a_large_farm_stays_in_sight(width: int, height: in
         text = drawn(draw(state, Seen(view, history), width, height, color=False), width, height)
         assert f"{CHOSEN}{chosen}" in text
     if height < 50:
-        assert re.search(r"… \d+ above$", text, re.MULTILINE)
+        assert re.search(r"… \d+ more above$", text, re.MULTILINE)
 
 
 def test_the_column_by_which_members_are_sorted_is_named() -> None:
@@ -234,6 +234,9 @@ def test_an_alarm_that_is_longer_than_a_line_still_says_what_to_do() -> None:
     text = screen(farm_view())
     assert "\n  sign a new one: garlicfarm keys transient" in text
     assert "6 days; sign a new one: garlicfarm keys transient" in screen(farm_view(), 120, 40)
+    alarm = AlarmView("servers-down", "node-2 is down", " ".join(f"word-{each}" for each in range(20)))
+    shown = screen(replace(farm_view(), alarms=(alarm,)))
+    assert alarm.action in " ".join(shown.split())
 
 
 def test_an_unhealthy_entry_is_shown_first_where_not_all_of_them_fit_and_the_others_are_counted() -> None:

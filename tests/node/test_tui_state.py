@@ -193,6 +193,7 @@ def test_a_line_of_blocks_reaches_from_nothing_to_the_highest() -> None:
     assert sparkline([0.0, 5.0, 10.0, None], 6) == "  ▁▅█ "
     assert sparkline([0.0, 10.0], 2, unicode=False) == ".@"
     assert sparkline([], 3) == "   "
+    assert sparkline([18.0, 18.0, 100.0], 3, full=100) == "▂▂█"
     assert sparkline([0.0, 0.0], 2) == "▁▁"
 
 
@@ -239,3 +240,16 @@ def test_the_publisher_chosen_last_counts_and_a_follower_tells_what_the_log_lets
         "node-3 is to publish abc.b32.i2p",
         "node-3 may publish the structure of 00:00:05",
     ]
+
+
+def test_a_take_over_does_not_go_on_behind_its_publication() -> None:
+    founding = [
+        event(1_000, "leader-elected"),
+        event(1_100, "publisher-chosen", server=2, name="node-2", master="abc.b32.i2p"),
+        event(1_300, "published", second=1, entries=3),
+    ]
+    transfer = [event(5_000, "election-started", term=2), event(5_100, "leader-elected")]
+    of_another_reason = [event(11_000, "published", second=11, entries=2)]
+    assert [step.what for step in last_take_over(founding)] == ["elected", "publisher chosen", "published"]
+    steps = last_take_over([*founding, *transfer, *of_another_reason])
+    assert [(step.what, step.time_ms) for step in steps] == [("election", 5_000), ("elected", 5_100)]

@@ -52,6 +52,14 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
             ),
             "that of server 1: second 12:57:02 is not after 12:58:53, which was accepted before",
         ),
+        (
+            event("exclusion-changed", leaf=MASTER.removesuffix(".b32.i2p"), excluded=True),
+            "leaf hakketfo3r2m….b32.i2p is excluded",
+        ),
+        (
+            event("cost-factor-changed", leaf=MASTER.removesuffix(".b32.i2p"), factor=1.5),
+            "the cost of leaf hakketfo3r2m….b32.i2p is multiplied by 1.5",
+        ),
         (event("node-started", pid=71, generation=1), "with pid 71"),
         (event("node-started", pid=72, generation=2), "with pid 72, start number 2"),
         (event("published", second=1_795_352_222, entries=3), "the structure of 12:57:02, with 3 entries"),
