@@ -37,7 +37,8 @@ from pipeline.printing import echo, print_json, print_table
 from pipeline.query_cli import query, report
 from pipeline.run import RANGE_FILE, RunSettings, claim_range, prepare, run_forever, run_once
 from pipeline.sinks import derive
-from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH, SNAPSHOT
+from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
+from pipeline.source.farms import OLDEST, SNAPSHOT
 from pipeline.table_files import DAY_MS
 from pipeline.transforms import DEFAULT_WINDOW
 
@@ -136,11 +137,13 @@ def run(
 ) -> None:
     """Read the log and keep the tables; with --once print router health and end."""
     watches = not once if watch is None else watch
-    submits = not once and place.directory is None if submit is None else submit
+    submits = not once and place.follows_one_farm if submit is None else submit
     if start == SNAPSHOT and place.directory is None:
         raise click.BadParameter(
             "'snapshot' needs --directory: a running node gives entries only", param_hint="--start"
         )
+    if start != OLDEST and place.farms is not None:
+        raise click.BadParameter(f"say `start` of each farm in {place.farms}", param_hint="--start")
     if trace_files is not None and not with_events:
         raise click.UsageError("--trace-files says where events are read, and --no-events that none are: choose one")
     line = ProgressLine()
@@ -150,7 +153,7 @@ def run(
         _print(last_rows(output, ROWS_SHOWN), as_json=as_json)
 
     with told_plainly(line, endless=not once), ExitStack() as held:
-        source = {**place.options(), "start": start, "maxEntriesPerBatch": str(entries_per_batch)}
+        source = {"start": start, **place.options(), "maxEntriesPerBatch": str(entries_per_batch)}
         submission = place.submission(client_key) if submits else None
         events = traces_of(source, trace_files) if with_events else None
         held.enter_context(alone_in(output))

@@ -25,7 +25,8 @@ from pipeline.scratch import ScratchError
 from pipeline.session import open_session
 from pipeline.session_settings import MASTER, PREFIX
 from pipeline.source.endpoint import TCP_SCHEME, CredentialError, load_credentials
-from pipeline.source.farm import OLDEST, SNAPSHOT
+from pipeline.source.farm import DEFAULT_PAGE_SIZE
+from pipeline.source.farms import OLDEST, SNAPSHOT, ManyFarms
 from pipeline.source.log_client import FarmLog, FarmLogError, first_without_gap
 from pipeline.source.stored_log import StoredLog
 from pipeline.table_files import TableDamagedError
@@ -47,9 +48,22 @@ class LogPlace:
     token_file: Path | None
     certificate: Path | None
     committed_through: int | None = None
+    farms: Path | None = None
+
+    @property
+    def follows_one_farm(self) -> bool:
+        """Whether it is one farm that runs, to which factors can be submitted."""
+        return self.directory is None and self.farms is None
 
     def options(self) -> dict[str, str]:
         """Options of the source `farm`. Raises FarmLogError when no node answers, before a JVM is started."""
+        if self.farms is not None:
+            if self.nodes or self.directory or self.token_file or self.certificate or self.committed_through:
+                raise FarmLogError(
+                    f"--farms names all places itself: say the other options of each farm in {self.farms}"
+                )
+            ManyFarms(self.farms, DEFAULT_PAGE_SIZE)
+            return {"farms": str(self.farms.resolve()), "start": OLDEST}
         if self.directory is not None:
             if self.nodes:
                 raise FarmLogError("--node and --directory are two places: choose one")
@@ -71,6 +85,8 @@ class LogPlace:
 
     def refuse_outside(self, first: int, last: int) -> None:
         """Raises FarmLogError when the log does not have all entries from `first` to `last`."""
+        if self.farms is not None:
+            raise FarmLogError("a part of a log is of one farm: name it with --node or --directory, not with --farms")
         if self.directory is not None:
             oldest, newest = StoredLog(self.directory, self.committed_through).bounds()
         else:
@@ -89,6 +105,8 @@ class LogPlace:
 
     def submission(self, client_key: Path | None = None) -> NodeSubmission:
         """Where factors are submitted: to the nodes that are read. Raises FarmLogError when there are none."""
+        if self.farms is not None:
+            raise FarmLogError("--submit is about one farm: run a pipeline of its own for each that is to get factors")
         if self.directory is not None:
             raise FarmLogError("--submit needs a farm that runs: a --directory is read only")
         try:
@@ -223,6 +241,12 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
         metavar="INDEX",
         help="With --directory: entries up to INDEX are committed, where the node's own note (committed.json) is lost.",
     )
+    @click.option(
+        "--farms",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="A TOML or JSON file that names several farms, to be read into the same tables. It is read again when it"
+        " changes, so that farms join and leave.",
+    )
     @wraps(command)
     def taking(
         *,
@@ -231,9 +255,10 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
         token_file: Path | None,
         certificate: Path | None,
         committed_through: int | None,
+        farms: Path | None,
         **others: Any,
     ) -> None:
-        command(place=LogPlace(nodes, directory, token_file, certificate, committed_through), **others)
+        command(place=LogPlace(nodes, directory, token_file, certificate, committed_through, farms), **others)
 
     return taking
 

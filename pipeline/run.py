@@ -317,8 +317,8 @@ def _progress(session: SparkSession, query: RunningQuery) -> Progress:
 
 
 def _places(progress: Any) -> tuple[int, int]:
-    """Up to which entry a query has read, and which is the newest; zeros for one that does not read entries."""
+    """How many entries a query has read of all logs, and how many there are; zeros for one that reads no entries."""
     (source,) = progress["sources"]
     places = (json.loads(source[name] or "null") or {} for name in ("endOffset", "latestOffset"))
-    read, newest = (int(place.get("next", 1)) - 1 for place in places)
+    read, newest = (sum(following - 1 for following in place.get("farms", {}).values()) for place in places)
     return read, newest

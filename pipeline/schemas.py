@@ -11,7 +11,7 @@ what would need another meaning gets another name (`docs/reference/pipeline-tabl
 
 `farm`, column by column; those of an entry of another kind are NULL:
 
-    farm         the farm's cluster id
+    farm         the farm's cluster id; `farm_name`: what the file of several farms calls it
     index, term, kind, log_time    the entry's place in the log, its leader's term, what the log holds it as
                  (application, configuration, no-op; snapshot: the last report of a server in a snapshot), log time
     entry        what it is: report, clock, publication, factors, an operator's action, …; `refused`
@@ -126,8 +126,9 @@ ENTRIES = StructType(
     [
         *_required(
             _columns(
-                """farm STRING, index BIGINT, term BIGINT, kind STRING, log_time TIMESTAMP, entry STRING,
-                server_id BIGINT, request STRING, reason STRING, claimed STRING, body_bytes INT, body BINARY"""
+                """farm STRING, farm_name STRING, index BIGINT, term BIGINT, kind STRING, log_time TIMESTAMP,
+                entry STRING, server_id BIGINT, request STRING, reason STRING, claimed STRING, body_bytes INT,
+                body BINARY"""
             ),
             *("farm", "index", "term", "kind", "entry", "body_bytes"),
         ),

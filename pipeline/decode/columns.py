@@ -44,8 +44,8 @@ _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _MOMENT = pa.timestamp("us", tz="UTC")
 
 
-def record_batches(rows: Iterable[Row], farm: str) -> Iterator[pa.RecordBatch]:
-    """The rows of the farm `farm` in order, in batches."""
+def record_batches(rows: Iterable[Row], farm: str, name: str | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of the farm with the cluster id `farm`, which its reader calls `name`, in order, in batches."""
     columns = _Columns()
     size_bytes = 0
     for index, term, kind, time_ms, body in rows:
@@ -56,10 +56,10 @@ def record_batches(rows: Iterable[Row], farm: str) -> Iterator[pa.RecordBatch]:
         columns.bodies.append(body)
         size_bytes += len(body)
         if len(columns.indexes) >= ROWS_PER_RECORD_BATCH or size_bytes >= BYTES_PER_RECORD_BATCH:
-            yield _record_batch(columns, farm)
+            yield _record_batch(columns, farm, name)
             columns, size_bytes = _Columns(), 0
     if columns.indexes:
-        yield _record_batch(columns, farm)
+        yield _record_batch(columns, farm, name)
 
 
 @dataclass(slots=True)
@@ -73,10 +73,11 @@ class _Columns:
     bodies: list[bytes] = field(default_factory=list)
 
 
-def _record_batch(columns: _Columns, farm: str) -> pa.RecordBatch:
+def _record_batch(columns: _Columns, farm: str, name: str | None) -> pa.RecordBatch:
     told = [decoded(kind, body) for kind, body in zip(columns.kinds, columns.bodies, strict=True)]
     made: dict[str, Any] = {
         "farm": pa.repeat(pa.scalar(farm, pa.string()), len(told)),
+        "farm_name": pa.repeat(pa.scalar(name, pa.string()), len(told)),
         "index": columns.indexes,
         "term": columns.terms,
         "kind": columns.kinds,

@@ -1,31 +1,36 @@
-"""The Spark data source `farm`: committed entries of a farm's log, as a batch or as a stream.
+"""The Spark data source `farm`: committed entries of farms' logs, as a batch or as a stream.
 
     spark.read.format("farm").option("node", "farm-state/node-1/control.sock").load()
     spark.readStream.format("farm").option("directory", "backup/node-1").option("start", "5000").load()
+    spark.readStream.format("farm").option("farms", "farms.toml").load()
 
-A stream's offset is `{"next": first index not yet read, "cluster": cluster id}`. Indexes never change their entry once
-committed, so a range that is read again after a crash gives the same rows: replay is exact by construction, and no
-acknowledgement to the farm is needed. Rows are what the entries say, in typed columns
-(`pipeline.schemas.ENTRIES`).
+A stream's offset says for each farm which entry is read next, `{"farms": {CLUSTER: INDEX}}`, and where a farm began
+that is new in the batch (`begins`). So farms join and leave without a new checkpoint, and one that comes back goes on
+where it was. Indexes never change their entry once committed, so a range that is read again after a crash gives the
+same rows: replay is exact by construction, and no acknowledgement to the farm is needed. Rows are what the entries say,
+in typed columns (`pipeline.schemas.ENTRIES`).
 
 The planner's calls run in one long-lived process and `read` in others: what a reader remembers in `latestOffset` is
 missing in `read`, so a partition carries all that it needs.
 
-Options, of which `node` or `directory` is needed:
+Options, of which `node`, `directory` or `farms` is needed:
 
     node                 control sockets or https://HOST:PORT, separated by commas: any that answers is read
     tokenFile            the read token of TCP endpoints        certificate   PEM of their certificates
     directory            a state directory or a copy of one     committedThrough   N, where its own note is missing
+    farms                a file that names several farms (`pipeline/source/farms.py`)
     start                "oldest" (default), "snapshot" (of a directory), or an index
     end                  the last index to be read; without it there is no end
     pageSize             entries per request                    maxEntriesPerBatch   admission limit of a stream
-    entriesPerPartition  how much one task reads
+    entriesPerPartition  how much one task reads; no more than 16 tasks are planned
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -36,26 +41,55 @@ from pipeline.decode.columns import record_batches
 from pipeline.schemas import ENTRIES
 from pipeline.source import log_client
 from pipeline.source.endpoint import CredentialError, Credentials, load_credentials
-from pipeline.source.log_client import COMPACTED, OTHER_CLUSTER, FarmLogError, FarmSilentError, LogStatus
+from pipeline.source.farms import OLDEST, SNAPSHOT, Held, ManyFarms, OneFarm, Place
+from pipeline.source.log_client import FarmLogError, FarmSilentError
 from pipeline.source.ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
+from pipeline.source.shares import Span, fair_shares, packed
 
 DEFAULT_PAGE_SIZE = 1_000
 DEFAULT_ENTRIES_PER_BATCH = 100_000
 DEFAULT_ENTRIES_PER_PARTITION = 50_000
 DIGITS_MAX = 18
-OLDEST, SNAPSHOT = "oldest", "snapshot"
+READ_AT_ONCE = 8
+READ_AHEAD_ENTRIES = 1_000
+"""The longest range that is read as a whole, beside others, before its rows are given."""
 
-Offset = dict[str, int | str]
+Offset = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """What of the log is wanted."""
 
-    start: str
     end: int | None
     entries_per_batch: int
     entries_per_partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Entries of one farm, and who reads them."""
+
+    name: str | None
+    ranges: LogRanges
+    range: LogRange | SnapshotRange
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Its rows."""
+        return record_batches(self.ranges.rows(self.range), self.range.cluster, self.name)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it may be read as a whole."""
+        return isinstance(self.range, LogRange) and self.range.end - self.range.first <= READ_AHEAD_ENTRIES
+
+
+class Task(InputPartition):
+    """What one task of Spark's reads."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        super().__init__(tuple(piece.range.value for piece in pieces))
+        self.pieces = tuple(pieces)
 
 
 class FarmDataSource(DataSource):
@@ -73,26 +107,35 @@ class FarmDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """All that is committed now."""
         del schema
-        return FarmBatchReader(self._ranges(), self._bounds())
+        return FarmBatchReader(self._farms(), self._bounds())
 
     # Spark looks the method up by this name.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """What is committed, as it comes."""
         del schema
-        return FarmStreamReader(self._ranges(), self._bounds())
+        return FarmStreamReader(self._farms(), self._bounds())
 
-    def _ranges(self) -> LogRanges:
+    def _farms(self) -> OneFarm | ManyFarms:
         addresses = tuple(part.strip() for part in self.options.get("node", "").split(",") if part.strip())
-        directory = self.options.get("directory")
-        if bool(addresses) == bool(directory):
+        directory, farms = self.options.get("directory"), self.options.get("farms")
+        if [bool(addresses), bool(directory), bool(farms)].count(True) != 1:
             raise FarmLogError(
-                "the source 'farm' needs one of the options 'node' (a node's control endpoint) and 'directory' (a"
-                " node's state directory)",
+                "the source 'farm' needs one of the options 'node' (a node's control endpoint), 'directory' (a node's"
+                " state directory) and 'farms' (a file that names several farms)",
             )
+        page_size, start = self._positive("pageSize", DEFAULT_PAGE_SIZE), self._start()
+        if farms and start != OLDEST:
+            raise FarmLogError(f"the option 'start' is about one farm: say it of each in {farms}")
+        if farms:
+            alone = [name for name in ("end", "tokenFile", "certificate") if name in self.options]
+            if alone:
+                raise FarmLogError(f"the option {alone[0]!r} is about one farm: say it of each in {farms}")
+            return ManyFarms(Path(farms), page_size)
         if directory:
             told = self.options.get("committedThrough")
-            return DirectoryRanges(Path(directory), None if told is None else self._positive("committedThrough", 1))
-        return NodeRanges(addresses, self._credentials(), self._positive("pageSize", DEFAULT_PAGE_SIZE))
+            through = None if told is None else self._positive("committedThrough", 1)
+            return OneFarm(Place(None, DirectoryRanges(Path(directory), through), start))
+        return OneFarm(Place(None, NodeRanges(addresses, self._credentials(), page_size), start))
 
     def _credentials(self) -> Credentials:
         token, certificate = self.options.get("tokenFile"), self.options.get("certificate")
@@ -101,12 +144,14 @@ class FarmDataSource(DataSource):
         except CredentialError as error:
             raise FarmLogError(str(error)) from error
 
-    def _bounds(self) -> Bounds:
-        start = self.options.get("start", OLDEST)
+    def _start(self) -> str:
+        start = str(self.options.get("start", OLDEST))
         if start not in {OLDEST, SNAPSHOT}:
             self._positive("start", 1)
+        return start
+
+    def _bounds(self) -> Bounds:
         return Bounds(
-            start,
             self._positive("end", 1) if "end" in self.options else None,
             self._positive("maxEntriesPerBatch", DEFAULT_ENTRIES_PER_BATCH),
             self._positive("entriesPerPartition", DEFAULT_ENTRIES_PER_PARTITION),
@@ -120,56 +165,60 @@ class FarmDataSource(DataSource):
 
 
 class _Reader:
-    """What batch and stream have in common: where to begin, and reading."""
+    """What batch and stream have in common: tasks, and reading them."""
 
-    def __init__(self, ranges: LogRanges, bounds: Bounds) -> None:
-        self._ranges = ranges
+    def __init__(self, farms: OneFarm | ManyFarms, bounds: Bounds) -> None:
+        self._farms = farms
         self._bounds = bounds
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A task carries what it reads; a thousand farms need not travel with each.
+        return {}
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Rows of one range."""
+        """Rows of one task."""
         if partition.value is None:
             return iter(())  # so Spark asks where nothing was planned
-        if not isinstance(partition, LogRange | SnapshotRange):
+        if not isinstance(partition, Task):
             raise FarmLogError(f"the source 'farm' cannot read the partition {partition!r}")
-        return record_batches(self._ranges.rows(partition), partition.cluster)
-
-    def _begin(self) -> Offset:
-        """Where a new reader begins."""
-        found = self._ranges.status(of_all=True)
-        if self._bounds.start == SNAPSHOT:
-            covered = self._ranges.snapshot_index()
-            return {"next": covered + 1, "cluster": found.cluster, "snapshot": covered}
-        if self._bounds.start == OLDEST:
-            return {"next": max(found.first_index, 1), "cluster": found.cluster}
-        start = int(self._bounds.start)
-        self._refuse_compacted(start, found)
-        if start > found.commit_index + 1:
-            raise FarmLogError(
-                f"the log is known to be committed up to entry {found.commit_index}, and reading is to begin with"
-                f" {start}: choose an earlier one",
-            )
-        return {"next": start, "cluster": found.cluster}
+        return _batches(partition.pieces)
 
     def _end(self, commit: int) -> int:
         """One beyond the last entry that is wanted and committed."""
         return commit + 1 if self._bounds.end is None else min(commit, self._bounds.end) + 1
 
-    def _refuse_compacted(self, following: int, found: LogStatus) -> None:
-        if following < found.first_index and following < (oldest := self._ranges.oldest(found.cluster)):
-            raise FarmLogError(
-                f"entries {following} to {oldest - 1} were compacted away before they were read; {COMPACTED}"
-            )
-
-    def _partitions(self, start: Offset, end: int) -> list[InputPartition]:
-        step, cluster = self._bounds.entries_per_partition, str(start["cluster"])
-        planned: list[InputPartition] = []
-        if "snapshot" in start:
-            planned.append(SnapshotRange(int(start["snapshot"]), cluster))
-        planned += [
-            self._ranges.plan(first, min(first + step, end), cluster) for first in range(int(start["next"]), end, step)
+    def _tasks(
+        self, ranges: Mapping[str, tuple[int, int]], covered: Mapping[str, int], places: Mapping[str, Place]
+    ) -> list[InputPartition]:
+        """Tasks for these entries (first, one beyond the last) of each cluster, and for these snapshots."""
+        snapshots = [
+            Piece(places[cluster].name, places[cluster].ranges, SnapshotRange(index, cluster))
+            for cluster, index in covered.items()
         ]
+        spans = [Span(cluster, first, end) for cluster, (first, end) in ranges.items() if first < end]
+        planned: list[InputPartition] = [Task(snapshots)] if snapshots else []
+        for task in packed(spans, self._bounds.entries_per_partition):
+            of_each = [(places[span.farm], span) for span in task]
+            planned.append(
+                Task(
+                    [
+                        Piece(place.name, place.ranges, place.ranges.plan(span.first, span.end, span.farm))
+                        for place, span in of_each
+                    ]
+                )
+            )
         return planned
+
+
+def _batches(pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+    """Rows of the pieces in order. Of many farms several are asked at the same time: each costs a round trip."""
+    if len(pieces) == 1:
+        yield from pieces[0].batches()
+        return
+    with ThreadPoolExecutor(READ_AT_ONCE) as reading:
+        ahead = reading.map(lambda piece: [*piece.batches()] if piece.is_short else None, pieces)
+        for piece, read in zip(pieces, ahead, strict=True):
+            yield from piece.batches() if read is None else read
 
 
 class FarmBatchReader(_Reader, DataSourceReader):
@@ -177,25 +226,28 @@ class FarmBatchReader(_Reader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges that cover everything from the first entry wanted to the commit index."""
-        start = self._begin()
-        commit = self._ranges.status(str(start["cluster"])).commit_index
-        return self._partitions(start, self._end(commit))
+        held = self._farms.look({}, thorough=True)
+        if self._farms.problems:
+            raise FarmLogError("; ".join(f"{name}: {problem}" for name, problem in self._farms.problems.items()))
+        ranges = {cluster: (each.begin, self._end(each.status.commit_index)) for cluster, each in held.items()}
+        covered = {cluster: each.covered for cluster, each in held.items() if each.covered is not None}
+        return self._tasks(ranges, covered, {cluster: each.place for cluster, each in held.items()})
 
 
 class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The committed log as an unbounded table."""
 
-    def __init__(self, ranges: LogRanges, bounds: Bounds) -> None:
-        super().__init__(ranges, bounds)
+    def __init__(self, farms: OneFarm | ManyFarms, bounds: Bounds) -> None:
+        super().__init__(farms, bounds)
         self._available_now = False
-        self._stop_before: int | None = None
+        self._stop_before: dict[str, int] | None = None
         self._silent_since: float | None = None
-        self._newest: Offset | None = None
+        self._newest: dict[str, int] = {}
 
     # The names below are Spark's.
     def initialOffset(self) -> Offset:  # noqa: N802
-        """The first entry that is wanted."""
-        return self._begin()
+        """Nothing is read yet; where a farm begins is found when it is asked first."""
+        return {"farms": {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The admission limit."""
@@ -215,50 +267,68 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         return end
 
     def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
-        following, cluster = int(start["next"]), str(start["cluster"])
-        found = self._ranges.status(cluster, of_all=self._available_now and self._stop_before is None)
-        self._newest = {"next": found.commit_index + 1, "cluster": cluster}
-        self._refuse_compacted(following, found)
-        end = self._fixed_end(found.commit_index) if self._available_now else self._end(found.commit_index)
+        following: dict[str, int] = start["farms"]
+        held = self._farms.look(following, thorough=self._available_now and self._stop_before is None)
+        self._newest |= {cluster: each.status.commit_index + 1 for cluster, each in held.items()}
+        ends = self._ends(held)
+        wanted = {
+            cluster: max(ends.get(cluster, 0) - following.get(cluster, each.begin), 0) for cluster, each in held.items()
+        }
         if isinstance(limit, ReadMaxRows) and not isinstance(limit, ReadAllAvailable):
-            end = min(end, following + limit.max_rows)
-        if end <= following and "snapshot" not in start:
+            wanted = fair_shares(wanted, limit.max_rows)
+        begins = {
+            cluster: {"next": each.begin} | ({} if each.covered is None else {"snapshot": each.covered})
+            for cluster, each in held.items()
+            if cluster not in following and (wanted[cluster] or each.covered is not None)
+        }
+        moved = {
+            cluster: following.get(cluster, held[cluster].begin) + count
+            for cluster, count in wanted.items()
+            if count or cluster in begins
+        }
+        if not moved:
             return start
-        return {"next": max(end, following), "cluster": cluster}
+        return {"farms": {**following, **moved}} | ({"begins": begins} if begins else {})
 
-    def _fixed_end(self, commit: int) -> int:
-        """Where a run with `availableNow` ends: where the log ended when its first batch was planned."""
-        if self._stop_before is not None:
-            return self._stop_before
-        if self._bounds.end is not None and commit < self._bounds.end:
-            raise FarmLogError(
-                f"entries up to {self._bounds.end} are wanted and the log is known to be committed up to {commit} only;"
-                " choose an earlier end, or wait",
-            )
-        self._stop_before = self._end(commit)
+    def _ends(self, held: Mapping[str, Held]) -> Mapping[str, int]:
+        """Up to where each farm may be read."""
+        ends = {cluster: self._end(each.status.commit_index) for cluster, each in held.items()}
+        if not self._available_now:
+            return ends
+        if self._stop_before is None:
+            # A run with `availableNow` ends where the logs ended when its first batch was planned.
+            newest = max((each.status.commit_index for each in held.values()), default=0)
+            if self._bounds.end is not None and newest < self._bounds.end:
+                raise FarmLogError(
+                    f"entries up to {self._bounds.end} are wanted and the log is known to be committed up to"
+                    f" {newest} only; choose an earlier end, or wait",
+                )
+            self._stop_before = {**ends}
         return self._stop_before
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
-        """The commit index that was seen last, for the query's progress. Never fails."""
-        return self._newest
+        """The newest entries that were seen, and what is wrong with which farm, for the query's progress."""
+        problems = dict(self._farms.problems)
+        told = {"problems": problems} if problems else {}
+        return {"farms": {**self._newest}, **told} if self._newest or told else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """The run has an end, which the planning of its first batch fixes."""
         self._available_now = True
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Ranges that cover [start, end).
-
-        Where the first batch of all was interrupted, Spark asks for its beginning once more, and that may be another.
-        """
-        if start["cluster"] != end["cluster"]:
-            raise FarmLogError(
-                f"what was read so far is of the cluster {end['cluster']}, and what is there of {start['cluster']}:"
-                f" {OTHER_CLUSTER}"
-            )
-        if int(start["next"]) > int(end["next"]):
-            raise FarmLogError(
-                f"entries up to {int(end['next']) - 1} were to be read, and compacted away while the run was"
-                f" interrupted: what is left begins with {start['next']}; {COMPACTED}"
-            )
-        return self._partitions(start, int(end["next"]))
+        """Tasks that cover [start, end), out of these two alone: a batch that is repeated is planned like the first."""
+        begins = end.get("begins", {})
+        ranges: dict[str, tuple[int, int]] = {}
+        for cluster, stop in end["farms"].items():
+            first = start["farms"].get(cluster)
+            if first is None:
+                first = begins[cluster]["next"]
+            if first != stop:
+                ranges[cluster] = first, stop
+        covered = {
+            cluster: each["snapshot"]
+            for cluster, each in begins.items()
+            if "snapshot" in each and cluster not in start["farms"]
+        }
+        return self._tasks(ranges, covered, self._farms.places(frozenset(ranges) | frozenset(covered)))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bridge.node.offline.stored_farm import Anchor, StoredFarm, StoredFarmError
 from pipeline.decode.columns import Row
-from pipeline.source.log_client import FarmLogError
+from pipeline.source.log_client import COMPACTED, FarmLogError
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,10 @@ class StoredLog:
 
     def place(self, index: int) -> StoredPlace:
         """Where to begin in order to read the entry at `index`."""
+        if index < (oldest := self._farm.first_index):
+            raise FarmLogError(
+                f"entries {index} to {oldest - 1} were compacted away before they were read; {COMPACTED}"
+            )
         try:
             anchor = self._farm.anchor(index)
         except StoredFarmError as error:

@@ -6,13 +6,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pipeline.schemas import ENTRIES
 from pipeline.source import log_client, ranges
 from pipeline.source.endpoint import Credentials
-from pipeline.source.farm import FarmDataSource, FarmStreamReader
+from pipeline.source.farm import FarmDataSource, FarmStreamReader, Offset
 from pipeline.source.log_client import FarmLog, FarmLogError, FarmSilentError, LogEntry
 from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
 
@@ -83,8 +83,8 @@ def test_a_stream_outlives_a_farm_that_is_silent_for_a_moment_and_not_one_that_i
     assert stream.latestOffset(start, ReadAllAvailable()) == start
     assert stream.reportLatestOffset() is None
     with served(log, tmp_path / "one.sock"):
-        assert stream.latestOffset(start, ReadAllAvailable())["next"] == log.commit_index + 1
-    assert stream.reportLatestOffset() == {"next": log.commit_index + 1, "cluster": log.cluster_id}
+        assert next_of(stream, start) == log.commit_index + 1
+    assert stream.reportLatestOffset() == {"farms": {log.cluster_id: log.commit_index + 1}}
     # until it has been too long
     stream.latestOffset(start, ReadAllAvailable())
     monkeypatch.setattr(log_client, "SILENCE_SECONDS", -1.0)
@@ -113,6 +113,12 @@ def test_a_range_waits_for_a_farm_that_is_silent_for_longer_than_for_one_that_sa
         list(read(farm, 5, log.cluster_id))
 
 
+def next_of(stream: DataSourceStreamReader, start: Offset) -> int:
+    """The entry that would be read next, of a single farm."""
+    (following,) = stream.latestOffset(start, ReadAllAvailable())["farms"].values()
+    return int(following)
+
+
 def stream_of(*addresses: str) -> FarmStreamReader:
     stream = FarmDataSource({"node": ",".join(addresses)}).streamReader(ENTRIES)
     assert isinstance(stream, FarmStreamReader)
@@ -127,17 +133,17 @@ def test_a_node_that_is_cut_off_from_its_farm_holds_nothing_up(tmp_path: Path, m
     with served(cut_off, tmp_path / "one.sock") as first, served(whole, tmp_path / "two.sock") as second:
         # then a run to the end of the log knows the end from the other one
         stream = stream_of(first, second)
-        start = stream.initialOffset()
+        start = {"farms": {whole.cluster_id: 1}}
         stream.prepareForTriggerAvailableNow()
-        assert stream.latestOffset(start, ReadAllAvailable())["next"] == whole.commit_index + 1
+        assert next_of(stream, start) == whole.commit_index + 1
         # and one that follows the log finds it out when nothing was new for a while
         stream = stream_of(first, second)
-        assert stream.latestOffset(start, ReadAllAvailable())["next"] == 11
+        assert next_of(stream, start) == 11
         monkeypatch.setattr(ranges, "LOOK_AROUND_SECONDS", -1.0)
-        assert stream.latestOffset(start, ReadAllAvailable())["next"] == whole.commit_index + 1
+        assert next_of(stream, start) == whole.commit_index + 1
         # and stays with the one that knows more
         monkeypatch.setattr(ranges, "LOOK_AROUND_SECONDS", 3600.0)
-        assert stream.latestOffset(start, ReadAllAvailable())["next"] == whole.commit_index + 1
+        assert next_of(stream, start) == whole.commit_index + 1
 
 
 def test_the_node_that_answered_last_is_asked_first(tmp_path: Path) -> None:
@@ -153,7 +159,9 @@ def test_a_new_stream_begins_with_the_oldest_entry_that_any_node_has(tmp_path: P
     forgetful = copy.deepcopy(whole)
     forgetful.first_index, forgetful.entries = 8, forgetful.entries[7:]
     with served(forgetful, tmp_path / "one.sock") as first, served(whole, tmp_path / "two.sock") as second:
-        assert stream_of(first, second).initialOffset()["next"] == 1
+        stream = stream_of(first, second)
+        found = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+        assert found["begins"] == {whole.cluster_id: {"next": 1}}
 
 
 def test_what_leads_to_no_newer_entry_is_no_place_to_begin(tmp_path: Path) -> None:
@@ -173,27 +181,27 @@ def test_what_leads_to_no_newer_entry_is_no_place_to_begin(tmp_path: Path) -> No
         # then a new run begins behind the gap
         stream = stream_of(one, two, three, four)
         start = stream.initialOffset()
-        assert start["next"] == 8
         end = stream.latestOffset(start, ReadAllAvailable())
+        assert end["begins"] == {whole.cluster_id: {"next": 8}}
         (partition,) = stream.partitions(start, end)
         rows = [index for batch in stream.read(partition) for index in batch.column("index").to_pylist()]
         assert rows == list(range(8, whole.commit_index + 1))
         # and one that was to read on within it hears of it, before anything is planned
         with pytest.raises(FarmLogError, match="entries 5 to 7 were compacted away"):
-            stream.latestOffset({**start, "next": 5}, ReadAllAvailable())
+            stream_of(three, four).latestOffset({"farms": {whole.cluster_id: 5}}, ReadAllAvailable())
 
 
 def test_nodes_of_no_cluster_or_another_one_are_passed_over_by_a_stream_as_well(tmp_path: Path) -> None:
     ours, foreign, joining = (three_servers(minutes=1) for _ in range(3))
     foreign.cluster_id, joining.cluster_id = "ff" * 16, ""
-    start: dict[str, int | str] = {"next": 1, "cluster": ours.cluster_id}
+    start: Offset = {"farms": {ours.cluster_id: 1}}
     with (
         served(foreign, tmp_path / "one.sock") as first,
         served(joining, tmp_path / "two.sock") as second,
         served(ours, tmp_path / "three.sock") as third,
     ):
         end = stream_of(first, second, third).latestOffset(start, ReadAllAvailable())
-        assert end == {"next": ours.commit_index + 1, "cluster": ours.cluster_id}
+        assert end == {"farms": {ours.cluster_id: ours.commit_index + 1}}
         # who is about to join may be of ours
         with pytest.raises(FarmSilentError, match="not joined a cluster yet"):
             FarmLog((first, second)).status(ours.cluster_id)
@@ -205,7 +213,7 @@ def test_nodes_of_no_cluster_or_another_one_are_passed_over_by_a_stream_as_well(
 def test_an_index_that_is_not_there_yet_is_no_place_to_begin(tmp_path: Path) -> None:
     log = three_servers(minutes=1)
     with served(log, tmp_path / "one.sock") as first, pytest.raises(FarmLogError, match="choose an earlier one"):
-        FarmDataSource({"node": first, "start": "5000"}).streamReader(ENTRIES).initialOffset()
+        FarmDataSource({"node": first, "start": "5000"}).reader(ENTRIES).partitions()
 
 
 def test_where_nothing_is_committed_yet_there_is_no_row(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """A farm's log is read out of a directory: what is committed, whole, in parallel ranges, with log time."""
 
 import json
+import pickle
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from bridge.core.formation.founding import Founder, Founding
 from bridge.core.log.records import Report, RouterStatus
@@ -135,7 +136,7 @@ def test_a_directory_of_which_nothing_is_known_to_be_committed_is_told_with_what
         LogPlace((), tmp_path / "farm", None, None).options()
     options = LogPlace((), tmp_path / "farm", None, None, committed_through=8).options()
     stream = FarmDataSource(options).streamReader(ENTRIES)
-    assert stream.latestOffset(stream.initialOffset(), ReadAllAvailable())["next"] == 9
+    assert [*stream.latestOffset(stream.initialOffset(), ReadAllAvailable())["farms"].values()] == [9]
 
 
 def test_an_end_that_the_log_does_not_hold_is_told_before_anything_is_planned(tmp_path: Path) -> None:
@@ -184,11 +185,11 @@ def test_what_recover_set_aside_is_not_judged_by_the_new_clusters_notes(tmp_path
 def test_a_directory_that_becomes_another_clusters_while_it_is_read_is_refused(tmp_path: Path) -> None:
     written(tmp_path / "farm", *[b"{}"] * 9)
     stream = FarmDataSource({"directory": str(tmp_path / "farm")}).streamReader(ENTRIES)
-    start = stream.initialOffset()
+    read = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     shutil.rmtree(tmp_path / "farm")
     small_farm(tmp_path / "farm")
     with pytest.raises(FarmLogError, match="garlicfarm recover"):
-        stream.latestOffset(start, ReadAllAvailable())
+        stream.latestOffset(read, ReadAllAvailable())
 
 
 def test_a_batch_that_is_repeated_out_of_another_clusters_directory_is_refused(tmp_path: Path) -> None:
@@ -198,28 +199,29 @@ def test_a_batch_that_is_repeated_out_of_another_clusters_directory_is_refused(t
     stream = FarmDataSource(options).streamReader(ENTRIES)
     start = stream.initialOffset()
     end = stream.latestOffset(start, ReadAllAvailable())
-    planned = stream.partitions(start, end)
+    carried = pickle.dumps(stream.partitions(start, end)[0])
     shutil.rmtree(tmp_path / "farm")
     small_farm(tmp_path / "farm")
     # then neither its plan is made again, be it the first batch of all or a later one, nor an older plan carried out
     later = FarmDataSource(options).streamReader(ENTRIES)
-    for begun in (start, later.initialOffset()):
+    (cluster,) = end["farms"]
+    for begun in (start, {"farms": {cluster: 4}}):
         with pytest.raises(FarmLogError, match="garlicfarm recover"):
             later.partitions(begun, end)
     with pytest.raises(FarmLogError, match="garlicfarm recover"):
-        list(FarmDataSource(options).streamReader(ENTRIES).read(planned[0]))
+        list(later.read(pickle.loads(carried)))  # noqa: S301 - our own
 
 
 def test_a_first_batch_whose_entries_were_compacted_while_the_run_was_interrupted_is_told(tmp_path: Path) -> None:
     with_snapshot(tmp_path / "farm")
     options = {"directory": str(tmp_path / "farm"), "committedThrough": "9"}
     stream = FarmDataSource(options).streamReader(ENTRIES)
-    end = {**stream.initialOffset(), "next": 4}
+    end = stream.latestOffset(stream.initialOffset(), ReadMaxRows(3))
     (tmp_path / "farm" / "committed.json").unlink()
     for segment in (tmp_path / "farm" / "raft").glob("*.segment"):
         segment.unlink()
     later = FarmDataSource({"directory": str(tmp_path / "farm")}).streamReader(ENTRIES)
-    with pytest.raises(FarmLogError, match=r"entries up to 3 .* begins with 6; .* new output directory"):
+    with pytest.raises(FarmLogError, match=r"entries 1 to 5 were compacted away .* new output directory"):
         later.partitions(later.initialOffset(), end)
 
 
@@ -308,7 +310,8 @@ def test_a_stream_that_begins_with_the_snapshot_gives_its_reports_and_then_what_
     stream = FarmDataSource({"directory": str(tmp_path / "farm"), "start": "snapshot"}).streamReader(ENTRIES)
     start = stream.initialOffset()
     end = stream.latestOffset(start, ReadAllAvailable())
-    assert end["next"] == 10
+    assert [*end["farms"].values()] == [10]
+    assert [*end["begins"].values()] == [{"next": 6, "snapshot": 5}]
     first, second = (list(stream.read(partition)) for partition in stream.partitions(start, end))
     (snapshot,) = first[0].to_pylist()
     assert (snapshot["index"], snapshot["kind"]) == (5, "snapshot")
@@ -326,9 +329,9 @@ def test_what_a_snapshot_covers_is_committed_and_tells_log_time_where_the_log_be
     for segment in (tmp_path / "farm" / "raft").glob("*.segment"):
         segment.unlink()
     assert StoredLog(tmp_path / "farm").bounds() == (6, 5)
-    reader = FarmDataSource({"directory": str(tmp_path / "farm"), "start": "3"}).streamReader(ENTRIES)
+    reader = FarmDataSource({"directory": str(tmp_path / "farm"), "start": "3"}).reader(ENTRIES)
     with pytest.raises(FarmLogError, match=r"entries 3 to 5 were compacted away .* --start snapshot"):
-        reader.initialOffset()
+        reader.partitions()
 
 
 def test_entries_that_a_truncation_cut_from_their_group_are_not_read(tmp_path: Path) -> None:
