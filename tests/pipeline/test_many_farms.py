@@ -198,7 +198,7 @@ def test_a_backlog_takes_what_the_others_leave_of_a_batch(tmp_path: Path) -> Non
 
 
 @given(some.dictionaries(some.text("abcdef", min_size=1), some.integers(0, 10_000)), some.integers(1, 20_000))
-def test_shares_use_the_whole_limit_and_nobody_gets_less_than_an_equal_share_while_another_gets_more(
+def test_shares_use_the_whole_limit_and_no_farm_gets_less_than_an_equal_share_while_another_gets_more(
     wanted: dict[str, int], limit: int
 ) -> None:
     shares = fair_shares(wanted, limit)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.structure.raft_rules import ROOT
 
-PACKAGES = ("gossip", "consensus", "bridge", "pipeline", "deploy")
+PACKAGES = ("gossip", "consensus", "bridge", "pipeline", "pyspark_garlicfarm", "pyspark_garlicfarm_events", "deploy")
 HEAD = """# Layout
 
 The folders of each package, and what is in them. Which folder may import which is checked by import contracts
