@@ -82,8 +82,8 @@ dist: $(VENV)/all.stamp
 	echo "no dpkg-deb: no Debian package and no container image are built (Debian: apt-get install dpkg)"; fi
 	@ls -l dist
 
-# Installs the Debian package in a scratch copy of this machine and runs the image's steps: as root, on Debian. What a test
-# lacks here (mmdebstrap, lintian) it names when it is skipped.
+# Installs the Debian package in scratch copies of this machine, one alone and three on a LAN, and runs the image's steps:
+# as root, on Debian. What a test lacks here (mmdebstrap, lintian) it names when it is skipped.
 test-packages: dist
 	$(BIN)/python -m pytest -q -m packages tests/packages
 

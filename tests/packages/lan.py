@@ -1,0 +1,56 @@
+"""A LAN of scratch machines: a bridge in a network namespace of its own, and for each machine a cable to it.
+
+    machine 1: eth0 192.168.77.1/24 ──┐
+    machine 2: eth0 192.168.77.2/24 ──┼── bridge
+    machine 3: eth0 192.168.77.3/24 ──┘
+
+The bridge is gone with the first process of its namespace, and the cables with their ends.
+"""
+
+import subprocess
+from types import TracebackType
+from typing import Self
+
+from tests.packages.machine import START_BOUND_S, Machine
+
+SETUP = "ip link add lan type bridge && ip link set lan up && echo ready && exec cat"
+
+
+class Lan:
+    """Made when the block begins, gone when it ends."""
+
+    def __init__(self) -> None:
+        self._switch: subprocess.Popen[str] | None = None
+        self._ports = 0
+
+    def __enter__(self) -> Self:
+        self._switch = subprocess.Popen(
+            ["unshare", "--net", "sh", "-c", SETUP],  # noqa: S607 - wherever it lies
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._switch.stdout is not None
+        assert self._switch.stdout.readline() == "ready\n", "the bridge could not be made; its messages are above"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._switch is not None:
+            self._switch.communicate(timeout=START_BOUND_S)
+
+    def plug_in(self, machine: Machine) -> str:
+        """Lay a cable to a machine, and give it the next address, which is returned."""
+        self._ports += 1
+        port, address = f"port{self._ports}", f"192.168.77.{self._ports}"
+        self._ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(machine.pid))
+        self._ip("link", "set", port, "master", "lan", "up")
+        machine.run("ip", "addr", "add", f"{address}/24", "brd", "+", "dev", "eth0")
+        machine.run("ip", "link", "set", "eth0", "up")
+        return address
+
+    def _ip(self, *arguments: str) -> None:
+        assert self._switch is not None
+        into = ["nsenter", f"--target={self._switch.pid}", "--net"]
+        subprocess.run([*into, "ip", *arguments], check=True)

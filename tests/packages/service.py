@@ -1,0 +1,95 @@
+"""The service of the Debian package on a scratch machine: its unit's command, started as systemd starts it.
+
+    unit ─▶ ExecStartPre as root ─▶ ExecStart as its user, with its environment and a socket for what it tells
+
+There is no systemd on such a machine. What a unit says beyond that (its file system, its filter of system calls) is
+judged by `systemd-analyze` elsewhere.
+"""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+from typing import Self
+
+from tests.packages.machine import Machine, child_of, clean_environment
+
+READY_BOUND_S = 60.0
+END_BOUND_S = 30.0
+
+
+class Unit:
+    """The service's unit, as much of it as a start without systemd needs."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = [line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#")]
+
+    def all(self, key: str) -> list[str]:
+        """Every value of a key."""
+        return [value for name, _, value in self._lines if name == key]
+
+    def one(self, key: str) -> str:
+        """The value of a key that stands once."""
+        (value,) = self.all(key)
+        return value
+
+
+class Service:
+    """The unit's command, started as systemd would: its user, its environment, and a socket for what it tells."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.unit = Unit((machine.root / "lib/systemd/system/garlicfarm.service").read_text())
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        unit, machine = self.unit, self._machine
+        path = machine.root / "run/notify"
+        path.unlink(missing_ok=True)
+        self._socket.bind(str(path))
+        path.chmod(0o777)
+        for before in unit.all("ExecStartPre"):
+            assert before.startswith("+"), "it runs as root"
+            machine.run(*shlex.split(before[1:]))
+        environment = {
+            **dict(each.split("=", 1) for each in unit.all("Environment")),
+            "NOTIFY_SOCKET": "/run/notify",
+            "WATCHDOG_USEC": str(int(unit.one("WatchdogSec")) * 1_000_000 // 8),
+        }
+        user = unit.one("User")
+        as_user = ["setpriv", f"--reuid={user}", f"--regid={unit.one('Group')}", "--clear-groups", "--no-new-privs"]
+        command = [*as_user, "--bounding-set=-all", *shlex.split(unit.one("ExecStart"))]
+        with (machine.root / "root/service.log").open("a") as log:
+            self._process = subprocess.Popen(
+                machine.command(command), stdout=log, stderr=subprocess.STDOUT, env=clean_environment(environment)
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        self._socket.close()
+        print((self._machine.root / "root/service.log").read_text())  # noqa: T201 - shown when the test fails
+
+    def heard(self, wanted: str, timeout_s: float) -> list[str]:
+        """What the service has told, up to the first line of a datagram that is wanted."""
+        self._socket.settimeout(timeout_s)
+        found: list[str] = []
+        while not found or found[-1] != wanted:
+            assert self._process is not None
+            found.append(self._socket.recv(4096).decode().partition("\n")[0])
+        return found
+
+    def kill(self) -> None:
+        """SIGKILL to the node, as the kernel does it without memory, and gone when this returns."""
+        assert self._process is not None
+        os.kill(child_of(self._process.pid), signal.SIGKILL)
+        self._process.wait(END_BOUND_S)
+
+    def stop(self) -> int:
+        """SIGTERM to the node, as systemd sends it; how it ended."""
+        assert self._process is not None
+        os.kill(child_of(self._process.pid), signal.SIGTERM)
+        return self._process.wait(END_BOUND_S)
