@@ -1,9 +1,11 @@
 """The container image: dist/oci, from which any builder makes it, and an archive if a builder is at hand.
 
-    Containerfile, dist/garlicfarm_*.deb ──▶ dist/oci ──▶ podman | buildah | docker ──▶ dist/garlicfarm-oci.tar
+    Containerfile, dist/garlicfarm_*.deb ──▶ dist/oci ──▶ podman | buildah | docker ──▶ dist/garlicfarm-image.tar
 
 `python -m deploy.oci --dist dist` does both steps. A builder that is installed and does not work here, as docker's
 command without its daemon, is named with its reason, and the context is left for another machine.
+
+The image is in Docker's format, which every engine loads: OCI's has no place for the check, so builders drop it there.
 """
 
 import argparse
@@ -19,11 +21,17 @@ from deploy.environment import ROOT, PackagingError, target
 RELEASE_PYTHON = "3.11"
 """Of the release that the Containerfile names."""
 TAG = f"garlicfarm:{VERSION}"
-ARCHIVE = "garlicfarm-oci.tar"
+ARCHIVE = "garlicfarm-image.tar"
 BUILD_TIMEOUT_S = 1800
 BUILDERS = {
-    "podman": (["build", "--tag", TAG], ["save", "--format", "oci-archive", "--output", "{archive}", TAG]),
-    "buildah": (["build", "--isolation", "chroot", "--tag", TAG], ["push", TAG, "oci-archive:{archive}:" + TAG]),
+    "podman": (
+        ["build", "--format", "docker", "--tag", TAG],
+        ["save", "--format", "docker-archive", "--output", "{archive}", TAG],
+    ),
+    "buildah": (
+        ["build", "--isolation", "chroot", "--format", "docker", "--tag", TAG],
+        ["push", TAG, "docker-archive:{archive}:" + TAG],
+    ),
     "docker": (["build", "--file", "{context}/Containerfile", "--tag", TAG], ["save", "--output", "{archive}", TAG]),
 }
 
