@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bridge.cli.help.completion import ANSWER_TIMEOUT_S, SHELLS, VARIABLE
+from bridge.cli.help.completion import ANSWER_TIMEOUT_S, SHELLS, VARIABLE, completion_script
 from bridge.cli.main import COMMANDS, cli
 from tests.node.test_cli_commands import served
 from tests.node.test_control import FakeNode
@@ -100,3 +100,22 @@ def test_the_script_of_a_shell_is_one_that_it_reads(shell: str, tmp_path: Path) 
     script = tmp_path / "script"
     script.write_text(done.output)
     subprocess.run([shell, "-n", script], check=True)
+
+
+def test_fish_shows_the_whole_task_of_a_topic_beside_it(tmp_path: Path) -> None:
+    """What stood behind the first comma was cut off."""
+    if shutil.which("fish") is None:
+        pytest.skip("no fish here (Debian: apt-get install fish)")
+    command = tmp_path / "garlicfarm"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m bridge.cli.main "$@"\n')
+    command.chmod(0o755)
+    (tmp_path / "script.fish").write_text(completion_script(cli, "fish"))
+    asked = ["fish", "--no-config", "-c", f'source {tmp_path}/script.fish; complete -C "garlicfarm help serv"']
+    places = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(tmp_path),
+        "LANG": "C.UTF-8",
+    }
+    done = subprocess.run(asked, env=places, capture_output=True, text=True, check=True)
+    assert done.stdout == "servers\tadd, replace and remove routers\n"

@@ -49,7 +49,9 @@ def completion_script(command: click.Command, shell: str) -> str:
         raise LookupError(f"click completes nothing in {shell}")
     # It warns on stderr where no bash is installed, or an old one: that is the business of the machine that uses it.
     with redirect_stderr(StringIO()):
-        return made(command, {}, "garlicfarm", VARIABLE).source()
+        script = made(command, {}, "garlicfarm", VARIABLE).source()
+    # Click's script for fish would end what it shows beside a word at the first comma in it.
+    return script.replace('string split "," $completion', 'string split --max 1 "," $completion')
 
 
 def _from_view(
