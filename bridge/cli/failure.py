@@ -21,6 +21,7 @@ _ABOUT_FILES = {
     errno.EACCES: _OTHER_PLACE,
     errno.EPERM: _OTHER_PLACE,
     errno.EROFS: _OTHER_PLACE,
+    errno.EEXIST: ": name another place, or remove it",
     errno.ENOSPC: ": free some space",
 }
 """What to do, by the operating system's number of the failure."""

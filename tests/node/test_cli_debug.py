@@ -56,7 +56,8 @@ def test_the_file_has_what_a_node_says_and_a_summary_of_what_it_does_not(
     reasons = {each["address"] or each["name"]: each["reason"] for each in summary["silent"]}
     assert "no node runs at dead/control.sock" in reasons["dead/control.sock"]
     # Members that the node tells of, and that no address was given for.
-    assert "no node that was asked is it" in reasons["node-5"]
+    assert reasons["node-5"] == "it is dead"
+    assert reasons["node-2"] == "it is alive, and was not asked: name its address by --node as well"
     assert "dead/control.sock: no node runs at" in result.stdout
 
 
@@ -72,7 +73,10 @@ def test_without_an_output_the_file_is_here_with_the_time_in_its_name(
 def test_a_file_that_is_there_already_is_kept(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
     (tmp_path / "found.tar.gz").write_text("mine")
     result = garlicfarm("--output", "found.tar.gz")
-    assert (result.exit_code, result.stderr) == (1, "garlicfarm: found.tar.gz: File exists\n")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "garlicfarm: found.tar.gz: File exists: name another place, or remove it\n",
+    )
     assert (tmp_path / "found.tar.gz").read_text() == "mine"
 
 

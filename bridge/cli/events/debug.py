@@ -36,6 +36,7 @@ from bridge.cli.asking import find_node, find_nodes, nodes_option
 from bridge.cli.failure import fail, failures, reason_of
 from bridge.cli.options import file_path, json_option
 from bridge.cli.printing import echo, print_json
+from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.control.node_address import NodeAddress
 
@@ -45,6 +46,7 @@ NODES_MOST = 32
 BUNDLE_MOST_BYTES = 64 * 1024 * 1024
 ANSWER_TIMEOUT_S = 10.0
 EVENTS_PAGE = 1_000
+_NOT_ASKED = ", and was not asked: name its address by --node as well"
 
 
 @dataclass(slots=True)
@@ -214,7 +216,7 @@ def _folded(answer: DebugAnswer) -> bytes:
 def _summary(bundle: _Bundle, path: Path, made_at: datetime) -> DebugOutput:
     names = {each.name for each in bundle.answered}
     others = [
-        DebugSilent(None, name, f"it is {status}, and no node that was asked is it: name its address by --node as well")
+        DebugSilent(None, name, f"it is {status}" + (_NOT_ASKED if status == MemberStatus.ALIVE.value else ""))
         for name, status in sorted(bundle.members.items())
         if name not in names
     ]
