@@ -210,12 +210,14 @@ def test_a_quorum_that_is_not_there_is_named(command: str, files: Files) -> None
 
 
 def stored_log(path: Path) -> Path:
-    """The directory of a server that has stopped, with one record of a client as its last."""
+    """The directory of a server that has stopped, with two records of a client as its last, each written by itself."""
 
     async def story() -> None:
         settings = formatted(path, 1, dynamic=True, initial=1)
         async with opened(settings) as quorum:
-            await (await quorum.leader()).topic.append(batch(b"a value"), None)
+            topic = (await quorum.leader()).topic
+            for value in (b"the value before", b"a value"):
+                await topic.append(batch(value), None)
 
     trio.run(story)
     return path / "1"
@@ -227,12 +229,12 @@ def test_a_directory_is_printed_and_what_it_cannot_tell_is_said(tmp_path: Path) 
     printed = kraft("log", "--directory", directory)
     assert (printed.exit_code, printed.stderr) == (0, f"{log_command.STORED}\n")
     head, *rows = printed.stdout.splitlines()
-    assert [row.split()[0] for row in (head, *rows)] == ["OFFSET", "0", "1", "2", "3"]
+    assert [row.split()[0] for row in (head, *rows)] == ["OFFSET", "0", "1", "2", "3", "4"]
     assert rows[0].endswith("LeaderChange   leader 1, granted by 1 of 1")
     assert rows[-1].endswith("1970-01-01 00:00:01.000  Data           a value")
-    (one,) = map(json.loads, kraft("log", "--directory", directory, "--from", "3", "--json").stdout.splitlines())
-    assert (one["offset"], one["value"]) == (3, "a value")
-    assert "No record from offset 4 on." in kraft("log", "--directory", directory, "--from", "4").stderr
+    (one,) = map(json.loads, kraft("log", "--directory", directory, "--from", "4", "--json").stdout.splitlines())
+    assert (one["offset"], one["value"]) == (4, "a value")
+    assert "No record from offset 5 on." in kraft("log", "--directory", directory, "--from", "5").stderr
 
 
 def test_a_damaged_directory_is_printed_up_to_there_and_ends_with_the_reason(tmp_path: Path) -> None:
@@ -241,7 +243,7 @@ def test_a_damaged_directory_is_printed_up_to_there_and_ends_with_the_reason(tmp
     segment.write_bytes(segment.read_bytes().replace(b"a value", b"A VALUE"))
     printed = kraft("log", "--directory", str(directory))
     assert printed.exit_code == 1
-    assert [line.split()[0] for line in printed.stdout.splitlines()] == ["OFFSET", "0", "1", "2"]
+    assert [line.split()[0] for line in printed.stdout.splitlines()] == ["OFFSET", "0", "1", "2", "3"]
     assert printed.stderr.startswith(f"garlicfarm: the log in '{directory}' is damaged: ")
 
 
