@@ -146,6 +146,20 @@ def test_the_site_shows_every_page_once() -> None:
     assert sorted(map(Path, shown)) == sorted(site.place_of(path) for path in DOCS.rglob("*.md"))
 
 
+def test_the_site_has_a_gallery_where_pictures_were_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, place in (("BUILD", ""), ("PAGES", "docs"), ("GALLERY", "gallery")):
+        monkeypatch.setattr(site, name, tmp_path / place)
+    site.lay_out()
+    assert "gallery" not in (tmp_path / "zensical.toml").read_text(encoding="utf-8")
+    (tmp_path / "gallery").mkdir()
+    (tmp_path / "gallery" / site.GALLERY_PAGE).write_text("# Gallery\n\n![The farm](gallery/farm.svg)\n")
+    (tmp_path / "gallery" / "farm.svg").write_text("<svg/>")
+    site.lay_out()
+    assert '{"Gallery" = "gallery.md"}' in (tmp_path / "zensical.toml").read_text(encoding="utf-8")
+    assert (tmp_path / "docs" / "gallery" / "farm.svg").exists()
+    assert (tmp_path / "docs" / site.GALLERY_PAGE).exists()
+
+
 def test_the_glossary_defines_each_word_once_and_in_order() -> None:
     words = re.findall(r"^\| \*\*(.+?)\*\* \|", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert words == sorted(set(words), key=str.lower)
