@@ -1,7 +1,7 @@
 """Voters of a KRaft quorum on loopback: they elect, replicate, lose their leader, and change their voters."""
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from operator import ge
@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.core.effects import Role
+from consensus.core.effects import ProposalResolved, Role
 from consensus.core.model import Entry, EntryKind, Index, ReplicaKey
 from consensus.protocols.kraft.node.connections.connection import open_connection
 from consensus.protocols.kraft.node.operators.quorum_directory import format_directory, new_uuid, parse_initial_voters
@@ -233,6 +233,48 @@ def test_a_batch_that_comes_again_before_it_is_applied_is_written_once(
             # Then it has the place that it got first
             assert answers == [first]
             assert await values_of(leader, first.base_offset + 1) == [b"a", b"b"]
+
+    trio.run(run)
+
+
+def test_a_batch_that_comes_again_after_its_client_gave_up_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repetition waits until it is known what became of the first, which nobody waits for any more."""
+
+    async def run() -> None:
+        async with opened(formatted(tmp_path, 1, dynamic=True)) as quorum:
+            leader = await quorum.leader()
+            producer = (await leader.topic.new_producer_id(None)).producer_id
+            # Given a leader that commits nothing for a while
+            held: list[tuple[tuple[bytes, ...], Callable[[ProposalResolved], None]]] = []
+            submit = leader.server.submit
+
+            def hold(commands: tuple[bytes, ...], answered: Callable[[ProposalResolved], None], **_: bool) -> None:
+                held.append((commands, answered))
+
+            monkeypatch.setattr(leader.server, "submit", hold)
+            answers: list[Produced] = []
+
+            async def produce(*, task_status: trio.TaskStatus[trio.CancelScope] = trio.TASK_STATUS_IGNORED) -> None:
+                with trio.CancelScope() as scope:
+                    task_status.started(scope)
+                    answers.append(await leader.topic.append(batch(b"a", producer=producer, sequence=0), None))
+
+            async with trio.open_nursery() as nursery:
+                # When a client's time for its batch is over, and it sends the batch again
+                first = await nursery.start(produce)
+                await trio.testing.wait_all_tasks_blocked()
+                first.cancel()
+                nursery.start_soon(produce)
+                await trio.testing.wait_all_tasks_blocked()
+                assert len(held) == 1
+                # and the first is committed after all
+                submit(*held[0])
+            # Then the log has it once, and the repetition its place
+            assert len(held) == 1
+            (again,) = answers
+            assert await values_of(leader, again.base_offset + 1) == [b"a"]
 
     trio.run(run)
 

@@ -5,7 +5,9 @@
                  └─ yes: the offset that it got then
 
 *Once.* A producer's batches come one after the other: the next is looked at when the one before it is applied, or its
-fate is known. The answer to a batch does not wait until it is applied. The table that is asked is the state machine's.
+fate is known, also if the client of that one has stopped waiting: else a batch that comes again after its time is over
+would be written twice. The answer to a batch does not wait until it is applied. The table that is asked is the state
+machine's.
 It is complete for older terms only when this leader has committed an entry of its own, so the first batch in each term
 waits for that. Then a batch is new, known, or out of order, and nothing between.
 """
@@ -81,6 +83,7 @@ class LogTopic:
         self._takes_records = takes_records
         self._is_metadata = is_metadata
         self._producing: dict[int, trio.Lock] = {}
+        self._unanswered: dict[int, trio.Event] = {}
         self._ready_term = -1
 
     def state(self) -> TopicState:
@@ -165,6 +168,8 @@ class LogTopic:
         else:
             await lock.acquire()
         try:
+            if (abandoned := self._unanswered.get(batch.producer_id)) is not None:
+                await abandoned.wait()
             await self._be_ready()
             return self._known(batch) or await self._append(batch)
         finally:
@@ -245,21 +250,28 @@ class LogTopic:
             # A follower could get it in parts only, and would take each for a batch.
             text = f"a batch has at most {BATCH_RECORDS} records and {BATCH_BYTES} bytes here"
             raise ProduceRefusedError(ErrorCode.MESSAGE_TOO_LARGE, text)
-        last = await self._submit(commands)
+        last = await self._submit(commands, producer_id=batch.producer_id)
         return Produced(last - len(commands), -1)
 
-    async def _submit(self, commands: tuple[bytes, ...], *, control: bool = False) -> int:
-        """Have commands committed; returns the index of the last. Raises `ProduceRefusedError`."""
+    async def _submit(self, commands: tuple[bytes, ...], *, control: bool = False, producer_id: int = -1) -> int:
+        """Have commands committed; returns the index of the last. Raises `ProduceRefusedError`.
+
+        Cancelled, it leaves the producer's entry in `_unanswered` until the fate of the commands is known.
+        """
         answers: list[ProposalResolved] = []
         answered = trio.Event()
 
         def take(answer: ProposalResolved) -> None:
             answers.append(answer)
+            self._unanswered.pop(producer_id, None)
             answered.set()
 
+        if producer_id >= 0:
+            self._unanswered[producer_id] = answered
         try:
             self._server.submit(commands, take, control=control)
         except ValueError as error:
+            self._unanswered.pop(producer_id, None)
             raise ProduceRefusedError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from error
         await answered.wait()
         answer = answers[0]
