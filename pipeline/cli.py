@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from rich import box
 from rich.table import Table
 
-from pipeline.claims import alone_in
 from pipeline.cli_options import (
     Finite,
     LogPlace,
@@ -27,7 +26,8 @@ from pipeline.cli_options import (
     told_plainly,
     traces_of,
 )
-from pipeline.daily import last_rows
+from pipeline.daily import DAY_MS, last_rows
+from pipeline.derived import derive
 from pipeline.doctor import doctor
 from pipeline.feedback import Feedback
 from pipeline.floodfill_cli import floodfills
@@ -36,10 +36,9 @@ from pipeline.load_model import LoadModel
 from pipeline.printing import echo, print_json, print_table
 from pipeline.query_cli import query, report
 from pipeline.run import RANGE_FILE, RunSettings, claim_range, prepare, run_forever, run_once
-from pipeline.sinks import derive
 from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import OLDEST, SNAPSHOT
-from pipeline.table_files import DAY_MS
+from pipeline.tables.fence import alone_in
 from pipeline.transforms import DEFAULT_WINDOW
 
 ROWS_SHOWN = 60
@@ -64,7 +63,7 @@ pipeline.add_command(floodfills)
     default="farm-tables",
     show_default=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of the Parquet tables and of the checkpoint.",
+    help="Directory of the tables and of the checkpoint.",
 )
 @click.option(
     "--start",
@@ -166,7 +165,7 @@ def run(
             window,
             trigger_seconds,
             line,
-            feedback.after_batch,
+            feedback.after_batch if feedback.listens else None,
             events,
             watches,
             None if keep_days is None else int(keep_days * DAY_MS),

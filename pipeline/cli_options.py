@@ -29,7 +29,7 @@ from pipeline.source.farm import DEFAULT_PAGE_SIZE
 from pipeline.source.farms import OLDEST, SNAPSHOT, ManyFarms
 from pipeline.source.log_client import FarmLog, FarmLogError, first_without_gap
 from pipeline.source.stored_log import StoredLog
-from pipeline.table_files import TableDamagedError
+from pipeline.tables.files import TableDamagedError
 from pipeline.transforms.windows import window_ms
 
 CONTROL_SOCKET = "control.sock"

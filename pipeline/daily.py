@@ -20,14 +20,17 @@ pipeline would do nothing else.
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -37,7 +40,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pipeline import transforms
 from pipeline.schemas import DERIVED, HISTORY
 from pipeline.session import SMALL_ROWS, fit_to_size, rows_of_files
-from pipeline.table_files import DAY_MS, Span, damage_told, files_within, span_of, write_durably
+from pipeline.tables.delta import StoredFile, stored_files
+from pipeline.tables.files import TableDamagedError
 from pipeline.transforms.windows import window_ms
 
 SHAPE = 3
@@ -47,10 +51,20 @@ ASIDE = ".new"
 DAY = "day"
 REACH_MS = 3_600_000
 ROWS_AT_A_TIME = 1_000_000
+DAY_MS = 86_400_000
 UPTIMES = StructType([StructField("server_id", LongType()), StructField("uptime_ms", LongType())])
 
 Read = Callable[[str], DataFrame]
 """The rows of a history table that a step needs, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The rows of a table, and the log time of its oldest and of its youngest row."""
+
+    rows: int
+    oldest_ms: int
+    youngest_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +117,20 @@ class Step:
     rows: int
 
 
-def bring_up_to_date(
-    session: SparkSession, output: Path, daily: DailyTable, window: str, through: int | None = None
-) -> None:
-    """Makes the days of a table that history has changed since the last time; `through`: by no later batch."""
+def bring_up_to_date(session: SparkSession, output: Path, daily: DailyTable, window: str) -> None:
+    """Makes the days of a table that history has changed since the last time."""
     table = output / daily.name
     table.mkdir(parents=True, exist_ok=True)
-    spans = {name: span_of(output / name, through) for name in daily.sources}
+    spans = {name: span_of(stored_files(output / name)) for name in daily.sources}
     made = _made(table, window)
     if made is None:
         _remove(file for file in table.iterdir() if file.name != NOTE)
     for step in steps(spans, made, window):
         uptimes = _uptimes_before(step.first, table, made) if daily.compares_uptimes else {}
-        _make(session, _Job(output, daily, window, step, through), uptimes)
+        _make(session, _Job(output, daily, window, step), uptimes)
         newest_ms = max(span.youngest_ms for span in spans.values() if span is not None)
         made = Made(window, min(newest_ms, midnight_ms(step.end)), step.first.isoformat(), uptimes)
-        write_durably(table / NOTE, json.dumps(asdict(made)) + "\n")
+        _write_note(table / NOTE, json.dumps(asdict(made)) + "\n")
     oldest = min((span.oldest_ms for span in spans.values() if span is not None), default=None)
     if oldest is not None:
         _remove(file for day, file in day_files(table) if day < day_of(oldest, window))
@@ -136,6 +148,35 @@ def steps(spans: dict[str, Span | None], made: Made | None, window: str) -> list
     days = max(1, ROWS_AT_A_TIME // max(1, rows_a_day))
     starts = [first + timedelta(days=each) for each in range(0, max(0, (end - first).days), days)]
     return [Step(one, other, rows_a_day * (other - one).days) for one, other in pairwise([*starts, end])]
+
+
+def span_of(files: Iterable[StoredFile]) -> Span | None:
+    """How many rows these files have and what log time they cover; None if no row has one."""
+    listed = list(files)
+    seen_ms = {_ms(end) for file in listed for end in (file.oldest, file.youngest) if end is not None}
+    return Span(sum(file.rows for file in listed), min(seen_ms), max(seen_ms)) if seen_ms else None
+
+
+def files_within(files: Iterable[StoredFile], from_ms: int, before_ms: int) -> list[StoredFile]:
+    """Those that may hold rows of this log time."""
+    return [
+        file
+        for file in files
+        if file.oldest is not None
+        and file.youngest is not None
+        and _ms(file.youngest) >= from_ms
+        and _ms(file.oldest) < before_ms
+    ]
+
+
+@contextmanager
+def damage_told(file: Path, remedy: str) -> Iterator[None]:
+    """While the block reads this file: one that is no Parquet is a TableDamagedError with the `remedy`."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        # In one line: it may pass through the JVM, whose report is read by lines.
+        raise TableDamagedError(f"{file} is damaged ({' '.join(str(error).split())}): {remedy}") from error
 
 
 def health_of(session: SparkSession, output: Path) -> DataFrame:
@@ -185,7 +226,6 @@ class _Job:
     daily: DailyTable
     window: str
     step: Step
-    through: int | None
 
 
 def _make(session: SparkSession, job: _Job, uptimes: dict[str, int | None]) -> None:
@@ -194,8 +234,8 @@ def _make(session: SparkSession, job: _Job, uptimes: dict[str, int | None]) -> N
     before_ms = midnight_ms(step.end) + max(REACH_MS, window_ms(job.window))
 
     def read(name: str) -> DataFrame:
-        files = files_within(job.output / name, from_ms, before_ms, job.through)
-        rows = rows_of_files(session, HISTORY[name], files)
+        files = files_within(stored_files(job.output / name), from_ms, before_ms)
+        rows = rows_of_files(session, HISTORY[name], (job.output / name / file.path for file in files))
         log_time = f.col("log_time")
         return rows.where((log_time >= _moment(from_ms)) & (log_time < _moment(before_ms)))
 
@@ -266,3 +306,17 @@ def _remove(paths: Iterable[Path]) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
+
+
+def _write_note(path: Path, text: str) -> None:
+    """The file has the old text or the new one, whatever happens."""
+    aside = path.with_name(f".{path.name}.new")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)

@@ -29,10 +29,11 @@ from pipeline.scratch import ScratchError, scratch_directory
 
 INSTALL = "make pipeline (in the checkout of garlicfarm)"
 PACKAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
-    "pyspark": ((4, 3), (4, 4)),
+    "pyspark": ((4, 2), (4, 3)),
     "pandas": ((2, 2), (3,)),
     "pyarrow": ((17,), None),
     "protobuf": ((5,), None),
+    "deltalake": ((1, 6), (2,)),
     "duckdb": ((1, 4), (2,)),
 }
 """Name, the first version that will do, and the first that will not."""

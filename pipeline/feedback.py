@@ -19,9 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from pipeline.client_key import ClientKey
 from pipeline.failures import reason_of
@@ -156,12 +157,17 @@ class Feedback:
         self.refused = 0
         self.failed = 0
 
-    def after_batch(self, entries: DataFrame) -> None:
-        """Take the entries of one batch into account; never raises: the tables do not depend on it."""
-        if self._submission is None:
+    @property
+    def listens(self) -> bool:
+        """Whether it wants the rows of batches."""
+        return self._submission is not None
+
+    def after_batch(self, found: pa.Table | None) -> None:
+        """Take what `recent_rows` found in one batch into account; never raises: the tables do not depend on it."""
+        if self._submission is None or found is None:
             return
         try:
-            rows = recent(entries)
+            rows = recent(found)
             if rows and not self._warm:
                 # If that fails, the next batch looks back over this one as well.
                 rows = [*self._before(self._submission, rows[0].index), *rows]
@@ -183,7 +189,8 @@ class Feedback:
         if start >= first:
             return []
         options = {**self._source, "start": str(start), "end": str(first - 1)}
-        return recent(self._session.read.format("farm").options(**options).load())
+        entries = self._session.read.format("farm").options(**options).load()
+        return recent(entries.toArrow())
 
     def _propose(self, submission: Submission) -> None:
         newest_ms = submission.log_time_ms()

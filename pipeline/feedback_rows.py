@@ -1,60 +1,75 @@
 """What the weighing looks at, out of entries of the log: few columns of the recent past, in order of index.
 
-A backlog may hold millions of entries, of which only the last minutes matter: what is older than `RECENT` before the
-newest entry is left out, and of the rest no more than `ROWS_MAX` leave Spark, fewer if entries are large, so that no
+A backlog may hold millions of entries, of which only the last minutes matter: what is older than `RECENT_MS` before the
+newest entry is left out, and of the rest no more than `ROWS_MAX` leave a task, fewer if entries are large, so that no
 author's entries fill the driver's memory. The farm's own rules say what an entry is (`pipeline.decode.entries`), so an
 entry that the farm ignores is ignored here as well.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import Row as SparkRow
-from pyspark.sql import functions as f
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.transforms.windows import REQUEST
 from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Row
 
-RECENT = "20 minutes"
+RECENT_MS = 20 * 60_000
 ROWS_MAX = 50_000
 COLLECTED_MAX_BYTES = 128 * 1024 * 1024
-KINDS = ("report", "clock", "factors")
+_NAMED = re.compile(REQUEST)
+_KINDS = pa.array(["report", "clock", "factors"])
+_COLUMNS = (
+    "index",
+    "log_time",
+    "entry",
+    "server_id",
+    "request",
+    "body_bytes",
+    "report",
+    "destinations",
+    "clock",
+    "factors",
+)
 
 
-def recent(entries: DataFrame) -> list[Row]:
-    """The rows of the newest entries, in order."""
-    told = entries.where(f.col("entry").isin(*KINDS) & f.col("log_time").isNotNull())
-    [[newest, largest_bytes]] = told.agg(f.max("log_time"), f.max("body_bytes")).collect()
-    if newest is None:
-        return []
-    chosen = (
-        told.where(f.col("log_time") >= f.lit(newest) - f.expr(f"INTERVAL {RECENT}"))
-        .select(
-            "index",
-            f.unix_millis("log_time").alias("log_time_ms"),
-            "entry",
-            "server_id",
-            f.when(f.col("request").rlike(REQUEST), f.col("request")).alias("request"),
-            f.col("report.job_lag_ms").alias("job_lag_ms"),
-            f.col("destinations.address").alias("leaves"),
-            f.col("destinations.healthy").alias("healthy"),
-            f.col("clock.period_ms").alias("period_ms"),
-            f.col("factors.through_index").alias("through_index"),
-            f.col("factors.factors").alias("factors"),
-        )
-        .orderBy(f.col("index").desc())
-        .limit(min(ROWS_MAX, COLLECTED_MAX_BYTES // max(1, largest_bytes)))
-    )
-    return list(reversed([row for found in chosen.collect() for row in _rows(found)]))
+def recent_rows(entries: pa.Table) -> pa.Table:
+    """Of some rows of the source `farm` those that matter, in few columns."""
+    timed = pc.and_(pc.is_in(entries.column("entry"), _KINDS), pc.is_valid(entries.column("log_time")))
+    return newest(entries.filter(timed).select(_COLUMNS))
 
 
-def _rows(found: SparkRow) -> Iterator[Row]:
-    index, log_time_ms = found["index"], found["log_time_ms"]
+def newest(rows: pa.Table) -> pa.Table:
+    """The newest of them, in order of index: those within `RECENT_MS`, and not too many."""
+    last = pc.max(rows.column("log_time")).as_py()
+    if last is None:
+        return rows
+    at_ms = rows.column("log_time").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+    since_ms = int(last.timestamp() * 1000) - RECENT_MS
+    young = rows.filter(pc.greater_equal(at_ms, since_ms)).sort_by([("index", "ascending")])
+    largest_bytes = pc.max(young.column("body_bytes")).as_py()
+    return young.slice(max(0, young.num_rows - min(ROWS_MAX, COLLECTED_MAX_BYTES // max(1, largest_bytes))))
+
+
+def recent(entries: pa.Table) -> list[Row]:
+    """What the weighing takes of entries, or of what `recent_rows` found in several parts of a batch."""
+    rows = recent_rows(entries)
+    at_ms = rows.column("log_time").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+    told = zip(rows.drop_columns(["log_time", "body_bytes"]).to_pylist(), at_ms.to_pylist(), strict=True)
+    return [row for found, log_time_ms in told for row in _rows(found, log_time_ms)]
+
+
+def _rows(found: Mapping[str, Any], log_time_ms: int) -> Iterator[Row]:
+    index = found["index"]
     match found["entry"]:
         case "clock":
-            yield ClockRow(index, log_time_ms, found["period_ms"])
+            yield ClockRow(index, log_time_ms, found["clock"]["period_ms"])
         case "factors":
-            yield FactorsRow(index, log_time_ms, found["through_index"], found["factors"])
+            yield FactorsRow(index, log_time_ms, found["factors"]["through_index"], dict(found["factors"]["factors"]))
         case _:
-            leaves = tuple(zip(found["leaves"] or (), found["healthy"] or (), strict=True))
-            yield ReportRow(index, log_time_ms, found["server_id"], found["job_lag_ms"], leaves, found["request"])
+            leaves = tuple((leaf["address"], leaf["healthy"]) for leaf in found["destinations"] or ())
+            lag_ms = found["report"]["job_lag_ms"]
+            request = found["request"] if _NAMED.match(found["request"] or "") else None
+            yield ReportRow(index, log_time_ms, found["server_id"], lag_ms, leaves, request)

@@ -15,10 +15,10 @@ import click
 from pyspark.sql import SparkSession
 
 from pipeline.cli_options import spark_options, told_plainly
-from pipeline.current_state import read_names
+from pipeline.derived import exchange
 from pipeline.printing import echo
-from pipeline.sinks import exchange
 from pipeline.source.log_client import FarmLogError
+from pipeline.tables.names import read_names
 from pipeline.transforms.floodfills import CLOSEST_DEFAULT, HASH_BYTES, closest_floodfills, utc_today
 
 TABLE = "closest_floodfills"

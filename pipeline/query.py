@@ -1,7 +1,7 @@
 """`garlicfarm pipeline query "SQL"`: DuckDB over the tables of an output directory. No JVM is started.
 
-    history and derived tables   views over the Parquet files that count at this moment (`table_files.live_files`)
-    current_…                    the rows of `current.sqlite`, with times as times
+    Delta tables     views over the Parquet files of which they consist at this moment, by their logs
+    derived tables   views over their Parquet files
 
 Nothing can be changed by a query: the connection is in memory, may open the files of the tables and no other, not even
 what lies beside them (`names.sqlite`, the salt of the pseudonyms), may not have its settings changed, and takes one
@@ -15,48 +15,32 @@ While the pipeline runs, files are merged and derived tables exchanged; a query 
 rows is repeated with the files of that moment.
 """
 
-import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
-from pipeline import current_state
-from pipeline.schemas import DERIVED, FLOODFILLS, HISTORY, TRANSITIONS
-from pipeline.table_files import TableDamagedError, arrow_schema, live_files
+from pipeline.schemas import DERIVED, FLOODFILLS, arrow_schema
+from pipeline.tables.current import SPECS
+from pipeline.tables.delta import stored_files
+from pipeline.tables.files import DAY, TableDamagedError
+from pipeline.tables.lake import BASE_SPECS, EVENTS_SPEC
+from pipeline.watch.watching import TRANSITIONS_SPEC
 
 ATTEMPTS = 5
 ROWS_AT_ONCE = 4_096
 MEMORY_LIMIT = "1GB"
-PARQUET_TABLES: dict[str, StructType] = {
-    **HISTORY,
-    **DERIVED,
-    "transitions": TRANSITIONS,
-    "closest_floodfills": FLOODFILLS,
+DELTA_TABLES: dict[str, pa.Schema] = {
+    spec.name: spec.schema for spec in (*BASE_SPECS.values(), EVENTS_SPEC, TRANSITIONS_SPEC, *SPECS.values())
 }
-_CURRENT_SCHEMAS: dict[str, StructType] = {
-    "routers": HISTORY["reports"],
-    "destinations": HISTORY["destination_reports"],
-    "publishers": HISTORY["publications"],
-    "watched": TRANSITIONS,
+PARQUET_TABLES: dict[str, pa.Schema] = {
+    name: arrow_schema(columns) for name, columns in {**DERIVED, "closest_floodfills": FLOODFILLS}.items()
 }
-_FARM = pa.schema(
-    [
-        ("index", pa.int64()),
-        ("term", pa.int64()),
-        ("log_time", pa.timestamp("us", tz="UTC")),
-        ("leader_id", pa.int64()),
-        ("period_ms", pa.int64()),
-        ("batch_id", pa.int64()),
-    ]
-)
 
 
 class QueryError(Exception):
@@ -84,7 +68,7 @@ def documents(output: Path, sql: str) -> list[dict[str, Any]]:
 @contextmanager
 def asked(output: Path, sql: str) -> Iterator[Answer]:
     """Answers one SELECT over the tables below `output`. Raises QueryError, also while rows are taken."""
-    if not any((output / name).exists() for name in (current_state.FILE, *PARQUET_TABLES)):
+    if not any((output / name).exists() for name in (*DELTA_TABLES, *PARQUET_TABLES)):
         raise QueryError(f"there are no tables in {output}; make them with `garlicfarm pipeline run --output {output}`")
     lost: Exception | None = None
     for _ in range(ATTEMPTS):
@@ -94,7 +78,7 @@ def asked(output: Path, sql: str) -> Iterator[Answer]:
             except duckdb.IOException as error:
                 lost = error
                 continue
-            except (duckdb.Error, sqlite3.Error, TableDamagedError) as error:
+            except (duckdb.Error, TableDamagedError) as error:
                 raise QueryError(_words(error)) from error
             try:
                 yield answer
@@ -154,20 +138,16 @@ def _prepare(connection: duckdb.DuckDBPyConnection, output: Path) -> None:
     connection.execute("SET temp_directory = ''")
     connection.execute("CREATE SCHEMA bare")
     opened: list[str] = []
-    for name, schema in PARQUET_TABLES.items():
+    for name, schema in {**DELTA_TABLES, **PARQUET_TABLES}.items():
         files = [str(file) for file in _files(output.resolve() / name, name)]
         _make_view(connection, name, files, schema)
         opened += files
-    for table, schema in _CURRENT_SCHEMAS.items():
-        connection.register(f"current_{table}", _arrow(current_state.read(output, table), arrow_schema(schema)))
-    connection.register("current_farm", _arrow(current_state.read(output, "farm"), _FARM))
     connection.execute("SET allowed_paths = $files", {"files": opened})
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
 
 
-def _make_view(connection: duckdb.DuckDBPyConnection, name: str, files: Sequence[str], schema: StructType) -> None:
-    columns = arrow_schema(schema)
+def _make_view(connection: duckdb.DuckDBPyConnection, name: str, files: Sequence[str], columns: pa.Schema) -> None:
     if not files:
         connection.register(name, columns.empty_table())
         return
@@ -176,33 +156,29 @@ def _make_view(connection: duckdb.DuckDBPyConnection, name: str, files: Sequence
     connection.execute(f"CREATE TABLE bare.{name} AS SELECT * FROM _empty")  # noqa: S608 - own names
     connection.unregister("_empty")
     listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-    told = ", ".join(f'"{column}"' for column in schema.names)
+    told = ", ".join(f'"{column}"' for column in columns.names)
+    # The day is not in the files of a Delta table: their directories name it.
+    hive = (
+        f"hive_partitioning = true, hive_types = {{'{DAY}': DATE}}" if _is_by_day(name) else "hive_partitioning = false"
+    )
     connection.execute(
         f"CREATE VIEW {name} AS SELECT {told} FROM (SELECT * FROM bare.{name} UNION ALL BY NAME"  # noqa: S608 - own names
-        f" SELECT * FROM read_parquet([{listed}], union_by_name = true, hive_partitioning = false))"
+        f" SELECT * FROM read_parquet([{listed}], union_by_name = true, {hive}))"
     )
 
 
+def _is_by_day(name: str) -> bool:
+    return name in DELTA_TABLES and DAY in DELTA_TABLES[name].names
+
+
 def _files(table: Path, name: str) -> list[Path]:
-    if name in HISTORY or name == "transitions":
-        return live_files(table)
+    if name in DELTA_TABLES:
+        return [table / file.path for file in stored_files(table)]
     # Between the two renames of an exchange the rows are in the old directory.
     for directory in (table, table.with_name(f"{name}.old")):
         if directory.exists():
             return sorted(file for file in directory.glob("*.parquet") if not file.name.startswith(("_", ".")))
     return []
-
-
-def _arrow(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    columns = []
-    for field in schema:
-        values = [row.get(field.name) for row in rows]
-        if pa.types.is_timestamp(field.type):
-            values = [None if value is None else datetime.fromisoformat(value) for value in values]
-        elif pa.types.is_boolean(field.type):
-            values = [None if value is None else bool(value) for value in values]
-        columns.append(pa.array(values, field.type))
-    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _words(error: Exception) -> str:

@@ -13,9 +13,9 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
-from pipeline import current_state
 from pipeline.plots import Bar, Series, lines, strips, table, timeline
 from pipeline.query import documents
+from pipeline.tables.names import read_names
 
 RUNS_SHOWN = 500
 STRIPS_SHOWN, LINES_SHOWN, STRETCHES = 200, 8, 300
@@ -63,7 +63,7 @@ def make_report(output: Path, made_at: datetime, *, show_destinations: bool) -> 
     def ask(sql: str) -> list[dict[str, Any]]:
         return documents(output, sql)
 
-    names = current_state.read_names(output) if show_destinations else {}
+    names = read_names(output) if show_destinations else {}
 
     def name_of(destination: str) -> str:
         address = names.get(destination)

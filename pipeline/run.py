@@ -1,16 +1,15 @@
-"""The run loop: the log through Spark into the sinks, exactly once, with progress shown while a batch runs.
+"""The run loop: the log through Spark into the tables, exactly once, with progress shown while a batch runs.
 
-    source `farm` ────────▶ micro-batch N ──▶ sinks.write_batch ──▶ commit of N in <output>/checkpoint
+    source `farm` ────────▶ micro-batch N ──▶ `Lake.write_batch` ──▶ commit of N in <output>/checkpoint
                                                     └─▶ the thread of derived tables (`pipeline/deriving.py`)
-    source `farm` ────────▶ micro-batch N ──▶ state a server ──────▶ commit of N in <output>/checkpoint-watch
-    source `farm_events` ─▶ micro-batch N ──▶ table `events` ─────▶ commit of N in <output>/checkpoint-events
+    source `farm_events` ─▶ micro-batch N ──▶ table `events` ──────▶ commit of N in <output>/checkpoint-events
 
 Spark writes the range of batch N into the checkpoint before it runs and notes its end afterwards. A crash in between
-repeats the batch with the same number and the same range; indexes of the log never change their entry, so the rows are
-the same ones, and the sinks overwrite what a repeated batch wrote. This is what makes it exactly-once.
+repeats the batch with the same number and the same range. Indexes of the log never change their entry, so the rows are
+the same ones, and each table knows whether it has them (`pipeline/tables/delta.py`). This makes it exactly-once.
 
-A stream's checkpoint holds for the operators of the version that wrote it. `LAYOUT` is raised when they change; an
-output directory of another layout is refused with the way out: the log is read again into a new directory.
+A checkpoint and tables hold for the version that wrote them. `LAYOUT` is raised when they change; an output directory
+of another layout is refused with the way out: the log is read again into a new directory.
 """
 
 import json
@@ -21,21 +20,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline import daily, sinks, transforms, watching
+from pipeline import daily, derived, transforms
 from pipeline.deriving import Deriving, running
 from pipeline.interrupt import deferred
 from pipeline.side_by_side import Kept, RunningQuery, SideBySide
 from pipeline.source.log_client import FarmLogError
-from pipeline.table_files import reading
+from pipeline.tables.delta import stored_version
+from pipeline.tables.lake import BASE_SPECS, EVENTS, EventsTable, Lake
+from pipeline.tables.tasks import RECENT
+from pipeline.transforms.windows import window_ms
 
-LAYOUT = 2
+LAYOUT = 3
 LAYOUT_FILE = "layout.json"
 RANGE_FILE = "range.json"
 CHECKPOINT, EVENTS_CHECKPOINT = "checkpoint", "checkpoint-events"
-EVENTS_TABLE = sinks.EVENTS
+TABLES_OF: dict[str, tuple[str, ...]] = {
+    CHECKPOINT: (*BASE_SPECS, "transitions", "watch_state"),
+    EVENTS_CHECKPOINT: (EVENTS,),
+}
+"""Which tables' batches are numbered by which checkpoint."""
 PROGRESS_SECONDS = 1
 DERIVE_SECONDS = 60
 BESIDE_SECONDS = 5
@@ -77,12 +84,12 @@ class RunSettings:
     window: str = transforms.DEFAULT_WINDOW
     trigger_seconds: int = 5
     progress: Callable[[Progress], None] = _show_nothing
-    judge: sinks.Judge = sinks.judge_nothing
-    """Gets the entries of each batch: feedback to the farm (`pipeline/feedback.py`)."""
+    judge: Callable[[pa.Table | None], None] | None = None
+    """Gets the newest rows of each batch: feedback to the farm (`pipeline/feedback.py`)."""
     events: dict[str, str] | None = None
     """Options of the source `farm_events`; without them the nodes' traces are not read."""
     watch: bool = False
-    """Whether the servers are watched by the stateful query."""
+    """Whether the servers are watched (`pipeline/watch`)."""
     keep_ms: int | None = None
     """How much history is kept, in log time; None keeps all."""
     tell: Callable[[str], None] = _tell_nothing
@@ -104,9 +111,7 @@ def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
         options = settings.events
         await_end(session, settings, lambda: start_events(session, settings, options, available_now=True))
     await_end(session, settings, lambda: start_query(farm_stream(session, settings), settings, available_now=True))
-    if settings.watch:
-        await_end(session, settings, lambda: start_watch(session, settings, available_now=True))
-    sinks.refresh(session, settings.output, settings.window)
+    derived.refresh(session, settings.output, settings.window)
     return daily.health_of(session, settings.output)
 
 
@@ -119,14 +124,13 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
     apart = session.newSession()
     derived_at = -math.inf
 
-    def make_tables(through: int) -> None:
+    def make_tables(_: int) -> None:
         nonlocal derived_at
-        with reading():
-            sinks.refresh(apart, settings.output, settings.window, through)
-            show()
-            if time.monotonic() - derived_at >= DERIVE_SECONDS:
-                sinks.derive(apart, settings.output, settings.window, through)
-                derived_at = time.monotonic()
+        derived.refresh(apart, settings.output, settings.window)
+        show()
+        if time.monotonic() - derived_at >= DERIVE_SECONDS:
+            derived.derive(apart, settings.output, settings.window)
+            derived_at = time.monotonic()
 
     deriving = Deriving(make_tables)
 
@@ -138,22 +142,8 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
     if settings.events is not None:
         options = settings.events
         kept.append(Kept("the events", lambda: start_events(session, settings, options, available_now=False)))
-    if settings.watch:
-        kept.append(_kept_watch(session, settings))
     with running(deriving, session):
         _follow(session, settings, kept, deriving.check)
-
-
-def _kept_watch(session: SparkSession, settings: RunSettings) -> Kept:
-    """The watch over the servers, begun anew when the farm's reporting period is another than it began with."""
-    rules = watching.rules_for(settings.output)
-
-    def begin() -> StreamingQuery:
-        nonlocal rules
-        rules = watching.rules_for(settings.output)
-        return start_watch(session, settings, available_now=False)
-
-    return Kept("the watch", begin, lambda: watching.rules_for(settings.output) != rules)
 
 
 def prepare(output: Path, *, part: bool = False) -> None:
@@ -167,8 +157,8 @@ def prepare(output: Path, *, part: bool = False) -> None:
             " directory"
         )
     output.mkdir(parents=True, exist_ok=True)
-    sinks.refuse_orphaned(output)
     claim_layout(output)
+    refuse_orphaned(output)
 
 
 def farm_stream(session: SparkSession, settings: RunSettings) -> DataFrame:
@@ -184,9 +174,18 @@ def start_query(
     after_batch: Callable[[int], None] | None = None,
 ) -> StreamingQuery:
     """Starts what writes the rows of `stream`, which has the columns of the source `farm`, into the tables."""
+    lake = Lake(
+        settings.output,
+        window_ms(settings.window),
+        watch=settings.watch,
+        feedback=settings.judge is not None,
+        keep_ms=settings.keep_ms,
+    )
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        sinks.write_batch(batch, batch_id, settings.output, keep_ms=settings.keep_ms, judge=settings.judge)
+        outcome = lake.write_batch(batch, batch_id)
+        if settings.judge is not None:
+            settings.judge(outcome.rows.get(RECENT))
         if after_batch is not None:
             after_batch(batch_id)
 
@@ -197,22 +196,9 @@ def start_events(
     session: SparkSession, settings: RunSettings, options: dict[str, str], *, available_now: bool
 ) -> StreamingQuery:
     """Starts what writes the traces of the nodes into the table `events`."""
-
-    def write(batch: DataFrame, batch_id: int) -> None:
-        sinks.write_events(batch, batch_id, settings.output, keep_ms=settings.keep_ms)
-
+    write = EventsTable(settings.output, settings.keep_ms).write_batch
     stream = session.readStream.format("farm_events").options(**options).load()
     return _started(stream, write, settings, EVENTS_CHECKPOINT, available_now=available_now)
-
-
-def start_watch(session: SparkSession, settings: RunSettings, *, available_now: bool) -> StreamingQuery:
-    """Starts what watches every server: sessions, health with hysteresis, silence."""
-
-    def write(batch: DataFrame, batch_id: int) -> None:
-        watching.write_transitions(batch, batch_id, settings.output, keep_ms=settings.keep_ms)
-
-    stream = watching.watched(farm_stream(session, settings), watching.rules_for(settings.output))
-    return _started(stream, write, settings, watching.CHECKPOINT, available_now=available_now)
 
 
 def _started(
@@ -231,6 +217,17 @@ def _started(
     return writer.trigger(processingTime=f"{seconds} seconds").start()
 
 
+def refuse_orphaned(output: Path) -> None:
+    """Raises FarmLogError where a checkpoint is gone: batches would be numbered anew and be taken for known ones."""
+    for checkpoint, tables in TABLES_OF.items():
+        found = [name for name in tables if stored_version(output / name) > 0]
+        if found and not (output / checkpoint).exists():
+            raise FarmLogError(
+                f"{output} holds tables ({', '.join(found)}) and no {checkpoint} that belongs to them: restore it, or"
+                " choose another output directory; the log can be read again from its start"
+            )
+
+
 def claim_layout(output: Path) -> None:
     """Notes which layout the directory has; raises FarmLogError when it has another one."""
     note = output / LAYOUT_FILE
@@ -245,7 +242,7 @@ def claim_layout(output: Path) -> None:
     if found != LAYOUT:
         raise FarmLogError(
             f"{output} has the layout {found} and this version writes {LAYOUT}: its checkpoint cannot be continued."
-            " Start again with a new output directory; the log is read from its start"
+            " Start again with a new output directory: `run` reads the log from its start, `backfill` a part of it"
             " (`garlicfarm help how-to/pipeline 'Upgrades'`)",
         )
 

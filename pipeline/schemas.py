@@ -208,10 +208,10 @@ _DERIVED_COLUMNS = {
 DERIVED: dict[str, StructType] = {name: _columns(columns) for name, columns in _DERIVED_COLUMNS.items()}
 
 TRANSITIONS = _columns(
-    """server_id BIGINT, at TIMESTAMP, index BIGINT, previous STRING, state STRING, reason STRING,
-    session_started_at TIMESTAMP, session_reports BIGINT, uptime_ms BIGINT"""
+    """farm STRING, server_id BIGINT, at TIMESTAMP, index BIGINT, previous STRING, state STRING, reason STRING,
+    session_started_at TIMESTAMP, session_reports BIGINT, uptime_ms BIGINT, day DATE"""
 )
-"""Rows of the stateful query (`pipeline/state.py`)."""
+"""Changes of a server's state (`pipeline/watch/machine.py`)."""
 
 FLOODFILLS = _columns("destination STRING, day DATE, rank INT, router STRING, distance STRING")
 """`router` and `destination` are hashes in lower-case hexadecimal; `distance` is their XOR likewise."""

@@ -15,42 +15,18 @@ from pipeline.transforms.data_quality import data_quality
 from pipeline.transforms.destination_health import destination_health
 from pipeline.transforms.detection import convergence, detections
 from pipeline.transforms.floodfills import closest_floodfills
-from pipeline.transforms.history import (
-    addressed_destination_reports,
-    addressed_publications,
-    clocks,
-    configurations,
-    destination_reports,
-    factors,
-    last_reports,
-    operator_actions,
-    publications,
-    quarantine,
-    reports,
-)
 from pipeline.transforms.leadership import leaderships, publishers
 from pipeline.transforms.router_health import router_health
 from pipeline.transforms.windows import DEFAULT_WINDOW
 
 __all__ = [
     "DEFAULT_WINDOW",
-    "addressed_destination_reports",
-    "addressed_publications",
-    "clocks",
     "closest_floodfills",
-    "configurations",
     "convergence",
     "data_quality",
     "destination_health",
-    "destination_reports",
     "detections",
-    "factors",
-    "last_reports",
     "leaderships",
-    "operator_actions",
-    "publications",
     "publishers",
-    "quarantine",
-    "reports",
     "router_health",
 ]

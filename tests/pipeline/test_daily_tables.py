@@ -8,10 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline import daily, transforms
-from pipeline.daily import day_files, last_rows, midnight_ms, steps
-from pipeline.sinks import write_history
-from pipeline.table_files import DAY_MS, Span
+from pipeline import daily
+from pipeline.daily import DAY_MS, Span, day_files, last_rows, midnight_ms, steps
+from pipeline.tables.lake import Lake
 from pipeline.transforms.windows import window_ms
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, entries_of
 
@@ -61,12 +60,8 @@ def over_days() -> tuple[MadeUpLog, list[int]]:
 
 def write(session: SparkSession, log: MadeUpLog, after: int, through: int, batch: int, output: Path) -> None:
     """One batch of history, and the tables brought up to it."""
-    known = entries_of(session, MadeUpLog(entries=log.entries[after:through])).persist()
-    for name, make in (("reports", transforms.reports), ("clocks", transforms.clocks)):
-        write_history(make(known), output / name, batch)
-    if any("no JSON" in entry["value"] for entry in log.entries[after:through]):
-        write_history(transforms.quarantine(known), output / "quarantine", batch)
-    known.unpersist()
+    entries = entries_of(session, MadeUpLog(entries=log.entries[after:through]))
+    Lake(output, window_ms(WINDOW)).write_batch(entries, batch)
     for table in (daily.ROUTER_HEALTH, DATA_QUALITY):
         daily.bring_up_to_date(session, output, table, WINDOW)
 

@@ -1,17 +1,14 @@
-"""The table `events` is merged and grows old as the others do."""
+"""The table `events`: a batch of traces is in it once, by the day of log time."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.schemas import EVENTS, HISTORY
-from pipeline.sinks import write_events
-from pipeline.table_files import arrow_schema, live_files, reading
+from pipeline.schemas import EVENTS
+from pipeline.tables.delta import stored_rows
+from pipeline.tables.lake import EVENTS_SPEC, EventsTable
 
 pytestmark = [
     pytest.mark.spark,
@@ -21,46 +18,12 @@ pytestmark = [
 ]
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-SCHEMA = arrow_schema(HISTORY["events"])
 
 
-def event(minute: int) -> dict[str, Any]:
-    moment = NOON + timedelta(minutes=minute)
-    said = '{"member": "node-2", "id": "22"}'
-    told = {"node": "node-1", "cursor": minute + 1, "time_ms": int(moment.timestamp() * 1000), "log_time": moment}
-    return {**told, "clock_offset_ms": 0, "kind": "member-suspect", "data": said}
-
-
-def wrote(table: Path, batch: int) -> None:
-    directory = table / f"batch_id={batch}"
-    directory.mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist([event(batch)], SCHEMA), directory / "part-0.parquet")
-    (directory / "_SUCCESS").touch()
-
-
-def minutes(output: Path) -> list[int]:
-    return [
-        cursor - 1 for file in live_files(output / "events") for cursor in pq.read_table(file)["cursor"].to_pylist()
-    ]
-
-
-def test_events_are_merged_when_no_query_reads_them_and_dropped_when_they_are_old(
-    session: SparkSession, tmp_path: Path
-) -> None:
-    nothing = session.createDataFrame([], EVENTS)
-    for batch in range(32):
-        wrote(tmp_path / "events", batch)
-    # given a thread that makes tables of what it listed
-    with reading():
-        listed = live_files(tmp_path / "events")
-        write_events(nothing, 32, tmp_path, keep_ms=600_000)
-        assert all(file.exists() for file in listed)
-    # when no query does any more
-    write_events(nothing, 33, tmp_path, keep_ms=600_000)
-    assert len(live_files(tmp_path / "events")) < 32
-    assert minutes(tmp_path) == list(range(32))
-    # then, much later, what is older than is kept goes
-    for batch in range(34, 70):
-        wrote(tmp_path / "events", batch)
-    write_events(nothing, 70, tmp_path, keep_ms=600_000)
-    assert min(minutes(tmp_path)) == 34
+def test_a_batch_of_events_that_is_repeated_is_there_once(session: SparkSession, tmp_path: Path) -> None:
+    told = [("node-1", cursor, 1_000 * cursor, moment, 0, "founded", "{}") for cursor, moment in ((1, NOON), (2, None))]
+    for batch in (0, 0):
+        EventsTable(tmp_path).write_batch(session.createDataFrame(told, EVENTS), batch)
+    EventsTable(tmp_path).write_batch(session.createDataFrame([], EVENTS), 1)
+    rows = stored_rows(tmp_path / "events", EVENTS_SPEC.schema).sort_by("cursor").to_pylist()
+    assert [(row["cursor"], row["log_time"], row["day"]) for row in rows] == [(1, NOON, NOON.date()), (2, None, None)]

@@ -6,16 +6,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from pipeline.decode.entries import UNSIGNED
 from pipeline.feedback import Feedback, NotSubmittedError, Submitted
 from pipeline.feedback_rows import recent
 from pipeline.run import RunSettings, await_end, farm_stream, prepare, start_query
 from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
-from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address, destination, entries_of, served, with_proof
+from tests.pipeline.farm_log_server import (
+    EPOCH_MS,
+    MadeUpLog,
+    address,
+    arrow_entries_of,
+    destination,
+    served,
+    with_proof,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -67,7 +76,7 @@ class Listener:
         return Submitted(4711, self.refuses)
 
 
-def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(session: SparkSession) -> None:
+def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over() -> None:
     log = slow_farm(periods=60, slow_from=58)
     report = {"cluster": "farm", "date": log.log_time_ms, "id": 3, "router": {"jobLag": 800.0}, "request": "03-1-0-6"}
     log.add(value=json.dumps({**report, "destinations": [{"destination": destination("three"), "healthy": True}]}))
@@ -90,7 +99,7 @@ def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(s
     log.add(value=json.dumps({**report, "clock": {"time": 1}}))
     log.add(value="not json")
     log.add(base64="//79")
-    rows = recent(entries_of(session, log))
+    rows = recent(arrow_entries_of(log))
     # twenty minutes are forty periods, and both ends count
     assert sum(isinstance(row, ClockRow) for row in rows) == 41
     assert [row.index for row in rows] == sorted(row.index for row in rows)
@@ -102,16 +111,16 @@ def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over(s
     assert [row for row in rows if isinstance(row, FactorsRow)] == rows[-1:]
 
 
-def test_where_an_entry_is_large_fewer_leave_spark(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_an_entry_is_large_fewer_leave_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     log = slow_farm(periods=3, slow_from=3)
     large = with_proof(json.dumps({"clock": {"time": log.log_time_ms, "id": 1}, "padding": "x" * 10_000}))
     log.add(value=large)
     monkeypatch.setattr("pipeline.feedback_rows.COLLECTED_MAX_BYTES", 5 * len(large))
-    rows = recent(entries_of(session, log))
+    rows = recent(arrow_entries_of(log))
     assert [row.index for row in rows] == [*range(log.commit_index - 4, log.commit_index + 1)]
 
 
-def test_what_carries_no_proof_is_quarantined_as_the_farm_gives_it_no_effect(session: SparkSession) -> None:
+def test_what_carries_no_proof_is_quarantined_as_the_farm_gives_it_no_effect() -> None:
     log = slow_farm(periods=1, slow_from=1)
     counted = log.commit_index
     report = json.dumps({"cluster": "farm", "date": log.log_time_ms, "id": 1, "router": {"jobLag": 8.0}})
@@ -119,12 +128,12 @@ def test_what_carries_no_proof_is_quarantined_as_the_farm_gives_it_no_effect(ses
     log.add(value=with_proof(report)[:-1] + ',"more":1}')
     log.add(value=with_proof(report) + "\n")
     log.add(value=json.dumps({"users": "own"}), proven=False)
-    rows = entries_of(session, log).orderBy("index").collect()
+    rows = arrow_entries_of(log).to_pylist()
     assert all(row["reason"] is None for row in rows[:counted])
     assert [row["reason"] for row in rows[counted:]] == [UNSIGNED] * 3 + ["a JSON object of no kind that a farm knows"]
 
 
-def test_reports_for_several_masters_are_looked_at_like_those_for_one(session: SparkSession) -> None:
+def test_reports_for_several_masters_are_looked_at_like_those_for_one() -> None:
     log = MadeUpLog()
     log.tick(0)
     body = {"cluster": "farm", "date": log.log_time_ms, "id": 3, "router": {"jobLag": 8.0}}
@@ -132,7 +141,7 @@ def test_reports_for_several_masters_are_looked_at_like_those_for_one(session: S
     meta = [{"destination": each, "publishConfig": "auto", "canSignUntil": 2**32 - 1} for each in masters]
     leaves = [{"destination": destination("one"), "healthy": True}]
     log.add(value=json.dumps({**body, "meta": meta, "destinations": leaves}))
-    assert recent(entries_of(session, log))[1:] == [
+    assert recent(arrow_entries_of(log))[1:] == [
         ReportRow(2, log.log_time_ms, 3, 8.0, ((address("one"), True),)),
     ]
 
@@ -160,7 +169,7 @@ def test_a_lagging_router_is_told_to_the_farm_once_and_with_what_was_read_before
     # and the next batch, a period later, repeats nothing
     log.tick(PERIOD_MS)
     listener.newest_ms = log.log_time_ms
-    feedback.after_batch(entries_of(session, log))
+    feedback.after_batch(arrow_entries_of(log))
     assert len(listener.taken) == feedback.accepted == 1
 
 
@@ -207,17 +216,21 @@ class RowsByRange:
         self._range = int(start), int(end)
         return self
 
-    def load(self) -> list[Row]:
+    def load(self) -> "RowsByRange":
         """The rows, as if they were a DataFrame."""
+        return self
+
+    def toArrow(self) -> list[Row]:  # noqa: N802 - Spark's name
+        """The rows."""
         if self.failing:
             self.failing -= 1
             raise Py4JError("Job aborted due to stage failure\n\tat some.place(Some.java:1)")
         return [row for row in self.rows if self._range[0] <= row.index <= self._range[1]]
 
 
-def batch(rows: list[Row]) -> DataFrame:
-    """The rows in place of their DataFrame."""
-    return cast("DataFrame", rows)
+def batch(rows: list[Row]) -> pa.Table:
+    """The rows in place of their table."""
+    return cast("pa.Table", rows)
 
 
 def feedback_of(rows: list[Row], listener: Listener, told: list[str], failing: int = 0) -> Feedback:

@@ -16,15 +16,17 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import DataFrame
 
-from pipeline import current_state, doctor
+from pipeline import doctor
 from pipeline.cli import pipeline
 from pipeline.cli_options import told_plainly
+from pipeline.derived import exchange
 from pipeline.java import Java, use_java
 from pipeline.query import _answer
 from pipeline.query_cli import query, report
-from pipeline.sinks import SALT_FILE, exchange, salt_of
 from pipeline.source.log_client import FarmLogError
+from pipeline.tables.names import NAMES_FILE, SALT_FILE, salt_of
 from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
+from tests.pipeline.made_tables import knew
 
 NO_DATABASE = b"no database" * 100
 
@@ -32,7 +34,7 @@ NO_DATABASE = b"no database" * 100
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
     """An output directory in which one server is known."""
-    current_state.update(tmp_path, {"routers": [{"server_id": 3, "index": 9}]})
+    knew(tmp_path, 0, {"routers": [{"server_id": 3, "index": 9}]})
     return tmp_path
 
 
@@ -151,7 +153,7 @@ def test_a_part_that_the_log_does_not_have_is_refused_and_the_directory_stays_fr
 
 
 def test_damaged_names_are_reported_when_names_are_asked_for(output: Path) -> None:
-    (output / current_state.NAMES_FILE).write_bytes(NO_DATABASE)
+    (output / NAMES_FILE).write_bytes(NO_DATABASE)
     page = ["--html", str(output / "page.html"), "--output", str(output)]
     result = CliRunner().invoke(report, [*page, "--show-destinations"])
     assert (result.exit_code, "names.sqlite is damaged" in result.output) == (1, True)

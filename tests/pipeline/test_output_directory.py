@@ -1,5 +1,6 @@
 """What an output directory is of is noted in it, and nothing else is mixed into it."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
@@ -8,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.run import LAYOUT, RunSettings, claim_layout, claim_range, prepare, run_forever, run_once
 from pipeline.source.log_client import FarmLogError
+from tests.pipeline.made_tables import wrote
 
 NO_SESSION = cast("SparkSession", None)
 """Nothing is asked of Spark before the directory is found to be the right one."""
@@ -32,18 +34,15 @@ def test_a_run_adds_nothing_to_a_part_of_the_log_and_a_part_nothing_to_a_run(tmp
         claim_range(tmp_path / "run", 1, 500)
 
 
-@pytest.mark.parametrize(
-    ("table", "checkpoint"),
-    [("reports", "checkpoint"), ("events", "checkpoint-events"), ("transitions", "checkpoint-watch")],
-)
+@pytest.mark.parametrize(("table", "checkpoint"), [("reports", "checkpoint"), ("events", "checkpoint-events")])
 def test_a_table_whose_checkpoint_is_gone_is_not_mixed_with_new_batches(
     table: str, checkpoint: str, tmp_path: Path
 ) -> None:
     claim_layout(tmp_path)
-    for name in ("checkpoint", "checkpoint-events", "checkpoint-watch"):
+    for name in ("checkpoint", "checkpoint-events"):
         (tmp_path / name).mkdir()
     prepare(tmp_path)
-    (tmp_path / table / "batch_id=0").mkdir(parents=True)
+    wrote(tmp_path, table, 0, [{"log_time": datetime(2026, 1, 1, tzinfo=UTC)}])
     prepare(tmp_path)
     (tmp_path / checkpoint).rmdir()
     with pytest.raises(FarmLogError, match=f"tables .{table}. and no {checkpoint} that"):

@@ -3,19 +3,32 @@
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from pyspark.sql.types import ArrayType, DataType
 
-from pipeline.current_state import COLUMNS
-from pipeline.query import PARQUET_TABLES
+from pipeline.query import DELTA_TABLES, PARQUET_TABLES
+from pipeline.tables.current import SCHEMAS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "pipeline-tables.md").read_text(encoding="utf-8")
 _NAMES = re.compile(r"`([a-z0-9_]+)`")
 
 
-def type_name(kind: DataType) -> str:
+_ALL = {**DELTA_TABLES, **PARQUET_TABLES}
+TABLES = {name: schema for name, schema in _ALL.items() if not name.startswith("current_")}
+_TYPE_NAMES = {
+    pa.int64(): "bigint",
+    pa.int32(): "int",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.string(): "string",
+    pa.date32(): "date",
+    pa.timestamp("us", tz="UTC"): "timestamp",
+}
+
+
+def type_name(kind: pa.DataType) -> str:
     """What DESCRIBE calls it, about."""
-    return f"{kind.elementType.simpleString()}[]" if isinstance(kind, ArrayType) else kind.simpleString()
+    return f"{_TYPE_NAMES[kind.value_type]}[]" if pa.types.is_list(kind) else _TYPE_NAMES[kind]
 
 
 def told(table: str) -> dict[str, str]:
@@ -26,13 +39,13 @@ def told(table: str) -> dict[str, str]:
     return {name: kind for names, kind, *_ in cells for name in _NAMES.findall(names)}
 
 
-@pytest.mark.parametrize("table", sorted(PARQUET_TABLES))
+@pytest.mark.parametrize("table", sorted(TABLES))
 def test_every_column_of_a_table_is_in_the_document_with_its_type(table: str) -> None:
-    assert told(table) == {field.name: type_name(field.dataType) for field in PARQUET_TABLES[table]}
+    assert told(table) == {field.name: type_name(field.type) for field in TABLES[table]}
 
 
 def test_the_tables_of_the_current_state_are_in_the_document() -> None:
     part = DOCUMENT[DOCUMENT.index("## Current state") : DOCUMENT.index("## Merging and retention")]
-    assert set(re.findall(r"^\| `([a-z]+)` \|", part, re.MULTILINE)) == set(COLUMNS)
+    assert set(re.findall(r"^\| `([a-z]+)` \|", part, re.MULTILINE)) == set(SCHEMAS)
     (of_farm,) = (line for line in part.splitlines() if line.startswith("| `farm`"))
-    assert set(_NAMES.findall(of_farm)) == {*COLUMNS["farm"], "farm"}
+    assert set(_NAMES.findall(of_farm)) == {*SCHEMAS["farm"].names, "farm"}

@@ -32,16 +32,19 @@ from bridge.core.log.records import (
 from bridge.wire.keys.box import BOX_BYTES
 from bridge.wire.log.entries import encode
 from pipeline import daily
-from pipeline.current_state import read, read_names
+from pipeline.derived import derive, history, refresh
 from pipeline.run import RunSettings, prepare, run_once
-from pipeline.schemas import DERIVED, ENTRIES, EVENTS, HISTORY
-from pipeline.sinks import derive, history, refresh, write_batch
+from pipeline.schemas import DERIVED, ENTRIES, EVENTS, HISTORY, arrow_schema
 from pipeline.source.farm import FarmDataSource
 from pipeline.source.log_client import FarmLogError
-from pipeline.table_files import live_files
+from pipeline.tables.current import read
+from pipeline.tables.delta import stored_files, stored_rows
+from pipeline.tables.lake import BASE_SPECS
+from pipeline.tables.names import read_names
 from pipeline.transforms import DEFAULT_WINDOW, closest_floodfills, convergence, detections
 from pipeline.transforms.floodfills import routing_key
 from tests.pipeline.farm_log_server import MadeUpLog, entries_of, served, three_servers
+from tests.pipeline.made_tables import tables_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -73,7 +76,7 @@ def ran(first_run: Ran, tmp_path: Path) -> Ran:
 
 def health_of(session: SparkSession, log: MadeUpLog, output: Path) -> list[Row]:
     """One batch of all that the log has, and the health table made of it."""
-    write_batch(entries_of(session, log), 0, output)
+    tables_of(log, output)
     refresh(session, output, DEFAULT_WINDOW)
     return daily.health_of(session, output).collect()
 
@@ -118,8 +121,7 @@ def test_a_batch_that_is_repeated_after_a_crash_changes_no_row_and_the_next_one_
     with served(log, tmp_path / "control.sock") as address:
         health = run_once(session, RunSettings(output, {"node": address})).collect()
     # then each report is there once
-    batches = {name: pq.read_table(output / "reports" / name).num_rows for name in ("batch_id=0", "batch_id=1")}
-    assert batches == {"batch_id=0": 6 * 3, "batch_id=1": 1}
+    assert stored_rows(output / "reports", BASE_SPECS["reports"].schema).num_rows == 6 * 3 + 1
     assert [row for row in history(session, output, "reports").collect() if row["index"] < log.commit_index] == (
         undisturbed
     )
@@ -205,7 +207,7 @@ def test_what_only_a_snapshot_still_holds_is_current_state_and_no_history(
     assert health_of(session, log, output) == [], "it is not known when they were made"
     assert [row["server_id"] for row in read(output, "routers")] == [1, 2]
     assert len(read(output, "destinations")) == 4
-    assert not (output / "quarantine").exists()
+    assert not stored_files(output / "quarantine")
 
 
 def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
@@ -254,7 +256,7 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
     # then each has its rows, and one pseudonym stands for the destination everywhere
     def rows(table: str) -> list[dict[str, Any]]:
         schema = {**HISTORY, **DERIVED}[table]
-        found = [row for file in live_files(output / table) for row in pq.read_table(file).to_pylist()]
+        found = list(stored_rows(output / table, arrow_schema(schema)).to_pylist())
         found += [row for file in sorted((output / table).glob("*.parquet")) for row in pq.read_table(file).to_pylist()]
         assert all(list(row) == schema.names for row in found), table
         return found
@@ -293,11 +295,11 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
     assert [row["index"] for row in read(output, "farm")] == [log.commit_index]
 
 
-def test_the_reporting_period_is_the_last_one_that_the_farm_takes(session: SparkSession, tmp_path: Path) -> None:
+def test_the_reporting_period_is_the_last_one_that_the_farm_takes(tmp_path: Path) -> None:
     log = MadeUpLog()
     for leader, told in enumerate(({"period": 2_000}, {}, {"period": 10**12}, {"period": 5}), 1):
         log.add(value=json.dumps({"clock": {"time": log.log_time_ms, "id": leader, **told}}))
-    write_batch(entries_of(session, log), 0, tmp_path)
+    tables_of(log, tmp_path)
     (farm,) = read(tmp_path, "farm")
     assert (farm["period_ms"], farm["leader_id"]) == (2_000, 4)
 

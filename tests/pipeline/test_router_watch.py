@@ -1,15 +1,8 @@
-"""Sessions and health with hysteresis: the machine by itself, and inside Spark's processor without a JVM."""
+"""Sessions and health with hysteresis: the machine by itself."""
 
 from dataclasses import replace
-from itertools import pairwise
-from random import Random
-from typing import Any
 
-import pandas as pd
-import pytest
-from pyspark.sql.streaming.tws_tester import TwsTester
-
-from pipeline.state import HEALTHY, SILENT, UNHEALTHY, RouterWatch, Rules, SeenReport, Transition, WatchProcessor
+from pipeline.watch.machine import HEALTHY, SILENT, UNHEALTHY, RouterWatch, Rules, SeenReport, Transition
 
 RULES = Rules(silent_after_ms=90_000)
 GOOD = SeenReport(index=1, at_ms=0, attached=True, uptime_ms=0, job_lag_ms=1.0, destinations=2, healthy_destinations=2)
@@ -96,77 +89,3 @@ def test_a_restart_is_noticed_behind_reports_that_tell_no_uptime() -> None:
     seen[1], seen[2] = replace(seen[1], uptime_ms=None), replace(seen[2], uptime_ms=None)
     seen[3] = replace(seen[3], uptime_ms=5)
     assert [change.reason for change in watched(seen)] == ["first report", "router restarted"]
-
-
-def _frame(seen: list[SeenReport]) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "server_id": [7 for _ in seen],
-            "place": [each.index for each in seen],
-            "log_time": pd.to_datetime([each.at_ms for each in seen], unit="ms", utc=True),
-            "attached": [each.attached for each in seen],
-            "uptime_ms": pd.array([each.uptime_ms for each in seen], "Int64"),
-            "job_lag_ms": [each.job_lag_ms for each in seen],
-            "destinations": [each.destinations for each in seen],
-            "healthy_destinations": [each.healthy_destinations for each in seen],
-            "request": [each.request for each in seen],
-        }
-    )
-
-
-def _milliseconds(moment: Any) -> int:
-    return round(pd.Timestamp(moment).timestamp() * 1000)
-
-
-def simulated(processor: WatchProcessor) -> TwsTester:
-    return TwsTester(
-        processor, timeMode="EventTime", eventTimeExtractor=lambda row: int(row["log_time"].value // 1_000_000)
-    )
-
-
-def test_silence_is_told_however_the_reporting_period_changed_meanwhile() -> None:
-    # given a server that says nothing more, and a period that becomes longer before it counts as silent
-    processor = WatchProcessor(Rules(silent_after_ms=6_000))
-    tester = simulated(processor)
-    tester.testInPandas(7, _frame(told([GOOD])))
-    processor._rules = Rules(silent_after_ms=90_000)
-    assert not len(tester.setWatermark(119_000))
-    silent: Any = tester.setWatermark(130_000)
-    assert [(row.state, row.reason) for row in silent.itertuples()] == [(SILENT, "no report for 90000 ms")]
-    assert [_milliseconds(moment) for moment in silent["at"]] == [120_000]
-    # and one that becomes shorter, also if log time passes both at once
-    tester.testInPandas(8, _frame([replace(GOOD, at_ms=131_000)]))
-    processor._rules = Rules(silent_after_ms=6_000)
-    silent = tester.setWatermark(300_000)
-    assert [(row.server_id, row.reason) for row in silent.itertuples()] == [(8, "no report for 6000 ms")]
-    assert [_milliseconds(moment) for moment in silent["at"]] == [137_000]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_rows_depend_on_the_log_alone_and_not_on_how_it_was_cut_into_batches(seed: int) -> None:
-    random = Random(seed)
-    at_ms, uptime_ms, seen = 0, 0, []
-    for index in range(1, 120):
-        step = random.choice((30_000, 30_000, 30_000, 60_000, 400_000))
-        at_ms, uptime_ms = at_ms + step, 0 if random.random() < 0.1 else uptime_ms + step
-        kind = random.choice((GOOD, BAD, replace(GOOD, job_lag_ms=700.0)))
-        seen.append(replace(kind, index=index, at_ms=at_ms, uptime_ms=uptime_ms))
-    end_ms = at_ms + 1_000_000
-    expected = [(change.at_ms, change.state, change.reason) for change in watched(seen, end_ms)]
-
-    def cut(places: list[int]) -> list[tuple[int, str, str]]:
-        tester = simulated(WatchProcessor(RULES))
-        frames: list[Any] = []
-        for start, stop in pairwise([0, *places, len(seen)]):
-            if start == stop:
-                continue
-            frames.append(tester.testInPandas(7, _frame(seen[start:stop])))
-            frames.append(tester.setWatermark(seen[stop - 1].at_ms - 1_000))
-        frames.append(tester.setWatermark(end_ms))
-        rows = pd.concat([frame for frame in frames if len(frame)])
-        moments = (pd.to_datetime(rows["at"], utc=True).astype("int64") // 1_000_000).tolist()
-        return list(zip(moments, rows["state"], rows["reason"], strict=True))
-
-    assert cut([]) == expected
-    assert cut(list(range(1, len(seen)))) == expected
-    assert cut(sorted(random.sample(range(1, len(seen)), 10))) == expected, f"seed {seed}"

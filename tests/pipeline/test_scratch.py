@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import claims, scratch
+from pipeline import scratch
 from pipeline.source.log_client import FarmLogError
+from pipeline.tables import fence
 
 
 @pytest.fixture(autouse=True)
@@ -65,20 +66,20 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
 def test_two_pipelines_do_not_write_into_one_directory_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     output = tmp_path / "tables"
     other = other_run(
-        f"from pathlib import Path\nfrom pipeline.claims import alone_in\nheld = alone_in(Path({str(output)!r}))\n"
-        "held.__enter__()",
+        f"from pathlib import Path\nfrom pipeline.tables.fence import alone_in\n"
+        f"held = alone_in(Path({str(output)!r}))\nheld.__enter__()",
         tmp_path,
     )
     try:
-        with pytest.raises(FarmLogError, match="another pipeline writes"), claims.alone_in(output):
+        with pytest.raises(FarmLogError, match="another pipeline writes"), fence.alone_in(output):
             pass
     finally:
         killed(other)
-    with claims.alone_in(output):
+    with fence.alone_in(output):
         pass
 
 
 def test_an_output_directory_that_cannot_be_made_is_told_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
-    with pytest.raises(FarmLogError, match="choose another --output"), claims.alone_in(tmp_path / "file" / "tables"):
+    with pytest.raises(FarmLogError, match="choose another --output"), fence.alone_in(tmp_path / "file" / "tables"):
         pass

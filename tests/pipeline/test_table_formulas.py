@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline import transforms
 from pipeline.schemas import DERIVED, EVENTS, HISTORY
+from pipeline.tables.rows import Pseudonyms, base_rows
 from pipeline.transforms.windows import first_of_each_request
-from tests.pipeline.farm_log_server import MadeUpLog, destination, entries_of
+from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, destination
 
 pytestmark = [
     pytest.mark.spark,
@@ -120,7 +121,7 @@ def test_only_a_request_that_names_a_submission_makes_a_second_copy_a_repetition
     assert sorted(row["index"] for row in kept) == [1, 3, 4, 5, 6]
 
 
-def test_several_masters_are_read_and_hostile_json_gives_reasons_and_no_exception(session: SparkSession) -> None:
+def test_several_masters_are_read_and_hostile_json_gives_reasons_and_no_exception() -> None:
     log = MadeUpLog()
     part = {
         "destination": destination("one"),
@@ -146,14 +147,13 @@ def test_several_masters_are_read_and_hostile_json_gives_reasons_and_no_exceptio
         "[" * 30_000,
     ):
         log.add(value=text)
-    entries = entries_of(session, log).persist()
-    rows = transforms.reports(entries).orderBy("index").collect()
+    found = base_rows(arrow_entries_of(log), Pseudonyms("salt"))
+    rows = found["reports"].to_pylist()
     said = [(row["masters"], row["publishing"], row["publish_config"]) for row in rows]
     assert said[:3] == [(1, False, "auto"), (1, False, "auto"), (2, True, "auto,off")]
     assert len(said) == 3, "a report of which a part cannot be read is none"
     assert (rows[2]["can_sign_until"].year, rows[2]["last_published_at"].year, rows[2]["uptime_ms"]) == (2033, 2026, 7)
-    refused = transforms.quarantine(entries).orderBy("index").collect()
-    entries.unpersist()
+    refused = found["quarantine"].to_pylist()
     assert len(refused) == 9
     assert {row["kind"] for row in refused} == {"report", None}
 

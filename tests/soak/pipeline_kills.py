@@ -2,7 +2,7 @@
 
     python -m tests.soak.pipeline_kills --kills 20 --seed 1
 
-Each life follows the log with all three queries at once: the tables, the watch over the servers and the events, which
+Each life follows the log with both queries at once: the tables with the watch over the servers, and the events, which
 are lines of a file that is longer in each life. The driver, its JVM and its workers are killed as one group: for one
 life in ten while it is still starting, else at a random moment behind the beginning of the first batch of one of the
 queries or behind the end of its first, second or third. Then it is started again with the same checkpoints, until all
@@ -21,7 +21,6 @@ import time
 from pathlib import Path
 from random import Random
 
-from pipeline import watching
 from pipeline.load_model import EPOCH_MS
 from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from tests.soak.pipeline_tables import (
@@ -52,7 +51,7 @@ def batches(checkpoint: Path, how_far: str) -> int:
 
 def live_until_killed(command: list[str], output: Path, log: Path, random: Random) -> str | None:
     """One life that ends by SIGKILL; a word on when, None if the run reached its end before."""
-    query = output / random.choice((CHECKPOINT, CHECKPOINT, watching.CHECKPOINT, EVENTS_CHECKPOINT))
+    query = output / random.choice((CHECKPOINT, CHECKPOINT, EVENTS_CHECKPOINT))
     begun, done = batches(query, "offsets"), batches(query, "commits")
     process = start(command, log)
     try:

@@ -11,11 +11,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from pipeline import current_state, run, sinks, watching
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
 from pipeline.schemas import DERIVED
-from pipeline.table_files import live_files
+from pipeline.tables import current
+from pipeline.tables.delta import stored_rows
+from pipeline.tables.lake import BASE_SPECS, EVENTS_SPEC
+from pipeline.tables.names import SALT_FILE
+from pipeline.watch.watching import STATE_SPEC, TRANSITIONS_SPEC
 
 PLACE_COLUMNS = frozenset({"batch_id"})
 """Which micro-batch a row came with: no part of the row."""
@@ -63,11 +66,8 @@ def finished(process: subprocess.Popen[bytes], log: Path, patience_s: float) -> 
 
 def tables_of(output: Path) -> dict[str, Counter[str]]:
     """Every table below `output` as a multiset of rows, whatever files they lie in: history, derived, current state."""
-    tables = {name: _counted(current_state.read(output, name)) for name in current_state.KEYS}
-    for name in (*sinks.SOURCES, watching.TABLE, run.EVENTS_TABLE):
-        tables[name] = _counted(
-            row for file in live_files(output / name) for row in pq.ParquetFile(file).read().to_pylist()
-        )
+    specs = (*BASE_SPECS.values(), EVENTS_SPEC, TRANSITIONS_SPEC, STATE_SPEC, *current.SPECS.values())
+    tables = {spec.name: _counted(stored_rows(output / spec.name, spec.schema).to_pylist()) for spec in specs}
     for name in DERIVED:
         files = (output / name).glob("*.parquet")
         tables[name] = _counted(row for file in files for row in pq.ParquetFile(file).read().to_pylist())
@@ -83,7 +83,7 @@ def _counted(rows: Iterable[dict[str, Any]]) -> Counter[str]:
 def same_pseudonyms(output: Path, other: Path) -> None:
     """The tables of `other`, which is to be made, name destinations as those of `output` do."""
     other.mkdir(parents=True)
-    shutil.copy(output / sinks.SALT_FILE, other / sinks.SALT_FILE)
+    shutil.copy(output / SALT_FILE, other / SALT_FILE)
 
 
 def differences(expected: dict[str, Counter[str]], found: dict[str, Counter[str]]) -> list[str]:

@@ -17,34 +17,21 @@ whether the server is healthy. Each change is one row of the table `transitions`
 A report that is in the log again, because its sender got no answer, is seen once: `request` numbers the reports of a
 sender, and one that is not above the last counts for nothing.
 
-Silence yields a row by itself: a timer fires when the watermark, which the other servers' reports and the leader's
-clock entries move on, has passed. The row carries the moment at which the silence was complete, not that of the batch
-that noticed it. If the server reports again before the timer fires, the same row is made then. So the rows depend on
-the log alone, never on how it was cut into batches, and a repeated batch gives the same rows. When the whole farm is
-silent, log time stands still and no timer fires; the nodes' own alarm reports that.
+Silence yields a row by itself: `passed` is asked when the farm's log time, which the other servers' reports and the
+leader's clock entries move on, is beyond it. The row carries the moment at which the silence was complete, not that of
+the batch that noticed it. If the server reports again first, the same row is made then. So the rows depend on the log
+alone, never on how it was cut into batches. When the whole farm is silent, log time stands still and nothing is silent;
+the nodes' own alarm reports that.
 
-`RouterWatch` is the machine itself, plain Python. `WatchProcessor` keeps one for each server in Spark's state store.
+`RouterWatch` is a value, and knows nothing of batches, tables or farms (`pipeline/watch/watching.py`).
 """
 
-from collections.abc import Iterator
-from dataclasses import astuple, dataclass, fields, replace
-from datetime import UTC, datetime
-from typing import Any
-
-import pandas as pd
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, ValueState
-from pyspark.sql.types import LongType, StringType, StructField, StructType
-
-from pipeline.schemas import TRANSITIONS
+from dataclasses import dataclass, replace
 
 SILENT_AFTER_PERIODS = 3
 SILENT_AFTER_DEFAULT_MS = 90_000
-WATERMARK = "1 second"
-"""Rows of the same log time as the last batch's must not count as late. Log time never goes back: a second is ample."""
-REQUEST_MAX, DIGITS_MAX = 128, 19
-"""Characters of what names a submission, and digits of the number at its end."""
+DIGITS_MAX = 19
+"""Digits of the number at the end of what names a submission."""
 HEALTHY, UNHEALTHY, SILENT, UNKNOWN = "healthy", "unhealthy", "silent", ""
 
 
@@ -193,137 +180,3 @@ def _verdict(seen: SeenReport, rules: Rules) -> bool | None:
     if _complaint(seen, rules):
         return False
     return None if seen.job_lag_ms is not None and seen.job_lag_ms >= rules.lag_good_ms else True
-
-
-_STATE_TYPES = {str: StringType(), int: LongType()}
-STATE = StructType([StructField(field.name, _STATE_TYPES[field.type]) for field in fields(RouterWatch)])  # type: ignore[index]  # a class
-
-
-class WatchProcessor(StatefulProcessor):
-    """A `RouterWatch` for each server in Spark's state store, with its silence as an event-time timer."""
-
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-        self._handle: StatefulProcessorHandle
-        self._watch: ValueState
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Spark hands over the state store."""
-        self._handle = handle
-        self._watch = handle.getValueState("watch", STATE)
-
-    # Names and parameters below are Spark's.
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803
-        """Reports of one server."""
-        del timerValues
-        watch, before = self._load()
-        changes: list[Transition] = []
-        for seen in sorted((seen for batch in rows for seen in _seen_reports(batch)), key=lambda seen: seen.index):
-            watch, found = watch.saw(seen, self._rules)
-            changes += found
-        self._keep(watch, before)
-        if changes:
-            yield _rows(int(key[0]), changes)
-
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803
-        """Log time has passed the moment of silence."""
-        del expiredTimerInfo
-        watch, silent_at_ms = self._load()
-        watch, changes = watch.passed(int(timerValues.getCurrentWatermarkInMs()), self._rules)
-        if changes:
-            self._watch.update(astuple(watch))
-            yield _rows(int(key[0]), changes)
-        elif silent_at_ms is not None:
-            # It was set when a shorter silence counted. Without another timer nothing would report this silence.
-            self._handle.registerTimer(silent_at_ms)
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-    def _load(self) -> tuple[RouterWatch, int | None]:
-        if not self._watch.exists():
-            return RouterWatch(), None
-        stored = self._watch.get()
-        watch = RouterWatch(*stored) if stored is not None else RouterWatch()
-        return watch, watch.silent_at_ms(self._rules)
-
-    def _keep(self, watch: RouterWatch, timer_before: int | None) -> None:
-        timer = watch.silent_at_ms(self._rules)
-        self._watch.update(astuple(watch))
-        if timer == timer_before:
-            return
-        if timer_before is not None:
-            self._handle.deleteTimer(timer_before)
-        if timer is not None:
-            self._handle.registerTimer(timer)
-
-
-def seen_reports(entries: DataFrame) -> DataFrame:
-    """What the watch needs of the rows of the source `farm`: reports.
-
-    The condition names `log_time`, so that the optimizer does not push it below the watermark: clock entries, which it
-    drops, must move the watermark on.
-    """
-    report = f.col("report")
-    is_report = f.when(f.col("log_time").isNotNull(), f.col("entry") == "report").otherwise(False)  # noqa: FBT003
-    return entries.where(is_report).select(
-        "server_id",
-        # pandas uses the name `index` for something else.
-        f.col("index").alias("place"),
-        "log_time",
-        *(report[each].alias(each) for each in ("attached", "uptime_ms", "job_lag_ms")),
-        *(report[each].alias(each) for each in ("destinations", "healthy_destinations")),
-        f.when(f.length("request") <= REQUEST_MAX, f.col("request")).otherwise("").alias("request"),
-    )
-
-
-def transitions(seen: DataFrame, rules: Rules) -> DataFrame:
-    """The stream of changes out of the stream of seen_reports (columns: `pipeline.schemas.TRANSITIONS`).
-
-    It must carry a watermark on `log_time` that all entries move on, not the reports alone.
-    """
-    return seen.groupBy("server_id").transformWithStateInPandas(
-        statefulProcessor=WatchProcessor(rules),
-        outputStructType=TRANSITIONS,
-        outputMode="Append",
-        timeMode="EventTime",
-    )
-
-
-def _seen_reports(batch: pd.DataFrame) -> Iterator[SeenReport]:
-    row: Any
-    for row in batch.itertuples(index=False):
-        yield SeenReport(
-            index=int(row.place),
-            at_ms=_milliseconds(row.log_time),
-            attached=bool(row.attached),
-            uptime_ms=None if pd.isna(row.uptime_ms) else int(row.uptime_ms),
-            job_lag_ms=None if pd.isna(row.job_lag_ms) else float(row.job_lag_ms),
-            destinations=int(row.destinations),
-            healthy_destinations=int(row.healthy_destinations),
-            request=str(row.request),
-        )
-
-
-def _milliseconds(moment: Any) -> int:
-    return int(pd.Timestamp(moment).value // 1_000_000)
-
-
-def _rows(server_id: int, changes: list[Transition]) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "server_id": pd.array([server_id] * len(changes), "Int64"),
-            "at": [_moment(change.at_ms) for change in changes],
-            "index": pd.array([change.index for change in changes], "Int64"),
-            "previous": [change.previous for change in changes],
-            "state": [change.state for change in changes],
-            "reason": [change.reason for change in changes],
-            "session_started_at": [_moment(change.session_started_ms) for change in changes],
-            "session_reports": pd.array([change.session_reports for change in changes], "Int64"),
-            "uptime_ms": pd.array([change.uptime_ms for change in changes], "Int64"),
-        }
-    )
-
-
-def _moment(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)

@@ -1,0 +1,120 @@
+"""The newest known state of everything, as small tables that are written anew when a batch changes them.
+
+    current_farm          one row a farm: how far the tables reach in its log, its log time, the leader
+    current_routers       one row a server: its last report
+    current_destinations  one row a destination and server: what the last report says about it
+    current_publishers    one row a master: the last publication
+    current_watched       one row a server: healthy, unhealthy or silent, since when (`pipeline/watch`)
+
+History says how things were. To learn how they are now from it, a reader would have to search all of it for the last
+row of each server. Most servers report in each period, so a batch changes most of the rows, and to write them all costs
+no more than to look for those that changed; the writer keeps them in memory, as many as there are servers.
+
+An older row never replaces a newer one: of two rows with one key the one with the higher index in the log stays, so a
+batch that is repeated changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.schemas import TRANSITIONS, arrow_schema
+from pipeline.tables.delta import Table, TableSpec, stored_rows
+from pipeline.tables.files import DAY
+from pipeline.tables.rows import BASE
+
+PREFIX = "current_"
+UNDO = "interval 1 hours"
+_MOMENT = pa.timestamp("us", tz="UTC")
+_FARM = pa.schema(
+    [
+        ("farm", pa.string()),
+        ("index", pa.int64()),
+        ("term", pa.int64()),
+        ("log_time", _MOMENT),
+        ("leader_id", pa.int64()),
+        ("period_ms", pa.int64()),
+        ("batch_id", pa.int64()),
+    ]
+)
+
+
+def _without_day(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([each for each in schema if each.name != DAY])
+
+
+SCHEMAS: dict[str, pa.Schema] = {
+    "farm": _FARM,
+    "routers": _without_day(BASE["reports"]),
+    "destinations": _without_day(BASE["destination_reports"]),
+    "publishers": _without_day(BASE["publications"]),
+    "watched": _without_day(arrow_schema(TRANSITIONS)),
+}
+KEYS: dict[str, tuple[str, ...]] = {
+    "farm": ("farm",),
+    "routers": ("farm", "server_id"),
+    "destinations": ("farm", "destination", "server_id"),
+    "publishers": ("farm", "master"),
+    "watched": ("farm", "server_id"),
+}
+ORDER = {"farm": "index", "routers": "index", "destinations": "index", "publishers": "index", "watched": "at"}
+FROM_BASE = {"reports": "routers", "destination_reports": "destinations", "publications": "publishers"}
+"""Which base table's last rows are which part of the current state."""
+SPECS = {name: TableSpec(f"{PREFIX}{name}", schema, KEYS[name], UNDO) for name, schema in SCHEMAS.items()}
+
+
+class CurrentState:
+    """The tables, with their rows in memory."""
+
+    def __init__(self, output: Path) -> None:
+        self._tables = {name: Table(output, spec) for name, spec in SPECS.items()}
+        self._rows = {name: table.rows() for name, table in self._tables.items()}
+
+    def rows(self, table: str) -> pa.Table:
+        """What is known now."""
+        return self._rows[table]
+
+    def tables(self) -> list[Table]:
+        """All of them."""
+        return [*self._tables.values()]
+
+    def take(self, query: str, batch: int, found: Mapping[str, pa.Table]) -> None:
+        """Takes the last rows of a batch; each replaces what has its key, unless that is newer."""
+        for name, rows in found.items():
+            if not rows.num_rows:
+                continue
+            known = self._rows[name]
+            both = pa.concat_tables([known, rows.select(known.column_names).cast(known.schema)])
+            if name == "farm":
+                both = _filled_up(both)
+            merged = last_rows(both, KEYS[name], ORDER[name])
+            if self._tables[name].replace(query, batch, merged):
+                self._rows[name] = merged
+
+
+def last_rows(rows: pa.Table, keys: Sequence[str], order: str) -> pa.Table:
+    """Of the rows with the same keys the one with the highest `order`; of several such the last."""
+    in_order = rows.take(pc.sort_indices(rows, sort_keys=[(order, "ascending")]))
+    placed = in_order.select(list(keys)).append_column("_place", pa.array(range(rows.num_rows), pa.int64()))
+    last = placed.group_by(list(keys), use_threads=False).aggregate([("_place", "max")])
+    return in_order.take(last.column("_place_max").sort())
+
+
+def read(output: Path, table: str) -> list[dict[str, Any]]:
+    """All rows of one table, in the order of its keys, for a program that reads. Raises TableDamagedError, OSError."""
+    rows = stored_rows(output / f"{PREFIX}{table}", SCHEMAS[table])
+    in_order = rows.sort_by([(each, "ascending") for each in KEYS[table]])
+    return list(in_order.to_pylist())
+
+
+def _filled_up(both: pa.Table) -> pa.Table:
+    """What a batch does not say of a farm, such as the leader, stays as it was."""
+    in_order = both.sort_by([("index", "ascending")])
+    known: dict[str, dict[str, Any]] = {}
+    for row in in_order.to_pylist():
+        before = known.get(row["farm"], {})
+        known[row["farm"]] = {name: before.get(name) if value is None else value for name, value in row.items()}
+    return pa.Table.from_pylist([*known.values()], schema=both.schema)

@@ -1,0 +1,230 @@
+"""One Delta table: what is in it now, and commits that happen once, whatever is repeated.
+
+    <table>/_delta_log/00000000000000000017.json    what commit 17 adds and removes, and (query, batch) of it
+    <table>/_delta_log/….checkpoint.parquet         the sum of the commits up to there, made now and then
+
+A commit is one file that must not have been there, so it happens as a whole or not at all. It carries the name of the
+query and the number of its batch (`txn`). Before a commit the table is asked which batch of that query it has: a batch
+that is repeated after a crash finds itself there, and is left out. So each table has each batch once, also if a crash
+came between the commits of two tables.
+
+Everything here is done by delta-rs, without a JVM, for small batches and for large ones, whose files Spark's tasks have
+written: there is one implementation that commits, and one process, which `pipeline/tables/fence.py` sees to.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from pipeline.tables.files import DAY, FROM_THE_LOG, TIME_COLUMNS, DataFile, TableDamagedError, read_file, write_files
+
+CHECKPOINT_COMMITS = 50
+NOTHING_COMMITTED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A table as this version writes it. `undo`: how long what was replaced can still be read, as Delta Lake has it."""
+
+    name: str
+    schema: pa.Schema
+    sorted_by: tuple[str, ...]
+    undo: str = "interval 1 days"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of the table as it is now, with the log times of its oldest and its youngest row, if any row has one."""
+
+    path: str
+    size_bytes: int
+    rows: int
+    day: date | None
+    oldest: datetime | None
+    youngest: datetime | None
+
+
+class Table:
+    """A table that this process writes; made if it is not there, and widened if it lacks a column."""
+
+    def __init__(self, output: Path, spec: TableSpec) -> None:
+        self.spec = spec
+        self.root = output / spec.name
+        self._delta = _opened(self.root) or _created(self.root, spec)
+        self._widen()
+
+    def committed(self, query: str) -> int:
+        """The last batch of the query that is in the table."""
+        found = self._fresh().transaction_version(query)
+        return NOTHING_COMMITTED if found is None else int(found)
+
+    def append(self, query: str, batch: int, rows: pa.Table | None, files: Sequence[DataFile] = ()) -> bool:
+        """Adds what a batch says: rows, and files that were written; False if it had been added, or says nothing."""
+        if (rows is None and not files) or self.committed(query) >= batch:
+            return False
+        return self.commit(query, batch, [*files, *(() if rows is None else self._written(rows))])
+
+    def replace(self, query: str, batch: int, rows: pa.Table) -> bool:
+        """The table holds these rows instead of all that it held."""
+        if self.committed(query) >= batch:
+            return False
+        return self.commit(query, batch, self._written(rows), self.files())
+
+    def commit(self, query: str, batch: int, added: Sequence[DataFile], removed: Sequence[StoredFile] = ()) -> bool:
+        """Takes up files that were written, and gives up others; False if this batch is in the table already."""
+        if self.committed(query) >= batch:
+            return False
+        self._commit(added, removed, [Transaction(query, batch)])
+        return True
+
+    def drop(self, removed: Sequence[StoredFile]) -> None:
+        """Gives up files, without anything in their place."""
+        if removed:
+            self._commit((), removed, [])
+
+    def files(self) -> list[StoredFile]:
+        """What the table consists of now."""
+        return _files_of(self._fresh())
+
+    def rows(self, files: Iterable[StoredFile] | None = None) -> pa.Table:
+        """The rows of these files, or all. Raises TableDamagedError."""
+        wanted = self.files() if files is None else files
+        schema = self.spec.schema
+        found = [read_file(self.root / file.path, schema, file.day) for file in wanted]
+        return pa.concat_tables(found) if found else schema.empty_table()
+
+    def merge_small(self, day: date | None, below_bytes: int) -> None:
+        """Makes few files of the many small ones of a day (OPTIMIZE)."""
+        filters = [(DAY, "=", "" if day is None else day.isoformat())] if DAY in self.spec.schema.names else None
+        self._fresh().optimize.compact(partition_filters=filters, target_size=below_bytes)
+
+    def sweep(self, *, full: bool) -> None:
+        """Removes files that the table gave up longer ago than `undo` (VACUUM); `full`: and those that it never had."""
+        self._fresh().vacuum(dry_run=False, full=full)
+
+    def _written(self, rows: pa.Table) -> list[DataFile]:
+        in_order = rows.sort_by([(each, "ascending") for each in self.spec.sorted_by])
+        return write_files(self.root, self.spec.schema, in_order)
+
+    def _commit(
+        self, added: Sequence[DataFile], removed: Sequence[StoredFile], transactions: list[Transaction]
+    ) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        by_day = DAY in self.spec.schema.names
+        adds = [
+            AddAction(
+                each.path,
+                each.size_bytes,
+                {DAY: each.day} if by_day else {},
+                now_ms,
+                data_change=True,
+                stats=each.stats,
+            )
+            for each in added
+        ]
+        removes = [
+            RemoveAction(
+                each.path,
+                data_change=True,
+                deletion_timestamp=now_ms,
+                size=each.size_bytes,
+                partition_values={DAY: _iso(each.day)} if by_day else {},
+            )
+            for each in removed
+        ]
+        self._delta.create_write_transaction(
+            [*adds, *removes],
+            "append",
+            _delta_schema(self.spec.schema),
+            [DAY] if by_day else [],
+            commit_properties=CommitProperties(app_transactions=transactions),
+        )
+
+    def _fresh(self) -> DeltaTable:
+        """The table as it is now: another program may have optimized it."""
+        self._delta.update_incremental()
+        return self._delta
+
+    def _widen(self) -> None:
+        has = {each.name for each in self._delta.schema().fields}
+        lacking = [each for each in _delta_schema(self.spec.schema).fields if each.name not in has]
+        if lacking:
+            self._delta.alter.add_columns([Field(each.name, each.type, nullable=True) for each in lacking])
+
+
+def stored_files(root: Path) -> list[StoredFile]:
+    """What a table consists of now, for a program that reads; none if there is no table. Raises TableDamagedError."""
+    found = _opened(root)
+    return [] if found is None else _files_of(found)
+
+
+def stored_version(root: Path) -> int:
+    """How many commits a table has after the one that made it; -1 if there is no table. Raises TableDamagedError."""
+    found = _opened(root)
+    return NOTHING_COMMITTED if found is None else int(found.version())
+
+
+def stored_rows(root: Path, schema: pa.Schema) -> pa.Table:
+    """All rows of a small table; none if there is no table. Raises TableDamagedError."""
+    found = [read_file(root / file.path, schema, file.day) for file in stored_files(root)]
+    return pa.concat_tables(found) if found else schema.empty_table()
+
+
+def _opened(root: Path) -> DeltaTable | None:
+    if not (root / "_delta_log").is_dir():
+        return None
+    try:
+        return DeltaTable(root)
+    except TableNotFoundError:
+        return None
+    except DeltaError as error:
+        raise TableDamagedError(f"{root} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}") from error
+
+
+def _created(root: Path, spec: TableSpec) -> DeltaTable:
+    root.mkdir(parents=True, exist_ok=True)
+    return DeltaTable.create(
+        root,
+        _delta_schema(spec.schema),
+        mode="ignore",
+        partition_by=[DAY] if DAY in spec.schema.names else None,
+        configuration={
+            "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
+            "delta.logRetentionDuration": spec.undo,
+            "delta.deletedFileRetentionDuration": spec.undo,
+        },
+    )
+
+
+def _files_of(delta: DeltaTable) -> list[StoredFile]:
+    told = pa.table(delta.get_add_actions(flatten=True))
+    time_column = next((each for each in TIME_COLUMNS if f"min.{each}" in told.column_names), None)
+
+    def values(name: str) -> list[Any]:
+        return told.column(name).to_pylist() if name in told.column_names else [None] * told.num_rows
+
+    columns = (
+        values("path"),
+        values("size_bytes"),
+        values("num_records"),
+        values(f"partition.{DAY}"),
+        values(f"min.{time_column}"),
+        values(f"max.{time_column}"),
+    )
+    return [StoredFile(*each) for each in zip(*columns, strict=True)]
+
+
+def _delta_schema(schema: pa.Schema) -> Schema:
+    return Schema.from_arrow(pa.schema([each.with_nullable(nullable=True) for each in schema]))
+
+
+def _iso(day: date | None) -> str | None:
+    return None if day is None else day.isoformat()

@@ -1,0 +1,164 @@
+"""Data files of a table, and what its log says of each: the driver or a task of Spark writes them, then they count.
+
+    rows ──▶ PartWriter ──▶ <table>/day=2026-11-25/part-….parquet ──▶ DataFile: path, size, rows, day, statistics
+
+A file that no commit names is no part of the table: what a task wrote that was repeated or killed lies there until
+VACUUM removes it. So tasks need no place of their own and nothing is renamed.
+
+Tables are partitioned by the day of log time alone, in UTC. By farm and day, a live batch of a thousand farms would be
+a thousand files a table. Rows lie sorted by farm, and the statistics of files and of row groups skip the others.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+DAY = "day"
+UNKNOWN_DAY = "__HIVE_DEFAULT_PARTITION__"
+"""How Hive, and all that came after it, name the directory of rows whose partition is NULL."""
+COMPRESSION = "zstd"
+TIME_COLUMNS = ("log_time", "at", "window_start")
+FROM_THE_LOG = "restore it from a backup, or make the tables anew from the log in another output directory"
+"""What to do about a damaged table that nothing else can be made of."""
+_COUNTED_TEXTS = frozenset({"farm"})
+_MILLISECOND = 1_000
+
+
+class TableDamagedError(OSError):
+    """A table's file cannot be read: which, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file of a table. `path` is within the table's directory, `stats` JSON as Delta Lake has it."""
+
+    path: str
+    size_bytes: int
+    rows: int
+    day: str | None
+    stats: str
+
+
+@dataclass(slots=True)
+class _Range:
+    least: Any = None
+    most: Any = None
+    nulls: int = 0
+
+
+class _Part:
+    """One open file."""
+
+    def __init__(self, root: Path, day: date | None, schema: pa.Schema, *, by_day: bool) -> None:
+        self.day = None if day is None else day.isoformat()
+        directory = f"{DAY}={self.day or UNKNOWN_DAY}/" if by_day else ""
+        self.path = f"{directory}part-{uuid.uuid4()}.parquet"
+        self.file = root / self.path
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.writer = pq.ParquetWriter(self.file, schema, compression=COMPRESSION)
+        self.rows = 0
+        self.ranges = {each.name: _Range() for each in schema if _is_counted(each)}
+
+    def write(self, rows: pa.Table) -> None:
+        """A row group more."""
+        self.writer.write_table(rows)
+        self.rows += rows.num_rows
+        for name, seen in self.ranges.items():
+            column = rows.column(name)
+            seen.nulls += column.null_count
+            found = pc.min_max(column).as_py()
+            if found["min"] is not None:
+                seen.least = found["min"] if seen.least is None else min(seen.least, found["min"])
+                seen.most = found["max"] if seen.most is None else max(seen.most, found["max"])
+
+    def close(self) -> DataFile:
+        """The file is whole."""
+        self.writer.close()
+        known = {name: each for name, each in self.ranges.items() if each.least is not None}
+        stats = {
+            "numRecords": self.rows,
+            "minValues": {name: _told(each.least, up=False) for name, each in known.items()},
+            "maxValues": {name: _told(each.most, up=True) for name, each in known.items()},
+            "nullCount": {name: each.nulls for name, each in self.ranges.items()},
+        }
+        return DataFile(self.path, self.file.stat().st_size, self.rows, self.day, json.dumps(stats))
+
+
+class PartWriter:
+    """Rows of one table into a file a day (or one file, if the table is not partitioned)."""
+
+    def __init__(self, root: Path, schema: pa.Schema) -> None:
+        self._root = root
+        self._by_day = DAY in schema.names
+        self._schema = pa.schema([each for each in schema if each.name != DAY])
+        self._parts: dict[date | None, _Part] = {}
+
+    def write(self, rows: pa.Table) -> None:
+        """Adds rows, which have all columns of the table."""
+        for day, found in self._by_days(rows):
+            if day not in self._parts:
+                self._parts[day] = _Part(self._root, day, self._schema, by_day=self._by_day)
+            self._parts[day].write(found.select(self._schema.names).cast(self._schema))
+
+    def close(self) -> list[DataFile]:
+        """The files, whole."""
+        return [part.close() for part in self._parts.values()]
+
+    def _by_days(self, rows: pa.Table) -> Iterator[tuple[date | None, pa.Table]]:
+        if not rows.num_rows:
+            return
+        if not self._by_day:
+            yield None, rows
+            return
+        days = rows.column(DAY)
+        for day in pc.unique(days).to_pylist():
+            of_day = pc.is_null(days) if day is None else pc.equal(days, pa.scalar(day, pa.date32()))
+            yield day, rows.filter(of_day)
+
+
+def write_files(root: Path, schema: pa.Schema, rows: pa.Table) -> list[DataFile]:
+    """All rows at once, into a file a day."""
+    writer = PartWriter(root, schema)
+    writer.write(rows)
+    return writer.close()
+
+
+def read_file(file: Path, schema: pa.Schema, day: date | None = None) -> pa.Table:
+    """The rows of a file with the columns of `schema`; one that it lacks is NULL. Raises TableDamagedError."""
+    try:
+        found = pq.ParquetFile(file).read()
+    except pa.ArrowException as error:
+        # In one line: it may pass through the JVM, whose report is read by lines.
+        raise TableDamagedError(f"{file} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}") from error
+    columns = []
+    for each in schema:
+        if each.name == DAY:
+            columns.append(pa.repeat(pa.scalar(day, each.type), found.num_rows))
+        elif each.name in found.column_names:
+            columns.append(found.column(each.name).cast(each.type))
+        else:
+            columns.append(pa.nulls(found.num_rows, each.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _is_counted(field: pa.Field) -> bool:
+    kind = field.type
+    return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind)) or field.name in _COUNTED_TEXTS
+
+
+def _told(value: Any, *, up: bool) -> Any:
+    """A value in statistics; moments have milliseconds there, so that the range must be rounded outwards."""
+    if not isinstance(value, datetime):
+        return value
+    micros = value.microsecond
+    whole = -(-micros // _MILLISECOND) if up else micros // _MILLISECOND
+    at_ms = int(value.replace(microsecond=0).timestamp()) * 1000 + whole
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

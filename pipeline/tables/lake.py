@@ -1,0 +1,104 @@
+"""The tables of an output directory as their one writer holds them, and what a micro-batch does to them.
+
+    <output>/reports, clocks, …      base tables: what entries say (`pipeline/tables/rows.py`)
+    <output>/transitions, watch_state    the watch over the servers (`pipeline/watch`)
+    <output>/current_…               the newest known state (`pipeline/tables/current.py`)
+    <output>/events                  the nodes' traces
+
+All are Delta tables, so Spark, DuckDB, Polars and Trino read them, each batch is in each of them once, and what was
+there before can be read by version. A batch is one Spark job (`pipeline/tables/tasks.py`) and a commit in each table
+that it changes. What a user may be waiting for, the current state, is committed first, and the state of the watch last.
+"""
+
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from pipeline.schemas import HISTORY, arrow_schema
+from pipeline.tables.current import CurrentState
+from pipeline.tables.delta import Table, TableSpec
+from pipeline.tables.names import remember_names, salt_of
+from pipeline.tables.rows import ADDRESS, BASE
+from pipeline.tables.tasks import FARMS, LAST, ROWS, SEEN, Outcome, TaskPlan, run_in_tasks
+from pipeline.tables.upkeep import Upkeep
+from pipeline.watch.watching import Watching
+from pipeline.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
+
+LOG, EVENTS = "log", "events"
+"""Names of the queries in the tables' transactions; `events` is a table as well."""
+PERIODS_MS = (PERIOD_MIN_MS, PERIOD_MAX_MS)
+EVENTS_SPEC = TableSpec(EVENTS, arrow_schema(HISTORY[EVENTS]), ("node", "cursor"))
+BASE_SPECS = {name: TableSpec(name, schema, ("farm", "index")) for name, schema in BASE.items()}
+
+
+class Lake:
+    """What the query over the log writes. `window_ms`: the width of the windows of derived tables."""
+
+    def __init__(
+        self, output: Path, window_ms: int, *, watch: bool = False, feedback: bool = False, keep_ms: int | None = None
+    ) -> None:
+        self._output = output
+        self.plan = TaskPlan(str(output.resolve()), salt_of(output), window_ms, watch, feedback, PERIODS_MS)
+        self._base = {name: Table(output, spec) for name, spec in BASE_SPECS.items()}
+        self._current = CurrentState(output)
+        self._watching = Watching(output, PERIODS_MS) if watch else None
+        self._upkeep = Upkeep(keep_ms)
+        self._named: set[str] = set()
+
+    def write_batch(self, entries: DataFrame, batch: int) -> Outcome:
+        """Writes one micro-batch of the source `farm`; repeated, it changes nothing."""
+        outcome = run_in_tasks(entries, self.plan)
+        self.write_outcome(outcome, batch)
+        return outcome
+
+    def write_outcome(self, outcome: Outcome, batch: int) -> None:
+        """Writes what the tasks of a micro-batch found; repeated, it changes nothing."""
+        self._update_current(outcome, batch)
+        for name, table in self._base.items():
+            table.append(LOG, batch, outcome.rows.get(ROWS + name), outcome.files.get(name, ()))
+        if self._watching is not None:
+            changes = self._watching.changes(LOG, batch, outcome.rows.get(SEEN))
+            self._watching.transitions.append(LOG, batch, changes if changes.num_rows else None)
+            self._current.take(LOG, batch, {"watched": changes})
+            self._watching.keep(LOG, batch)
+        self._upkeep.after_batch(self._all())
+
+    def _update_current(self, outcome: Outcome, batch: int) -> None:
+        found = outcome.of(LAST)
+        for name, named in (("destinations", "destination"), ("publishers", "master")):
+            if name in found:
+                self._remember(found[name], named)
+        if FARMS in outcome.rows:
+            farms = outcome.rows[FARMS]
+            found["farm"] = farms.append_column("batch_id", pa.repeat(pa.scalar(batch, pa.int64()), farms.num_rows))
+        self._current.take(LOG, batch, found)
+
+    def _remember(self, rows: pa.Table, named: str) -> None:
+        told = zip(rows.column(named).to_pylist(), rows.column(ADDRESS).to_pylist(), strict=True)
+        names = {name: address for name, address in told if name not in self._named}
+        if names:
+            remember_names(self._output, names)
+            self._named |= names.keys()
+
+    def _all(self) -> list[Table]:
+        watching = self._watching
+        return [*self._base.values(), *self._current.tables(), *(() if watching is None else watching.tables())]
+
+
+class EventsTable:
+    """What the query over the nodes' traces writes."""
+
+    def __init__(self, output: Path, keep_ms: int | None = None) -> None:
+        self._table = Table(output, EVENTS_SPEC)
+        self._upkeep = Upkeep(keep_ms)
+
+    def write_batch(self, rows: DataFrame, batch: int) -> None:
+        """Writes one micro-batch; repeated, it changes nothing."""
+        found = rows.toArrow()
+        day = found.column("log_time").cast(pa.date32())
+        told = pa.table(
+            {each.name: day if each.name == "day" else found.column(each.name) for each in EVENTS_SPEC.schema}
+        )
+        self._table.append(EVENTS, batch, told if told.num_rows else None)
+        self._upkeep.after_batch([self._table])

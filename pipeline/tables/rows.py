@@ -1,0 +1,168 @@
+"""The rows of the base tables out of what entries say: whole columns of Arrow, without Spark.
+
+    entries (`pipeline.schemas.ENTRIES`) ──▶ base_rows ──▶ {table: rows with the columns of `pipeline.schemas.HISTORY`}
+
+The same function runs inside Spark's tasks, whatever the size of the batch, so no second set of rules decides how a few
+entries become rows.
+
+Tables name destinations by pseudonyms: `d-` and 12 hexadecimal digits of SHA-256 over a secret salt and the
+destination's b32 address. Without the salt it would be no pseudonym: addresses are public, and any holder of a list of
+them could hash it. Reports name the same destinations again and again, so each is hashed once in a task.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.decode.entries import OPERATOR_KINDS, REFUSED, SNAPSHOT
+from pipeline.schemas import HISTORY, arrow_schema
+from pipeline.tables.files import DAY
+
+PSEUDONYM_DIGITS = 12
+KNOWN_MAX = 1_000_000
+"""Addresses that a task remembers."""
+BASE: dict[str, pa.Schema] = {name: arrow_schema(columns) for name, columns in HISTORY.items() if name != "events"}
+KINDS: dict[str, frozenset[str]] = {
+    "reports": frozenset({"report"}),
+    "destination_reports": frozenset({"report"}),
+    "clocks": frozenset({"clock"}),
+    "publications": frozenset({"publication"}),
+    "configurations": frozenset({"configuration"}),
+    "factors": frozenset({"factors"}),
+    "operator_actions": frozenset(OPERATOR_KINDS),
+    "quarantine": frozenset({REFUSED}),
+}
+"""Which kinds of entry give rows of which table."""
+_STRUCTS = {
+    "reports": "report",
+    "clocks": "clock",
+    "publications": "publication",
+    "configurations": "configuration",
+    "operator_actions": "action",
+}
+"""Which column of an entry has the columns of a table."""
+ADDRESS = "address"
+
+
+class Pseudonyms:
+    """The names of destinations in the tables."""
+
+    def __init__(self, salt: str) -> None:
+        self._salt = salt
+        self._known: dict[str, str] = {}
+
+    def of(self, addresses: pa.ChunkedArray | pa.Array) -> pa.Array:
+        """The name of each address; NULL of none."""
+        coded = pa.array(pc.unique(addresses))
+        names = pa.array([None if each is None else self._name(each) for each in coded.to_pylist()], pa.string())
+        return names.take(
+            pc.index_in(addresses, coded).combine_chunks()
+            if isinstance(addresses, pa.ChunkedArray)
+            else pc.index_in(addresses, coded)
+        )
+
+    def _name(self, address: str) -> str:
+        found = self._known.get(address)
+        if found is None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            digest = hashlib.sha256((self._salt + address).encode()).hexdigest()
+            found = self._known[address] = f"d-{digest[:PSEUDONYM_DIGITS]}"
+        return found
+
+
+def base_rows(entries: pa.Table, pseudonyms: Pseudonyms) -> dict[str, pa.Table]:
+    """The rows of each base table that these entries give, where they give any.
+
+    `destination_reports` and `publications` have the column `address` behind the others.
+    """
+    present = set(pc.unique(entries.column("entry")).to_pylist())
+    found = {}
+    for name, kinds in KINDS.items():
+        if kinds & present:
+            rows = _made(name, _of_kinds(entries, kinds), pseudonyms)
+            if rows.num_rows:
+                found[name] = rows
+    return found
+
+
+def last_known(entries: pa.Table, pseudonyms: Pseudonyms) -> dict[str, pa.Table]:
+    """As `base_rows`, of reports that only a snapshot still holds: they are state, and not history."""
+    told = _of_kinds(entries, frozenset({SNAPSHOT}))
+    if not told.num_rows:
+        return {}
+    return {name: _made(name, told, pseudonyms) for name in ("reports", "destination_reports")}
+
+
+def _made(name: str, entries: pa.Table, pseudonyms: Pseudonyms) -> pa.Table:
+    struct = _STRUCTS.get(name)
+    told = {} if struct is None else _members(entries, struct)
+    also: tuple[str, ...] = ()
+    match name:
+        case "destination_reports":
+            return _destinations(entries, pseudonyms)
+        case "factors":
+            return _factors(entries, pseudonyms)
+        case "clocks":
+            told["leader_id"] = entries.column("server_id")
+        case "publications":
+            told["master"], also = pseudonyms.of(told[ADDRESS]), (ADDRESS,)
+        case "operator_actions":
+            told |= {"action": entries.column("entry"), "subject": pseudonyms.of(told[ADDRESS])}
+        case "quarantine":
+            told["kind"] = entries.column("claimed")
+        case _:
+            pass  # all that it says is in its struct
+    return _table(name, entries, told, *also)
+
+
+def _destinations(entries: pa.Table, pseudonyms: Pseudonyms) -> pa.Table:
+    lists = entries.column("destinations").combine_chunks()
+    if isinstance(lists, pa.ChunkedArray):
+        lists = pa.concat_arrays(lists.chunks) if lists.num_chunks else pa.array([], lists.type)
+    parents, leaves = pc.list_parent_indices(lists), pc.list_flatten(lists)
+    told = {each.name: pc.struct_field(leaves, [number]) for number, each in enumerate(leaves.type)}
+    of_leaf = entries.select([each for each in entries.column_names if each != "destinations"]).take(parents)
+    return _table("destination_reports", of_leaf, {**told, "destination": pseudonyms.of(told[ADDRESS])}, ADDRESS)
+
+
+def _factors(entries: pa.Table, pseudonyms: Pseudonyms) -> pa.Table:
+    told = _members(entries, "factors")
+    pairs = told["factors"].to_pylist()
+    parents = pa.array([place for place, each in enumerate(pairs) for _ in each or ()], pa.int64())
+    addresses = pa.array([address for each in pairs for address, _ in each or ()], pa.string())
+    spread = {name: column.take(parents) for name, column in told.items() if name != "factors"}
+    factor = pa.array([factor for each in pairs for _, factor in each or ()], pa.float64())
+    rows = entries.take(parents)
+    return _table("factors", rows, {**spread, "destination": pseudonyms.of(addresses), "factor": factor})
+
+
+def _members(entries: pa.Table, struct: str) -> dict[str, pa.ChunkedArray]:
+    """The columns inside a struct."""
+    column = entries.column(struct)
+    return {each.name: pc.struct_field(column, [number]) for number, each in enumerate(column.type)}
+
+
+def _of_kinds(entries: pa.Table, kinds: frozenset[str]) -> pa.Table:
+    return entries.filter(pc.is_in(entries.column("entry"), pa.array(sorted(kinds), pa.string())))
+
+
+def _table(name: str, entries: pa.Table, told: dict[str, pa.ChunkedArray | pa.Array], *also: str) -> pa.Table:
+    """Rows in the order of the table's columns: what is `told`, else the entry's own; `also` behind them."""
+    schema = BASE[name]
+    columns: Sequence[tuple[str, pa.ChunkedArray | pa.Array]] = [
+        (each.name, _column(each, entries, told)) for each in schema
+    ]
+    columns = [*columns, *((each, told[each]) for each in also)]
+    return pa.table(dict(columns))
+
+
+def _column(
+    field: pa.Field, entries: pa.Table, told: dict[str, pa.ChunkedArray | pa.Array]
+) -> pa.ChunkedArray | pa.Array:
+    if field.name == DAY:
+        return entries.column("log_time").cast(pa.date32())
+    found = told[field.name] if field.name in told else entries.column(field.name)
+    return found if found.type == field.type else found.cast(field.type)

@@ -1,0 +1,220 @@
+"""What each of Spark's tasks does with its part of a micro-batch: everything, in one pass.
+
+    rows of the source ──▶ a task ──▶ rows of the base tables   few: handed to the driver; many: as files, named to it
+                                 ├──▶ the last row of each server, destination and master
+                                 ├──▶ what the watch and the feedback look at        (if they are on)
+                                 └──▶ which windows of which farms have new rows
+
+A batch is one Spark job without a shuffle: the driver collects a few Arrow tables, each under a name, and commits. What
+would need all rows in one place, such as the last row of a server, is made small in each task first.
+
+A task keeps up to `FEW_ROWS` rows of base tables before it begins files. So a live batch leaves one file a table, which
+the driver writes, and not one a task; and a backfill uses every core that Spark has, on every machine, with a few
+megabytes of memory each.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from pipeline.feedback_rows import newest, recent_rows
+from pipeline.tables.current import FROM_BASE, KEYS, ORDER, last_rows
+from pipeline.tables.files import DataFile, PartWriter
+from pipeline.tables.rows import BASE, Pseudonyms, base_rows, last_known
+from pipeline.watch.seen import seen_rows
+
+FEW_ROWS = 20_000
+GROUP_ROWS = 65_536
+"""Rows of one table that are written at once."""
+OUTCOME = "name STRING, content BINARY"
+ROWS, FILES, LAST = "rows/", "files/", "last/"
+FARMS, WINDOWS, SEEN, RECENT = "farms", "windows", "seen", "recent"
+_OUTCOME = pa.schema([("name", pa.string()), ("content", pa.binary())])
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """What a task must know. `window_ms`: the width of the windows of derived tables."""
+
+    output: str
+    salt: str
+    window_ms: int
+    watch: bool
+    feedback: bool
+    period_range_ms: tuple[int, int]
+    few_rows: int = FEW_ROWS
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What tasks have found, put together: rows by name, and files by table."""
+
+    rows: dict[str, pa.Table] = field(default_factory=dict)
+    files: dict[str, list[DataFile]] = field(default_factory=dict)
+
+    def of(self, prefix: str) -> dict[str, pa.Table]:
+        """The rows under names that begin so, by the rest of the name."""
+        return {name.removeprefix(prefix): rows for name, rows in self.rows.items() if name.startswith(prefix)}
+
+
+def run_in_tasks(entries: DataFrame, plan: TaskPlan) -> Outcome:
+    """One Spark job over the rows of the source `farm`, and what came of it."""
+    return outcome_of(entries.mapInArrow(partial(work, plan), OUTCOME).toArrow())
+
+
+def outcome_of(told: pa.Table) -> Outcome:
+    """What several tasks found, put together."""
+    outcome, found = Outcome(), dict[str, list[pa.Table]]()
+    for name, content in zip(told.column("name").to_pylist(), told.column("content").to_pylist(), strict=True):
+        if name.startswith(FILES):
+            files = outcome.files.setdefault(name.removeprefix(FILES), [])
+            files += [DataFile(**each) for each in json.loads(content)]
+        else:
+            found.setdefault(name, []).append(pa.ipc.open_stream(content).read_all())
+    outcome.rows = {name: _made_small(name, pa.concat_tables(tables)) for name, tables in found.items()}
+    return outcome
+
+
+def work(plan: TaskPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task: what it found, each under its name (`Outcome`)."""
+    worker = _Worker(plan)
+    for batch in batches:
+        if batch.num_rows:
+            worker.take(pa.Table.from_batches([batch]))
+    names, contents = [], []
+    for name, content in worker.found():
+        names.append(name)
+        contents.append(content)
+    yield pa.RecordBatch.from_arrays([pa.array(names, pa.string()), pa.array(contents, pa.binary())], schema=_OUTCOME)
+
+
+def write_in_tasks(rows: DataFrame, root: Path, schema: pa.Schema) -> list[DataFile]:
+    """Has Spark's tasks write rows with a table's columns as files of it; they count when they are committed."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer = PartWriter(root, schema)
+        for batch in batches:
+            writer.write(pa.Table.from_batches([batch]).cast(schema))
+        files = json.dumps([asdict(each) for each in writer.close()]).encode()
+        yield pa.RecordBatch.from_arrays([pa.array([FILES]), pa.array([files])], schema=_OUTCOME)
+
+    return outcome_of(rows.mapInArrow(write, OUTCOME).toArrow()).files.get("", [])
+
+
+class _Worker:
+    """One task's rows, until there are many, and then the files that they go into."""
+
+    def __init__(self, plan: TaskPlan) -> None:
+        self._plan = plan
+        self._pseudonyms = Pseudonyms(plan.salt)
+        self._rows: dict[str, list[pa.Table]] = {}
+        self._kept = 0
+        self._writers: dict[str, PartWriter] = {}
+        self._told: dict[str, list[pa.Table]] = {}
+
+    def take(self, entries: pa.Table) -> None:
+        """Some thousand entries."""
+        found = base_rows(entries, self._pseudonyms)
+        snapshot = last_known(entries, self._pseudonyms)
+        for name, current in FROM_BASE.items():
+            told = [tables[name] for tables in (found, snapshot) if name in tables]
+            if told:
+                self._tell(LAST + current, last_rows(pa.concat_tables(told), KEYS[current], ORDER[current]))
+        self._tell(FARMS, farm_rows(entries, self._plan.period_range_ms))
+        self._tell(WINDOWS, window_rows(entries, self._plan.window_ms))
+        if self._plan.watch:
+            self._tell(SEEN, seen_rows(entries))
+        if self._plan.feedback:
+            self._tell(RECENT, recent_rows(entries))
+        for name, rows in found.items():
+            self._rows.setdefault(name, []).append(rows.select(BASE[name].names))
+            self._kept += rows.num_rows
+        if self._kept > (GROUP_ROWS if self._writers else self._plan.few_rows):
+            self._flush()
+
+    def found(self) -> Iterator[tuple[str, bytes]]:
+        """All of it; no more is taken."""
+        if self._writers:
+            self._flush()
+            for name, writer in self._writers.items():
+                yield FILES + name, json.dumps([asdict(each) for each in writer.close()]).encode()
+        for name, tables in self._rows.items():
+            yield ROWS + name, _packed(pa.concat_tables(tables))
+        for name, tables in self._told.items():
+            yield name, _packed(_made_small(name, pa.concat_tables(tables)))
+
+    def _tell(self, name: str, rows: pa.Table) -> None:
+        if rows.num_rows:
+            self._told.setdefault(name, []).append(rows)
+
+    def _flush(self) -> None:
+        for name, tables in self._rows.items():
+            if name not in self._writers:
+                self._writers[name] = PartWriter(Path(self._plan.output) / name, BASE[name])
+            self._writers[name].write(pa.concat_tables(tables))
+        self._rows.clear()
+        self._kept = 0
+
+
+def farm_rows(entries: pa.Table, period_range_ms: tuple[int, int]) -> pa.Table:
+    """Per farm how far these entries reach, and what their last clock entry says."""
+    reach = entries.group_by("farm", use_threads=False).aggregate(
+        [("index", "max"), ("term", "max"), ("log_time", "max")]
+    )
+    clocks = entries.filter(pc.equal(entries.column("entry"), "clock"))
+    leaders, periods = dict[str, int | None](), dict[str, int]()
+    told = zip(
+        clocks.column("farm").to_pylist(),
+        clocks.column("server_id").to_pylist(),
+        pc.struct_field(clocks.column("clock"), "period_ms").to_pylist(),
+        strict=True,
+    )
+    least_ms, most_ms = period_range_ms
+    for farm, leader, period_ms in told:
+        leaders[farm] = leader
+        # The farm accepts no other period from a clock entry either; an entry without a period does not change it.
+        if period_ms is not None and least_ms <= period_ms <= most_ms:
+            periods[farm] = period_ms
+    farms = reach.column("farm").to_pylist()
+    return pa.table(
+        {
+            "farm": reach.column("farm"),
+            "index": reach.column("index_max"),
+            "term": reach.column("term_max"),
+            "log_time": reach.column("log_time_max"),
+            "leader_id": pa.array([leaders.get(farm) for farm in farms], pa.int64()),
+            "period_ms": pa.array([periods.get(farm) for farm in farms], pa.int64()),
+        }
+    )
+
+
+def window_rows(entries: pa.Table, window_ms: int) -> pa.Table:
+    """`farm`, `window_start`: the windows of log time that these entries are in."""
+    timed = entries.filter(pc.is_valid(entries.column("log_time")))
+    at_ms = timed.column("log_time").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+    starts = pc.multiply(pc.divide(at_ms, window_ms), window_ms)
+    windows = pa.table({"farm": timed.column("farm"), "window_start": starts.cast(pa.timestamp("ms", tz="UTC"))})
+    return windows.group_by(["farm", "window_start"], use_threads=False).aggregate([])
+
+
+def _made_small(name: str, rows: pa.Table) -> pa.Table:
+    """What was gathered of several parts, once more as of each of them: in a task, and of all tasks."""
+    if name.startswith(LAST):
+        current = name.removeprefix(LAST)
+        return last_rows(rows, KEYS[current], ORDER[current])
+    if name == WINDOWS:
+        return rows.group_by(["farm", "window_start"], use_threads=False).aggregate([])
+    return newest(rows) if name == RECENT else rows
+
+
+def _packed(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())

@@ -1,0 +1,68 @@
+"""What keeps tables small and quick to read: many small files become few, what is too old goes, and what is given up.
+
+    every `LOOK_BATCHES` batches   days with many small files: merged in two steps of size, so a row is rewritten twice
+                                   files whose youngest row is older than `keep_ms` before the youngest of all: dropped
+    every hour                     files that were given up longer ago than the table's `undo` time: removed
+
+What was dropped or merged is still read by who has begun to read it, and by version, until it is removed.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import date, timedelta
+
+from pipeline.tables.delta import StoredFile, Table
+
+LOOK_BATCHES = 32
+SWEEP_SECONDS = 3_600
+MIB = 1024 * 1024
+STEPS = ((32, 4 * MIB), (16, 128 * MIB))
+"""How many files of a day that are smaller than this (by a quarter) are merged into files of this size."""
+_NEARLY = 0.75
+
+
+class Upkeep:
+    """Looks at the tables now and then."""
+
+    def __init__(self, keep_ms: int | None) -> None:
+        self._keep_ms = keep_ms
+        self._swept_at: float | None = None
+        self._batches = 0
+
+    def after_batch(self, tables: Iterable[Table]) -> None:
+        """Does what is due."""
+        self._batches += 1
+        if self._batches % LOOK_BATCHES == 0:
+            for table in tables:
+                tidy(table, self._keep_ms)
+        if self._swept_at is None or time.monotonic() - self._swept_at >= SWEEP_SECONDS:
+            for table in tables:
+                # At first also what runs that were killed left.
+                table.sweep(full=self._swept_at is None)
+            self._swept_at = time.monotonic()
+
+
+def tidy(table: Table, keep_ms: int | None) -> None:
+    """Drops what is too old, and merges what is small, of one table."""
+    files = table.files()
+    old = too_old(files, keep_ms)
+    table.drop(old)
+    by_day: dict[date | None, list[StoredFile]] = defaultdict(list)
+    for file in files:
+        if file not in old:
+            by_day[file.day].append(file)
+    for day, of_day in by_day.items():
+        for least, size_bytes in STEPS:
+            if sum(file.size_bytes < _NEARLY * size_bytes for file in of_day) >= least:
+                table.merge_small(day, size_bytes)
+                break
+
+
+def too_old(files: Iterable[StoredFile], keep_ms: int | None) -> list[StoredFile]:
+    """Those without a row that is younger than `keep_ms` before the youngest of all; never the youngest."""
+    timed = [(file, file.youngest) for file in files if file.youngest is not None]
+    if keep_ms is None or not timed:
+        return []
+    limit = max(youngest for _, youngest in timed) - timedelta(milliseconds=keep_ms)
+    return [file for file, youngest in timed if youngest < limit]

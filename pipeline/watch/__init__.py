@@ -1,0 +1,1 @@
+"""The watch over every server of every farm: sessions, health with hysteresis, silence."""

@@ -1,0 +1,183 @@
+"""The watch over a batch: one state machine a server, fed by the same rows as the tables, its state a table of its own.
+
+    seen rows ──▶ in the order of each farm's log ──▶ RouterWatch by (farm, server) ──▶ rows of `transitions`
+                                                                                  └──▶ `watch_state`, `current_watched`
+
+A clock entry may change the farm's reporting period, and with it after how long a server counts as silent. So silences
+by the old period are told before the new one holds, and what becomes of a log does not depend on its batches.
+
+The state is written last. A batch that is repeated after a crash begins with the state before it, comes to the same
+rows, and finds those that are written already by their query and batch (`pipeline/tables/delta.py`). State that ends
+elsewhere than where the batch begins is of a run before another that watched nothing: the watch begins anew.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.schemas import TRANSITIONS, arrow_schema
+from pipeline.tables.delta import NOTHING_COMMITTED, Table, TableSpec
+from pipeline.tables.files import DAY
+from pipeline.watch.machine import (
+    SILENT_AFTER_DEFAULT_MS,
+    SILENT_AFTER_PERIODS,
+    RouterWatch,
+    Rules,
+    SeenReport,
+    Transition,
+)
+
+TRANSITIONS_SPEC = TableSpec("transitions", arrow_schema(TRANSITIONS), ("farm", "at", "server_id"))
+_TYPES = {str: pa.string(), int: pa.int64()}
+_STATE = pa.schema(
+    [
+        ("farm", pa.string()),
+        ("server_id", pa.int64()),
+        ("period_ms", pa.int64()),
+        *((each.name, _TYPES[each.type]) for each in fields(RouterWatch)),  # type: ignore[index]  # a class
+    ]
+)
+STATE_SPEC = TableSpec("watch_state", _STATE, ("farm", "server_id"), "interval 1 hours")
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Farm:
+    """What is known of a farm; `period_ms` 0: not yet."""
+
+    period_ms: int = 0
+    now_ms: int = 0
+    servers: dict[int, RouterWatch] = field(default_factory=dict)
+
+    @property
+    def rules(self) -> Rules:
+        """With the silence that suits the reporting period."""
+        silent = self.period_ms * SILENT_AFTER_PERIODS if self.period_ms else SILENT_AFTER_DEFAULT_MS
+        return Rules(silent_after_ms=silent)
+
+
+class Watching:
+    """The servers of all farms, as the batches so far show them."""
+
+    def __init__(self, output: Path, period_range_ms: tuple[int, int]) -> None:
+        self._period_range_ms = period_range_ms
+        self._state = Table(output, STATE_SPEC)
+        self.transitions = Table(output, TRANSITIONS_SPEC)
+        self._farms: dict[str, _Farm] = {}
+        self._through: int | None = None
+
+    def tables(self) -> list[Table]:
+        """What it writes."""
+        return [self.transitions, self._state]
+
+    def changes(self, query: str, batch: int, seen: pa.Table | None) -> pa.Table:
+        """What has changed by a batch: rows of `transitions`. Empty if the batch is part of the state already."""
+        self._begin(query, batch)
+        if self._through == batch:
+            return TRANSITIONS_SPEC.schema.empty_table()
+        found = [] if seen is None else list(self._all_changes(seen))
+        return _rows_of(found)
+
+    def keep(self, query: str, batch: int) -> None:
+        """The state after a batch, when all that came of it is written."""
+        if self._through != batch:
+            self._state.replace(query, batch, self._stored())
+            self._through = batch
+
+    def _begin(self, query: str, batch: int) -> None:
+        if self._through is None:
+            self._through = self._state.committed(query)
+            self._farms = _loaded(self._state.rows())
+        if self._through not in {batch, batch - 1} and self._through != NOTHING_COMMITTED:
+            self._farms, self._through = {}, NOTHING_COMMITTED
+
+    def _all_changes(self, seen: pa.Table) -> Iterator[tuple[str, int, Transition]]:
+        for row in seen.sort_by([("farm", "ascending"), ("index", "ascending")]).to_pylist():
+            name = row["farm"]
+            farm = self._farms.setdefault(name, _Farm())
+            farm.now_ms = row["at_ms"]
+            if row["entry"] == "clock":
+                period_ms, (least_ms, most_ms) = row["period_ms"], self._period_range_ms
+                if period_ms is not None and period_ms != farm.period_ms and least_ms <= period_ms <= most_ms:
+                    yield from _silences(name, farm)
+                    farm.period_ms = period_ms
+                continue
+            server = row["server_id"]
+            watch, changes = farm.servers.get(server, RouterWatch()).saw(_seen_report(row), farm.rules)
+            farm.servers[server] = watch
+            yield from ((name, server, change) for change in changes)
+        for name, farm in self._farms.items():
+            yield from _silences(name, farm)
+
+    def _stored(self) -> pa.Table:
+        rows: list[tuple[Any, ...]] = []
+        for name, farm in self._farms.items():
+            rows.append((name, None, farm.period_ms, *astuple(RouterWatch(last_ms=farm.now_ms))))
+            rows += [(name, server, farm.period_ms, *astuple(watch)) for server, watch in farm.servers.items()]
+        columns = zip(*rows, strict=True) if rows else ([] for _ in _STATE)
+        return pa.Table.from_arrays(
+            [pa.array(list(values), each.type) for values, each in zip(columns, _STATE, strict=True)], schema=_STATE
+        )
+
+
+def _silences(name: str, farm: _Farm) -> Iterator[tuple[str, int, Transition]]:
+    """The servers that the farm's log time has left behind."""
+    rules = farm.rules
+    for server, watch in farm.servers.items():
+        silent, changes = watch.passed(farm.now_ms, rules)
+        if changes:
+            farm.servers[server] = silent
+            yield from ((name, server, change) for change in changes)
+
+
+def _loaded(rows: pa.Table) -> dict[str, _Farm]:
+    farms: dict[str, _Farm] = {}
+    for row in rows.to_pylist():
+        farm = farms.setdefault(row.pop("farm"), _Farm())
+        server, farm.period_ms = row.pop("server_id"), row.pop("period_ms")
+        if server is None:
+            # The row of the farm itself: its log time.
+            farm.now_ms = row["last_ms"]
+        else:
+            farm.servers[server] = RouterWatch(**row)
+    return farms
+
+
+def _seen_report(row: Mapping[str, Any]) -> SeenReport:
+    return SeenReport(
+        index=row["index"],
+        at_ms=row["at_ms"],
+        attached=row["attached"],
+        uptime_ms=row["uptime_ms"],
+        job_lag_ms=row["job_lag_ms"],
+        destinations=row["destinations"],
+        healthy_destinations=row["healthy_destinations"],
+        request=row["request"],
+    )
+
+
+def _rows_of(found: list[tuple[str, int, Transition]]) -> pa.Table:
+    columns: dict[str, list[Any]] = {
+        "farm": [farm for farm, _, _ in found],
+        "server_id": [server for _, server, _ in found],
+        "at": [_moment(change.at_ms) for _, _, change in found],
+        "index": [change.index for _, _, change in found],
+        "previous": [change.previous for _, _, change in found],
+        "state": [change.state for _, _, change in found],
+        "reason": [change.reason for _, _, change in found],
+        "session_started_at": [_moment(change.session_started_ms) for _, _, change in found],
+        "session_reports": [change.session_reports for _, _, change in found],
+        "uptime_ms": [change.uptime_ms for _, _, change in found],
+        DAY: [_moment(change.at_ms).date() for _, _, change in found],
+    }
+    schema = TRANSITIONS_SPEC.schema
+    return pa.Table.from_arrays([pa.array(columns[each.name], each.type) for each in schema], schema=schema)
+
+
+def _moment(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)

@@ -1,0 +1,54 @@
+"""Tables for tests that ask them, written as a run writes them and without Spark."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.tables.current import SCHEMAS, CurrentState
+from pipeline.tables.delta import Table
+from pipeline.tables.lake import BASE_SPECS, EVENTS_SPEC, LOG, Lake
+from pipeline.tables.tasks import Outcome, outcome_of, work
+from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of
+
+FARM = "f0" * 16
+_SPECS = {**BASE_SPECS, EVENTS_SPEC.name: EVENTS_SPEC}
+
+
+def rows_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Rows with these columns; what a row does not say is NULL, but for the farm and the day."""
+
+    def value(row: Mapping[str, Any], column: str) -> Any:
+        moment = row.get("log_time")
+        made = {"farm": FARM, "day": moment.date() if isinstance(moment, datetime) else None}
+        return row.get(column, made.get(column))
+
+    columns = [pa.array([value(row, each.name) for row in rows], each.type) for each in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def wrote(output: Path, table: str, batch: int, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A batch of a base table, or of events."""
+    opened = Table(output, _SPECS[table])
+    opened.append(LOG, batch, rows_of(opened.spec.schema, rows))
+    return opened
+
+
+def knew(output: Path, batch: int, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """A batch's last rows, by the part of the current state that they belong to."""
+    found = {name: rows_of(SCHEMAS[name], told) for name, told in rows.items()}
+    CurrentState(output).take(LOG, batch, found)
+
+
+def tables_of(log: MadeUpLog, output: Path, batch: int = 0, **options: Any) -> Outcome:
+    """The tables with a batch of all that the log has, written as two tasks of Spark would find it."""
+    lake = Lake(output, 60_000, **options)
+    batches = arrow_entries_of(log).combine_chunks().to_batches(max_chunksize=1 + log.commit_index // 2)
+    found = [pa.Table.from_batches(work(lake.plan, [each])) for each in batches] or [
+        pa.Table.from_batches(work(lake.plan, []))
+    ]
+    outcome = outcome_of(pa.concat_tables(found))
+    lake.write_outcome(outcome, batch)
+    return outcome

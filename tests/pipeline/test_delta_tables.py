@@ -1,0 +1,179 @@
+"""Tables have each batch once whatever is repeated or killed, keep their rows when merged, and are read by others."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from pipeline.tables import upkeep
+from pipeline.tables.current import CurrentState, last_rows, read
+from pipeline.tables.delta import Table, TableSpec, stored_files, stored_rows
+from pipeline.tables.files import TableDamagedError, write_files
+from pipeline.tables.lake import BASE_SPECS, LOG
+from pipeline.tables.upkeep import tidy
+from tests.pipeline.made_tables import knew, rows_of, wrote
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+CLOCKS = BASE_SPECS["clocks"]
+KILLS = 6
+WRITING = """
+import sys
+from pathlib import Path
+from tests.pipeline.test_delta_tables import clock
+from tests.pipeline.made_tables import wrote
+from pipeline.tables.upkeep import tidy
+output, begin = Path(sys.argv[1]), int(sys.argv[2])
+print("ready", flush=True)
+for batch in range(begin, begin + 10_000):
+    table = wrote(output, "clocks", batch, [clock(batch), clock(batch)])
+    if batch % 8 == 0:
+        tidy(table, None)
+"""
+
+
+def clock(index: int) -> dict[str, Any]:
+    return {"index": index, "term": 1, "log_time": NOON + timedelta(seconds=index), "leader_id": 1, "period_ms": 1000}
+
+
+def indexes(output: Path) -> list[int]:
+    return sorted(stored_rows(output / "clocks", CLOCKS.schema).column("index").to_pylist())
+
+
+def test_a_batch_that_is_repeated_is_in_the_table_once(tmp_path: Path) -> None:
+    for batch in (0, 1, 1, 0, 2):
+        wrote(tmp_path, "clocks", batch, [clock(batch)])
+    assert indexes(tmp_path) == [0, 1, 2]
+    assert Table(tmp_path, CLOCKS).committed(LOG) == 2
+    assert Table(tmp_path, CLOCKS).committed("another query") == -1
+
+
+def test_files_that_a_repeated_task_wrote_are_no_part_of_the_table_and_are_swept(tmp_path: Path) -> None:
+    table = wrote(tmp_path, "clocks", 0, [clock(0)])
+    orphan = write_files(table.root, CLOCKS.schema, rows_of(CLOCKS.schema, [clock(9)]))
+    assert table.append(LOG, 1, None, write_files(table.root, CLOCKS.schema, rows_of(CLOCKS.schema, [clock(1)])))
+    assert not table.append(LOG, 1, None, orphan)
+    assert indexes(tmp_path) == [0, 1]
+    (left,) = (table.root / each.path for each in orphan)
+    long_ago = time.time() - 3 * 86_400
+    os.utime(left, (long_ago, long_ago))
+    table.sweep(full=True)
+    assert not left.exists()
+    assert indexes(tmp_path) == [0, 1]
+
+
+def test_a_table_of_an_older_version_gains_a_column_that_is_null_in_its_rows(tmp_path: Path) -> None:
+    old = pa.schema([each for each in CLOCKS.schema if each.name != "period_ms"])
+    Table(tmp_path, TableSpec("clocks", old, ("farm", "index"))).append(LOG, 0, rows_of(old, [clock(1)]))
+    wrote(tmp_path, "clocks", 1, [clock(2)])
+    rows = stored_rows(tmp_path / "clocks", CLOCKS.schema).sort_by("index")
+    assert rows.column("period_ms").to_pylist() == [None, 1000]
+    assert set(CLOCKS.schema.names) == {each.name for each in DeltaTable(tmp_path / "clocks").schema().fields}
+
+
+def test_merging_changes_no_row_leaves_few_files_and_older_versions_can_still_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "STEPS", ((4, 4 * upkeep.MIB),))
+    table = wrote(tmp_path, "clocks", 0, [clock(0)])
+    for batch in range(1, 30):
+        wrote(tmp_path, "clocks", batch, [clock(batch), {"index": 1000 + batch}])
+        tidy(table, None)
+    assert indexes(tmp_path) == [*range(30), *range(1001, 1030)]
+    assert len(table.files()) < 10
+    assert table.committed(LOG) == 29
+    assert pa.table(DeltaTable(tmp_path / "clocks", version=2).to_pyarrow_table()).num_rows == 3
+
+
+def test_what_is_older_than_is_kept_is_dropped_by_whole_files_and_what_has_no_time_stays(tmp_path: Path) -> None:
+    for batch in range(12):
+        table = wrote(tmp_path, "clocks", batch, [clock(batch * 100)])
+    wrote(tmp_path, "clocks", 12, [{"index": 5}])
+    tidy(table, 500_000)
+    assert indexes(tmp_path) == [5, 600, 700, 800, 900, 1000, 1100]
+
+
+def test_statistics_tell_which_files_have_rows_of_a_time(tmp_path: Path) -> None:
+    for batch in (0, 4000, 90_000):
+        wrote(tmp_path, "clocks", batch, [clock(batch), clock(batch + 10)])
+    found = sorted(
+        (file.day, file.rows, file.oldest, file.youngest) for file in stored_files(tmp_path / "clocks") if file.day
+    )
+    moments = [NOON + timedelta(seconds=second) for second in (0, 4000, 90_000)]
+    assert found == [(moment.date(), 2, moment, moment + timedelta(seconds=10)) for moment in moments]
+
+
+def test_duckdb_and_polars_read_a_table_and_its_past(tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars", reason="only the extra `test` brings it")
+    wrote(tmp_path, "clocks", 0, [clock(1)])
+    wrote(tmp_path, "clocks", 1, [clock(2)])
+    place = tmp_path / "clocks"
+    assert polars.read_delta(str(place)).sort("index")["index"].to_list() == [1, 2]
+    assert polars.read_delta(str(place), version=1).shape == (1, len(CLOCKS.schema))
+    dataset = DeltaTable(place).to_pyarrow_dataset()
+    asked = duckdb.sql("SELECT max(index), count(*), min(day)::VARCHAR FROM dataset")
+    assert asked.fetchall() == [(2, 2, "2026-01-01")]
+    assert dataset.count_rows() == 2
+
+
+def test_a_run_that_is_killed_at_any_moment_loses_and_doubles_no_row(tmp_path: Path) -> None:
+    wrote(tmp_path, "clocks", 0, [clock(0), clock(0)])
+    for attempt in range(KILLS):
+        begin = Table(tmp_path, CLOCKS).committed(LOG)
+        command = [sys.executable, "-c", WRITING, str(tmp_path), str(begin)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(0.15 + attempt * 0.07)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        # what the killed run had begun, it or the next one repeats
+        last = Table(tmp_path, CLOCKS).committed(LOG)
+        assert indexes(tmp_path) == sorted([*range(last + 1), *range(last + 1)]), f"kill {attempt}"
+
+
+def test_a_damaged_table_is_an_error_that_says_which_and_what_to_do(tmp_path: Path) -> None:
+    wrote(tmp_path, "clocks", 0, [clock(0)])
+    (file,) = stored_files(tmp_path / "clocks")
+    (tmp_path / "clocks" / file.path).write_bytes(b"half of a fi")
+    with pytest.raises(TableDamagedError, match=r"part-.*parquet is damaged .*: restore it from a backup"):
+        stored_rows(tmp_path / "clocks", CLOCKS.schema)
+    for commit in (tmp_path / "clocks" / "_delta_log").glob("*.json"):
+        commit.write_text("{")
+    with pytest.raises(TableDamagedError, match=r"clocks is damaged .*: restore it from a backup"):
+        stored_files(tmp_path / "clocks")
+
+
+def test_an_older_row_replaces_no_newer_one_and_a_repeated_batch_changes_nothing(tmp_path: Path) -> None:
+    def publisher(index: int, server_id: int) -> dict[str, list[dict[str, object]]]:
+        return {"publishers": [{"master": "d-1", "index": index, "server_id": server_id}]}
+
+    for batch, (index, server_id) in enumerate(((10, 1), (9, 2), (10, 1), (11, 3), (10, 1))):
+        knew(tmp_path, batch, publisher(index, server_id))
+    knew(tmp_path, 3, publisher(99, 99))
+    assert [(row["index"], row["server_id"]) for row in read(tmp_path, "publishers")] == [(11, 3)]
+    # and what a batch does not tell of the farm stays as it was
+    knew(tmp_path, 5, {"farm": [{"index": 7, "period_ms": 10_000}]})
+    knew(tmp_path, 6, {"farm": [{"index": 8, "leader_id": 2}]})
+    (farm,) = read(tmp_path, "farm")
+    assert (farm["index"], farm["period_ms"], farm["leader_id"]) == (8, 10_000, 2)
+
+
+def test_farms_have_a_state_of_their_own(tmp_path: Path) -> None:
+    for batch, farm in enumerate(("a", "b", "a")):
+        knew(tmp_path, batch, {"routers": [{"farm": farm, "server_id": 1, "index": 5 + batch}]})
+    assert [(row["farm"], row["index"]) for row in read(tmp_path, "routers")] == [("a", 7), ("b", 6)]
+    assert len(CurrentState(tmp_path).rows("routers")) == 2
+
+
+def test_of_rows_with_the_same_keys_and_place_the_last_counts() -> None:
+    rows = pa.table({"key": ["a", "b", "a", "a"], "place": [3, 1, 4, 4], "said": [1, 2, 3, 4]})
+    assert sorted(last_rows(rows, ["key"], "place").column("said").to_pylist()) == [2, 4]
