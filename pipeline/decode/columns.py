@@ -12,7 +12,7 @@ ten megabytes must not become one allocation.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,12 +40,33 @@ Row = tuple[int, int, str, int | None, bytes]
 """Index, term, kind, log time in milliseconds, the entry's bytes."""
 
 ARROW_SCHEMA = arrow_schema(ENTRIES)
+_UNDECODED = frozenset({"farm", "farm_name", "index", "term", "kind", "log_time", "body_bytes"})
+_NOT_DECODED = Decoded("")
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _MOMENT = pa.timestamp("us", tz="UTC")
 
 
-def record_batches(rows: Iterable[Row], farm: str, name: str | None = None) -> Iterator[pa.RecordBatch]:
+class Selection(Protocol):
+    """Which rows and columns are made; None stands for all."""
+
+    @property
+    def entries(self) -> frozenset[str] | None:
+        """What an entry may be."""
+
+    @property
+    def servers(self) -> frozenset[int] | None:
+        """Of which servers."""
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Which columns, in this order."""
+
+
+def record_batches(
+    rows: Iterable[Row], farm: str, name: str | None = None, selection: Selection | None = None
+) -> Iterator[pa.RecordBatch]:
     """The rows of the farm with the cluster id `farm`, which its reader calls `name`, in order, in batches."""
+    made = _Maker(farm, name, selection)
     columns = _Columns()
     size_bytes = 0
     for index, term, kind, time_ms, body in rows:
@@ -56,10 +77,10 @@ def record_batches(rows: Iterable[Row], farm: str, name: str | None = None) -> I
         columns.bodies.append(body)
         size_bytes += len(body)
         if len(columns.indexes) >= ROWS_PER_RECORD_BATCH or size_bytes >= BYTES_PER_RECORD_BATCH:
-            yield _record_batch(columns, farm, name)
+            yield made.record_batch(columns)
             columns, size_bytes = _Columns(), 0
     if columns.indexes:
-        yield _record_batch(columns, farm, name)
+        yield made.record_batch(columns)
 
 
 @dataclass(slots=True)
@@ -73,30 +94,73 @@ class _Columns:
     bodies: list[bytes] = field(default_factory=list)
 
 
-def _record_batch(columns: _Columns, farm: str, name: str | None) -> pa.RecordBatch:
-    told = [decoded(kind, body) for kind, body in zip(columns.kinds, columns.bodies, strict=True)]
-    made: dict[str, Any] = {
-        "farm": pa.repeat(pa.scalar(farm, pa.string()), len(told)),
-        "farm_name": pa.repeat(pa.scalar(name, pa.string()), len(told)),
-        "index": columns.indexes,
-        "term": columns.terms,
-        "kind": columns.kinds,
-        "log_time": _moments(columns.times_ms),
-        "entry": [each.entry for each in told],
-        "server_id": [_server_of(each.content) for each in told],
-        "request": [each.request for each in told],
-        "reason": [each.reason for each in told],
-        "claimed": [each.claimed for each in told],
-        "body_bytes": [len(body) for body in columns.bodies],
-        "body": [body if each.reason is not None else None for each, body in zip(told, columns.bodies, strict=True)],
-    }
-    for column, kind, values in _STRUCTS:
-        made[column] = _spread(ARROW_SCHEMA.field(column).type, told, kind, values)
-    arrays = [
-        value if isinstance(value, pa.Array) else pa.array(value, each.type)
-        for each, value in ((each, made[each.name]) for each in ARROW_SCHEMA)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+class _Maker:
+    """Makes record batches of one farm's rows."""
+
+    def __init__(self, farm: str, name: str | None, selection: Selection | None) -> None:
+        self._farm, self._name = farm, name
+        self._entries, self._servers, columns = (
+            (None, None, None) if selection is None else (selection.entries, selection.servers, selection.columns)
+        )
+        self._schema = ARROW_SCHEMA if columns is None else pa.schema([ARROW_SCHEMA.field(each) for each in columns])
+
+    def record_batch(self, columns: _Columns) -> pa.RecordBatch:
+        """The rows that are wanted of these."""
+        told = self._decoded(columns)
+        if self._entries is not None or self._servers is not None:
+            columns, told = self._chosen(columns, told)
+        return pa.RecordBatch.from_arrays(
+            [self._column(each, columns, told) for each in self._schema], schema=self._schema
+        )
+
+    def _decoded(self, columns: _Columns) -> list[Decoded]:
+        if self._entries is None and self._servers is None and _UNDECODED.issuperset(self._schema.names):
+            return [_NOT_DECODED] * len(columns.indexes)
+        return [decoded(kind, body) for kind, body in zip(columns.kinds, columns.bodies, strict=True)]
+
+    def _chosen(self, columns: _Columns, told: list[Decoded]) -> tuple[_Columns, list[Decoded]]:
+        places = [
+            place
+            for place, each in enumerate(told)
+            if (self._entries is None or each.entry in self._entries)
+            and (self._servers is None or _server_of(each.content) in self._servers)
+        ]
+        chosen = _Columns(
+            [columns.indexes[place] for place in places],
+            [columns.terms[place] for place in places],
+            [columns.kinds[place] for place in places],
+            [columns.times_ms[place] for place in places],
+            [columns.bodies[place] for place in places],
+        )
+        return chosen, [told[place] for place in places]
+
+    def _column(self, column: pa.Field, columns: _Columns, told: list[Decoded]) -> pa.Array:
+        if column.name in _STRUCTS:
+            return _spread(column.type, told, *_STRUCTS[column.name])
+        made = self._plain(column.name, columns, told)
+        return made if isinstance(made, pa.Array) else pa.array(made, column.type)
+
+    def _plain(self, name: str, columns: _Columns, told: list[Decoded]) -> Any:  # noqa: PLR0911 - one for each column
+        match name:
+            case "farm" | "farm_name":
+                return pa.repeat(pa.scalar(self._farm if name == "farm" else self._name, pa.string()), len(told))
+            case "index":
+                return columns.indexes
+            case "term":
+                return columns.terms
+            case "kind":
+                return columns.kinds
+            case "log_time":
+                return _moments(columns.times_ms)
+            case "server_id":
+                return [_server_of(each.content) for each in told]
+            case "body_bytes":
+                return [len(body) for body in columns.bodies]
+            case "body":
+                pairs = zip(told, columns.bodies, strict=True)
+                return [None if each.reason is None else body for each, body in pairs]
+            case _:
+                return [getattr(each, name) for each in told]
 
 
 def _server_of(content: Any) -> int | None:
@@ -233,13 +297,13 @@ def _actions(kind: pa.StructType, entries: list[Action]) -> pa.Array:
     return _struct(kind, columns)
 
 
-_STRUCTS: tuple[tuple[str, type, Callable[[Any, list[Any]], pa.Array]], ...] = (
-    ("report", ReportEntry, _reports),
-    ("destinations", ReportEntry, _destinations),
-    ("clock", Clock, _clocks),
-    ("publication", Publication, _publications),
-    ("configuration", Configuration, _configurations),
-    ("factors", Factors, _factors),
-    ("action", Action, _actions),
-)
-"""Column, of which contents it is made, and how."""
+_STRUCTS: dict[str, tuple[type, Callable[[Any, list[Any]], pa.Array]]] = {
+    "report": (ReportEntry, _reports),
+    "destinations": (ReportEntry, _destinations),
+    "clock": (Clock, _clocks),
+    "publication": (Publication, _publications),
+    "configuration": (Configuration, _configurations),
+    "factors": (Factors, _factors),
+    "action": (Action, _actions),
+}
+"""Column: of which contents it is made, and how."""

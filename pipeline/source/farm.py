@@ -23,17 +23,25 @@ Options, of which `node`, `directory` or `farms` is needed:
     end                  the last index to be read; without it there is no end
     pageSize             entries per request                    maxEntriesPerBatch   admission limit of a stream
     entriesPerPartition  how much one task reads; no more than 16 tasks are planned
+    columns              the columns that are wanted, separated by commas
+    entries, servers     only entries that are one of these (`report,clock`), only of these servers
+    since, until         only log time from a moment on, and before a moment (2026-01-31T12:00:00Z)
+    pushFilters          true: a batch read takes Spark's filters (see below)
+
+Spark hands filters to a source only with `spark.sql.python.filterPushdown.enabled`, which is off by default, and ends a
+read by a source that would take them where it is off. So a batch read takes them only if it is told to by the option
+`pushFilters`. Spark has no such thing for columns, nor for streams: there the options say what is wanted.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -45,6 +53,7 @@ from pipeline.source.farms import OLDEST, SNAPSHOT, Held, ManyFarms, OneFarm, Pl
 from pipeline.source.log_client import FarmLogError, FarmSilentError
 from pipeline.source.ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
 from pipeline.source.shares import Span, fair_shares, packed
+from pipeline.source.wanted import Bounds, Wanted, columns_of, moment_of, words_of
 
 DEFAULT_PAGE_SIZE = 1_000
 DEFAULT_ENTRIES_PER_BATCH = 100_000
@@ -58,10 +67,9 @@ Offset = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What of the log is wanted."""
+class Sizes:
+    """How much is planned at once."""
 
-    end: int | None
     entries_per_batch: int
     entries_per_partition: int
 
@@ -74,9 +82,13 @@ class Piece:
     ranges: LogRanges
     range: LogRange | SnapshotRange
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Its rows."""
-        return record_batches(self.ranges.rows(self.range), self.range.cluster, self.name)
+    def batches(self, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        """Its rows, as far as they are wanted."""
+        rows = self.ranges.rows(self.range)
+        # Ranges of the log were planned by index already.
+        if not wanted.times_us.are_open or wanted.kinds is not None or isinstance(self.range, SnapshotRange):
+            rows = (row for row in rows if wanted.takes(row[0], row[2], row[3]))
+        return record_batches(rows, self.range.cluster, self.name, wanted)
 
     @property
     def is_short(self) -> bool:
@@ -101,19 +113,24 @@ class FarmDataSource(DataSource):
         return "farm"
 
     def schema(self) -> StructType:
-        """What an entry says."""
-        return ENTRIES
+        """What an entry says, or the columns of it that are wanted."""
+        columns = self._wanted().columns
+        return ENTRIES if columns is None else StructType([ENTRIES[each] for each in columns])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """All that is committed now."""
         del schema
-        return FarmBatchReader(self._farms(), self._bounds())
+        taking = self.options.get("pushFilters", "false").lower()
+        if taking not in {"true", "false"}:
+            raise FarmLogError(f"the option 'pushFilters' of the source 'farm' must be true or false, not {taking!r}")
+        made = FilteredBatchReader if taking == "true" else FarmBatchReader
+        return made(self._farms(), self._wanted(), self._sizes())
 
     # Spark looks the method up by this name.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """What is committed, as it comes."""
         del schema
-        return FarmStreamReader(self._farms(), self._bounds())
+        return FarmStreamReader(self._farms(), self._wanted(), self._sizes())
 
     def _farms(self) -> OneFarm | ManyFarms:
         addresses = tuple(part.strip() for part in self.options.get("node", "").split(",") if part.strip())
@@ -150,9 +167,23 @@ class FarmDataSource(DataSource):
             self._positive("start", 1)
         return start
 
-    def _bounds(self) -> Bounds:
-        return Bounds(
-            self._positive("end", 1) if "end" in self.options else None,
+    def _wanted(self) -> Wanted:
+        end = self._positive("end", 1) if "end" in self.options else None
+        moments = [moment_of(name, self.options[name]) if name in self.options else None for name in ("since", "until")]
+        wanted = Wanted(Bounds(None, None if end is None else end + 1), Bounds(*moments))
+        if "columns" in self.options:
+            wanted = replace(wanted, columns=columns_of(self.options["columns"]))
+        if "entries" in self.options:
+            wanted = wanted.of("entries", words_of(self.options["entries"]))
+        if "servers" in self.options:
+            words = words_of(self.options["servers"])
+            if not all(each.isascii() and each.isdecimal() and len(each) <= DIGITS_MAX for each in words):
+                raise FarmLogError(f"the option 'servers' of the source 'farm' must be numbers, not {words!r}")
+            wanted = wanted.of("servers", [int(each) for each in words])
+        return wanted
+
+    def _sizes(self) -> Sizes:
+        return Sizes(
             self._positive("maxEntriesPerBatch", DEFAULT_ENTRIES_PER_BATCH),
             self._positive("entriesPerPartition", DEFAULT_ENTRIES_PER_PARTITION),
         )
@@ -167,13 +198,14 @@ class FarmDataSource(DataSource):
 class _Reader:
     """What batch and stream have in common: tasks, and reading them."""
 
-    def __init__(self, farms: OneFarm | ManyFarms, bounds: Bounds) -> None:
+    def __init__(self, farms: OneFarm | ManyFarms, wanted: Wanted, sizes: Sizes) -> None:
         self._farms = farms
-        self._bounds = bounds
+        self._wanted = wanted
+        self._sizes = sizes
 
     def __getstate__(self) -> dict[str, Any]:
-        # A task carries what it reads; a thousand farms need not travel with each.
-        return {}
+        # A task carries where it reads; a thousand farms need not travel with each.
+        return {"_wanted": self._wanted}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one task."""
@@ -181,11 +213,12 @@ class _Reader:
             return iter(())  # so Spark asks where nothing was planned
         if not isinstance(partition, Task):
             raise FarmLogError(f"the source 'farm' cannot read the partition {partition!r}")
-        return _batches(partition.pieces)
+        return _batches(partition.pieces, self._wanted)
 
     def _end(self, commit: int) -> int:
         """One beyond the last entry that is wanted and committed."""
-        return commit + 1 if self._bounds.end is None else min(commit, self._bounds.end) + 1
+        end = self._wanted.indexes.end
+        return commit + 1 if end is None else min(commit + 1, end)
 
     def _tasks(
         self, ranges: Mapping[str, tuple[int, int]], covered: Mapping[str, int], places: Mapping[str, Place]
@@ -197,7 +230,7 @@ class _Reader:
         ]
         spans = [Span(cluster, first, end) for cluster, (first, end) in ranges.items() if first < end]
         planned: list[InputPartition] = [Task(snapshots)] if snapshots else []
-        for task in packed(spans, self._bounds.entries_per_partition):
+        for task in packed(spans, self._sizes.entries_per_partition):
             of_each = [(places[span.farm], span) for span in task]
             planned.append(
                 Task(
@@ -210,15 +243,15 @@ class _Reader:
         return planned
 
 
-def _batches(pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+def _batches(pieces: Sequence[Piece], wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """Rows of the pieces in order. Of many farms several are asked at the same time: each costs a round trip."""
     if len(pieces) == 1:
-        yield from pieces[0].batches()
+        yield from pieces[0].batches(wanted)
         return
     with ThreadPoolExecutor(READ_AT_ONCE) as reading:
-        ahead = reading.map(lambda piece: [*piece.batches()] if piece.is_short else None, pieces)
+        ahead = reading.map(lambda piece: [*piece.batches(wanted)] if piece.is_short else None, pieces)
         for piece, read in zip(pieces, ahead, strict=True):
-            yield from piece.batches() if read is None else read
+            yield from piece.batches(wanted) if read is None else read
 
 
 class FarmBatchReader(_Reader, DataSourceReader):
@@ -229,16 +262,35 @@ class FarmBatchReader(_Reader, DataSourceReader):
         held = self._farms.look({}, thorough=True)
         if self._farms.problems:
             raise FarmLogError("; ".join(f"{name}: {problem}" for name, problem in self._farms.problems.items()))
-        ranges = {cluster: (each.begin, self._end(each.status.commit_index)) for cluster, each in held.items()}
+        farms = self._wanted.farms
+        held = {cluster: each for cluster, each in held.items() if farms is None or cluster in farms}
+        ranges = {
+            cluster: self._wanted.indexes.cut(each.begin, each.status.commit_index + 1)
+            for cluster, each in held.items()
+        }
         covered = {cluster: each.covered for cluster, each in held.items() if each.covered is not None}
         return self._tasks(ranges, covered, {cluster: each.place for cluster, each in held.items()})
+
+
+class FilteredBatchReader(FarmBatchReader):
+    """The same, with what Spark says of the rows that it wants."""
+
+    # Spark's name.
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Takes what it can, and gives back the rest, which Spark applies itself."""
+        for each in filters:
+            narrowed = self._wanted.narrowed(each)
+            if narrowed is None:
+                yield each
+            else:
+                self._wanted = narrowed
 
 
 class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The committed log as an unbounded table."""
 
-    def __init__(self, farms: OneFarm | ManyFarms, bounds: Bounds) -> None:
-        super().__init__(farms, bounds)
+    def __init__(self, farms: OneFarm | ManyFarms, wanted: Wanted, sizes: Sizes) -> None:
+        super().__init__(farms, wanted, sizes)
         self._available_now = False
         self._stop_before: dict[str, int] | None = None
         self._silent_since: float | None = None
@@ -251,7 +303,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The admission limit."""
-        return ReadMaxRows(self._bounds.entries_per_batch)
+        return ReadMaxRows(self._sizes.entries_per_batch)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """How far a batch that begins at `start` may go; no further than `start` while no node answers for a moment."""
@@ -298,9 +350,10 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         if self._stop_before is None:
             # A run with `availableNow` ends where the logs ended when its first batch was planned.
             newest = max((each.status.commit_index for each in held.values()), default=0)
-            if self._bounds.end is not None and newest < self._bounds.end:
+            last = None if self._wanted.indexes.end is None else self._wanted.indexes.end - 1
+            if last is not None and newest < last:
                 raise FarmLogError(
-                    f"entries up to {self._bounds.end} are wanted and the log is known to be committed up to"
+                    f"entries up to {last} are wanted and the log is known to be committed up to"
                     f" {newest} only; choose an earlier end, or wait",
                 )
             self._stop_before = {**ends}
