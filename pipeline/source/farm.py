@@ -6,9 +6,10 @@
 
 A stream's offset says for each farm which entry is read next, `{"farms": {CLUSTER: INDEX}}`, and where a farm began
 that is new in the batch (`begins`). So farms join and leave without a new checkpoint, and one that comes back goes on
-where it was. Indexes never change their entry once committed, so a range that is read again after a crash gives the
-same rows: replay is exact by construction, and no acknowledgement to the farm is needed. Rows are what the entries say,
-in typed columns (`pipeline.schemas.ENTRIES`).
+where it was. Of a directory it also says log time at that entry (`times`), so that planning the next batch searches no
+segment before it for clock entries. Indexes never change their entry once committed, so a range that is read again
+after a crash gives the same rows: replay is exact by construction, and no acknowledgement to the farm is needed. Rows
+are what the entries say, in typed columns (`pipeline.schemas.ENTRIES`).
 
 The planner's calls run in one long-lived process and `read` in others: what a reader remembers in `latestOffset` is
 missing in `read`, so a partition carries all that it needs.
@@ -53,6 +54,7 @@ from pipeline.source.farms import OLDEST, SNAPSHOT, Held, ManyFarms, OneFarm, Pl
 from pipeline.source.log_client import FarmLogError, FarmSilentError
 from pipeline.source.ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
 from pipeline.source.shares import Span, fair_shares, packed
+from pipeline.source.stored_log import KnownTime
 from pipeline.source.wanted import Bounds, Wanted, columns_of, moment_of, words_of
 
 DEFAULT_PAGE_SIZE = 1_000
@@ -221,7 +223,11 @@ class _Reader:
         return commit + 1 if end is None else min(commit + 1, end)
 
     def _tasks(
-        self, ranges: Mapping[str, tuple[int, int]], covered: Mapping[str, int], places: Mapping[str, Place]
+        self,
+        ranges: Mapping[str, tuple[int, int]],
+        covered: Mapping[str, int],
+        places: Mapping[str, Place],
+        known: Mapping[str, KnownTime],
     ) -> list[InputPartition]:
         """Tasks for these entries (first, one beyond the last) of each cluster, and for these snapshots."""
         snapshots = [
@@ -231,16 +237,21 @@ class _Reader:
         spans = [Span(cluster, first, end) for cluster, (first, end) in ranges.items() if first < end]
         planned: list[InputPartition] = [Task(snapshots)] if snapshots else []
         for task in packed(spans, self._sizes.entries_per_partition):
-            of_each = [(places[span.farm], span) for span in task]
-            planned.append(
-                Task(
-                    [
-                        Piece(place.name, place.ranges, place.ranges.plan(span.first, span.end, span.farm))
-                        for place, span in of_each
-                    ]
+            pieces = []
+            for cluster, first, end in task:
+                place = places[cluster]
+                pieces.append(
+                    Piece(place.name, place.ranges, place.ranges.plan(first, end, cluster, known.get(cluster)))
                 )
-            )
+            planned.append(Task(pieces))
         return planned
+
+
+def _known(offset: Offset) -> dict[str, KnownTime]:
+    """Log time at the entries of an offset, where it says it."""
+    return {
+        cluster: KnownTime(offset["farms"][cluster], time_ms) for cluster, time_ms in offset.get("times", {}).items()
+    }
 
 
 def _batches(pieces: Sequence[Piece], wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -269,7 +280,7 @@ class FarmBatchReader(_Reader, DataSourceReader):
             for cluster, each in held.items()
         }
         covered = {cluster: each.covered for cluster, each in held.items() if each.covered is not None}
-        return self._tasks(ranges, covered, {cluster: each.place for cluster, each in held.items()})
+        return self._tasks(ranges, covered, {cluster: each.place for cluster, each in held.items()}, {})
 
 
 class FilteredBatchReader(FarmBatchReader):
@@ -340,7 +351,13 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         }
         if not moved:
             return start
-        return {"farms": {**following, **moved}} | ({"begins": begins} if begins else {})
+        known, found = _known(start), {**start.get("times", {})}
+        for cluster, index in moved.items():
+            time_ms = held[cluster].place.ranges.time_before(index, known.get(cluster))
+            if time_ms is not None:
+                found[cluster] = time_ms
+        also = {name: told for name, told in (("begins", begins), ("times", found)) if told}
+        return {"farms": {**following, **moved}, **also}
 
     def _ends(self, held: Mapping[str, Held]) -> Mapping[str, int]:
         """Up to where each farm may be read."""
@@ -384,4 +401,4 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
             for cluster, each in begins.items()
             if "snapshot" in each and cluster not in start["farms"]
         }
-        return self._tasks(ranges, covered, self._farms.places(frozenset(ranges) | frozenset(covered)))
+        return self._tasks(ranges, covered, self._farms.places(frozenset(ranges) | frozenset(covered)), _known(start))

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 from pipeline.decode.columns import Row
 from pipeline.source.endpoint import Credentials
 from pipeline.source.log_client import OTHER_CLUSTER, FarmLog, FarmLogError, LogStatus, first_without_gap
-from pipeline.source.stored_log import StoredLog, StoredPlace
+from pipeline.source.stored_log import KnownTime, StoredLog, StoredPlace
 
 LOOK_AROUND_SECONDS = 10.0
 """After how long without anything new all nodes are asked."""
@@ -60,7 +60,10 @@ class LogRanges(Protocol):
     def snapshot_index(self) -> int:
         """The index at which the snapshot stands."""
 
-    def plan(self, first: int, end: int, cluster: str) -> LogRange:
+    def time_before(self, index: int, known: KnownTime | None) -> int | None:
+        """Log time before the entry at `index`, where a place in the log needs it. `known`: at an earlier entry."""
+
+    def plan(self, first: int, end: int, cluster: str, known: KnownTime | None = None) -> LogRange:
         """The partition for [first, end)."""
 
     def rows(self, partition: LogRange | SnapshotRange) -> Iterator[Row]:
@@ -116,8 +119,12 @@ class NodeRanges:
             " or begin with the oldest entry that is left",
         )
 
-    def plan(self, first: int, end: int, cluster: str) -> LogRange:
+    def time_before(self, index: int, known: KnownTime | None) -> None:
+        """A node tells log time with each entry."""
+
+    def plan(self, first: int, end: int, cluster: str, known: KnownTime | None = None) -> LogRange:
         """A range, and in which order the nodes are asked."""
+        del known
         return LogRange(first, end, cluster, addresses=self._log.addresses)
 
     def rows(self, partition: LogRange | SnapshotRange) -> Iterator[Row]:
@@ -166,11 +173,15 @@ class DirectoryRanges:
         """The index at which the snapshot stands."""
         return self._log.snapshot()[0]
 
-    def plan(self, first: int, end: int, cluster: str) -> LogRange:
+    def time_before(self, index: int, known: KnownTime | None) -> int | None:
+        """Found by the clock entries between."""
+        return self._log.log_time_before(index, known)
+
+    def plan(self, first: int, end: int, cluster: str, known: KnownTime | None = None) -> LogRange:
         """A range with the place where its reader begins."""
         # A batch that is repeated is planned by its noted ends alone, without a question for the log's own.
         self._check_cluster(cluster)
-        return LogRange(first, end, cluster, place=self._log.place(first))
+        return LogRange(first, end, cluster, place=self._log.place(first, known))
 
     def rows(self, partition: LogRange | SnapshotRange) -> Iterator[Row]:
         """Read from the file."""

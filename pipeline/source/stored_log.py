@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.node.offline.stored_farm import Anchor, StoredFarm, StoredFarmError
+from bridge.node.offline.stored_farm import Anchor, KnownTime, StoredFarm, StoredFarmError
 from pipeline.decode.columns import Row
 from pipeline.source.log_client import COMPACTED, FarmLogError
+
+__all__ = ["KnownTime", "StoredLog", "StoredPlace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +64,24 @@ class StoredLog:
             )
         self._looked = True
 
-    def place(self, index: int) -> StoredPlace:
-        """Where to begin in order to read the entry at `index`."""
+    def place(self, index: int, known: KnownTime | None = None) -> StoredPlace:
+        """Where to begin in order to read the entry at `index`. `known`: log time at an earlier one."""
         if index < (oldest := self._farm.first_index):
             raise FarmLogError(
                 f"entries {index} to {oldest - 1} were compacted away before they were read; {COMPACTED}"
             )
         try:
-            anchor = self._farm.anchor(index)
+            anchor = self._farm.anchor(index, known)
         except StoredFarmError as error:
             raise FarmLogError(str(error)) from error
         return StoredPlace(anchor.file, anchor.offset_bytes, anchor.index, anchor.log_time_ms)
+
+    def log_time_before(self, index: int, known: KnownTime | None) -> int | None:
+        """Log time before the entry at `index`, None if nothing is known of it."""
+        try:
+            return self._farm.log_time_before(index, known)
+        except StoredFarmError as error:
+            raise FarmLogError(str(error)) from error
 
     def rows(self, place: StoredPlace, first: int, end: int) -> Iterator[Row]:
         """Entries with first <= index < end."""

@@ -91,6 +91,8 @@ class Wanted:
         match told:
             case IsNotNull(attribute=path) if path in _ALWAYS:
                 return self
+            case IsNotNull(attribute=("log_time",)):
+                return replace(self, times_us=self.times_us.within(0, None))
             case EqualTo(attribute=path, value=value) if path in _SETS:
                 return self.of(_SETS[path], [value])
             case In(attribute=path, value=values) if path in _SETS:

@@ -4,7 +4,9 @@ import json
 import pickle
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -12,13 +14,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from bridge.core.formation.founding import Founder, Founding
 from bridge.core.log.records import Report, RouterStatus
 from bridge.core.state.farm_state import SESSION_LIMITS, FarmState, ServerState
+from bridge.node.offline.stored_farm import StoredFarm
 from bridge.node.offline.stored_farm_writer import StoredFarmWriter
 from bridge.node.raft.commit_store import write_commit_index
 from bridge.wire.log.snapshot import FarmSnapshot, encode_farm
 from consensus.core.effects import Persist
 from consensus.core.model import Configuration, Entry, HardState, LogId, Server
 from consensus.sessions.table import SessionTable
-from consensus.storage import stored_log
+from consensus.storage import StoredSegment, stored_log
 from consensus.storage.directory import Directory, open_directory
 from consensus.storage.disk import StorageError
 from consensus.storage.planner import StorageOptions
@@ -114,6 +117,39 @@ def test_log_time_goes_back_with_a_correction_wherever_the_reading_begins(tmp_pa
     after_ms = [0, 9_000_000, 9_000_000, 60_000, 60_000, 90_000]
     assert times == [EPOCH_MS + each for each in after_ms]
     assert [rows_of(tmp_path / "farm", index, index + 1)[0][3] for index in range(1, 7)] == times
+
+
+def test_a_batch_in_the_middle_is_planned_without_a_search_of_the_segments_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a log of several segments with a correction of log time in one of them
+    monkeypatch.setattr("bridge.node.offline.stored_farm_writer.StorageOptions", partial(StorageOptions, 64 * 1024))
+    monkeypatch.setattr("bridge.node.offline.stored_farm_writer.GROUP_ENTRIES", 16)
+    bodies = [clock(EPOCH_MS + number) if number % 7 == 0 else b'{"x":"%s"}' % (b"x" * 600) for number in range(1_000)]
+    bodies[500] = json.dumps({"correction": {"clock": EPOCH_MS + 5}}).encode()
+    written(tmp_path / "farm", *bodies)
+    whole = {row[0]: row for row in rows_of(tmp_path / "farm", 1, 1_002)}
+    offset, searched = dict[str, Any](farms={}), set[str]()
+    noted = StoredFarm._search
+
+    def search(self: StoredFarm, segment: StoredSegment) -> Any:
+        searched.add(segment.file)
+        return noted(self, segment)
+
+    monkeypatch.setattr(StoredFarm, "_search", search)
+    for number in range(10):
+        # when each batch is planned and read by a process that begins anew
+        stream = FarmDataSource({"directory": str(tmp_path / "farm")}).streamReader(ENTRIES)
+        searched.clear()
+        end = stream.latestOffset(offset, ReadMaxRows(101))
+        batches: list[Any] = [each for task in stream.partitions(offset, end) for each in stream.read(task)]
+        # then log time is what reading from the start tells, and few segments were searched
+        for row in (row for batch in batches for row in batch.select(["index", "log_time"]).to_pylist()):
+            assert round(row["log_time"].timestamp() * 1000) == whole[row["index"]][3], (number, row)
+        offset = end
+        assert len(searched) <= 4, (number, searched)
+    assert len(StoredFarm(tmp_path / "farm")._log.segments) > 6
+    assert [*offset["farms"].values()] == [1_002]
 
 
 def test_nothing_is_read_beyond_what_is_known_to_be_committed(tmp_path: Path) -> None:

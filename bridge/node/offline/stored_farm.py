@@ -77,6 +77,14 @@ class Anchor:
     log_time_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class KnownTime:
+    """Log time before the entry at `index`."""
+
+    index: Index
+    log_time_ms: int
+
+
 @dataclass(slots=True)
 class _Clocks:
     """The entries of one segment that set log time: where they are, and log time after each, by this segment alone.
@@ -150,13 +158,13 @@ class StoredFarm:
         noted = max(read_commit_index(place) or 0 for place in self._notes)
         return max(snapshot, noted, self._told or 0)
 
-    def anchor(self, index: Index) -> Anchor:
-        """The nearest place at or before the entry at `index` from which it can be read."""
-        try:
-            segment = self._log.segment_of(index)
-        except StorageError as error:
-            raise StoredFarmError(str(error)) from error
-        log_time_ms = self._time_before(segment)
+    def anchor(self, index: Index, known: KnownTime | None = None) -> Anchor:
+        """The nearest place at or before the entry at `index` from which it can be read.
+
+        `known`: log time at an earlier entry, if it is known; then no segment before that one is searched.
+        """
+        segment = self._segment_of(index)
+        log_time_ms = self._time_before(segment, known)
         clocks = self._search(segment)
         place = bisect_right(clocks.indexes, index) - 1
         if place < 0:
@@ -164,6 +172,16 @@ class StoredFarm:
         if place > 0:
             log_time_ms = clocks.time_after(place - 1, log_time_ms)
         return Anchor(segment.file, clocks.offsets[place], clocks.indexes[place], log_time_ms)
+
+    def log_time_before(self, index: Index, known: KnownTime | None = None) -> int | None:
+        """Log time before the entry at `index`, which need not be there yet. `known` as for `anchor`."""
+        if index <= self.first_index:
+            return self._time_at_start()
+        segment = self._segment_of(index)
+        log_time_ms = self._time_before(segment, known)
+        clocks = self._search(segment)
+        place = bisect_right(clocks.indexes, index - 1) - 1
+        return log_time_ms if place < 0 else clocks.time_after(place, log_time_ms)
 
     def holds(self, index: Index) -> bool:
         """Whether the entry at `index` is there and sound."""
@@ -227,10 +245,23 @@ class StoredFarm:
         # Without it, a checkpoint is bound to this one log.
         return f"storage-{self._log.binding.storage_id.hex()}", None
 
-    def _time_before(self, segment: StoredSegment) -> int | None:
-        """Log time before the first entry of a segment."""
-        log_time_ms = self._time_at_start()
-        for earlier in self._log.segments[: self._log.segments.index(segment)]:
+    def _segment_of(self, index: Index) -> StoredSegment:
+        try:
+            return self._log.segment_of(index)
+        except StorageError as error:
+            raise StoredFarmError(str(error)) from error
+
+    def _time_before(self, segment: StoredSegment, known: KnownTime | None) -> int | None:
+        """Log time before the first entry of a segment; if it holds the entry at which log time is known, that time.
+
+        A segment's own clock entries are applied to either as a whole: those before the known entry change nothing.
+        """
+        place, begin = self._log.segments.index(segment), 0
+        if known is None or known.index < self.first_index:
+            log_time_ms = self._time_at_start()
+        else:
+            log_time_ms, begin = known.log_time_ms, self._log.segments.index(self._segment_of(known.index))
+        for earlier in self._log.segments[begin:place]:
             clocks = self._search(earlier)
             if clocks.times_ms:
                 log_time_ms = clocks.time_after(len(clocks.times_ms) - 1, log_time_ms)
