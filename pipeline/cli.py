@@ -123,7 +123,7 @@ def run(
     output: Path,
     start: str,
     window: str,
-    spark: Callable[[], SparkSession],
+    spark: Callable[..., SparkSession],
     trigger_seconds: int,
     entries_per_batch: int,
     submit: bool | None,
@@ -153,11 +153,13 @@ def run(
 
     with told_plainly(line, endless=not once), ExitStack() as held:
         source = {"start": start, **place.options(), "maxEntriesPerBatch": str(entries_per_batch)}
+        for package in place.packages():
+            line.tell(f"Spark takes {package} from its cache, or from Maven's repository if this is the first time")
         submission = place.submission(client_key) if submits else None
         events = traces_of(source, trace_files) if with_events else None
         held.enter_context(alone_in(output))
         prepare(output)
-        session = held.enter_context(spark())
+        session = held.enter_context(spark(packages=place.packages()))
         feedback = Feedback(session, source, submission, line.tell)
         settings = RunSettings(
             output,

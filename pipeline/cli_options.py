@@ -27,6 +27,7 @@ from pipeline.session_settings import MASTER, PREFIX
 from pipeline.source.endpoint import TCP_SCHEME, CredentialError, load_credentials
 from pipeline.source.farm import DEFAULT_PAGE_SIZE
 from pipeline.source.farms import OLDEST, SNAPSHOT, ManyFarms
+from pipeline.source.kafka import SERVERS, connector
 from pipeline.source.log_client import FarmLog, FarmLogError, first_without_gap
 from pipeline.source.stored_log import StoredLog
 from pipeline.tables.files import TableDamagedError
@@ -49,14 +50,24 @@ class LogPlace:
     certificate: Path | None
     committed_through: int | None = None
     farms: Path | None = None
+    kafka: str | None = None
+    kafka_settings: tuple[tuple[str, str], ...] = ()
 
     @property
     def follows_one_farm(self) -> bool:
-        """Whether it is one farm that runs, to which factors can be submitted."""
-        return self.directory is None and self.farms is None
+        """Whether it is one farm that runs, to whose control endpoint factors can be submitted."""
+        return self.directory is None and self.farms is None and self.kafka is None
+
+    def packages(self) -> tuple[str, ...]:
+        """The Maven coordinates of what Spark needs beside what PySpark brings."""
+        return () if self.kafka is None else (connector(),)
 
     def options(self) -> dict[str, str]:
         """Options of the source `farm`. Raises FarmLogError when no node answers, before a JVM is started."""
+        if self.kafka is not None:
+            if self.nodes or self.directory or self.farms or self.token_file or self.certificate:
+                raise FarmLogError("--kafka reads the farm's topic: the other places are not read as well, choose one")
+            return {SERVERS: self.kafka, **dict(self.kafka_settings)}
         if self.farms is not None:
             if self.nodes or self.directory or self.token_file or self.certificate or self.committed_through:
                 raise FarmLogError(
@@ -68,23 +79,12 @@ class LogPlace:
             if self.nodes:
                 raise FarmLogError("--node and --directory are two places: choose one")
             return self._stored(self.directory)
-        if self.committed_through is not None:
-            raise FarmLogError("--committed-through is about a --directory: running nodes know what is committed")
-        addresses = self._addresses()
-        try:
-            credentials = load_credentials(self.token_file, self.certificate)
-        except CredentialError as error:
-            raise FarmLogError(str(error)) from error
-        FarmLog(addresses, credentials).status()
-        found = {"node": ",".join(addresses)}
-        if self.token_file is not None:
-            found["tokenFile"] = str(self.token_file.resolve())
-        if self.certificate is not None:
-            found["certificate"] = str(self.certificate.resolve())
-        return found
+        return self._running()
 
     def refuse_outside(self, first: int, last: int) -> None:
         """Raises FarmLogError when the log does not have all entries from `first` to `last`."""
+        if self.kafka is not None:
+            raise FarmLogError("a part of a log is read with --node or --directory, not with --kafka")
         if self.farms is not None:
             raise FarmLogError("a part of a log is of one farm: name it with --node or --directory, not with --farms")
         if self.directory is not None:
@@ -105,6 +105,8 @@ class LogPlace:
 
     def submission(self, client_key: Path | None = None) -> NodeSubmission:
         """Where factors are submitted: to the nodes that are read. Raises FarmLogError when there are none."""
+        if self.kafka is not None:
+            raise FarmLogError("--submit needs a control endpoint: read with --node, not with --kafka")
         if self.farms is not None:
             raise FarmLogError("--submit is about one farm: run a pipeline of its own for each that is to get factors")
         if self.directory is not None:
@@ -115,6 +117,22 @@ class LogPlace:
         except (CredentialError, ClientKeyError) as error:
             raise FarmLogError(str(error)) from error
         return NodeSubmission(addresses, credentials, FarmLog(addresses, credentials).status().cluster, key)
+
+    def _running(self) -> dict[str, str]:
+        if self.committed_through is not None:
+            raise FarmLogError("--committed-through is about a --directory: running nodes know what is committed")
+        addresses = self._addresses()
+        try:
+            credentials = load_credentials(self.token_file, self.certificate)
+        except CredentialError as error:
+            raise FarmLogError(str(error)) from error
+        FarmLog(addresses, credentials).status()
+        found = {"node": ",".join(addresses)}
+        if self.token_file is not None:
+            found["tokenFile"] = str(self.token_file.resolve())
+        if self.certificate is not None:
+            found["certificate"] = str(self.certificate.resolve())
+        return found
 
     def _stored(self, directory: Path) -> dict[str, str]:
         first, committed = StoredLog(directory, self.committed_through).bounds()
@@ -186,6 +204,15 @@ def settings_of_spark(_: click.Context, __: click.Parameter, values: tuple[str, 
     return tuple(found)
 
 
+def options_of_kafka(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Check the form of `--kafka-option` before a JVM is started."""
+    found = [value.partition("=") for value in values]
+    for name, is_one, _value in found:
+        if not is_one or not name:
+            raise click.BadParameter(f"{name!r} is no option of Spark's connector: say NAME=VALUE.")
+    return tuple((name, value) for name, _is, value in found)
+
+
 def spark_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options about Spark itself; the command gets them as `spark`, which opens the session."""
 
@@ -247,6 +274,21 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
         help="A TOML or JSON file that names several farms, to be read into the same tables. It is read again when it"
         " changes, so that farms join and leave.",
     )
+    @click.option(
+        "--kafka",
+        metavar="HOST:PORT,…",
+        help="Read the farm's Kafka topic instead, by Spark's own connector, which Spark fetches from Maven's"
+        " repository once.",
+    )
+    @click.option(
+        "--kafka-option",
+        "kafka_settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=options_of_kafka,
+        help="With --kafka: an option of the connector, such as subscribe=TOPIC or"
+        " kafka.security.protocol=SASL_SSL; may be given several times.",
+    )
     @wraps(command)
     def taking(
         *,
@@ -256,9 +298,12 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
         certificate: Path | None,
         committed_through: int | None,
         farms: Path | None,
+        kafka: str | None,
+        kafka_settings: tuple[tuple[str, str], ...],
         **others: Any,
     ) -> None:
-        command(place=LogPlace(nodes, directory, token_file, certificate, committed_through, farms), **others)
+        place = LogPlace(nodes, directory, token_file, certificate, committed_through, farms, kafka, kafka_settings)
+        command(place=place, **others)
 
     return taking
 

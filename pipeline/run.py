@@ -28,6 +28,7 @@ from pipeline import daily, derived, transforms
 from pipeline.deriving import Deriving, running
 from pipeline.interrupt import deferred
 from pipeline.side_by_side import Kept, RunningQuery, SideBySide
+from pipeline.source.kafka import SERVERS, kafka_stream
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.delta import stored_version
 from pipeline.tables.lake import BASE_SPECS, EVENTS, EventsTable, Lake
@@ -163,6 +164,8 @@ def prepare(output: Path, *, part: bool = False) -> None:
 
 def farm_stream(session: SparkSession, settings: RunSettings) -> DataFrame:
     """The log as an unbounded table."""
+    if SERVERS in settings.source:
+        return kafka_stream(session, settings.source)
     return session.readStream.format("farm").options(**settings.source).load()
 
 

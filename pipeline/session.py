@@ -51,11 +51,14 @@ appender.file.strategy.max = 1
 """
 
 
-def open_session(master: str | None = None, conf: Iterable[tuple[str, str]] = ()) -> SparkSession:
+def open_session(
+    master: str | None = None, conf: Iterable[tuple[str, str]] = (), packages: Iterable[str] = ()
+) -> SparkSession:
     """A session with the source `farm` registered, in UTC, bound to loopback when local.
 
     `master`, `conf`: what the command says; without a master it is `spark.master` of an operator's settings, or this
-    machine. Raises NoJavaError, ScratchError. The caller stops the session.
+    machine. `packages`: Maven coordinates of jars that PySpark does not bring; a jar that an operator names with
+    `spark.jars` is not fetched. Raises NoJavaError, ScratchError. The caller stops the session.
     """
     scratch, own = scratch_directory(), run_directory()
     log = scratch / LOG_FILE
@@ -67,6 +70,9 @@ def open_session(master: str | None = None, conf: Iterable[tuple[str, str]] = ()
     for name, setting in _PYTHONS.items():
         os.environ.setdefault(name, told.get(setting, sys.executable))
     java_options = ("-Duser.timezone=UTC", f'"-Djava.io.tmpdir={own}"', f'"-Dgarlicfarm.log={log}"')
+    wanted = [each for each in packages if each.split(":")[1] not in told.get("spark.jars", "")]
+    if wanted:
+        told["spark.jars.packages"] = ",".join([*told.get("spark.jars.packages", "").split(","), *wanted]).strip(",")
     settings = {
         "spark.app.name": "garlicfarm",
         "spark.sql.warehouse.dir": str(own / "warehouse"),

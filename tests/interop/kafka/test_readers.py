@@ -112,10 +112,14 @@ def test_sparks_own_kafka_source_reads_the_log_and_follows_it(farm: tuple[Node, 
     assert any("between two runs" in value for value, _, _ in second.values())
 
 
+def jars() -> list[str]:
+    """Spark's connector."""
+    return [str(jar) for jar in READERS.glob("*.jar") if not jar.name.startswith("connect-")]
+
+
 def spark(listen: str, **more: str) -> dict[int, tuple[str, int, Any]]:
     """What Spark reads, by offset."""
-    jars = [str(jar) for jar in READERS.glob("*.jar") if not jar.name.startswith("connect-")]
-    job = json.dumps({"address": listen, "topic": TOPIC, "jars": jars, **more})
+    job = json.dumps({"address": listen, "topic": TOPIC, "jars": jars(), **more})
     rows = json.loads(run(sys.executable, "-m", "tests.interop.kafka.spark_reader", job).splitlines()[-1])
     read = {offset: (value, at_ms, headers) for offset, value, at_ms, headers in rows}
     assert len(read) == len(rows)
@@ -125,6 +129,21 @@ def spark(listen: str, **more: str) -> dict[int, tuple[str, int, Any]]:
 def row(entry: LogEntryView) -> tuple[str, int, Any]:
     """An entry as Spark shows its record."""
     return entry.data.decode(), -1 if entry.log_time_ms is None else entry.log_time_ms, [["term", str(entry.term)]]
+
+
+@needs_readers
+def test_the_pipeline_makes_the_same_rows_of_the_topic_as_of_the_control_endpoint(farm: tuple[Node, str]) -> None:
+    node, listen = farm
+    told = {offset + 1 for offset in records(node)}
+    job = json.dumps({"address": listen, "node": str(node.socket), "jars": jars()})
+    found = json.loads(run(sys.executable, "-m", "tests.interop.kafka.pipeline_reader", job).splitlines()[-1])
+    kafka, ours = ({row["index"]: row for row in found[name]} for name in ("kafka", "farm"))
+    assert kafka.keys() >= told
+    # While both are read the farm goes on: what only one of them saw is newer than the other's end.
+    both = [index for index in kafka if index in ours]
+    assert len(both) >= len(told)
+    assert [kafka[index] for index in both] == [ours[index] for index in both]
+    print(f"{len(ours)} entries: {found['seconds']} s")
 
 
 @needs_readers

@@ -1,0 +1,96 @@
+"""The farm's Kafka topic as a source of a run: Spark's own connector reads it, and its records become rows of `farm`.
+
+    topic farm-log ─▶ Spark's connector ─▶ offset, value, timestamp, headers ─▶ decoded as for the source `farm`
+
+A record holds the bytes of an application entry, its offset is the index less one, its timestamp is log time, and a
+header has the term (docs/reference/kafka.md). So the rows are those of the source `farm`, but for what the topic shows
+no client: configurations, entries without content, copies of entries, and what Kafka's own clients note. The connector
+is a jar that Spark fetches by its Maven coordinates (`connector`); PySpark does not bring it.
+
+A record does not name its cluster, so the brokers are asked for the farm's id once, before the stream begins. Spark's
+checkpoint knows the topic by its name only: read each farm's topic into an output of its own.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.decode.columns import Row, record_batches
+from pipeline.decode.entries import APPLICATION
+from pipeline.schemas import ENTRIES
+from pipeline.source.log_client import FarmLogError
+
+FORMAT = "kafka"
+TOPIC = "farm-log"
+SERVERS = "kafka.bootstrap.servers"
+TERM = "term"
+_THEIR_NAMES = {"maxEntriesPerBatch": "maxOffsetsPerTrigger"}
+_OFFSET_TO_INDEX = 1
+_UNKNOWN_MS = -1
+
+
+def connector() -> str:
+    """The Maven coordinates of Spark's connector for this PySpark."""
+    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+
+
+def kafka_stream(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """The log as an unbounded table with the columns of the source `farm`.
+
+    `options`: `kafka.bootstrap.servers`, `subscribe`, and what else Spark's connector takes (`kafka.security.protocol`,
+    `maxOffsetsPerTrigger`). Raises FarmLogError when no broker answers, or the connector is not there.
+    """
+    farm = cluster_of(session, options)
+    told = {"subscribe": TOPIC, "startingOffsets": "earliest", **options, "includeHeaders": "true"}
+    for name, theirs in _THEIR_NAMES.items():
+        if name in told:
+            told[theirs] = told.pop(name)
+    records = session.readStream.format(FORMAT).options(**told).load()
+    chosen = records.selectExpr("offset", "value", "unix_millis(timestamp) AS time_ms", "headers")
+    return chosen.mapInArrow(partial(rows_of_records, farm), ENTRIES)
+
+
+def rows_of_records(farm: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of the source `farm` out of records: offset, value, time_ms and headers."""
+    for batch in batches:
+        yield from record_batches(_rows(batch), farm)
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
+    columns = (batch.column(name).to_pylist() for name in ("offset", "value", "time_ms", "headers"))
+    for offset, value, time_ms, headers in zip(*columns, strict=True):
+        known_ms = None if time_ms is None or time_ms == _UNKNOWN_MS else time_ms
+        yield offset + _OFFSET_TO_INDEX, _term(headers or ()), APPLICATION, known_ms, value or b""
+
+
+def _term(headers: Any) -> int:
+    for header in headers:
+        if header["key"] == TERM and header["value"].isdigit():
+            return int(header["value"])
+    return 0
+
+
+def cluster_of(session: SparkSession, options: Mapping[str, str]) -> str:
+    """The cluster id that the brokers tell. Raises FarmLogError."""
+    java: Any = session._jvm  # noqa: SLF001 - there is no other way to it
+    properties = java.java.util.Properties()
+    for name, value in options.items():
+        if name.startswith("kafka."):
+            properties.setProperty(name.removeprefix("kafka."), value)
+    client = java.org.apache.kafka.clients.admin.AdminClient
+    if not callable(getattr(client, "create", None)):
+        raise FarmLogError(
+            f"Spark's connector for Kafka is not there: give Spark --packages {connector()} (or the option --conf"
+            f" spark.jars.packages={connector()})"
+        )
+    admin = client.create(properties)
+    try:
+        return str(admin.describeCluster().clusterId().get())
+    except Exception as error:
+        raise FarmLogError(f"no broker at {options.get(SERVERS)} tells the id of its cluster: {error}") from error
+    finally:
+        admin.close()

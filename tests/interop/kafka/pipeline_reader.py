@@ -1,0 +1,56 @@
+"""The pipeline's two ways to the log, in a process of its own: `python -m tests.interop.kafka.pipeline_reader JOB`.
+
+    {"address": …, "node": …, "jars": […]}     the topic by Spark's connector, and the node by the source `farm`
+
+Prints `{"kafka": [row, …], "farm": [row, …], "seconds": {"kafka": …, "farm": …}}` as JSON: the rows in the order of
+their index, all columns as text, and how long each way took, the second time that it was gone.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.session import open_session
+from pipeline.source.kafka import SERVERS, kafka_stream
+
+Way = Callable[[], DataFrame]
+
+
+def read(stream: DataFrame) -> list[dict[str, Any]]:
+    """All rows that a stream has now."""
+    found: list[dict[str, Any]] = []
+
+    def take(batch: DataFrame, _: int) -> None:
+        found.extend(json.loads(str(row)) for row in batch.toJSON().collect())
+
+    with TemporaryDirectory() as checkpoint:
+        writer = stream.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
+        writer.trigger(availableNow=True).start().awaitTermination()
+    return sorted(found, key=lambda row: int(row["index"]))
+
+
+def both(session: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
+    """The rows by both ways, and the seconds that each took."""
+    ways: dict[str, Way] = {
+        "kafka": lambda: kafka_stream(session, {SERVERS: job["address"]}),
+        "farm": lambda: session.readStream.format("farm").option("node", job["node"]).load(),
+    }
+    told: dict[str, Any] = {"seconds": {}}
+    for _ in range(2):
+        for name, way in ways.items():
+            began = time.perf_counter()
+            told[name] = read(way())
+            told["seconds"][name] = round(time.perf_counter() - began, 2)
+    return told
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    spark = open_session("local[1]", [("spark.jars", ",".join(asked["jars"]))])
+    print(json.dumps(both(spark, asked)))
+    spark.stop()

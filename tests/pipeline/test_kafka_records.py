@@ -1,0 +1,51 @@
+"""Records of the farm's Kafka topic become the rows that the source `farm` gives of the same entries."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from pipeline.cli_options import LogPlace
+from pipeline.decode.columns import Row, record_batches
+from pipeline.source.kafka import connector, rows_of_records
+from pipeline.source.log_client import FarmLogError
+from tests.pipeline.farm_log_server import EPOCH_MS, with_proof
+
+FARM = "00112233445566778899aabbccddeeff"
+
+
+def records(*told: tuple[int, bytes | None, int, list[dict[str, object]]]) -> pa.RecordBatch:
+    """As Spark's connector gives them, and the run asks for them."""
+    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    columns = zip(*told, strict=True)
+    types = (pa.int64(), pa.binary(), pa.int64(), headers)
+    arrays = [pa.array([*values], kind) for values, kind in zip(columns, types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=["offset", "value", "time_ms", "headers"])
+
+
+def test_a_record_is_the_entry_that_its_offset_time_and_header_tell_of() -> None:
+    clock = with_proof(json.dumps({"clock": {"time": EPOCH_MS, "id": 1}})).encode()
+    batch = records(
+        (4, clock, EPOCH_MS, [{"key": "term", "value": b"3"}]),
+        (9, b"\xff\x00", -1, [{"key": "other", "value": b"x"}, {"key": "term", "value": b"4"}]),
+    )
+    rows: list[Row] = [(5, 3, "application", EPOCH_MS, clock), (10, 4, "application", None, b"\xff\x00")]
+    assert list(rows_of_records(FARM, iter([batch]))) == list(record_batches(rows, FARM))
+
+
+def test_a_record_of_strangers_without_value_or_term_is_refused_like_any_such_entry() -> None:
+    batch = records((0, None, EPOCH_MS, []), (1, b"{}", EPOCH_MS, [{"key": "term", "value": b"-1"}]))
+    (made,) = rows_of_records(FARM, iter([batch]))
+    assert made.column("entry").to_pylist() == ["refused", "refused"]
+    assert made.column("term").to_pylist() == [0, 0]
+
+
+def test_the_topic_is_one_place_and_needs_sparks_connector() -> None:
+    place = LogPlace((), None, None, None, kafka="127.0.0.1:9092", kafka_settings=(("subscribe", "log"),))
+    assert place.options() == {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "log"}
+    assert place.packages() == (connector(),)
+    assert not place.follows_one_farm
+    with pytest.raises(FarmLogError, match="choose one"):
+        LogPlace(("node.sock",), None, None, None, kafka="127.0.0.1:9092").options()
+    with pytest.raises(FarmLogError, match="--submit needs a control endpoint"):
+        place.submission()
