@@ -35,6 +35,7 @@ PACKAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
     "protobuf": ((5,), None),
     "deltalake": ((1, 6), (2,)),
     "duckdb": ((1, 4), (2,)),
+    "vl-convert-python": ((1, 9), (2,)),
 }
 """Name, the first version that will do, and the first that will not."""
 WARN_FREE_BYTES = 5 * 1024**3

@@ -4,9 +4,8 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from itertools import chain, islice
 from pathlib import Path
@@ -18,16 +17,11 @@ from pipeline.printing import echo, print_csv, print_json, printable
 
 ROWS_SHOWN = 200
 GAP = "  "
-NO_DUCKDB = "DuckDB is not installed; install it with: make pipeline (in the checkout of garlicfarm)"
+PACKAGES = {"duckdb": "DuckDB", "vl_convert": "vl-convert-python"}
+"""What is loaded when it is used, by the names of its modules."""
 
 if TYPE_CHECKING:
     from pipeline.query import Answer
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    asked: Callable[[Path, str], AbstractContextManager["Answer"]]
-    make_report: Callable[..., str]
 
 
 @click.command()
@@ -48,14 +42,21 @@ def query(*, sql: str, output: Path, as_json: bool, as_csv: bool) -> None:
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv are two formats: choose one")
-    with _loaded() as parts, parts.asked(output, sql) as answer:
-        if as_json:
-            for row in answer.documents():
-                print_json(_json(row))
-        elif as_csv:
-            print_csv(chain([answer.columns], ([_plain(value) for value in row] for row in answer.rows)))
-        else:
-            _print(answer)
+    with _errors_told():
+        from pipeline.query import asked  # noqa: PLC0415 - DuckDB is large
+
+        with asked(output, sql) as answer:
+            _tell(answer, as_json=as_json, as_csv=as_csv)
+
+
+def _tell(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
+    if as_json:
+        for row in answer.documents():
+            print_json(_json(row))
+    elif as_csv:
+        print_csv(chain([answer.columns], ([_plain(value) for value in row] for row in answer.rows)))
+    else:
+        _print(answer)
 
 
 @click.command()
@@ -69,29 +70,33 @@ def query(*, sql: str, output: Path, as_json: bool, as_csv: bool) -> None:
 )
 @click.option("--show-destinations", is_flag=True, help="Tell destinations by their addresses, not by pseudonyms.")
 def report(*, html: Path, output: Path, show_destinations: bool) -> None:
-    """Write one page with plots: availability, detection, who published and led, lag."""
-    with _loaded() as parts:
-        page = parts.make_report(output, datetime.now(UTC), show_destinations=show_destinations)
+    """Write one page: which servers are healthy, the worst first, and charts of how they fared."""
+    with _errors_told():
+        from pipeline.serve.report import make_report  # noqa: PLC0415 - it loads DuckDB and Vega
+
+        page = make_report(output, datetime.now(UTC), show_destinations=show_destinations)
         html.write_text(page, encoding="utf-8")
     echo(f"The report is in {html}: one file, nothing in it is loaded from elsewhere.")
 
 
 @contextmanager
-def _loaded() -> Iterator[_Parts]:
-    """What queries the tables, loaded when it is used, because DuckDB is large. Errors end the command plainly."""
+def _errors_told() -> Iterator[None]:
+    """Ends a command plainly when a package that it loads is missing, or the tables do not answer."""
     try:
-        from pipeline.query import QueryError, asked  # noqa: PLC0415 - see above
-        from pipeline.report import make_report  # noqa: PLC0415 - see above
-    except ImportError as error:
-        if error.name != "duckdb":
+        from pipeline.query import QueryError  # noqa: PLC0415 - DuckDB is large
+
+        try:
+            yield
+        except BrokenPipeError:
             raise
-        raise click.ClickException(NO_DUCKDB) from error
-    try:
-        yield _Parts(asked, make_report)
-    except BrokenPipeError:
-        raise
-    except (QueryError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+        except (QueryError, OSError) as error:
+            raise click.ClickException(str(error)) from error
+    except ImportError as error:
+        if error.name not in PACKAGES:
+            raise
+        raise click.ClickException(
+            f"{PACKAGES[error.name]} is not installed; install it with: make pipeline (in the checkout of garlicfarm)"
+        ) from error
 
 
 def _print(answer: "Answer") -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.current import SCHEMAS, CurrentState
 from pipeline.tables.delta import Table
 from pipeline.tables.lake import BASE_SPECS, EVENTS_SPEC, LOG, Lake
@@ -40,6 +42,12 @@ def knew(output: Path, batch: int, rows: Mapping[str, Sequence[Mapping[str, Any]
     """A batch's last rows, by the part of the current state that they belong to."""
     found = {name: rows_of(SCHEMAS[name], told) for name, told in rows.items()}
     CurrentState(output).take(LOG, batch, found)
+
+
+def derived(output: Path, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A derived table of these rows."""
+    (output / table).mkdir()
+    pq.write_table(rows_of(arrow_schema(DERIVED[table]), rows), output / table / "part-0.parquet")
 
 
 def tables_of(log: MadeUpLog, output: Path, batch: int = 0, **options: Any) -> Outcome:

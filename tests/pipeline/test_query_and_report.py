@@ -1,7 +1,6 @@
 """Questions to the tables, the page made of them, and files that are merged under a reader: all without a JVM."""
 
 import json
-import re
 import subprocess
 import sys
 import time
@@ -9,8 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -18,13 +15,10 @@ from pipeline.daily import last_rows
 from pipeline.doctor import doctor, examine
 from pipeline.query import asked as asked_for
 from pipeline.query_cli import query as query_command
-from pipeline.query_cli import report as report_command
-from pipeline.report import make_report
-from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.delta import stored_files
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.names import remember_names
-from tests.pipeline.made_tables import knew, wrote
+from tests.pipeline.made_tables import derived, knew, wrote
 
 duckdb = pytest.importorskip("duckdb", reason="the extra `pipeline` of an older version is installed")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -170,121 +164,6 @@ def test_a_damaged_file_of_a_daily_table_is_an_error_that_says_which_and_what_to
     day.write_bytes(b"half of a fi")
     with pytest.raises(TableDamagedError, match=r"2026-11-22\.parquet is damaged .*: remove .*_made\.json"):
         last_rows(tmp_path, 10)
-
-
-def derived(output: Path, name: str, rows: list[dict[str, Any]]) -> None:
-    schema = arrow_schema(DERIVED[name])
-    (output / name).mkdir()
-    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
-    pq.write_table(pa.Table.from_arrays(columns, schema=schema), output / name / "part-0.parquet")
-
-
-def test_the_report_is_one_page_that_loads_nothing_and_names_no_destination_unasked(tmp_path: Path) -> None:
-    minute = timedelta(minutes=1)
-    health = [
-        {
-            "window_start": NOON + n * minute,
-            "server_id": server,
-            "availability": 0.5,
-            "job_lag_p95_ms": 2.0,
-            "reports": 2,
-        }
-        for n in range(5)
-        for server in (1, 2)
-        if (n, server) != (2, 2)
-    ]
-    derived(tmp_path, "router_health", health)
-    derived(
-        tmp_path,
-        "detections",
-        [
-            {
-                "observer": "<script>alert(1)</script>",
-                "member": "node-2",
-                "suspect_at": NOON,
-                "contact_to_suspect_ms": 900,
-            }
-        ],
-    )
-    derived(tmp_path, "leaderships", [{"term": 1, "leader_id": 1, "first_at": NOON, "last_at": NOON + minute}])
-    derived(
-        tmp_path,
-        "publishers",
-        [{"master": "d-0123456789ab", "server_id": 1, "first_at": NOON, "last_at": NOON + minute, "publications": 3}],
-    )
-    remember_names(tmp_path, {"d-0123456789ab": "q" * 52})
-
-    def page(*options: str) -> str:
-        target = tmp_path / "report.html"
-        result = CliRunner().invoke(report_command, ["--html", str(target), "--output", str(tmp_path), *options])
-        assert result.exit_code == 0, result.output
-        return target.read_text(encoding="utf-8")
-
-    plain = page()
-    assert plain.count("<svg") == 5
-    assert "default-src 'none'" in plain
-    assert "http" not in plain.replace('http-equiv="', ""), "nothing is loaded from elsewhere"
-    assert "<script" not in plain
-    assert "d-0123456789ab" in plain
-    assert "q" * 52 not in plain
-    assert "q" * 52 + ".b32.i2p" in page("--show-destinations")
-
-
-def test_a_router_that_is_silent_is_shown_as_not_available_and_many_windows_as_few(tmp_path: Path) -> None:
-    minute = timedelta(minutes=1)
-    told = [(n, server) for n in range(2_000) for server in range(1, 12) if server != 7 or n < 1_001]
-    derived(
-        tmp_path,
-        "router_health",
-        [
-            {"window_start": NOON + n * minute, "server_id": server, "availability": 1.0, "job_lag_p95_ms": 1234.0}
-            for n, server in told
-        ],
-    )
-    derived(
-        tmp_path,
-        "publishers",
-        [
-            {"master": master, "server_id": 1, "first_at": NOON, "last_at": NOON + minute, "publications": 3}
-            for master in ("d-<b>", "d-2")
-        ],
-    )
-    page = make_report(tmp_path, NOON, show_destinations=False)
-    strips = page[page.index("Availability by router") : page.index("Lag by router")]
-    assert strips.count("<rect") == 12, "one that was well for each, and two for the one that fell silent"
-    assert "server 7, 01-02 04:41 to 01-02 21:22: 0.0%" in strips
-    lag = page[page.index("Lag by router") : page.index("Detection")]
-    assert lag.count("<polyline") == 8
-    assert "3 more servers fared better" in lag
-    assert "1,234" in lag
-    assert page.count("<h3>") == 2, "each master has its drawing"
-    assert "d-&lt;b&gt;" in page
-    assert len(page) < 100_000
-
-
-def test_a_time_in_which_the_whole_farm_stood_still_is_shown_as_nothing_known(tmp_path: Path) -> None:
-    minute = timedelta(minutes=1)
-    # given two hours of windows of a minute, ten hours of nothing, and an hour of which one server saw the second half
-    told = [(n, 1) for n in [*range(120), *range(720, 780)]] + [(n, 2) for n in range(750, 780)]
-    # of a pause as long as the longest reporting period nothing is made
-    told = [(n, server) for n, server in told if n not in range(50, 60)]
-    health = [
-        {"window_start": NOON + n * minute, "window_end": NOON + (n + 1) * minute, "server_id": server}
-        for n, server in told
-    ]
-    derived(tmp_path, "router_health", [{**row, "availability": 1.0, "job_lag_p95_ms": 2.0} for row in health])
-    knew(tmp_path, 0, {"farm": [{"index": 4711, "log_time": NOON + 780 * minute}]})
-    page = make_report(tmp_path, NOON + timedelta(days=3), show_destinations=False)
-    strips = page[page.index("Availability by router") : page.index("Lag by router")]
-    assert re.findall("<title>(.*?)</title>", strips) == [
-        "server 1, 01-01 12:00 to 01-01 14:00: 100.0%",
-        "server 1, 01-02 00:00 to 01-02 01:00: 100.0%",
-        "server 2, 01-02 00:30 to 01-02 01:00: 100.0%",
-    ]
-    lag = page[page.index("Lag by router") : page.index("Detection")]
-    assert lag.count("<polyline") == 3, "no line leads across it"
-    # and a page that was made days later says so
-    assert "The tables reach to entry 4711 of the log, at log time 2026-01-02 01:00:00;" in page
 
 
 def test_the_names_behind_the_pseudonyms_are_for_the_owner_alone(tmp_path: Path) -> None:

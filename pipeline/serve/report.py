@@ -1,0 +1,443 @@
+"""One self-contained page about farms: whether their servers are healthy, how they fared, what led and published.
+
+    tables ─▶ queries (`pipeline/query.py`) ─┬▶ verdict, servers (`verdict.py`) ─┬▶ one HTML file
+                                             └▶ charts as SVG (`charts.py`) ─────┘
+
+Each section asks the tables one question, so the page shows nothing that a query would not. What goes wrong comes
+first: the verdict, then the servers, the worst at the top. A page of a large farm stays small, because it shows the
+worst of everything and says what it left out.
+
+The page has no script and loads nothing. Its Content-Security-Policy allows the one style sheet in it, by its hash,
+and forbids everything else, even if a text in the tables gets a browser to try. On a narrow screen a table becomes a
+list, and charts are drawn narrower (`charts.py`). Destinations are named by their pseudonyms; only
+`--show-destinations` looks up their addresses.
+"""
+
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from html import escape
+from itertools import groupby, zip_longest
+from pathlib import Path
+from typing import Any
+
+from pipeline.printing import printable
+from pipeline.query import documents
+from pipeline.serve.charts import Bar, Series, lines, nothing, strips, timeline
+from pipeline.serve.verdict import Ask, FarmEnd, Server, State, count, farm_ends, servers_now
+from pipeline.tables.names import read_names
+
+SERVERS_SHOWN, DESTINATIONS_SHOWN, DETECTIONS_SHOWN, RUNS_SHOWN, NAMED = 200, 200, 100, 300, 10
+ROWS_OPEN = 30
+"""Rows of a table, the worst or newest first, how many of them are not folded, and servers that the verdict names."""
+STRIPS_SHOWN, LINES_SHOWN, STRETCHES, MASTERS_SHOWN = 40, 8, 120, 10
+"""Servers that are drawn, the worst first, the parts into which their time is divided, and masters with a drawing."""
+FARM_LETTERS = 12
+"""As much of a farm's name as stands before a server, where there are several farms."""
+CELL_LETTERS = 24
+"""A cell with more of them is broken into lines."""
+_LIGHT = """--text: #1c1e21; --soft: #595f69; --line: #d5d8dd; --ground: #fff; --raised: #f5f6f8; --good: #1a7f4b;
+--bad: #b3202c; --warn: #8a5a00; --level-0: #3a9d68; --level-1: #a8c94a; --level-2: #f0b93a; --level-3: #e0702e;
+--level-4: #b3202c; --shade-0: #1f77b4; --shade-1: #d95f02; --shade-2: #2ca02c; --shade-3: #9467bd; --shade-4: #d6277e;
+--shade-5: #8c564b; --shade-6: #0e8c9d; --shade-7: #6f6f6f"""
+_DARK = """--text: #e3e5e8; --soft: #a5abb5; --line: #43474e; --ground: #15171a; --raised: #1f2226; --good: #5fcf94;
+--bad: #ff8087; --warn: #f0bf5a; --level-0: #3a9d68; --level-1: #a8c94a; --level-2: #f0b93a; --level-3: #e0702e;
+--level-4: #d8404c; --shade-0: #5aa9e6; --shade-1: #ff9950; --shade-2: #66cc66; --shade-3: #c2a0e8; --shade-4: #ff85bb;
+--shade-5: #d3a094; --shade-6: #4fd0e0; --shade-7: #b0b0b0"""
+STYLE = f"""
+:root {{ color-scheme: light dark; {_LIGHT} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}
+* {{ box-sizing: border-box }}
+body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 960px; margin: 1.5em auto; padding: 0 1.2em;
+color: var(--text); background: var(--ground); overflow-wrap: anywhere }}
+h1 {{ font-size: 1.4em; margin: 0 }} h2 {{ font-size: 1.15em; margin: 2em 0 .2em }}
+h3 {{ font-size: 1em; font-weight: normal; margin: .8em 0 .2em }} p {{ margin: .4em 0 }} figure {{ margin: .6em 0 }}
+.how, .none {{ color: var(--soft); font-size: .9em }}
+.verdict {{ background: var(--raised); border-left: .4em solid var(--soft); padding: .7em 1em; margin: 1em 0 }}
+.verdict strong {{ font-size: 1.25em; display: block }} .verdict.good {{ border-color: var(--good) }}
+.verdict.bad {{ border-color: var(--bad) }} .verdict.warn {{ border-color: var(--warn) }}
+svg {{ display: block; max-width: 100%; height: auto; overflow: visible }}
+svg text {{ font-family: system-ui, sans-serif }}
+.narrow {{ display: none }} summary {{ cursor: pointer; padding: .4em 0; color: var(--soft) }}
+table {{ border-collapse: collapse; font-size: .9em; width: 100% }}
+th, td {{ text-align: left; vertical-align: top; padding: .25em .8em .25em 0; border-bottom: 1px solid var(--line) }}
+th {{ color: var(--soft); font-weight: normal; overflow-wrap: normal }} td {{ white-space: nowrap }}
+td.long {{ white-space: normal; min-width: 8em }}
+.bad > td:nth-child(2) {{ color: var(--bad); font-weight: 600 }}
+.warn > td:nth-child(2) {{ color: var(--warn); font-weight: 600 }}
+@media (max-width: 700px) {{ body {{ padding: 0 .8em; margin: 1em auto }} .wide {{ display: none }}
+.narrow {{ display: block }} thead {{ display: none }} table, tbody, tr {{ display: block }}
+tr {{ padding: .35em 0; border-bottom: 1px solid var(--line) }}
+td {{ display: inline; border: 0; padding: 0 .7em 0 0; white-space: normal }} td:empty {{ display: none }}
+td:not(:first-child)::before {{ content: attr(data-name) " "; color: var(--soft); font-weight: normal }} }}
+"""
+_WITH_FARM = "UNION ALL BY NAME SELECT NULL::VARCHAR AS farm WHERE false"
+"""Behind a derived table: it has a column `farm`, also while it is made of one farm and leaves it out."""
+_FARED = f"""
+    WITH health AS (SELECT * REPLACE (coalesce(farm, '') AS farm) FROM (SELECT * FROM router_health {_WITH_FARM})),
+         windows AS (SELECT *, row_number() OVER in_order - 1 AS place, count(*) OVER (PARTITION BY farm) AS windows,
+                       coalesce(window_start - lag(window_end) OVER in_order
+                                > greatest(5 * (window_end - window_start), INTERVAL 15 MINUTE), false) AS behind_gap
+                     FROM (SELECT DISTINCT farm, window_start, window_end FROM health)
+                     WINDOW in_order AS (PARTITION BY farm ORDER BY window_start)),
+         cut AS (SELECT *, place // ((windows + {STRETCHES - 1}) // {STRETCHES}) AS stretch,
+                   sum(behind_gap::INT) OVER (PARTITION BY farm ORDER BY place) AS run
+                 FROM windows),
+         fared AS (SELECT h.farm, h.server_id, c.place, c.windows, c.stretch, h.availability, h.job_lag_p95_ms
+                   FROM health h JOIN cut c USING (farm, window_start)),
+         servers AS (SELECT farm, server_id, min(place) AS since, max(job_lag_p95_ms) AS lag,
+                       sum(availability) / (max(windows) - min(place)) AS availability
+                     FROM fared GROUP BY farm, server_id)
+"""  # noqa: S608 - own names
+"""Windows of each farm numbered and cut into stretches of a few; servers as they fared from their first report to the
+end: in a window without a report a server has no row, and was not available. Where no server of a farm has a row, for
+longer than any reporting period, the farm as a whole stood still: a gap, which ends a run of windows."""
+
+
+def make_report(output: Path, made_at: datetime, *, show_destinations: bool) -> str:
+    """The page as text. Raises QueryError."""
+
+    def ask(sql: str) -> list[dict[str, Any]]:
+        return documents(output, sql)
+
+    ends = farm_ends(ask)
+    servers = servers_now(ask, ends)
+    names = read_names(output) if show_destinations else {}
+    page = _Page(ask, names, several=len({each.farm for each in servers} | ends.keys()) > 1)
+    shown = "95th percentile of the job lag (or of the node's own event loop) in a window; of several the highest."
+    sections = [
+        _section(
+            "Servers",
+            "The last report of each, the worst first; how long ago, counted from where the tables end.",
+            page.servers(servers),
+        ),
+        _section(
+            "Availability by server",
+            "Share of the reporting periods in which the server's report was committed; 0 while it was silent.",
+            page.availability(),
+        ),
+        _section("Lag by server", shown, page.lag()),
+        _section(
+            "Detection",
+            "From the last report of a member to its being suspected and called dead, as each observer saw it.",
+            page.detection(),
+        ),
+        _section("Leaders", "One bar a term, from its first to its last clock entry.", page.leaders()),
+        _section("Publishers", "One bar a run of publications of one server.", page.publishers()),
+        _section("Destinations", "Share of their reports that call them healthy.", page.destinations()),
+        _section("Refused entries", "What the quarantine holds, by reason.", page.quarantine()),
+    ]
+    hashed = b64encode(sha256(STYLE.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'"
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Garlic Farm</title><style>{STYLE}</style></head><body><h1>Garlic Farm</h1>"
+        f"{_verdict(servers, ends, made_at, page.name_of)}"
+        f'<p class="how">Made {made_at:%Y-%m-%d %H:%M:%S} UTC. All times are log time in UTC.</p>'
+        f"{''.join(sections)}</body></html>\n"
+    )
+
+
+def _verdict(
+    servers: Sequence[Server], ends: dict[str, FarmEnd], made_at: datetime, name_of: Callable[[Server], str]
+) -> str:
+    """How many servers are healthy; where the tables end too long ago to know, that this is not known."""
+    known = [each for each in servers if each.state.counts]
+    healthy = sum(each.state is State.HEALTHY for each in known)
+    counted = f"{healthy:,} of {len(known):,} server{'' if len(known) == 1 else 's'}"
+    stale_ms = max((end.stale_ms(made_at) for end in ends.values()), default=0)
+    stale = sum(end.stale_ms(made_at) > 0 for end in ends.values())
+    if not known:
+        kind, head = "warn", "Nothing is known yet: no server has reported"
+    elif stale:
+        where = "" if len(ends) == 1 else f" of {stale:,} of {len(ends):,} farms"
+        kind, head = "warn", f"Nothing is known of the last {_span(stale_ms)}{where}"
+    else:
+        kind, head = "good" if healthy == len(known) else "bad" if not healthy else "warn", f"{counted} healthy"
+    told = [f"<strong>{escape(head)}</strong>"]
+    if stale and known:
+        told.append(f"<p>Where the tables end, {escape(counted)} could be called healthy.</p>")
+    told += [_named(state, [*same], name_of) for state, same in groupby(known, key=lambda each: each.state)]
+    told += [_reach(end) for end in ends.values()] if len(ends) <= NAMED else []
+    return f'<div class="verdict {kind}" role="status">{"".join(told)}</div>'
+
+
+def _named(state: State, same: Sequence[Server], name_of: Callable[[Server], str]) -> str:
+    if state is State.HEALTHY:
+        return ""
+    since = [f" for {_span(each.age_ms or 0)}" if state is State.SILENT else "" for each in same[:NAMED]]
+    names = ", ".join(name_of(each) + told for each, told in zip(same[:NAMED], since, strict=True))
+    more = f", and {len(same) - NAMED:,} more" if len(same) > NAMED else ""
+    return f"<p>{len(same):,} {escape(state.value)}: {escape(printable(names))}{more}</p>"
+
+
+def _reach(end: FarmEnd) -> str:
+    at = "an unknown time" if end.log_time is None else f"{end.log_time:%Y-%m-%d %H:%M:%S} UTC"
+    return (
+        f'<p class="how">The tables reach to entry {end.index} of the log, at log time {at}; a server is silent after'
+        f" {_span(end.silent_after_ms)}.</p>"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What the sections share: the tables, addresses behind pseudonyms, and whether a server needs its farm's name."""
+
+    ask: Ask
+    names: dict[str, str]
+    several: bool
+
+    def name_of(self, server: Server) -> str:
+        """How a server is called."""
+        return self._server(server.farm, server.server_id)
+
+    def _server(self, farm: str | None, server_id: int | None) -> str:
+        number = "unknown" if server_id is None else f"server {server_id}"
+        return f"{(farm or 'farm')[:FARM_LETTERS]} · {number}" if self.several else number
+
+    def _destination(self, destination: str) -> str:
+        address = self.names.get(destination)
+        return destination if address is None else f"{address}.b32.i2p"
+
+    def servers(self, servers: Sequence[Server]) -> str:
+        """The last report of each."""
+        kinds = {State.HEALTHY: "", State.REMOVED: "", State.UNHEALTHY: "warn", State.UNDATED: "warn"}
+        rest = ", ".join(f"{number:,} {state.value}" for state, number in count(servers[SERVERS_SHOWN:]).items())
+        return _table(
+            ("server", "state", "last report", "uptime", "job lag", "healthy leaves then", "publishes"),
+            [
+                (
+                    self.name_of(each),
+                    each.state.value,
+                    None if each.age_ms is None else f"{_span(each.age_ms)} ago",
+                    _maybe(each.report.get("uptime_ms"), _span),
+                    _maybe(each.report.get("job_lag_ms"), lambda lag: f"{lag:.1f} ms"),
+                    f"{each.report['healthy_destinations']} of {each.report['destinations']}" if each.report else None,
+                    "yes" if each.report.get("publishing") else None,
+                )
+                for each in servers[:SERVERS_SHOWN]
+            ],
+            [kinds.get(each.state, "bad") for each in servers[:SERVERS_SHOWN]],
+        ) + _cut(min(len(servers), SERVERS_SHOWN), len(servers), "servers", f"the worst; the rest: {rest}")
+
+    def availability(self) -> str:
+        """A strip for each of the worst."""
+        value = "sum(coalesce(f.availability, 0)) / count(*)"
+        drawn = strips(self._stretches("availability", STRIPS_SHOWN, value))
+        total, least = self._rest("availability", STRIPS_SHOWN, "min(availability)")
+        return drawn + _cut(STRIPS_SHOWN, total, "servers", f"the worst; the rest: at least {least or 0:.1%}")
+
+    def lag(self) -> str:
+        """A line for each of the worst."""
+        order = "lag DESC NULLS LAST"
+        drawn = lines(self._stretches(order, LINES_SHOWN, "max(f.job_lag_p95_ms)"), "ms")
+        total, most = self._rest(order, LINES_SHOWN, "max(lag)")
+        return drawn + _cut(LINES_SHOWN, total, "servers", f"the worst; the rest: at most {most or 0:,.1f} ms")
+
+    def _rest(self, order: str, shown: int, value: str) -> tuple[int, float | None]:
+        """How many servers there are, and a value of those that are not shown."""
+        (row,) = self.ask(
+            f"""{_FARED} SELECT (SELECT count(*) FROM servers) AS total, {value} AS value
+                FROM (SELECT * FROM servers ORDER BY {order}, farm, server_id OFFSET {shown})"""  # noqa: S608 - own names
+        )
+        return row["total"], row["value"]
+
+    def _stretches(self, order: str, shown: int, value: str) -> list[Series]:
+        """A value for each stretch of each server that is shown; DuckDB returns no more than can be drawn."""
+        rows = self.ask(
+            f"""{_FARED}, shown AS (SELECT *, row_number() OVER (ORDER BY {order}, farm, server_id) AS rank
+                                    FROM servers ORDER BY rank LIMIT {shown})
+                SELECT s.rank, s.farm, s.server_id, c.run, min(c.window_start) AS moment, max(c.window_end) AS until,
+                  {value} AS value
+                FROM shown s JOIN cut c ON c.farm = s.farm AND c.place >= s.since
+                LEFT JOIN fared f ON f.farm = s.farm AND f.server_id = s.server_id AND f.place = c.place
+                GROUP BY s.rank, s.farm, s.server_id, c.stretch, c.run ORDER BY s.rank, moment"""  # noqa: S608 - own names
+        )
+        return [
+            Series(self._server(farm, server), _points([*of_server]))
+            for (_, farm, server), of_server in groupby(
+                rows, key=lambda row: (row["rank"], row["farm"], row["server_id"])
+            )
+        ]
+
+    def detection(self) -> str:
+        """How fast losses were noticed."""
+        rows = self.ask(
+            f"""SELECT *, count(*) OVER () AS total FROM detections
+                ORDER BY coalesce(suspect_at, dead_at) DESC LIMIT {DETECTIONS_SHOWN}"""  # noqa: S608 - own names
+        )
+        plotted = [row for row in reversed(rows) if row["suspect_at"] is not None]
+        series = [
+            Series("to suspect", [(row["suspect_at"], _seconds(row["contact_to_suspect_ms"])) for row in plotted]),
+            Series("to dead", [(row["suspect_at"], _seconds(row["contact_to_dead_ms"])) for row in plotted]),
+        ]
+        drawn = lines(series, "s", dots=True) if plotted else ""
+        told = _table(
+            ("observer", "member", "suspected", "to suspect s", "to dead s", "away s", "outcome"),
+            [
+                (
+                    row["observer"],
+                    row["member"],
+                    None if row["suspect_at"] is None else f"{row['suspect_at']:%m-%d %H:%M:%S}",
+                    _seconds(row["contact_to_suspect_ms"]),
+                    _seconds(row["contact_to_dead_ms"]),
+                    _seconds(row["dead_to_back_ms"]),
+                    row["outcome"],
+                )
+                for row in rows
+            ],
+        )
+        return drawn + told + _cut(len(rows), _total(rows), "detections", "the newest")
+
+    def leaders(self) -> str:
+        """Who led when."""
+        rows = self._runs("leaderships")
+        bars = [
+            Bar(
+                self._server(row["farm"], row["leader_id"]),
+                row["first_at"],
+                row["last_at"],
+                f"term {row['term']}: {row['clock_entries']} clock entries, {_gap(row['gap_ms'])}",
+                row["leader_id"] or 0,
+            )
+            for row in reversed(rows)
+        ]
+        return timeline(bars) + _cut(len(rows), _total(rows), "terms", "the newest")
+
+    def publishers(self) -> str:
+        """A drawing for each master: those of a server that publishes for several would cover each other."""
+        rows = self._runs("publishers")
+        often = Counter(row["master"] for row in rows)
+        masters = sorted(often, key=lambda master: (-often[master], master))
+        drawn = [
+            f"<h3>{escape(printable(self._destination(master)))}</h3>"
+            + timeline([self._reign(row) for row in reversed(rows) if row["master"] == master])
+            for master in masters[:MASTERS_SHOWN]
+        ]
+        few = _cut(len(drawn), len(masters), "masters", "those whose publisher changed most often")
+        return ("".join(drawn) if drawn else nothing()) + few + _cut(len(rows), _total(rows), "runs", "the newest")
+
+    def _runs(self, table: str) -> list[dict[str, Any]]:
+        return self.ask(
+            f"""SELECT *, count(*) OVER () AS total FROM (SELECT * FROM {table} {_WITH_FARM})
+                ORDER BY first_at DESC LIMIT {RUNS_SHOWN}"""  # noqa: S608 - own names
+        )
+
+    def _reign(self, row: dict[str, Any]) -> Bar:
+        said = f"{row['publications']} publications, {_gap(row['gap_ms'])}"
+        name = self._server(row["farm"], row["server_id"])
+        return Bar(name, row["first_at"], row["last_at"], said, row["server_id"] or 0)
+
+    def destinations(self) -> str:
+        """The worst."""
+        rows = self.ask(
+            f"""SELECT *, count(*) OVER () AS total, max(healthy) OVER () AS best FROM (
+                  SELECT farm, destination, server_id, sum(healthy_share * reports) / sum(reports) AS healthy,
+                    sum(breaks) AS breaks, arg_max(connections, window_start) AS connections
+                  FROM (SELECT * FROM destination_health {_WITH_FARM}) GROUP BY ALL)
+                ORDER BY healthy NULLS LAST, farm, destination, server_id LIMIT {DESTINATIONS_SHOWN}"""  # noqa: S608 - own names
+        )
+        told = _table(
+            ("destination", "server", "healthy", "breaks", "connections"),
+            [
+                (
+                    self._destination(row["destination"]),
+                    self._server(row["farm"], row["server_id"]),
+                    _maybe(row["healthy"], lambda share: f"{share:.1%}"),
+                    row["breaks"],
+                    _maybe(row["connections"], lambda number: f"{number:.0f}"),
+                )
+                for row in rows
+            ],
+        )
+        least = _maybe(rows[-1]["healthy"] if rows else None, lambda share: f"{share:.1%}") or "an unknown share"
+        return told + _cut(len(rows), _total(rows), "destinations", f"the worst; the rest: at least {least} healthy")
+
+    def quarantine(self) -> str:
+        """By reason."""
+        rows = self.ask(
+            "SELECT reason, count(*) AS entries, max(index) AS last FROM quarantine GROUP BY ALL ORDER BY 2 DESC, 1"
+        )
+        return _table(("reason", "entries", "last at index"), [tuple(row.values()) for row in rows])
+
+
+def _section(title: str, how: str, content: str) -> str:
+    return f'<section><h2>{escape(title)}</h2><p class="how">{escape(how)}</p>{content}</section>'
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[object]], kinds: Sequence[str] = ()) -> str:
+    """A table, the greater part of a long one folded; `kinds` are the rows' classes.
+
+    On a narrow screen each row is a paragraph in which a cell has its column's name before it.
+    """
+    if not rows:
+        return nothing()
+    body = []
+    for row, kind in zip_longest(rows, kinds, fillvalue=""):
+        cells = (
+            f'<td data-name="{escape(heading)}"{_long(cell)}>{_cell(cell)}</td>'
+            for heading, cell in zip(headings, row, strict=True)
+        )
+        body.append(f"<tr{f' class={kind}' if kind else ''}>{''.join(cells)}</tr>")
+    first, more = _rows(headings, body[:ROWS_OPEN]), body[ROWS_OPEN:]
+    if not more:
+        return first
+    return f"{first}<details><summary>{len(more):,} more rows</summary>{_rows(headings, more)}</details>"
+
+
+def _rows(headings: Sequence[str], rows: Sequence[str]) -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _cell(cell: object) -> str:
+    return "" if cell is None else escape(printable(str(cell)))
+
+
+def _long(cell: object) -> str:
+    return ' class="long"' if len(str(cell)) > CELL_LETTERS else ""
+
+
+def _cut(shown: int, total: int, what: str, which: str) -> str:
+    """What a section left out, if it did."""
+    return f'<p class="how">{shown:,} of {total:,} {what} shown, {escape(which)}.</p>' if total > shown else ""
+
+
+def _total(rows: Sequence[dict[str, Any]]) -> int:
+    return rows[0]["total"] if rows else 0
+
+
+def _points(rows: list[dict[str, Any]]) -> list[tuple[datetime, float | None]]:
+    """The values of one server, with nothing from the end of a run of windows on."""
+    points: list[tuple[datetime, float | None]] = []
+    for row, following in zip_longest(rows, rows[1:]):
+        points.append((row["moment"], row["value"]))
+        if row["until"] is not None and (following is None or following["run"] != row["run"]):
+            points.append((row["until"], None))
+    return points
+
+
+def _gap(gap_ms: int | None) -> str:
+    return "nothing known before" if gap_ms is None else f"{gap_ms / 1000:.1f} s after the one before"
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def _maybe(value: Any, told: Callable[[Any], str]) -> str | None:
+    return None if value is None else told(value)
+
+
+def _span(milliseconds: int) -> str:
+    """A duration by its two largest units."""
+    left, parts = milliseconds // 1000, []
+    for name, seconds in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        number, left = divmod(left, seconds)
+        parts += [f"{number:,} {name}"] if number else []
+    return " ".join(parts[:2]) or "0 s"

@@ -1,0 +1,151 @@
+"""How each server is at the end of the tables, by the rules of the watch, and what that makes of all of them.
+
+    last report ─▶ `RouterWatch` ─▶ healthy or unhealthy ─▶ how far log time went on since ─▶ silent
+
+The watch's own state of a server (`current_watched`) counts where there is one, since it knows the reports before the
+last; a run without the watch has none, and then the last report decides alone. Silence is judged here in any case: by
+the end of the tables, not by the last change that the watch wrote. A server of the last configuration that never
+reported is not healthy either; one that is silent and no longer in the configuration was removed, and is not counted.
+
+Log time stands still when a whole farm does. So a farm whose tables end longer before the present than its servers may
+be silent is *stale*: how its servers were at the end is no statement about now.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum
+from itertools import groupby
+from typing import Any
+
+from pipeline.watch.machine import (
+    HEALTHY,
+    SILENT,
+    SILENT_AFTER_DEFAULT_MS,
+    SILENT_AFTER_PERIODS,
+    UNHEALTHY,
+    RouterWatch,
+    Rules,
+    SeenReport,
+)
+
+Ask = Callable[[str], list[dict[str, Any]]]
+
+
+class State(Enum):
+    """How a server is, the worst first."""
+
+    NEVER = "never reported"
+    SILENT = SILENT
+    UNHEALTHY = UNHEALTHY
+    UNDATED = "known from a snapshot only"
+    HEALTHY = HEALTHY
+    REMOVED = "removed"
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a server of the farm."""
+        return self is not State.REMOVED
+
+
+@dataclass(frozen=True, slots=True)
+class FarmEnd:
+    """Where the tables of a farm end, and how long its servers may be silent. Times in ms; None is unknown."""
+
+    farm: str
+    index: int
+    log_time: datetime | None
+    silent_after_ms: int
+
+    def stale_ms(self, now: datetime) -> int:
+        """How long before `now` the tables end, if that is longer than a server may be silent; else 0."""
+        if self.log_time is None:
+            return 0
+        behind_ms = _ms(now) - _ms(self.log_time)
+        return behind_ms if behind_ms > self.silent_after_ms else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server at the end of the tables. `report` is its last one as a row of `current_routers`, or empty."""
+
+    farm: str
+    server_id: int
+    state: State
+    age_ms: int | None
+    report: dict[str, Any]
+
+
+def farm_ends(ask: Ask) -> dict[str, FarmEnd]:
+    """Where the tables of each farm end."""
+    return {end.farm: end for end in map(_end, ask("SELECT farm, index, log_time, period_ms FROM current_farm"))}
+
+
+def servers_now(ask: Ask, ends: dict[str, FarmEnd]) -> list[Server]:
+    """All servers that reported or should, the worst first."""
+    watched = {_key(row): row for row in ask("SELECT * FROM current_watched")}
+    reports = {_key(row): row for row in ask("SELECT * FROM current_routers")}
+    configured = {
+        row["farm"]: row["members"]
+        for row in ask(
+            "SELECT farm, arg_max(list_concat(voters, learners), index) AS members FROM configurations GROUP BY farm"
+        )
+    }
+    members = [(farm, server) for farm, servers in configured.items() for server in servers or ()]
+    found = []
+    for key in dict.fromkeys([*reports, *members]):
+        farm, server_id = key
+        report = reports.get(key, {})
+        state, age_ms = _judged(report, watched.get(key), ends.get(farm)) if report else (State.NEVER, None)
+        if state is State.SILENT and server_id not in (configured.get(farm) or [server_id]):
+            state = State.REMOVED
+        found.append(Server(farm, server_id, state, age_ms, report))
+    return sorted(found, key=_badness)
+
+
+def count(servers: Sequence[Server]) -> dict[State, int]:
+    """How many are in which state, the worst first; without those of which there is none."""
+    return {state: len([*same]) for state, same in groupby(servers, key=lambda each: each.state)}
+
+
+def _badness(server: Server) -> tuple[int, int, float, str, int]:
+    """Sorts the worst first: by state, then the longest silent, then the one that lags most."""
+    lag_ms = server.report.get("job_lag_ms") or 0.0
+    return [*State].index(server.state), -(server.age_ms or 0), -lag_ms, server.farm, server.server_id
+
+
+def _key(row: dict[str, Any]) -> tuple[str, int]:
+    return row["farm"], row["server_id"]
+
+
+def _end(row: dict[str, Any]) -> FarmEnd:
+    period_ms = row["period_ms"]
+    silent_after_ms = period_ms * SILENT_AFTER_PERIODS if period_ms else SILENT_AFTER_DEFAULT_MS
+    return FarmEnd(row["farm"], row["index"], row["log_time"], silent_after_ms)
+
+
+def _judged(report: dict[str, Any], watched: dict[str, Any] | None, end: FarmEnd | None) -> tuple[State, int | None]:
+    """The state, and how long before the end of the tables the report was committed."""
+    reported = report["log_time"]
+    if reported is None or end is None or end.log_time is None:
+        return State.UNDATED, None
+    rules = Rules(silent_after_ms=end.silent_after_ms)
+    seen = SeenReport(
+        index=report["index"],
+        at_ms=_ms(reported),
+        attached=bool(report["attached"]),
+        uptime_ms=report["uptime_ms"],
+        job_lag_ms=report["job_lag_ms"],
+        destinations=report["destinations"] or 0,
+        healthy_destinations=report["healthy_destinations"] or 0,
+    )
+    watch, _ = RouterWatch().saw(seen, rules)
+    # What the watch says of a silence that this report ended is over.
+    if watched is not None and not (watched["state"] == SILENT and watched["at"] <= reported):
+        watch = replace(watch, state=watched["state"])
+    watch, _ = watch.passed(_ms(end.log_time), rules)
+    return State(watch.state), max(0, _ms(end.log_time) - _ms(reported))
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

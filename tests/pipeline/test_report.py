@@ -1,0 +1,313 @@
+"""The report: a page that a browser opens without a script, tells the worst first, and says what it left out."""
+
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.query_cli import report as report_command
+from pipeline.tables.names import remember_names
+from tests.pipeline.made_tables import derived, knew, wrote
+
+pytest.importorskip("vl_convert", reason="the extra `pipeline` of an older version is installed")
+from pipeline.serve import charts, report
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
+EVIL = "<script>alert(1)</script>\" onload='x' url(http://192.0.2.1/) \u202egnp.exe \x1b[31m" + "W" * 80
+PLAIN = {"html", "head", "meta", "title", "style", "body", "section", "div", "h1", "h2", "h3", "p", "strong", "figure"}
+TABLES = {"table", "thead", "tbody", "tr", "th", "td", "details", "summary"}
+SHAPES = {"svg", "g", "path", "line", "rect", "circle", "text"}
+
+
+class Elements(HTMLParser):
+    """Which elements and attributes a page consists of."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.attributes: set[str] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        """Notes one."""
+        self.names.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+def last_report(server: int, ago: timedelta = 5 * SECOND, **others: Any) -> dict[str, Any]:
+    told = {"destinations": 1, "healthy_destinations": 1, "attached": True, "job_lag_ms": 2.0}
+    return {"server_id": server, "index": server, "log_time": NOON - ago, **told, **others}
+
+
+def farm(**others: Any) -> dict[str, Any]:
+    return {"index": 4711, "log_time": NOON, "period_ms": 30_000, **others}
+
+
+def made(output: Path, now: datetime = NOON + SECOND) -> str:
+    return report.make_report(output, now, show_destinations=False)
+
+
+def verdict(page: str) -> tuple[str, str]:
+    """Its headline and all that it says, as text."""
+    found = page[page.index('<div class="verdict') : page.index("</div>")]
+    return re.findall("<strong>(.*?)</strong>", found)[0], re.sub("<[^>]+>", " ", found)
+
+
+def section(page: str, title: str) -> str:
+    begin = page.index(f"<h2>{title}</h2>")
+    return page[begin : page.index("</section>", begin)]
+
+
+def wide(part: str) -> list[str]:
+    """The drawings for a wide screen."""
+    return re.findall(r'<svg [^>]*class="wide".*?</svg>', part)
+
+
+# -- one safe page -----------------------------------------------------------------------------------------------------
+
+
+def test_a_page_of_hostile_names_is_plain_elements_that_a_strict_policy_keeps_from_loading_anything(
+    tmp_path: Path,
+) -> None:
+    knew(tmp_path, 0, {"farm": [farm(farm=EVIL), farm()], "routers": [last_report(1, farm=EVIL), last_report(1)]})
+    derived(tmp_path, "router_health", [health(0, 1, 0.5)])
+    derived(tmp_path, "detections", [detection(0, observer=EVIL, member=EVIL, outcome=EVIL)])
+    reign = {"server_id": 1, "first_at": NOON, "last_at": NOON + MINUTE, "publications": 3}
+    derived(tmp_path, "publishers", [{"master": EVIL, **reign}])
+    derived(tmp_path, "destination_health", [destination(EVIL, 0.5)])
+    wrote(tmp_path, "quarantine", 0, [{"index": 1, "reason": EVIL, "log_time": NOON}])
+    page = made(tmp_path)
+    found = Elements(page)
+    assert found.names <= PLAIN | TABLES | SHAPES
+    assert not [name for name in found.attributes if name.startswith("on") or name in {"style", "src", "href"}]
+    style = re.findall("<style>(.*?)</style>", page, re.DOTALL)[0]
+    hashed = b64encode(sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'"
+    assert f'<meta http-equiv="Content-Security-Policy" content="{policy}">' in page
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in page
+    assert "url(" not in style
+    assert not {"\u202e", "\x1b", "\0"} & set(page), "nothing that turns a line around or cannot be seen"
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 6, "each is told"
+    assert "&lt;script&gt;aler · server 1" in page
+
+
+def test_what_text_of_the_tables_does_in_a_chart_is_to_be_shown() -> None:
+    bars = [charts.Bar(name, NOON, NOON + MINUTE, name, 1) for name in (EVIL, "datum.lane", "server 1")]
+    drawn = charts.timeline(bars)
+    assert Elements(drawn).names <= {"figure", "title"} | SHAPES
+    (one,) = wide(drawn)
+    told = re.findall("<title>(.*?)</title>", one)
+    assert len(told) == 3
+    assert told[0].startswith("&lt;script&gt;alert(1)")
+    assert told[1] == "datum.lane", "no expression"
+
+
+def test_the_command_writes_one_file_and_names_no_destination_unasked(tmp_path: Path) -> None:
+    reign = {"server_id": 1, "first_at": NOON, "last_at": NOON + MINUTE, "publications": 3}
+    derived(tmp_path, "publishers", [{"master": "d-0123456789ab", **reign}])
+    remember_names(tmp_path, {"d-0123456789ab": "q" * 52})
+
+    def page(*options: str) -> str:
+        target = tmp_path / "report.html"
+        result = CliRunner().invoke(report_command, ["--html", str(target), "--output", str(tmp_path), *options])
+        assert result.exit_code == 0, result.output
+        return target.read_text(encoding="utf-8")
+
+    plain = page()
+    assert "d-0123456789ab" in plain
+    assert "q" * 52 not in plain
+    assert "q" * 52 + ".b32.i2p" in page("--show-destinations")
+
+
+# -- the verdict -------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_has_been_dead_for_384_s_is_silent_whatever_its_last_report_said(tmp_path: Path) -> None:
+    dead = last_report(1, timedelta(seconds=384))
+    watched = {"server_id": 1, "at": NOON - 10 * MINUTE, "state": "healthy"}
+    knew(tmp_path, 0, {"farm": [farm()], "routers": [dead], "watched": [watched]})
+    head, told = verdict(made(tmp_path))
+    assert head == "0 of 1 server healthy"
+    assert "1 silent: server 1 for 6 min 24 s" in told
+
+
+def test_a_farm_whose_log_has_stood_still_for_384_s_is_not_called_healthy(tmp_path: Path) -> None:
+    knew(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
+    assert verdict(made(tmp_path, NOON + 90 * SECOND))[0] == "1 of 1 server healthy"
+    head, told = verdict(made(tmp_path, NOON + 384 * SECOND))
+    assert head == "Nothing is known of the last 6 min 24 s"
+    assert "Where the tables end, 1 of 1 server could be called healthy" in told
+
+
+def test_the_verdict_follows_the_watch_where_there_is_one_and_the_last_report_where_there_is_none(
+    tmp_path: Path,
+) -> None:
+    reports = [
+        last_report(1),
+        last_report(2, attached=False),
+        # given one bad report among good ones, which the watch forgives
+        last_report(3, attached=False),
+        # and one that reports again after a silence
+        last_report(4),
+        # and one whose good report is not the third in a row
+        last_report(5),
+    ]
+    watched = [
+        {"server_id": 3, "at": NOON - 9 * MINUTE, "state": "healthy"},
+        {"server_id": 4, "at": NOON - MINUTE, "state": "silent"},
+        {"server_id": 5, "at": NOON - MINUTE, "state": "unhealthy"},
+    ]
+    knew(tmp_path, 0, {"farm": [farm()], "routers": reports, "watched": watched})
+    head, told = verdict(made(tmp_path))
+    assert head == "3 of 5 servers healthy"
+    assert "2 unhealthy: server 2, server 5" in told
+
+
+def test_a_member_that_never_reported_counts_and_a_silent_one_that_was_removed_does_not(tmp_path: Path) -> None:
+    reports = [last_report(1), last_report(2, 60 * MINUTE), last_report(3, 60 * MINUTE)]
+    knew(tmp_path, 0, {"farm": [farm()], "routers": reports})
+    wrote(
+        tmp_path,
+        "configurations",
+        0,
+        [
+            {"index": 1, "voters": [1, 2, 3], "learners": [], "log_time": NOON},
+            {"index": 9, "voters": [1, 2], "learners": [4], "log_time": NOON},
+        ],
+    )
+    page = made(tmp_path)
+    head, told = verdict(page)
+    assert head == "1 of 3 servers healthy"
+    assert "1 never reported: server 4" in told
+    assert "server 3" not in told
+    servers = re.findall(r">(server \d|removed|silent|healthy|never reported)<", section(page, "Servers"))
+    assert servers == ["server 4", "never reported", "server 2", "silent", "server 1", "healthy", "server 3", "removed"]
+
+
+def test_servers_with_one_number_in_two_farms_are_told_apart(tmp_path: Path) -> None:
+    knew(
+        tmp_path,
+        0,
+        {
+            "farm": [farm(farm="a" * 32), farm(farm="b" * 32, log_time=NOON - 60 * MINUTE)],
+            "routers": [last_report(1, farm="a" * 32, attached=False), last_report(1, 61 * MINUTE, farm="b" * 32)],
+        },
+    )
+    head, told = verdict(made(tmp_path))
+    assert head == "Nothing is known of the last 1 h 1 s of 1 of 2 farms"
+    assert "Where the tables end, 1 of 2 servers could be called healthy" in told
+    assert f"1 unhealthy: {'a' * 12} · server 1" in told
+
+
+def test_tables_without_a_report_give_no_verdict(tmp_path: Path) -> None:
+    knew(tmp_path, 0, {"farm": [farm()]})
+    assert verdict(made(tmp_path))[0] == "Nothing is known yet: no server has reported"
+
+
+# -- the worst first, and what is cut is told --------------------------------------------------------------------------
+
+
+def health(minute: int, server: int, availability: float = 1.0, lag_ms: float = 2.0) -> dict[str, Any]:
+    begin = NOON + minute * MINUTE
+    told = {"availability": availability, "job_lag_p95_ms": lag_ms, "reports": 2}
+    return {"window_start": begin, "window_end": begin + MINUTE, "server_id": server, **told}
+
+
+def detection(minute: int, **others: Any) -> dict[str, Any]:
+    told = {"observer": "node-1", "member": "node-2", "suspect_at": NOON + minute * MINUTE}
+    return {**told, "contact_to_suspect_ms": 900, "contact_to_dead_ms": 4000, **others}
+
+
+def destination(name: str, healthy: float) -> dict[str, Any]:
+    told = {"window_start": NOON, "window_end": NOON + MINUTE, "server_id": 1, "reports": 2, "breaks": 0}
+    return {"destination": name, "healthy_share": healthy, **told}
+
+
+def test_of_a_thousand_servers_the_worst_are_shown_the_rest_is_told_and_the_page_stays_small(tmp_path: Path) -> None:
+    reports = [
+        last_report(server, 10 * MINUTE if server == 777 else SECOND, attached=server != 500)
+        for server in range(1, 1001)
+    ]
+    knew(tmp_path, 0, {"farm": [farm()], "routers": reports})
+    flapping = [health(n, server, (n * server) % 3 / 2, server) for n in range(120) for server in range(1, 1001)]
+    derived(
+        tmp_path, "router_health", [row for row in flapping if row["server_id"] != 777 or row["window_start"] < NOON]
+    )
+    derived(tmp_path, "destination_health", [destination(f"d-{n:04}", n / 1000) for n in range(1000)])
+    derived(tmp_path, "detections", [detection(n) for n in range(150)])
+    page = made(tmp_path)
+    assert verdict(page)[0] == "998 of 1,000 servers healthy"
+    told = re.findall(r"<tr[^>]*><td[^>]*>(.*?)</td><td[^>]*>(.*?)</td>", section(page, "Servers"))
+    assert told[:2] == [("server 777", "silent"), ("server 500", "unhealthy")]
+    assert len(told) == 200
+    assert "200 of 1,000 servers shown, the worst; the rest: 800 healthy." in page
+    assert "<summary>170 more rows</summary>" in section(page, "Servers")
+    assert "40 of 999 servers shown, the worst; the rest: at least " in section(page, "Availability by server")
+    assert "8 of 999 servers shown, the worst; the rest: at most 992.0 ms." in section(page, "Lag by server")
+    assert "100 of 150 detections shown, the newest." in page
+    assert "200 of 1,000 destinations shown, the worst; the rest: at least 19.9% healthy." in page
+    assert section(page, "Destinations").index("d-0000") < section(page, "Destinations").index("d-0001")
+    # even where the strips of the worst change their colour in every stretch
+    assert len(page) < 2_000_000
+
+
+def test_a_server_that_is_silent_is_drawn_as_not_available_and_many_windows_as_few(tmp_path: Path) -> None:
+    told = [(n, server) for n in range(2_000) for server in range(1, 12) if server != 7 or n < 1_001]
+    derived(tmp_path, "router_health", [health(n, server, 1.0, 1234.0) for n, server in told])
+    reign = {"server_id": 1, "first_at": NOON, "last_at": NOON + MINUTE, "publications": 3}
+    derived(tmp_path, "publishers", [{"master": master, **reign} for master in ("d-1", "d-2")])
+    page = made(tmp_path)
+    (strips,) = wide(section(page, "Availability by server"))
+    marks = re.findall("<title>(.*?)</title>", strips)
+    assert [mark for mark in marks if "server 7" in mark] == [
+        "server 7, 01-01 12:00 to 01-02 04:26: 100.0%",
+        "server 7, 01-02 04:26 to 01-02 04:43: 88.2%",
+        "server 7, 01-02 04:43 to 01-02 21:20: 0.0%",
+    ]
+    assert len(marks) == 3 + 10, "and one for each that was well"
+    assert strips.index(">server 7<") < strips.index(">server 1<"), "the worst first"
+    (lag,) = wide(section(page, "Lag by server"))
+    assert lag.count("<title>server ") == 8
+    assert "8 of 11 servers shown" in section(page, "Lag by server")
+    assert page.count("<h3>") == 2, "each master has its drawing"
+    assert len(page) < 100_000
+
+
+def test_a_time_in_which_the_whole_farm_stood_still_is_shown_as_nothing_known(tmp_path: Path) -> None:
+    # given two hours of windows of a minute, ten hours of nothing, and an hour of which one server saw the second half
+    told = [(n, 1) for n in [*range(120), *range(720, 780)]] + [(n, 2) for n in range(750, 780)]
+    # of a pause as long as the longest reporting period nothing is made
+    told = [(n, server) for n, server in told if n not in range(50, 60)]
+    derived(tmp_path, "router_health", [health(n, server) for n, server in told])
+    knew(tmp_path, 0, {"farm": [farm(log_time=NOON + 780 * MINUTE)]})
+    page = made(tmp_path, NOON + timedelta(days=3))
+    (strips,) = wide(section(page, "Availability by server"))
+    assert re.findall("<title>(.*?)</title>", strips) == [
+        "server 1, 01-01 12:00 to 01-01 14:00: 100.0%",
+        "server 1, 01-02 00:00 to 01-02 01:00: 100.0%",
+        "server 2, 01-02 00:30 to 01-02 01:00: 100.0%",
+    ]
+    (lag,) = wide(section(page, "Lag by server"))
+    assert lag.count("<title>server ") == 3, "no line leads across it"
+    # and a page that was made days later says so
+    assert "The tables reach to entry 4711 of the log, at log time 2026-01-02 01:00:00 UTC;" in page
+
+
+def test_each_chart_is_drawn_for_a_desk_and_for_a_phone_in_colours_that_the_page_has() -> None:
+    points = [(NOON + n * MINUTE, n / 7) for n in range(7)]
+    drawn = charts.strips([charts.Series("server 1", points)]) + charts.lines([charts.Series("server 1", points)], "ms")
+    widths = [int(width) for width in re.findall(r'<svg width="(\d+)"', drawn)]
+    assert widths == [charts.WIDE, charts.NARROW] * 2
+    assert charts.NARROW <= 390 - 2 * 15, "a phone's width without the margins"
+    wanted = set(re.findall(r'(?:fill|stroke)="var\((--[\w-]+)\)"', drawn))
+    light, dark = re.findall(r":root \{(.*?)\}", report.STYLE, re.DOTALL)
+    assert wanted <= set(re.findall(r"(--[\w-]+):", light)) == set(re.findall(r"(--[\w-]+):", dark))
+    assert not re.search(r'(?:fill|stroke)="(?!var\(|none")', drawn), "no colour that is right in one light only"
