@@ -1,0 +1,100 @@
+"""A batch in all tables: by few rows or by many, interrupted anywhere, and by farm."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline.tables import current
+from pipeline.tables.delta import Table, stored_files, stored_rows
+from pipeline.tables.lake import BASE_SPECS, Lake
+from pipeline.tables.tasks import Outcome, outcome_of, work
+from pipeline.watch.watching import STATE_SPEC, TRANSITIONS_SPEC
+from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, three_servers
+
+SPECS = (*BASE_SPECS.values(), *current.SPECS.values(), TRANSITIONS_SPEC, STATE_SPEC)
+SALT = "the same for all"
+
+
+def lake_at(output: Path) -> Lake:
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "pseudonym.salt").write_text(f"{SALT}\n")
+    return Lake(output, 60_000, watch=True, feedback=True)
+
+
+def found_by(lake: Lake, log: MadeUpLog, tasks: int, few_rows: int = 20_000) -> Outcome:
+    """What so many tasks find in the log."""
+    entries, plan = arrow_entries_of(log), replace(lake.plan, few_rows=few_rows)
+    step = -(-entries.num_rows // tasks)
+    told = [
+        pa.Table.from_batches(work(plan, entries.slice(begin, step).to_batches(max_chunksize=5)))
+        for begin in range(0, entries.num_rows, step)
+    ]
+    return outcome_of(pa.concat_tables(told))
+
+
+def tables_in(output: Path) -> dict[str, list[dict[str, Any]]]:
+    """All rows of all tables, in an order of their own."""
+    return {spec.name: sorted(stored_rows(output / spec.name, spec.schema).to_pylist(), key=repr) for spec in SPECS}
+
+
+@pytest.mark.parametrize(("tasks", "few_rows"), [(1, 0), (3, 0), (3, 20_000), (2, 10)])
+def test_many_rows_that_tasks_write_are_the_same_rows_as_few_that_the_driver_writes(
+    tasks: int, few_rows: int, tmp_path: Path
+) -> None:
+    log = three_servers(minutes=2)
+    few, many = lake_at(tmp_path / "few"), lake_at(tmp_path / "many")
+    few.write_outcome(found_by(few, log, 1), 0)
+    many.write_outcome(found_by(many, log, tasks, few_rows), 0)
+    assert tables_in(tmp_path / "many") == tables_in(tmp_path / "few")
+    assert len(stored_files(tmp_path / "few" / "reports")) == 1
+    assert len(stored_files(tmp_path / "many" / "reports")) == (1 if few_rows > 100 else tasks)
+
+
+def test_a_batch_that_is_interrupted_between_any_two_commits_and_repeated_leaves_the_same_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = three_servers(minutes=2)
+    parts = [MadeUpLog(entries=log.entries[:30]), MadeUpLog(entries=log.entries[30:])]
+    commit, left = Table.commit, [1_000]
+
+    def interrupted(table: Table, *told: Any, **more: Any) -> bool:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return commit(table, *told, **more)
+
+    monkeypatch.setattr(Table, "commit", interrupted)
+    undisturbed = lake_at(tmp_path / "undisturbed")
+    undisturbed.write_outcome(found_by(undisturbed, parts[0], 2), 0)
+    left[0] = 1_000
+    undisturbed.write_outcome(found_by(undisturbed, parts[1], 2), 1)
+    commits = 1_000 - left[0]
+    assert commits >= 6
+    expected = tables_in(tmp_path / "undisturbed")
+    for survives in range(commits):
+        output = tmp_path / str(survives)
+        lake = lake_at(output)
+        lake.write_outcome(found_by(lake, parts[0], 2), 0)
+        left[0] = survives
+        with pytest.raises(KeyboardInterrupt):
+            lake.write_outcome(found_by(lake, parts[1], 2), 1)
+        left[0] = 1_000
+        # when a new run repeats the batch, cut into other tasks
+        again = lake_at(output)
+        again.write_outcome(found_by(again, parts[1], 3), 1)
+        assert tables_in(output) == expected, f"after {survives} commits"
+
+
+def test_two_farms_with_servers_of_the_same_numbers_are_kept_apart(tmp_path: Path) -> None:
+    one, other = three_servers(minutes=1), three_servers(minutes=2)
+    other.cluster_id = "ff" * 16
+    lake = lake_at(tmp_path)
+    for batch, log in enumerate((one, other)):
+        lake.write_outcome(found_by(lake, log, 1), batch)
+    routers = [(row["farm"], row["server_id"]) for row in current.read(tmp_path, "routers")]
+    assert routers == [(log.cluster_id, server) for log in (one, other) for server in (1, 2, 3)]
+    reached = {row["farm"]: row["index"] for row in current.read(tmp_path, "farm")}
+    assert reached == {log.cluster_id: log.commit_index for log in (one, other)}
