@@ -23,6 +23,7 @@ what would need another meaning gets another name (`docs/reference/pipeline-tabl
 
 `farm_events`, column by column:
 
+    farm             cluster id of the node's farm; NULL before it is founded, and of files unless their reader says it
     node             name of the node whose trace it is
     cursor           its place in that node's trace; begins at 1 in each process of the node
     time_ms          the node's own clock, milliseconds since the epoch
@@ -145,6 +146,7 @@ ENTRIES = StructType(
 
 EVENTS = StructType(
     [
+        StructField("farm", StringType(), nullable=True),
         StructField("node", StringType(), nullable=False),
         StructField("cursor", LongType(), nullable=False),
         StructField("time_ms", LongType(), nullable=False),
@@ -179,8 +181,7 @@ _TABLE_COLUMNS = {
         data STRING""",
 }
 HISTORY: dict[str, StructType] = {
-    name: _columns(f"{'' if name == 'events' else 'farm STRING, '}{columns}, day DATE")
-    for name, columns in _TABLE_COLUMNS.items()
+    name: _columns(f"farm STRING, {columns}, day DATE") for name, columns in _TABLE_COLUMNS.items()
 }
 """`farm` is the cluster id; `day` is the day of `log_time`, in UTC."""
 

@@ -15,7 +15,8 @@ the ring anew. So, other than with `farm`:
 
 `files` are lines of JSON, each an event as `/v1/events` gives it; an offset in one is a number of bytes.
 
-Options: `node` or `files`, separated by commas; `tokenFile` and `certificate` as for `farm`.
+Options: `node` or `files`, separated by commas; `tokenFile` and `certificate` as for `farm`; `farm`: the cluster id of
+the farm that files are of, which their lines do not tell.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,24 +29,14 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from pipeline.decode.columns import BYTES_PER_RECORD_BATCH
-from pipeline.schemas import EVENTS
+from pipeline.schemas import EVENTS, arrow_schema
 from pipeline.source.endpoint import CredentialError, Credentials, load_credentials
 from pipeline.source.log_client import FarmLogError
 from pipeline.source.traces import EventRow, FileTrace, NodeTrace, Stretch, Trace, same_place
 
 ROWS_PER_RECORD_BATCH = 10_000
 ASKED_AT_ONCE = 16
-_ARROW_SCHEMA = pa.schema(
-    [
-        pa.field("node", pa.string(), nullable=False),
-        pa.field("cursor", pa.int64(), nullable=False),
-        pa.field("time_ms", pa.int64(), nullable=False),
-        pa.field("log_time", pa.timestamp("us", tz="UTC"), nullable=True),
-        pa.field("clock_offset_ms", pa.int64(), nullable=True),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("data", pa.string(), nullable=False),
-    ]
-)
+_ARROW_SCHEMA = arrow_schema(EVENTS)
 
 
 class StretchOfTrace(InputPartition):
@@ -88,7 +79,7 @@ class FarmEventsDataSource(DataSource):
             found = [path for pattern in files for path in _matching(pattern)]
             if not found:
                 raise FarmLogError(f"no file matches {', '.join(files)}")
-            return tuple(FileTrace(str(path)) for path in found)
+            return tuple(FileTrace(str(path), self.options.get("farm")) for path in found)
         credentials = self._credentials()
         return tuple(NodeTrace(address, credentials) for address in nodes)
 
@@ -122,15 +113,15 @@ class _Reader:
         if not isinstance(partition, StretchOfTrace):
             raise FarmLogError(f"the source 'farm_events' cannot read the partition {partition!r}")
         rows: list[EventRow] = []
-        size_bytes = 0
+        size_bytes, farm = 0, partition.stretch.farm
         for row in partition.trace.rows(partition.stretch):
             rows.append(row)
             size_bytes += len(row[-1])
             if len(rows) == ROWS_PER_RECORD_BATCH or size_bytes >= BYTES_PER_RECORD_BATCH:
-                yield _record_batch(rows)
+                yield _record_batch(rows, farm)
                 rows, size_bytes = [], 0
         if rows:
-            yield _record_batch(rows)
+            yield _record_batch(rows, farm)
 
     def _ends(self, start: dict[str, str]) -> dict[str, str]:
         """Up to where each trace can be read; one that does not answer stays where it is."""
@@ -194,10 +185,11 @@ class FarmEventsStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAva
         return self._between(start, end)
 
 
-def _record_batch(rows: list[EventRow]) -> pa.RecordBatch:
+def _record_batch(rows: list[EventRow], farm: str | None) -> pa.RecordBatch:
     nodes, cursors, times_ms, log_times_ms, offsets_ms, kinds, data = zip(*rows, strict=True)
     return pa.RecordBatch.from_arrays(
         [
+            pa.repeat(pa.scalar(farm, pa.string()), len(rows)),
             pa.array(nodes, pa.string()),
             pa.array(cursors, pa.int64()),
             pa.array(times_ms, pa.int64()),

@@ -4,8 +4,8 @@
     stretch(start, end)   what lies between two offsets, with what a reader elsewhere needs to know
     rows(stretch)         its events
 
-The offset of a node is `GENERATION:CURSOR:CLOCK_OFFSET_MS:TAKEN_AT_MS:NAME`. Cursors begin at 1 in each process of a
-node, and the generation tells its processes apart. The rest is what rows need beside the events: it is part of the
+The offset of a node is `GENERATION:CURSOR:CLOCK_OFFSET_MS:TAKEN_AT_MS:FARM:NAME`. Cursors begin at 1 in each process of
+a node, and the generation tells its processes apart. The rest is what rows need beside the events: it is part of the
 offset, so that a repeated batch makes the same rows. The offset of a file is a number of bytes, up to the end of its
 last whole line.
 """
@@ -45,6 +45,8 @@ class Stretch:
     node: str = ""
     planned_at_ms: int = 0
     clock_offset_ms: int | None = None
+    farm: str | None = None
+    """The cluster id of the node's farm, if it is known."""
 
 
 class Trace(Protocol):
@@ -85,7 +87,8 @@ class NodeTrace:
                 following = _newest(node, _following(start, generation))
                 log_time_ms, now_ms = view["raft"]["logTimeMs"], _time_ms(view["takenAtMs"])
                 offset = "" if log_time_ms is None else now_ms - _time_ms(log_time_ms)
-                found = f"{generation}:{following}:{offset}:{now_ms}:{_text(view['node']['name'])}"
+                farm = _cluster(view.get("farm"))
+                found = f"{generation}:{following}:{offset}:{now_ms}:{farm}:{_text(view['node']['name'])}"
         except (*LOST, KeyError):
             return None  # no node answers, or one without a trace
         return start if start is not None and same_place(start, found) else found
@@ -93,7 +96,7 @@ class NodeTrace:
     def stretch(self, start: str | None, end: str) -> Stretch:
         """As the two offsets say; no node is asked."""
         generation, following = _parsed(end)
-        _, _, offset, now, name = (*end.split(":", 4), "", "", "")[:5]
+        _, _, offset, now, farm, name = (*end.split(":", 5), "", "", "", "")[:6]
         return Stretch(
             first=_following(start, generation),
             end=following,
@@ -101,6 +104,7 @@ class NodeTrace:
             node=name or self.address,
             planned_at_ms=int(now or 0),
             clock_offset_ms=int(offset) if offset else None,
+            farm=farm or None,
         )
 
     def rows(self, stretch: Stretch) -> Iterator[EventRow]:
@@ -131,6 +135,8 @@ class FileTrace:
     """A file with one event on each line."""
 
     path: str
+    farm: str | None = None
+    """Whose events they are, as the reader says: a line does not tell."""
 
     @property
     def name(self) -> str:
@@ -161,7 +167,7 @@ class FileTrace:
 
     def stretch(self, start: str | None, end: str) -> Stretch:
         """Bytes between two places."""
-        return Stretch(int(start or 0), int(end))
+        return Stretch(int(start or 0), int(end), farm=self.farm)
 
     def rows(self, stretch: Stretch) -> Iterator[EventRow]:
         """One row a line. Raises FarmLogError for a line that is no event."""
@@ -240,6 +246,12 @@ def _text(value: Any) -> str:
     if not isinstance(value, str) or value.encode("utf-8", "replace").decode() != value:
         raise ValueError(f"the text {value!r}"[:_SHOWN])
     return value
+
+
+def _cluster(told: Any) -> str:
+    """The cluster id in a node's view; empty before the farm is founded. It becomes a part of an offset."""
+    found = told.get("clusterId") if isinstance(told, dict) else None
+    return found if isinstance(found, str) and found.isascii() and found.isalnum() else ""
 
 
 def _lost(stretch: Stretch, count: int, cursor: int, time_ms: int) -> EventRow:

@@ -84,6 +84,7 @@ class MadeUpLog:
         return {
             "takenAtMs": self.log_time_ms + self.clock_ahead_ms,
             "node": {"name": "node-1", "generation": self.generation},
+            "farm": {"clusterId": self.cluster_id},
             "raft": {"logTimeMs": self.log_time_ms},
             "removed": [*self.removed],
         }

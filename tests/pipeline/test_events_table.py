@@ -21,7 +21,10 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def test_a_batch_of_events_that_is_repeated_is_there_once(session: SparkSession, tmp_path: Path) -> None:
-    told = [("node-1", cursor, 1_000 * cursor, moment, 0, "founded", "{}") for cursor, moment in ((1, NOON), (2, None))]
+    told = [
+        ("aa", "node-1", cursor, 1_000 * cursor, moment, 0, "founded", "{}")
+        for cursor, moment in ((1, NOON), (2, None))
+    ]
     for batch in (0, 0):
         EventsTable(tmp_path).write_batch(session.createDataFrame(told, EVENTS), batch)
     EventsTable(tmp_path).write_batch(session.createDataFrame([], EVENTS), 1)

@@ -229,7 +229,7 @@ def event(cursor: Any, **other: Any) -> dict[str, Any]:
 )
 def test_a_trace_that_no_node_gives_is_passed_over(told: dict[str, Any], tmp_path: Path) -> None:
     with answering(tmp_path / "one.sock", trace_of(lambda _, __: told)) as address:
-        assert NodeTrace(address, Credentials()).end("1:5:0:0:node-1") is None
+        assert NodeTrace(address, Credentials()).end("1:5:0:0:aa:node-1") is None
 
 
 def test_a_name_that_is_no_text_is_passed_over(tmp_path: Path) -> None:
@@ -261,14 +261,14 @@ def test_a_trace_without_an_end_is_not_listened_to_for_ever(tmp_path: Path) -> N
 def test_events_that_no_node_tells_count_as_lost(page_of: Callable[[int, int], dict[str, Any]], tmp_path: Path) -> None:
     with answering(tmp_path / "one.sock", trace_of(page_of)) as address:
         trace = NodeTrace(address, Credentials())
-        rows = list(islice(trace.rows(trace.stretch("1:3", f"1:9:0:{EPOCH_MS}:node-1")), 10))
+        rows = list(islice(trace.rows(trace.stretch("1:3", f"1:9:0:{EPOCH_MS}:aa:node-1")), 10))
     assert [(row[0], row[1], row[5], row[6]) for row in rows] == [("node-1", 8, EVENTS_LOST, '{"lost": 6}')]
 
 
 def test_events_of_which_each_page_tells_one_are_not_listened_to_for_ever(tmp_path: Path) -> None:
     with answering(tmp_path / "one.sock", trace_of(lambda first, _: {"events": [event(first)]})) as address:
         trace = NodeTrace(address, Credentials())
-        rows = list(trace.rows(trace.stretch("1:1", f"1:{2**62}:0:{EPOCH_MS}:node-1")))
+        rows = list(trace.rows(trace.stretch("1:1", f"1:{2**62}:0:{EPOCH_MS}:aa:node-1")))
     assert len(rows) == traces.PAGES_AT_ONCE + 1
     assert json.loads(rows[-1][6]) == {"lost": 2**62 - 1 - traces.PAGES_AT_ONCE}
 
@@ -276,5 +276,5 @@ def test_events_of_which_each_page_tells_one_are_not_listened_to_for_ever(tmp_pa
 def test_a_log_time_that_no_calendar_shows_is_none(tmp_path: Path) -> None:
     with answering(tmp_path / "one.sock", trace_of(lambda first, _: {"events": [event(first)]})) as address:
         trace = NodeTrace(address, Credentials())
-        (row,) = trace.rows(trace.stretch("1:1", f"1:2:{-traces.LATEST_MS}:{EPOCH_MS}:node-1"))
+        (row,) = trace.rows(trace.stretch("1:1", f"1:2:{-traces.LATEST_MS}:{EPOCH_MS}:aa:node-1"))
     assert (row[2], row[3]) == (EPOCH_MS, None)

@@ -313,7 +313,7 @@ def transforms_address(destination: str) -> str:
 def test_detection_and_convergence_are_read_out_of_the_nodes_traces(session: SparkSession) -> None:
     def event(node: str, cursor: int, second: int, kind: str, **data: object) -> tuple[object, ...]:
         at = datetime(2026, 1, 1, 12, 0, second, tzinfo=UTC)
-        return (node, cursor, 1000 * second, at, 0, kind, json.dumps(data))
+        return ("aa", node, cursor, 1000 * second, at, 0, kind, json.dumps(data))
 
     told = [
         event("c", 1, 0, "founded", raftId=3),

@@ -161,7 +161,7 @@ def test_several_masters_are_read_and_hostile_json_gives_reasons_and_no_exceptio
 def test_moments_of_a_detection_lie_as_far_apart_as_by_the_observers_own_clock(session: SparkSession) -> None:
     def event(second: float, kind: str, log_time: datetime | None, **data: object) -> tuple[object, ...]:
         own_ms = int((NOON + timedelta(hours=-3, seconds=second)).timestamp() * 1000)
-        return ("a", int(second), own_ms, log_time, None, kind, json.dumps(data))
+        return ("aa", "a", int(second), own_ms, log_time, None, kind, json.dumps(data))
 
     # given a node whose clock is three hours behind, which was measured badly for its second batch of events
     told = [

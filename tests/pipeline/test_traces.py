@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -120,6 +121,24 @@ def test_a_trace_file_that_became_shorter_is_told_by_a_run_that_ends_as_well(tmp
     stream = run_that_ends(files=str(path))
     with pytest.raises(FarmLogError, match="cut or replaced"):
         stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_events_are_of_the_farm_that_their_node_names_and_those_of_a_file_of_the_one_that_its_reader_names(
+    tmp_path: Path,
+) -> None:
+    def farms(**options: str) -> set[str | None]:
+        stream = FarmEventsDataSource(options).streamReader(EVENTS)
+        end = stream.latestOffset({}, ReadAllAvailable())
+        (task,) = stream.partitions({}, end)
+        batches: list[Any] = [*stream.read(task)]
+        return {farm for batch in batches for farm in batch.column("farm").to_pylist()}
+
+    node, path = a_node_with_five_events(), tmp_path / "trace.jsonl"
+    path.write_text("".join(json.dumps(event) + "\n" for event in node.events))
+    with served(node, tmp_path / "control.sock") as address:
+        assert farms(node=address) == {node.cluster_id}
+    assert farms(files=str(path)) == {None}
+    assert farms(files=str(path), farm="ab" * 16) == {"ab" * 16}
 
 
 def test_a_run_that_ends_takes_what_was_there_when_its_first_batch_was_planned(tmp_path: Path) -> None:
