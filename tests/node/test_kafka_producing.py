@@ -176,7 +176,7 @@ async def test_what_does_not_follow_is_judged_again_after_a_read_barrier() -> No
     ("change", "sequence", "error"),
     [
         (lambda producer: producer, 5, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
-        (lambda producer: replace(producer, producer_epoch=1), 3, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (lambda producer: replace(producer, producer_epoch=1), 3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
         (lambda producer: replace(producer, producer_id=77), 0, ErrorCode.UNKNOWN_PRODUCER_ID),
     ],
 )

@@ -85,7 +85,7 @@ def test_sequences_begin_again_at_zero() -> None:
 
 def test_a_higher_epoch_begins_at_zero_and_fences_the_one_before() -> None:
     tables, _ = admitted(clients(sequence=5), 5, 20)
-    assert admitted(tables, 6, 21, epoch=1)[1] is ProducedStatus.FENCED
+    assert admitted(tables, 6, 21, epoch=1)[1] is ProducedStatus.OUT_OF_ORDER
     tables, verdict = admitted(tables, 0, 21, epoch=1)
     assert verdict is NEW
     assert admitted(tables, 6, 22, epoch=0)[1] is ProducedStatus.FENCED

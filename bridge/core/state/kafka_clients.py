@@ -100,9 +100,11 @@ class Producer:
 
     def judge(self, produced: Produced) -> ProducedStatus:
         """What an entry with this name would be now."""
-        if produced.epoch != self.epoch:
-            begins_anew = produced.epoch > self.epoch and produced.sequence == 0
-            return ProducedStatus.NEW if begins_anew else ProducedStatus.FENCED
+        if produced.epoch < self.epoch:
+            return ProducedStatus.FENCED
+        if produced.epoch > self.epoch:
+            # The first batch of the new epoch may come after this one: its client sends several, and again.
+            return ProducedStatus.OUT_OF_ORDER if produced.sequence else ProducedStatus.NEW
         ahead = (produced.sequence - self.sequence) % SEQUENCES
         if ahead == 0:
             return ProducedStatus.NEW
