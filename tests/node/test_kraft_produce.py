@@ -9,10 +9,20 @@ import trio.testing
 
 from consensus.protocols.kraft import ConsumerService, ListenerOptions, ProduceService, open_listener
 from consensus.protocols.kraft.wire import messages_clients as clients
+from consensus.protocols.kraft.wire import record_batches
 from consensus.protocols.kraft.wire.apis import ErrorCode
+from consensus.protocols.kraft.wire.compression import decompress
+from consensus.protocols.kraft.wire.record_batches import encode_batch
+from consensus.protocols.kraft.wire.records import Compression, Record, RecordBatch
 from tests.node.kraft_topic import MemoryTopic, caller, values_in, written
 
 GOOD = written(0, [b"one", b"two"])
+
+
+def packed(count: int) -> bytes:
+    """A batch of so many records, compressed."""
+    records = tuple(Record(1_000, None, b"same") for _ in range(count))
+    return encode_batch(RecordBatch(0, -1, records, compression=Compression.ZSTD))
 
 
 def produce_of(records: bytes, *, acks: int = -1, name: str = "farm") -> clients.ProduceRequest:
@@ -59,6 +69,35 @@ async def test_what_cannot_be_taken_is_refused_and_nothing_is_written(
     part = await answered(topic, request_)
     assert (part.error_code, part.base_offset, topic.end) == (error, -1, 0)
     assert part.error_message
+
+
+async def test_batches_of_which_only_one_may_come_are_refused_before_they_are_unpacked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request may have hundreds that are 80 KB each and become 100,000 records."""
+    unpacked: list[int] = []
+
+    def counted(data: bytes, compression: Compression, max_bytes: int) -> bytes:
+        unpacked.append(len(data))
+        return decompress(data, compression, max_bytes)
+
+    monkeypatch.setattr(record_batches, "decompress", counted)
+    topic, bomb = MemoryTopic(), packed(50)
+    assert (await answered(topic, produce_of(bomb * 20))).error_code == ErrorCode.INVALID_RECORD
+    assert unpacked == []
+    assert (await answered(topic, produce_of(bomb))).error_code == ErrorCode.NONE
+    assert (len(unpacked), topic.end) == (1, 50)
+
+
+async def test_a_partition_that_a_request_names_again_is_refused() -> None:
+    topic, request = MemoryTopic(), produce_of(GOOD)
+    [named] = request.topic_data
+    for topics in ((named, named), (replace(named, partition_data=named.partition_data * 2),)):
+        response = await ProduceService(topic).produce(replace(request, topic_data=topics), caller(9))
+        assert response is not None
+        codes = [part.error_code for each in response.responses for part in each.partition_responses]
+        assert codes == [ErrorCode.NONE, ErrorCode.INVALID_RECORD]
+    assert topic.end == 4
 
 
 async def test_a_topic_that_takes_no_records_says_so() -> None:

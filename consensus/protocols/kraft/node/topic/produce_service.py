@@ -20,6 +20,7 @@ to their user at once instead of trying again.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import islice
 from typing import Final
 
 import trio
@@ -30,7 +31,7 @@ from consensus.protocols.kraft.node.topic.served_topic import Produced, ProduceR
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.limits import PARTITION, KafkaWireError
-from consensus.protocols.kraft.wire.record_batches import read_batches
+from consensus.protocols.kraft.wire.record_batches import batch_heads, read_batches
 from consensus.protocols.kraft.wire.records import RecordBatch
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 
@@ -68,13 +69,16 @@ class ProduceService:
         """Have batches committed, one after the other."""
         deadline = trio.current_time() + max(0, min(request.timeout_ms, _MAX_TIMEOUT_MS)) / 1000
         topics = []
+        is_named = False
         endpoints: tuple[clients.ProduceResponseNodeEndpoint, ...] = ()
         for topic in request.topic_data:
             parts = []
             for partition in topic.partition_data:
                 try:
-                    batch = self._checked(request, topic, partition, caller)
-                    produced = await self._append(batch, caller, deadline)
+                    self._check_place(request, topic, partition, caller)
+                    _check_once(is_repeated=is_named)
+                    is_named = True
+                    produced = await self._append(_batch_of(partition), caller, deadline)
                 except ProduceRefusedError as error:
                     parts.append(self._refused(partition.index, error))
                     endpoints = self._leader_endpoint()
@@ -125,28 +129,16 @@ class ProduceService:
                 pass  # the client asks again, and by then another leader may be known
         return clients.InitProducerIdResponse(error_code=_ELSEWHERE, producer_epoch=-1)
 
-    def _checked(
+    def _check_place(
         self,
         request: clients.ProduceRequest,
         topic: clients.ProduceRequestTopic,
         partition: clients.ProduceRequestPartition,
         caller: Caller,
-    ) -> RecordBatch:
-        """The one batch of a partition, which the topic may take; raises `ProduceRefusedError`."""
-        state = self._topic.state()
-        _check_place(state, request, topic, partition, by_id=caller.api_version >= _FIRST_PRODUCE_BY_ID)
-        try:
-            batches = read_batches(partition.records or b"")
-        except KafkaWireError as error:
-            raise ProduceRefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-        if len(batches) != 1:
-            text = f"a request has one record batch for a partition, this one has {len(batches)}"
-            raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)
-        [batch] = batches
-        if batch.is_control or batch.is_transactional or not batch.records:
-            text = "clients write plain record batches: no control records, no transactions, none that is empty"
-            raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)
-        return batch
+    ) -> None:
+        """Raises `ProduceRefusedError` unless the partition is the topic's, and this server takes its records."""
+        by_id = caller.api_version >= _FIRST_PRODUCE_BY_ID
+        _check_place(self._topic.state(), request, topic, partition, by_id=by_id)
 
     async def _append(self, batch: RecordBatch, caller: Caller, deadline: float) -> Produced:
         try:
@@ -215,3 +207,28 @@ def _check_place(
     if state.leader_id != state.node_id:
         text = f"server {state.leader_id} takes records" if state.leader_id >= 0 else "no leader is known now"
         raise ProduceRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
+
+
+def _check_once(*, is_repeated: bool) -> None:
+    if is_repeated:
+        raise ProduceRefusedError(ErrorCode.INVALID_RECORD, "a request names a partition once")
+
+
+def _batch_of(partition: clients.ProduceRequestPartition) -> RecordBatch:
+    """The one batch of a partition, if a topic may take it; raises `ProduceRefusedError`.
+
+    The batches are counted by their heads: of compressed ones a small request may have hundreds, each of which would
+    become 100,000 records.
+    """
+    records = partition.records or b""
+    try:
+        if len(list(islice(batch_heads(records), 2))) != 1:
+            text = "a request has one record batch for a partition, this one has none or several"
+            raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)
+        [batch] = read_batches(records)
+    except KafkaWireError as error:
+        raise ProduceRefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    if batch.is_control or batch.is_transactional or not batch.records:
+        text = "clients write plain record batches: no control records, no transactions, none that is empty"
+        raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)
+    return batch
