@@ -385,6 +385,10 @@ async def test_every_api_says_when_this_server_does_not_coordinate(
         ({"group_instance_id": "i" * 256}, ErrorCode.INVALID_REQUEST),
         ({"protocols": ()}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         (
+            {"protocols": tuple(groups.JoinGroupRequestProtocol(name=str(at), metadata=b"") for at in range(33))},
+            ErrorCode.INVALID_REQUEST,
+        ),
+        (
             {"protocols": (groups.JoinGroupRequestProtocol(name="range", metadata=bytes(16 * 1024)),)},
             ErrorCode.MESSAGE_TOO_LARGE,
         ),

@@ -53,6 +53,8 @@ class GroupOptions:
     max_members: int = 100
     """Of one group; Kafka's `group.max.size`, which is unlimited there."""
     max_members_of_all: int = 1_000
+    max_protocols: int = 32
+    """Ways of assignment that one member knows; clients know four. Those of all members are compared at each join."""
     max_metadata_bytes: int = 16 * 1024
     """Of what a member tells in all ways of assignment together, and of one assignment."""
     max_name_characters: int = 255
@@ -206,7 +208,8 @@ class GroupCoordinator:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if len(asked.member_id) > _MAX_MEMBER_ID_CHARACTERS:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if asked.instance_id is not None and not 0 < len(asked.instance_id) <= options.max_name_characters:
+        has_name = asked.instance_id is None or 0 < len(asked.instance_id) <= options.max_name_characters
+        if not has_name or len(asked.protocols) > options.max_protocols:
             return ErrorCode.INVALID_REQUEST
         if sum(len(name) + len(metadata) for name, metadata in asked.protocols) > options.max_metadata_bytes:
             return ErrorCode.MESSAGE_TOO_LARGE
