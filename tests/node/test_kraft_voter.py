@@ -240,7 +240,7 @@ def test_a_batch_that_comes_again_before_it_is_applied_is_written_once(
 def test_a_batch_that_comes_again_after_its_client_gave_up_is_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The repetition waits until it is known what became of the first, which nobody waits for any more."""
+    """The repetition waits until it is known what became of the first, whose client waits no more."""
 
     async def run() -> None:
         async with opened(formatted(tmp_path, 1, dynamic=True)) as quorum:
@@ -376,6 +376,56 @@ def test_an_observer_becomes_a_voter_and_a_voter_leaves(tmp_path: Path) -> None:
             assert await values_of(fourth, produced.base_offset + 1) == [b"one", b"two"]
             voters = leader.server.describe().raft.configuration.voter_ids
             assert {key.id for key in voters if isinstance(key, ReplicaKey)} == {1, 2, 3, 4} - {gone.key.id}
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize(
+    "listeners",
+    [[f"C{number}" for number in range(17)], ["C" * 256]],
+    ids=["seventeen", "long-name"],
+)
+def test_a_voter_is_given_no_listeners_that_the_other_servers_could_not_read(
+    tmp_path: Path, listeners: list[str]
+) -> None:
+    """They would stop at the record for good: a leader that wrote it would lose all its followers."""
+
+    async def run() -> None:
+        async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
+            leader = await quorum.leader()
+            port, before = leader.listener.port, leader.server.describe().raft.configuration
+            updated = await ask_leader(
+                quorum,
+                admin.UpdateRaftVoterRequest(
+                    current_leader_epoch=leader.server.role.term,
+                    voter_id=leader.key.id,
+                    voter_directory_id=UUID(bytes=leader.key.directory),
+                    listeners=tuple(
+                        admin.UpdateRaftVoterRequestListener(name=name, host=LOOPBACK, port=port) for name in listeners
+                    ),
+                    k_raft_version_feature=admin.UpdateRaftVoterRequestKRaftVersion(
+                        min_supported_version=0, max_supported_version=1
+                    ),
+                ),
+            )
+            assert isinstance(updated, admin.UpdateRaftVoterResponse)
+            assert updated.error_code == ErrorCode.INVALID_REQUEST
+            added = await ask_leader(
+                quorum,
+                admin.AddRaftVoterRequest(
+                    timeout_ms=1_000,
+                    voter_id=9,
+                    voter_directory_id=UUID(int=9),
+                    listeners=tuple(
+                        admin.AddRaftVoterRequestListener(name=name, host=LOOPBACK, port=port) for name in listeners
+                    ),
+                ),
+            )
+            assert isinstance(added, admin.AddRaftVoterResponse)
+            assert (added.error_code, leader.server.describe().raft.configuration) == (
+                ErrorCode.INVALID_REQUEST,
+                before,
+            )
 
     trio.run(run)
 

@@ -20,7 +20,7 @@ from uuid import UUID
 import trio
 
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved, Role
-from consensus.core.model import ReplicaKey, Server
+from consensus.core.model import Configuration, ReplicaKey, Server
 from consensus.core.status import FollowerProgress
 from consensus.protocols.kraft.node.connections.connection import ConnectionOptions, KafkaConnectionError, connect
 from consensus.protocols.kraft.node.connections.service import Caller, ServedApi
@@ -29,8 +29,8 @@ from consensus.protocols.kraft.node.replica.quorum_service import AnsweringLeade
 from consensus.protocols.kraft.node.topic.quorum_view import ReplicaTimes
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
-from consensus.protocols.kraft.wire.control_records import endpoint_text
-from consensus.protocols.kraft.wire.limits import PARTITION, ZERO_UUID
+from consensus.protocols.kraft.wire.control_records import endpoint_text, voters_of, voters_value
+from consensus.protocols.kraft.wire.limits import PARTITION, ZERO_UUID, KafkaWireError
 from consensus.protocols.kraft.wire.mapping import replica
 from consensus.server.server import ConsensusServer
 
@@ -172,12 +172,12 @@ class AdminService:
         if not request.listeners or request.voter_id < 0 or request.voter_directory_id == ZERO_UUID:
             return ErrorCode.INVALID_REQUEST, "the new voter needs an id, a directory id and at least one listener"
         first = request.listeners[0]
-        refusal = await self._refusal_of_newcomer(first.host, first.port)
-        if refusal is not None:
-            return refusal
         listeners = tuple((each.name, endpoint_text(each.host, each.port)) for each in request.listeners)
         key = ReplicaKey(request.voter_id, request.voter_directory_id.bytes)
         added = Server(key, listeners[0][1], listeners)
+        refusal = _objection((*voters, added)) or await self._refusal_of_newcomer(first.host, first.port)
+        if refusal is not None:
+            return refusal
         if not request.ack_when_committed:
             trio.lowlevel.spawn_system_task(self._change, (*voters, added))
             return ErrorCode.NONE, None
@@ -246,6 +246,9 @@ class AdminService:
         return await self._change(tuple(updated if server.server_id == key else server for server in voters))
 
     async def _change(self, voters: tuple[Server, ...]) -> _Outcome:
+        objection = _objection(voters)
+        if objection is not None:
+            return objection
         return _outcome(await self._server.change_configuration(voters, head=self._leader_head()))
 
     def _refusal(self, cluster_id: str | None, caller: Caller, *, of_voter: bool = False) -> _Outcome | None:
@@ -302,6 +305,15 @@ def _row(key: ReplicaKey, log_end_offset: int, times: tuple[int, int]) -> admin.
         last_fetch_timestamp=times[0],
         last_caught_up_timestamp=times[1],
     )
+
+
+def _objection(voters: tuple[Server, ...]) -> _Outcome | None:
+    """Why the other servers could not read the voters' record, at which they would stop for good; None: they can."""
+    try:
+        voters_of(0, voters_value(Configuration(voters)))
+    except KafkaWireError as error:
+        return ErrorCode.INVALID_REQUEST, f"the log cannot name these voters: {error}"
+    return None
 
 
 def _node(server: Server) -> admin.DescribeQuorumResponseNode:
