@@ -73,6 +73,7 @@ class Executor:
         self._blocked: WriteJob | None = None
         self._blocked_rest: tuple[DiskOperation, ...] = ()
         self._hard_state_durable = 0
+        self._hard_state_emitted = 0
         self._job_bytes = 0
         self._waiting_bytes = 0
         self._wrote_last = False
@@ -85,11 +86,18 @@ class Executor:
         """Bytes of entries that are not durable yet."""
         return self._waiting_bytes + self._job_bytes
 
+    @property
+    def is_hard_state_durable(self) -> bool:
+        """Whether the newest term and vote are."""
+        return self._hard_state_emitted <= max(self._durable, self._hard_state_durable)
+
     def persist(self, effect: Persist) -> None:
         """Something is to become durable."""
         size = persist_bytes(effect)
         self._waiting.append((effect, size))
         self._emitted = effect.number
+        if effect.hard_state is not None:
+            self._hard_state_emitted = effect.number
         self._waiting_bytes += size
 
     def may_send(self, send: Send) -> bool:

@@ -404,6 +404,7 @@ class ConsensusServer:
             raft=self._core.describe(now_ms()),
             applied=self.applying.applied,
             durable=self._storage.durable,
+            hard_state_durable=self._executor.is_hard_state_durable,
             segments=self._storage.segment_count,
             backlog_bytes=self._executor.backlog_bytes,
             disk_full=self._disk_full,

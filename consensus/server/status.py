@@ -32,6 +32,8 @@ class ServerDescription:
     raft: Description
     applied: Index
     durable: Index
+    hard_state_durable: bool
+    """Whether term and vote are on the disk as `raft` tells them, which does not wait for it."""
     segments: int
     backlog_bytes: int
     disk_full: bool

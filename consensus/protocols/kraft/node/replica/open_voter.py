@@ -16,10 +16,11 @@ then, until a leader is asked to make it a voter, or at once if `controller.quor
 whose log names voters does not wait for that: if all servers start at once there is no leader that could answer. But if
 it does not vote, those voters may be gone. So it asks the bootstrap servers in turns with them who leads.
 
-*quorum-state* is written after each change by a task of its own. It may be late by one change: it is a copy
-(`quorum_directory`).
+*quorum-state* is written after each change by a task of its own, behind the storage. It may be late by one change: it
+is a copy (`quorum_directory`).
 """
 
+import errno
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -41,7 +42,12 @@ from consensus.protocols.kraft.node.connections.listener import KafkaListener, L
 from consensus.protocols.kraft.node.connections.security import ClientSecurity, ListenerSecurity
 from consensus.protocols.kraft.node.connections.service import Service
 from consensus.protocols.kraft.node.operators.quorum_client import QuorumClient, QuorumClientError, QuorumDescription
-from consensus.protocols.kraft.node.operators.quorum_directory import QuorumDirectory, QuorumState, read_directory
+from consensus.protocols.kraft.node.operators.quorum_directory import (
+    STATE_FILE,
+    QuorumDirectory,
+    QuorumState,
+    read_directory,
+)
 from consensus.protocols.kraft.node.operators.settings import (
     BATCH_RECORDS,
     Endpoint,
@@ -79,6 +85,9 @@ from consensus.storage.planner import StorageOptions
 _DISCOVERY_S: Final = 1.0
 _JOIN_S: Final = 5.0
 _REGISTRATION_PAUSE_S: Final = 1.0
+_STATE_RETRY_S: Final = 1.0
+_STATE_WAIT_S: Final = 0.02
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class VoterError(Exception):
@@ -350,17 +359,32 @@ def _described(state: QuorumDescription) -> tuple[Server, ...]:
 async def _write_states(
     server: ConsensusServer, directory: QuorumDirectory, settings: VoterSettings, heard: _Heard
 ) -> None:
-    """Repeat in `quorum-state` what the storage has, after each change."""
+    """Repeat in `quorum-state` what the storage has, after each change.
+
+    Never before the storage has it: a server that ended in between would take its storage for an older copy. A full
+    disk is waited for, as the storage does, since this file is for people. Raises `VoterError`.
+    """
     written: QuorumState | None = None
     while True:
         heard.changed = trio.Event()
-        raft = server.describe().raft
+        about = server.describe()
+        if not about.hard_state_durable:
+            await trio.sleep(_STATE_WAIT_S)
+            continue
+        raft = about.raft
         voted = None if raft.voted_for is None else replica(raft.voted_for)
         leader_id = -1 if raft.leader is None else replica(raft.leader).id
         voters = tuple(voter.node_id for voter in settings.voters) or None
         state = QuorumState(leader_id, raft.term, voted, voters)
         if state != written:
-            await trio.to_thread.run_sync(directory.write_state, state)
+            try:
+                await trio.to_thread.run_sync(directory.write_state, state)
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise VoterError(f"'{STATE_FILE}' in '{directory.path}' cannot be written: {error}") from error
+                with trio.move_on_after(_STATE_RETRY_S):
+                    await heard.changed.wait()
+                continue
             written = state
         await heard.changed.wait()
 

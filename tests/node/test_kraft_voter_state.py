@@ -1,0 +1,115 @@
+"""`quorum-state` repeats what a voter's storage has: never before it, and again when a full disk has space."""
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Event
+
+import pytest
+import trio
+import trio.testing
+
+from consensus.core.effects import Role, RoleChanged
+from consensus.protocols.kraft.node.operators.quorum_directory import QuorumDirectory, QuorumState, read_directory
+from consensus.protocols.kraft.node.replica.open_voter import VoterError, open_voter
+from consensus.server.status import Notice
+from consensus.storage.directory import Directory
+from consensus.storage.disk import DiskOperation
+from tests.node.test_kraft_voter import batch, formatted, opened
+
+
+def test_quorum_state_tells_no_epoch_before_the_storage_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was killed in between would take its storage for an older copy, and never start again."""
+    write, perform = QuorumDirectory.write_state, Directory.perform_all
+    may_store, is_told, told = Event(), trio.Event(), list[tuple[int, bool]]()
+
+    def write_and_note(directory: QuorumDirectory, state: QuorumState) -> None:
+        told.append((state.leader_epoch, may_store.is_set()))
+        write(directory, state)
+        if state.leader_epoch:
+            trio.from_thread.run_sync(is_told.set)
+
+    def perform_later(directory: Directory, operations: Sequence[DiskOperation], start: int = 0) -> None:
+        may_store.wait(10)
+        perform(directory, operations, start)
+
+    # A task that looks again soon would not count as blocked below.
+    monkeypatch.setattr("consensus.protocols.kraft.node.replica.open_voter._STATE_WAIT_S", 1.0)
+    monkeypatch.setattr(QuorumDirectory, "write_state", write_and_note)
+
+    async def run() -> None:
+        [settings] = formatted(tmp_path, 1, dynamic=True)
+        stands, leads = trio.Event(), trio.Event()
+
+        def observe(notice: Notice) -> None:
+            if isinstance(notice, RoleChanged) and notice.role is Role.CANDIDATE:
+                # Given a disk that is slow, as the server votes for itself
+                monkeypatch.setattr(Directory, "perform_all", perform_later)
+                stands.set()
+            if isinstance(notice, RoleChanged) and notice.role is Role.LEADER:
+                leads.set()
+
+        with trio.fail_after(30):
+            async with open_voter(settings, observe=observe) as voter:
+                await stands.wait()
+                # When everything has happened that does not wait for it
+                await trio.testing.wait_all_tasks_blocked(0.1)
+                may_store.set()
+                await leads.wait()
+                await voter.server.wait_commit(1)
+                await is_told.wait()
+        # Then quorum-state has waited
+        assert [epoch for epoch, is_stored in told if epoch and not is_stored] == []
+
+    trio.run(run)
+
+
+def test_a_full_disk_does_not_end_a_server_that_cannot_repeat_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`quorum-state` is a copy: it is written when there is space again."""
+    write, tries = QuorumDirectory.write_state, list[QuorumState]()
+    is_written = trio.Event()
+
+    def write_when_there_is_space(directory: QuorumDirectory, state: QuorumState) -> None:
+        tries.append(state)
+        if len(tries) < 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(directory, state)
+        if state.leader_id == 1:
+            trio.from_thread.run_sync(is_written.set)
+
+    async def run() -> None:
+        [settings] = formatted(tmp_path, 1, dynamic=True)
+        async with opened([settings]) as quorum:
+            leader = await quorum.leader()
+            await leader.topic.append(batch(b"one"), None)
+            await is_written.wait()
+            state = read_directory(settings).read_state()
+            assert state is not None
+            assert (state.leader_id, state.leader_epoch) == (1, leader.server.role.term)
+
+    monkeypatch.setattr(QuorumDirectory, "write_state", write_when_there_is_space)
+    monkeypatch.setattr("consensus.protocols.kraft.node.replica.open_voter._STATE_RETRY_S", 0.01)
+    trio.run(run)
+    assert len(tries) >= 4
+
+
+def test_a_state_that_cannot_be_written_is_named_as_the_reason_of_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not the listener, which works."""
+
+    def fail(_directory: QuorumDirectory, _state: QuorumState) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def run() -> None:
+        [settings] = formatted(tmp_path, 1, dynamic=True)
+        async with open_voter(settings):
+            await trio.sleep(20)
+
+    monkeypatch.setattr(QuorumDirectory, "write_state", fail)
+    named = pytest.RaisesExc(VoterError, match=r"quorum-state.*cannot be written")
+    with pytest.RaisesGroup(named, flatten_subgroups=True):
+        trio.run(run)
