@@ -1,6 +1,6 @@
 """The log of `garlicfarm run` on stderr: one record on each line, as text for people or as JSON for programs.
 
-    2026-11-25 14:16:57,874 garlicfarm: leader-elected: node-1 leads in term 3
+    2026-11-25T14:16:57.874Z info    garlicfarm: leader-elected: node-1 leads in term 3
     {"time":"2026-11-25T14:16:57.874Z","level":"info","node":"node-1","event":"leader-elected",
      "text":"node-1 leads in term 3","fields":{"term":3}}              (on one line)
 
@@ -25,7 +25,7 @@ from bridge.cli.printing import PrintableFormatter, RepeatLimit, ascii_json
 from bridge.node.settings.choices import LogFormat, LogLevel
 
 LOG = logging.getLogger(__name__)
-TEXT: Final = "%(asctime)s %(name)s: %(message)s"
+TEXT: Final = "%(asctime)s %(word)-7s %(name)s: %(message)s"
 MESSAGE: Final = "message"
 ENDED: Final = "node-ended"
 _LEVELS: Final[Mapping[LogLevel, int]] = {
@@ -33,6 +33,22 @@ _LEVELS: Final[Mapping[LogLevel, int]] = {
     LogLevel.WARNING: logging.WARNING,
     LogLevel.ERROR: logging.ERROR,
 }
+
+
+class TextFormatter(PrintableFormatter):
+    """A record as a line for people, with the moment and the level that the object of JSON has."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and the marked lines of a traceback."""
+        record.word = _word(record.levelno)
+        return super().format(record)
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 - its base's
+        """UTC, as everywhere: the lines of nodes in different places can be laid beside each other."""
+        return _moment(record)
 
 
 class JsonFormatter(logging.Formatter):
@@ -58,7 +74,7 @@ class JsonFormatter(logging.Formatter):
 
     def _line(self, record: logging.LogRecord, node: str, event: str, text: str) -> LogLine:
         return LogLine(
-            time=datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            time=_moment(record),
             level=_word(record.levelno),
             node=node,
             event=event,
@@ -80,7 +96,7 @@ class NodeLog:
     def use(self, log_format: LogFormat, level: LogLevel, node: str = "") -> None:
         """Log like this from now on, as the node of this name."""
         self._is_json = log_format is LogFormat.JSON
-        self._output.setFormatter(JsonFormatter(node) if self._is_json else PrintableFormatter(TEXT))
+        self._output.setFormatter(JsonFormatter(node) if self._is_json else TextFormatter())
         logging.getLogger().setLevel(_LEVELS[level])
         logging.captureWarnings(self._is_json)
 
@@ -90,6 +106,10 @@ class NodeLog:
             fail(reason)
         LOG.critical("%s", reason, extra={"event": ENDED})
         sys.exit(REFUSED)
+
+
+def _moment(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _word(level: int) -> str:

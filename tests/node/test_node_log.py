@@ -1,7 +1,8 @@
-"""A record of a node's own log as JSON: one line with the event's facts, whatever text others put into it."""
+"""A record of a node's own log: one line, as text or as JSON, whatever words others put into it."""
 
 import json
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from bridge.api.event_words import event_text, is_warning
 from bridge.api.trace import TraceEvent
-from bridge.cli.node_log import JsonFormatter
+from bridge.cli.node_log import JsonFormatter, TextFormatter
 from bridge.node.settings.choices import LogFormat, LogLevel
 from bridge.node.settings.configuration import LogSettings, Overrides, load_configuration
 
@@ -32,6 +33,22 @@ def test_an_event_is_a_line_with_its_kind_words_and_facts() -> None:
         '{"time":"2026-11-25T14:16:57.874Z","level":"info","node":"node-2","event":"leader-elected",'
         '"text":"node-2 leads in term 3","fields":{"term":3}}'
     )
+
+
+@pytest.mark.parametrize(
+    ("level", "word"), [(logging.INFO, "info   "), (logging.WARNING, "warning"), (logging.CRITICAL, "error  ")]
+)
+def test_a_line_of_text_has_the_same_moment_and_level_wherever_the_node_stands(
+    level: int, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    time.tzset()
+    try:
+        line = TextFormatter().format(record("member-dead: node-3 is dead", level))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert line == f"2026-11-25T14:16:57.874Z {word} garlicfarm: member-dead: node-3 is dead"
 
 
 def test_a_fault_of_the_program_is_one_line_with_its_traceback() -> None:
