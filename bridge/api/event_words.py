@@ -189,6 +189,48 @@ def _again(generation: Scalar) -> str:
     return f", start number {generation}" if isinstance(generation, int) and generation > 1 else ""
 
 
+def _date(second: Scalar) -> str:
+    """For what lies far ahead."""
+    if not isinstance(second, int) or not 0 <= second <= LATEST_S:
+        return str(second)
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d}"
+
+
+def _in_cluster(words: str) -> Callable[[str, Facts], str]:
+    return lambda _, facts: f"{words} {facts['cluster']}, as server {facts['raftId']}"
+
+
+def _message(facts: Facts) -> str:
+    payload = facts["payload"]
+    return f"{facts['name']} from {facts['from']}{f': {payload}' if payload else ''}"
+
+
+def _key(words: str) -> Callable[[str, Facts], str]:
+    return lambda _, facts: f"gossip key {facts['key']} is {words}{', by force' if facts.get('forced') else ''}"
+
+
+def _keys_of_era(words: str) -> Callable[[str, Facts], str]:
+    def told(_: str, facts: Facts) -> str:
+        sealed_for = facts.get("sealedFor")
+        return f"{words} {facts['era']}{'' if sealed_for is None else f', sealed for {sealed_for} members'}"
+
+    return told
+
+
+_STEPS: Final[Mapping[str, str]] = {
+    "admit": "admit {}",
+    "add-learner": "let {} learn the log",
+    "promote": "let {} vote",
+    "remove": "take {} out",
+    "hand-over": "hand leadership over",
+}
+
+
+def _step(facts: Facts) -> str:
+    step = _STEPS[str(facts["step"])]
+    return step.format(_server(facts)) if "{}" in step else step
+
+
 def _member(word: str) -> Callable[[str, Facts], str]:
     return lambda _, facts: f"{facts['member']} {word}"
 
@@ -231,6 +273,26 @@ _SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "connection-refused": _connection,
     "connection-restored": lambda _, facts: f"{facts['text']} after {facts['failures']} failures",
     "node-started": lambda _, facts: f"with pid {facts['pid']}{_again(facts['generation'])}",
+    "founding-promised": lambda _, facts: f"it promises to found a farm of {facts['founders']} routers",
+    "founding-ignored": lambda _, facts: f"that of {facts['id']}, of cluster {facts['cluster']}",
+    "farm-founded": _in_cluster("of cluster"),
+    "farm-known": lambda _, facts: f"it has found the one of cluster {facts['cluster']}",
+    "farm-resumed": _in_cluster("it goes on in cluster"),
+    "admitted": _in_cluster("it belongs to cluster"),
+    "raft-id-corrected": _in_cluster("it goes on in cluster"),
+    "user-event": lambda _, facts: _message(facts),
+    "query": lambda _, facts: f"{_message(facts)} ({'answered' if facts['answered'] else 'it knows no answer'})",
+    "signing-key-renewed": lambda _, facts: f"it can sign until {_date(facts['until'])}",
+    "reconcile-proposed": lambda _, facts: _step(facts),
+    "reconcile-failed": lambda _, facts: f"to {_step(facts)}: {facts['reason']}",
+    "change-refused": _connection,
+    "node-approved": lambda _, facts: f"{facts['name'] or facts['id']} is server {facts['server']} from here on",
+    "key-installed": _key("installed"),
+    "key-used": _key("what all seal with"),
+    "key-removed": _key("refused from here on"),
+    "keys-replaced": _keys_of_era("it seals with keys of era"),
+    "keys-replacement-committed": _keys_of_era("new keys of era"),
+    "key-replacement": _keys_of_era("new keys of era"),
     "node-stopping": lambda _, facts: "it leaves the farm" if facts["leaving"] else "it stops",
 }
 

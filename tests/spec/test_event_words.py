@@ -17,6 +17,7 @@ from bridge.api.event_words import (
 from bridge.api.trace import Scalar, TraceEvent
 
 MASTER = "hakketfo3r2mqy5vdo4n6t5gqzc3b2e7xkfp4nq6lw2a5s7d3yue.b32.i2p"
+MESSAGE: dict[str, Scalar] = {"name": "deploy", "from": "node-1", "payload": "v2"}
 ROOT = Path(__file__).parents[2]
 
 
@@ -68,6 +69,16 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
             event("configuration-changed", voters="1 2", learners="", voterNames="oslo lima", learnerNames=""),
             "voters are oslo, lima",
         ),
+        (event("founding-promised", founders=3), "it promises to found a farm of 3 routers"),
+        (event("farm-founded", cluster="642f81cb", raftId=1), "of cluster 642f81cb, as server 1"),
+        (event("farm-known", cluster="642f81cb"), "it has found the one of cluster 642f81cb"),
+        (TraceEvent(1, 0, None, "user-event", "node-2", MESSAGE), "deploy from node-1: v2"),
+        (TraceEvent(1, 0, None, "query", "node-2", {**MESSAGE, "answered": True}), "deploy from node-1: v2 (answered)"),
+        (event("signing-key-renewed", until=1_795_352_222), "it can sign until 2026-11-22"),
+        (event("reconcile-proposed", step="promote", server=2, name="node-2"), "let node-2 vote"),
+        (event("reconcile-failed", step="hand-over", reason="timed-out"), "to hand leadership over: timed-out"),
+        (event("key-used", key="adf0cb09", forced=True), "gossip key adf0cb09 is what all seal with, by force"),
+        (event("key-replacement", era=1, sealedFor=3), "new keys of era 1, sealed for 3 members"),
         (event("server-forgotten", server=7), "server 7 has been silent for long"),
         (event("something-new", server=2, name="node-2", second=1_795_352_222), "name=node-2 second=12:57:02"),
     ],
@@ -119,3 +130,19 @@ def test_every_kind_that_is_about_the_farm_is_one_that_a_node_records() -> None:
     }
     made = {f"member-{status}" for status in ("alive", "suspect", "dead", "left")}
     assert OF_THE_FARM - made <= words
+
+
+def test_every_step_of_a_change_of_the_servers_has_words() -> None:
+    """A step that is added to what the leader proposes is added here as well."""
+    source = (ROOT / "bridge" / "node" / "membership" / "reconciling.py").read_text(encoding="utf-8")
+    steps = {
+        str(value.value)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Dict)
+        for key, value in zip(node.keys, node.values, strict=True)
+        if isinstance(key, ast.Constant) and key.value == "step" and isinstance(value, ast.Constant)
+    }
+    assert len(steps) == 5
+    for step in steps:
+        told = event_sentence(event("reconcile-proposed", step=step, server=2, name="node-2"))
+        assert "step=" not in told, step

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import trio
 
+from bridge.api.trace import Scalar
 from bridge.core.formation.member import FarmMember
 from bridge.core.log.records import Admission
 from bridge.core.membership.admission import next_raft_id
@@ -179,11 +180,18 @@ class Reconciling:
             self._busy = False
         if failure is not None:
             reconciler.failed(proposal, now_ms())
-            self._parts.trace.append("reconcile-failed", {**_words(proposal), "reason": failure})
+            self._parts.trace.append("reconcile-failed", {**self._facts(proposal), "reason": failure})
+
+    def _facts(self, proposal: Proposal) -> dict[str, Scalar]:
+        """What is proposed, with the name of the server that it is about."""
+        words = _words(proposal)
+        server_id = words.get("server")
+        known = self._parts.applied_state.state.admitted.get(server_id) if isinstance(server_id, int) else None
+        return words if known is None or not known.name else {**words, "name": known.name}
 
     async def _do(self, proposal: Proposal) -> str | None:
         """Why it failed, if for a reason that lies in the proposal."""
-        self._parts.trace.append("reconcile-proposed", _words(proposal))
+        self._parts.trace.append("reconcile-proposed", self._facts(proposal))
         server = self._parts.replica.server
         match proposal:
             case Admit(node_id, name, key):
@@ -261,7 +269,7 @@ def group_of(raft: Description, answered_within_ms: int) -> Group:
     )
 
 
-def _words(proposal: Proposal) -> dict[str, str | int]:
+def _words(proposal: Proposal) -> dict[str, Scalar]:
     match proposal:
         case Admit(node_id, name, _):
             return {"step": "admit", "name": name, "id": node_id.hex()}
