@@ -99,7 +99,8 @@ def _print_master(each: PublishingView) -> None:
     if each.published_s is not None:
         when = clock_text(each.published_s * 1000, dated=True)
         content = (each.content_hash or "")[:16]
-        facts.append(("published", f"{when} by server {known(each.published_by)}, content {content}"))
+        who = each.published_by_name or f"server {known(each.published_by)}"
+        facts.append(("published", f"{when} by {who}, content {content}"))
     if each.forced:
         facts.append(("forced", "an operator wants it published anew"))
     print_facts(facts)

@@ -114,6 +114,7 @@ def test_the_whole_shared_state_is_shown(garlicfarm: Callable[..., Result]) -> N
         "excluded",
         "cost x 1.21",
         "pipeline, 1",
+        "UTC by node-2, content",
     ):
         assert wanted in text, wanted
 
