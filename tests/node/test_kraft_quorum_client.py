@@ -310,7 +310,7 @@ async def test_a_broker_that_changes_no_voters_says_who_does() -> None:
     voters = (ReplicaView(1, 5),)
     view = QuorumView(1, 1, leader_is_listed=True, leader_epoch=7, high_watermark=4, voters=voters, observers=())
     async with brokers(MemoryTopic(), view) as client:
-        with pytest.raises(QuorumClientError, match=r"changes no voters: name the controllers.*`garlicfarm node`"):
+        with pytest.raises(QuorumClientError, match=r"changes no voters: name the controllers.*`garlicfarm leave`"):
             await client.remove_voter("cluster", 1, UUID(int=0), 1_000)
 
 

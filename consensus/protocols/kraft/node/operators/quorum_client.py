@@ -311,7 +311,8 @@ class QuorumClient:
             if connection.version_of(api_key_of(request)) is None:
                 raise QuorumClientError(
                     f"{connection.peer} changes no voters: name the controllers of a quorum by --bootstrap-controller; "
-                    "the servers of a farm join and leave by `garlicfarm node`"
+                    "a farm takes servers in by `garlicfarm node approve`, and lets them go by `garlicfarm leave` or "
+                    "`garlicfarm servers remove`"
                 )
             response = await self._exchange(connection, request, timeout_ms)
             if response.error_code in _TRANSIENT:
