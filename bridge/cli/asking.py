@@ -3,12 +3,13 @@
 Which node: the one that was named (`--node`, or the variable GARLICFARM_NODE), a socket, a state directory or a URL;
 otherwise the first that answers in `./farm-state` (where `up` keeps its nodes), otherwise the default state directory
 of `run`, otherwise the one of the service that a package installed. What a URL needs beside it comes by options of
-their own, which click keeps for the command that runs (`Context.meta`), so that no command has to hand them on.
+their own, which click keeps for the command that runs (`Context.meta`), so that no command has to hand them on. Each
+node has tokens and a certificate of its own: where several are asked, the first URL goes with the first of each.
 """
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,7 +45,7 @@ def node_option(command: F) -> F:
         help="Control socket or state directory of the node to ask, or https://HOST:PORT (default: $GARLICFARM_NODE,"
         " then the first that answers in ./farm-state, the default state directory, and the service's).",
     )
-    return named(_credentials(command))
+    return named(_credentials(command, several=False))
 
 
 def nodes_option(command: F) -> F:
@@ -57,40 +58,51 @@ def nodes_option(command: F) -> F:
         help="Control socket or state directory of a node, or https://HOST:PORT; may be given several times (default:"
         " the node that other commands ask, and those beside it).",
     )
-    return named(_credentials(command))
+    return named(_credentials(command, several=True))
 
 
-def _credentials(command: F) -> F:
+def _credentials(command: F, *, several: bool) -> F:
     """What a URL needs beside it."""
+    each = "; one for all URLs, or one for each in their order" if several else ""
     token = click.option(
         "--token-file",
         type=file_path,
         envvar=TOKEN_VARIABLE,
+        multiple=several,
         expose_value=False,
         callback=_keep,
         help="With https: a file of that node, control.read.token to look, control.admin.token to change something"
-        f" (default: ${TOKEN_VARIABLE}).",
+        f"{each} (default: ${TOKEN_VARIABLE}).",
     )
     certificate = click.option(
         "--certificate",
         type=file_path,
         envvar=CERTIFICATE_VARIABLE,
+        multiple=several,
         expose_value=False,
         callback=_keep,
-        help="With https: that node's control.crt, or the authority that signed its certificate (default:"
-        f" ${CERTIFICATE_VARIABLE}, then the authorities of this system).",
+        help="With https: that node's control.crt, or the authority that signed its certificate"
+        f"{each} (default: ${CERTIFICATE_VARIABLE}, then the authorities of this system).",
     )
     return token(certificate(command))
 
 
-def _keep(context: click.Context, option: click.Parameter, told: Path | None) -> Path | None:
-    context.meta[f"{__name__}.{option.name}"] = told
-    return told
+def _keep(context: click.Context, option: click.Parameter, told: Path | tuple[Path, ...] | None) -> None:
+    files = told if isinstance(told, tuple) else () if told is None else (told,)
+    context.meta[f"{__name__}.{option.name}"] = files
 
 
-def _kept(name: str) -> Path | None:
+def _kept(name: str, place: int, places: int) -> Path | None:
+    """The file for the URL at this place; `ControlError` if there are neither one for all nor as many as URLs."""
     context = click.get_current_context(silent=True)
-    return None if context is None else context.meta.get(f"{__name__}.{name}")
+    files: tuple[Path, ...] = () if context is None else context.meta.get(f"{__name__}.{name}", ())
+    if len(files) not in (0, 1, places):
+        option = f"--{name.replace('_', '-')}"
+        raise ControlError(
+            f"{option} names {len(files)} files, and {places} nodes are asked by a URL: give one file for all of them,"
+            " or one for each, in their order"
+        )
+    return files[min(place, len(files) - 1)] if files else None
 
 
 def ask_node(node: str | None, question: Callable[[ControlClient], Awaitable[T]]) -> T:
@@ -111,8 +123,7 @@ def ask_leader(nodes: tuple[str, ...], question: Callable[[ControlClient], Await
     that knows it answers, and says who leads and how to reach it.
     """
     try:
-        addresses = tuple(dict.fromkeys(each for named in nodes or (None,) for each in find_nodes(named)))
-        return ask(_leaders_address(addresses), question)
+        return ask(_leaders_address(find_nodes(nodes)), question)
     except ControlError as error:
         fail(str(error))
     except KeyboardInterrupt:
@@ -138,23 +149,41 @@ def _leaders_address(addresses: tuple[NodeAddress, ...]) -> NodeAddress:
     return knowing
 
 
-def find_node(named: str | None, environment: Mapping[str, str] = os.environ) -> NodeAddress:
-    """The address of the node that is meant; `ControlError` says how to name one."""
+def find_node(
+    named: str | None, environment: Mapping[str, str] = os.environ, place: int = 0, places: int = 1
+) -> NodeAddress:
+    """The address of the node that is meant; `ControlError` says how to name one.
+
+    `place`, `places`: which of how many URLs it is.
+    """
     chosen = named or environment.get(NODE_VARIABLE)
     if chosen is None or not is_remote(chosen):
         return find_control_socket(named, environment)
     try:
-        return remote_node(chosen, _kept("token_file"), _kept("certificate"))
+        return remote_node(chosen, _kept("token_file", place, places), _kept("certificate", place, places))
     except NodeAddressError as error:
         raise ControlError(str(error)) from error
 
 
-def find_nodes(named: str | None) -> tuple[NodeAddress, ...]:
-    """The node that is meant, and the others whose state directories lie beside its own: each may answer for the farm.
+def find_nodes(named: Sequence[str] = ()) -> tuple[NodeAddress, ...]:
+    """The nodes that are meant, and the others whose state directories lie beside theirs: each may answer for the farm.
 
     `ControlError` says how to name one.
     """
-    first = find_node(named)
+    meant = find_named_nodes(named) or (find_node(None),)
+    return tuple(dict.fromkeys(each for address in meant for each in _beside(address)))
+
+
+def find_named_nodes(named: Sequence[str]) -> tuple[NodeAddress, ...]:
+    """The nodes that were named, each URL with what is its own; `ControlError` says how to name one."""
+    urls = [each for each in named if is_remote(each)]
+    places = iter(range(len(urls)))
+    return tuple(
+        find_node(each, place=next(places), places=len(urls)) if is_remote(each) else find_node(each) for each in named
+    )
+
+
+def _beside(first: NodeAddress) -> tuple[NodeAddress, ...]:
     if not isinstance(first, Path):
         return (first,)
     beside = _sockets(first.absolute().parent.parent)
@@ -180,9 +209,10 @@ def find_control_socket(
     for candidate in (*_sockets(here), *_sockets(default), *_sockets(SYSTEM_STATE_DIRECTORY)):
         if answers(candidate):
             return candidate
+    hidden = "" if os.geteuid() == 0 else " (which only root may look into)"
     raise ControlError(
-        f"no node answers in {shown}, {default} or {SYSTEM_STATE_DIRECTORY} (which only root may"
-        " look into); start one with `garlicfarm up`, `garlicfarm run` or `systemctl start garlicfarm`, or say which"
+        f"no node answers in {shown}, {default} or {SYSTEM_STATE_DIRECTORY}{hidden}; start one with"
+        " `garlicfarm up`, `garlicfarm run` or `systemctl start garlicfarm`, or say which"
         f" with --node STATE_DIR (or {NODE_VARIABLE})"
     )
 

@@ -12,7 +12,7 @@ from bridge.api.requests import QUERY_TIMEOUT_MS, QueryRequest
 from bridge.api.round_trips import ROUND_TRIPS_QUERY, read_round_trips
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
 from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView
-from bridge.cli.asking import ask_node, find_nodes, node_option
+from bridge.cli.asking import ask_node, find_nodes, node_option, nodes_option
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import json_option
 from bridge.cli.printing import drawing_refusal, echo, print_facts, print_json, print_table
@@ -193,19 +193,20 @@ def _print_matrix(found: RoundTripsOutput, *, as_json: bool) -> None:
 
 
 @click.command()
-@node_option
-def top(node: str | None) -> None:
+@nodes_option
+def top(nodes: tuple[str, ...]) -> None:
     """Watch the farm live: members, Raft, what is published, recent events. q quits.
 
-    When the node does not answer any more, another one is asked whose state directory lies beside its own.
+    When the node does not answer any more, the next one that was named is asked, or one whose state directory lies
+    beside its own.
     """
     refusal = drawing_refusal()
     if refusal is not None:
         fail(f"top draws on a terminal, and {refusal}; use `garlicfarm status` or `garlicfarm status --json`")
     with failures(ControlError):
-        find_nodes(node)
+        find_nodes(nodes)
     try:
-        trio.run(show_farm, partial(find_nodes, node))
+        trio.run(show_farm, partial(find_nodes, nodes))
     except* KeyboardInterrupt:
         # Ctrl-C is the other way to quit.
         pass

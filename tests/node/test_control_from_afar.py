@@ -73,6 +73,25 @@ async def test_the_command_line_asks_a_node_by_its_url(tmp_path: Path) -> None:
         assert "needs a token" in without.output
 
 
+async def test_of_several_urls_each_node_is_asked_with_the_token_and_certificate_at_its_place(tmp_path: Path) -> None:
+    """Each node makes tokens and a certificate of its own: those of one open nothing at another."""
+    places = (tmp_path / "a", tmp_path / "b")
+    for each in places:
+        each.mkdir()
+    settings = ControlSettings(listen=LOOPBACK)
+    async with serving(settings, places[0]) as (_, first), serving(settings, places[1]) as (_, second):
+        named = ("debug", "--seconds", "1", "--node", first, "--node", second)
+        tokens = [word for each in places for word in ("--token-file", str(each / "control.admin.token"))]
+        certificates = [word for each in places for word in ("--certificate", str(each / "control.crt"))]
+        written = await command(*named, *tokens, *certificates, "--output", str(tmp_path / "1.tar.gz"))
+        assert (written.exit_code, written.output.count(": view, events, metrics")) == (0, 2), written.output
+        shared = await command(*named, *tokens[:2], *certificates, "--output", str(tmp_path / "2.tar.gz"))
+        assert (shared.exit_code, shared.output.count(": view, events, metrics")) == (0, 1), shared.output
+        three = await command(*named, *tokens, *certificates, "--token-file", tokens[1])
+        assert three.exit_code == 1
+        assert "--token-file names 3 files, and 2 nodes are asked by a URL" in three.output
+
+
 async def test_a_node_that_shows_another_certificate_is_not_sent_the_token(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()

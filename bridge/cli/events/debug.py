@@ -32,7 +32,7 @@ from bridge.api.debug import DebugAnswer, DebugAnswered, DebugOutput, DebugSilen
 from bridge.api.json import DocumentError, encode
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
-from bridge.cli.asking import find_node, find_nodes, nodes_option
+from bridge.cli.asking import find_named_nodes, find_nodes, nodes_option
 from bridge.cli.failure import fail, failures, reason_of
 from bridge.cli.options import file_path, json_option
 from bridge.cli.printing import echo, print_json
@@ -91,7 +91,7 @@ def debug(*, output: Path | None, seconds: int, nodes: tuple[str, ...], as_json:
     name = f"garlicfarm-debug-{made_at:%Y%m%dT%H%M%SZ}"
     path = output or Path(f"{name}.tar.gz")
     with failures(ControlError):
-        addresses = (tuple(map(find_node, nodes)) if nodes else find_nodes(None))[:NODES_MOST]
+        addresses = (find_named_nodes(nodes) or find_nodes())[:NODES_MOST]
     # Before a node is watched for seconds: a file that cannot be written is told at once.
     with failures(OSError):
         file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")

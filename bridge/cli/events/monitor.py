@@ -19,7 +19,7 @@ import trio
 from bridge.api.event_words import StoryTeller, event_sentence, story_line
 from bridge.api.json import DocumentError
 from bridge.api.trace import TraceEvent
-from bridge.cli.asking import find_node, find_nodes, nodes_option
+from bridge.cli.asking import find_named_nodes, find_nodes, nodes_option
 from bridge.cli.failure import failures
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json_line
@@ -42,7 +42,7 @@ ANSWER_TIMEOUT_S = 5.0
 def monitor(*, kinds: tuple[str, ...], last: int, nodes: tuple[str, ...], as_json: bool) -> None:
     """Show what happens on all nodes, as it happens, until Ctrl-C. Each fact is told once."""
     with failures(ControlError):
-        addresses = tuple(map(find_node, nodes)) if nodes else find_nodes(None)
+        addresses = find_named_nodes(nodes) or find_nodes()
     try:
         trio.run(_run, addresses, _Printer(frozenset(kinds), as_json=as_json), last)
     except* KeyboardInterrupt:
