@@ -218,3 +218,19 @@ def test_monitor_tells_the_events_of_all_nodes_as_one_story(tmp_path: Path) -> N
     assert "published" in second
     assert str(sockets[1]) in gone
     assert "answers again" in back
+
+
+@pytest.mark.parametrize("command", [("monitor",), ("events", "--follow")])
+def test_it_is_told_at_once_that_nothing_has_a_kind_that_is_waited_for(
+    tmp_path: Path, node: FakeNode, command: tuple[str, ...]
+) -> None:
+    node.events.append("member-dead", {"member": "node-3", "id": "33"})
+    arguments = [*command, "--kind", "member-dad", "--node", str(tmp_path / "control.sock")]
+    program = [sys.executable, "-m", "bridge.cli.main", *arguments]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        said = waiting.stderr.readline()
+        waiting.send_signal(signal.SIGINT)
+        waiting.wait(PATIENCE_S)
+    assert said.startswith("Nothing of the kind member-dad ")
+    assert ("member-dead" in said) == (command == ("monitor",))

@@ -95,8 +95,7 @@ def events(*, kinds: tuple[str, ...], limit: int, follow: bool, node: str | None
     else:
         for each in page.events:
             echo(_line(each))
-        if kinds and not page.events:
-            echo(f"Nothing of the kind {', '.join(kinds)} among what the node still has.", err=True)
+        _tell_if_empty(page, kinds)
 
 
 async def _recent(client: ControlClient, kinds: tuple[str, ...], limit: int) -> EventPage:
@@ -114,6 +113,7 @@ async def _recent(client: ControlClient, kinds: tuple[str, ...], limit: int) -> 
 
 async def _follow(client: ControlClient, kinds: tuple[str, ...], limit: int, *, as_json: bool) -> None:
     page = await _recent(client, kinds, limit)
+    _tell_if_empty(page, kinds)
     while True:
         for each in page.events:
             if as_json:
@@ -123,6 +123,11 @@ async def _follow(client: ControlClient, kinds: tuple[str, ...], limit: int, *, 
         sys.stdout.flush()
         page = await client.events(page.next_cursor, limit=1000, wait_ms=FOLLOW_WAIT_MS)
         page = EventPage(page.next_cursor, page.lost, tuple(_chosen(page, kinds)))
+
+
+def _tell_if_empty(page: EventPage, kinds: tuple[str, ...]) -> None:
+    if kinds and not page.events:
+        echo(f"Nothing of the kind {', '.join(kinds)} among what the node still has.", err=True)
 
 
 def _chosen(page: EventPage, kinds: tuple[str, ...]) -> list[TraceEvent]:

@@ -11,7 +11,7 @@ nothing is joined: each line is one event of one node.
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import click
 import trio
@@ -44,7 +44,7 @@ def monitor(*, kinds: tuple[str, ...], last: int, nodes: tuple[str, ...], as_jso
     with failures(ControlError):
         addresses = find_named_nodes(nodes) or find_nodes()
     try:
-        trio.run(_run, addresses, _Printer(frozenset(kinds), as_json=as_json), last)
+        trio.run(_run, addresses, _Printer(kinds, len(addresses), as_json=as_json), last)
     except* KeyboardInterrupt:
         pass
 
@@ -52,10 +52,21 @@ def monitor(*, kinds: tuple[str, ...], last: int, nodes: tuple[str, ...], as_jso
 class _Printer:
     """Prints events, each fact once."""
 
-    def __init__(self, kinds: frozenset[str], *, as_json: bool) -> None:
-        self._kinds = kinds
+    def __init__(self, kinds: Sequence[str], nodes: int, *, as_json: bool) -> None:
+        self._kinds = tuple(dict.fromkeys(kinds))
+        self._unheard = nodes
+        self._known: set[str] = set()
         self._as_json = as_json
         self._story = StoryTeller()
+
+    def began(self, known: Collection[str]) -> None:
+        """One node more is watched, which has had events of these kinds; a kind that none had may be a typing error."""
+        self._known.update(known)
+        self._unheard -= 1
+        missing = [each for each in self._kinds if each not in self._known]
+        if self._unheard == 0 and missing:
+            there = ", ".join(sorted(self._known)) or "none"
+            echo(f"Nothing of the kind {', '.join(missing)} yet; the nodes have had: {there}.", err=True)
 
     def tell(self, events: Sequence[TraceEvent]) -> None:
         """Of those that are wanted."""
@@ -81,16 +92,22 @@ async def _run(addresses: Sequence[NodeAddress], printer: _Printer, last: int) -
 
 async def _follow(address: NodeAddress, printer: _Printer, last: int) -> None:
     cursor: int | None = None
-    is_silent = False
+    is_silent = has_begun = False
     async with ControlClient(address, ANSWER_TIMEOUT_S) as client:
         while True:
             try:
                 if cursor is None:
-                    cursor = await _start(client, printer, last)
+                    cursor, known = await _start(client, printer, last)
+                    if not has_begun:
+                        has_begun = True
+                        printer.began(known)
                 page = await client.events(cursor, 1_000, WAIT_MS)
             except (ControlError, DocumentError) as error:
                 if not is_silent:
                     printer.say(str(error))
+                if not has_begun:
+                    has_begun = True
+                    printer.began(())
                 is_silent, cursor = True, None
                 last = max(last, 1_000)  # what it says when it is back is all news
                 await trio.sleep(ASK_AGAIN_S)
@@ -101,13 +118,14 @@ async def _follow(address: NodeAddress, printer: _Printer, last: int) -> None:
             printer.tell(page.events)
 
 
-async def _start(client: ControlClient, printer: _Printer, last: int) -> int:
-    """Tell the last events that there are; returns where to go on."""
-    cursor, recent = 1, list[TraceEvent]()
+async def _start(client: ControlClient, printer: _Printer, last: int) -> tuple[int, set[str]]:
+    """Tell the last events that there are; returns where to go on, and the kinds of all of them."""
+    cursor, recent, known = 1, list[TraceEvent](), set[str]()
     while True:
         page = await client.events(cursor, 1_000)
+        known.update(each.kind for each in page.events)
         recent = [*recent, *page.events][-last:] if last else []
         if not page.events:
             printer.tell(recent)
-            return page.next_cursor
+            return page.next_cursor, known
         cursor = page.next_cursor
