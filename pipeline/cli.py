@@ -21,7 +21,9 @@ from pipeline.cli_options import (
     Start,
     StatusLine,
     a_window,
+    an_address,
     place_options,
+    serving_metrics,
     spark_options,
     told_plainly,
     traces_of,
@@ -115,6 +117,13 @@ pipeline.add_command(floodfills)
     help="Whether each server's sessions, health and silences are kept (table transitions). Default: yes, but not with"
     " --once.",
 )
+@click.option(
+    "--metrics",
+    "metrics_at",
+    metavar="[HOST:]PORT",
+    callback=an_address,
+    help="Answer Prometheus with the run's own metrics at this address; a port alone is on loopback. Default: off.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON lines.")
 def run(
     *,
@@ -132,6 +141,7 @@ def run(
     trace_files: str | None,
     keep_days: float | None,
     watch: bool | None,
+    metrics_at: tuple[str, int] | None,
     as_json: bool,
 ) -> None:
     """Read the log and keep the tables; with --once print router health and end."""
@@ -159,6 +169,7 @@ def run(
         events = traces_of(source, trace_files) if with_events else None
         held.enter_context(alone_in(output))
         prepare(output)
+        metrics = None if metrics_at is None else held.enter_context(serving_metrics(*metrics_at, line.tell))
         session = held.enter_context(spark(packages=place.packages()))
         feedback = Feedback(session, source, submission, line.tell)
         settings = RunSettings(
@@ -172,6 +183,7 @@ def run(
             watches,
             None if keep_days is None else int(keep_days * DAY_MS),
             line.tell,
+            metrics,
         )
         if once:
             run_once(session, settings)

@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -22,6 +22,7 @@ from pipeline.java import NoJavaError
 from pipeline.printing import echo, overwrite_line
 from pipeline.run import Progress
 from pipeline.scratch import ScratchError
+from pipeline.serve.metrics import RunMetrics, address
 from pipeline.session import open_session
 from pipeline.session_settings import MASTER, PREFIX
 from pipeline.source.endpoint import TCP_SCHEME, CredentialError, load_credentials
@@ -183,6 +184,29 @@ def a_window(_: click.Context, __: click.Parameter, value: str) -> str:
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
     return value
+
+
+def an_address(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    """Check an address at which metrics are served before a JVM is started."""
+    try:
+        return None if value is None else address(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from error
+
+
+@contextmanager
+def serving_metrics(host: str, port: int, tell: Callable[[str], None]) -> Iterator[RunMetrics]:
+    """The metrics of a run, served until its end; ends the command plainly where the address cannot be had."""
+    metrics = RunMetrics()
+    with ExitStack() as held:
+        try:
+            port = held.enter_context(metrics.serving(host, port))
+        except OSError as error:
+            raise click.ClickException(
+                f"cannot listen for metrics on {host}:{port}: {error.strerror or error}. Choose another --metrics"
+            ) from error
+        tell(f"Metrics: http://{f'[{host}]' if ':' in host else host}:{port}/metrics")
+        yield metrics
 
 
 def a_master(_: click.Context, __: click.Parameter, value: str | None) -> str | None:

@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pipeline import daily, derived, transforms
 from pipeline.deriving import Deriving, running
 from pipeline.interrupt import deferred
+from pipeline.serve.metrics import RunMetrics
 from pipeline.side_by_side import Kept, RunningQuery, SideBySide
 from pipeline.source.kafka import SERVERS, kafka_stream
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.delta import stored_version
 from pipeline.tables.lake import BASE_SPECS, EVENTS, EventsTable, Lake
-from pipeline.tables.tasks import RECENT
+from pipeline.tables.tasks import FARMS, RECENT, Outcome
 from pipeline.transforms.windows import window_ms
 
 LAYOUT = 3
@@ -95,6 +97,8 @@ class RunSettings:
     """How much history is kept, in log time; None keeps all."""
     tell: Callable[[str], None] = _tell_nothing
     """Gets what an operator should know while the run goes on."""
+    metrics: RunMetrics | None = None
+    """Counts what becomes of batches."""
 
     @property
     def is_part(self) -> bool:
@@ -186,13 +190,26 @@ def start_query(
     )
 
     def write(batch: DataFrame, batch_id: int) -> None:
+        began = time.monotonic()
         outcome = lake.write_batch(batch, batch_id)
+        if settings.metrics is not None:
+            count_batch(outcome, time.monotonic() - began, settings.metrics)
         if settings.judge is not None:
             settings.judge(outcome.rows.get(RECENT))
         if after_batch is not None:
             after_batch(batch_id)
 
     return _started(stream, write, settings, CHECKPOINT, available_now=available_now)
+
+
+def count_batch(outcome: Outcome, seconds: float, metrics: RunMetrics) -> None:
+    """What a batch was, for the metrics."""
+    farms = outcome.rows[FARMS].to_pylist() if FARMS in outcome.rows else []
+    newest: dict[str, datetime] = {}
+    for farm in farms:
+        if farm["log_time"] is not None:
+            newest[farm["farm"]] = max(farm["log_time"], newest.get(farm["farm"], farm["log_time"]))
+    metrics.batch_done(seconds, sum(farm["entries"] for farm in farms), outcome.count("quarantine"), newest)
 
 
 def start_events(
@@ -288,7 +305,10 @@ def _follow(
             while side_by_side.step():
                 side_by_side.wait(PROGRESS_SECONDS)
                 if side_by_side.running is not None:
-                    settings.progress(_progress(session, side_by_side.running))
+                    progress = _progress(session, side_by_side.running)
+                    settings.progress(progress)
+                    if settings.metrics is not None:
+                        settings.metrics.progressed(progress.read_through, progress.newest)
                 check()
                 interrupt.check()
         except KeyboardInterrupt:

@@ -62,6 +62,11 @@ class Outcome:
         """The rows under names that begin so, by the rest of the name."""
         return {name.removeprefix(prefix): rows for name, rows in self.rows.items() if name.startswith(prefix)}
 
+    def count(self, table: str) -> int:
+        """How many rows of a base table there are, in memory and in files."""
+        rows = self.rows.get(ROWS + table)
+        return (0 if rows is None else rows.num_rows) + sum(file.rows for file in self.files.get(table, ()))
+
 
 def run_in_tasks(entries: DataFrame, plan: TaskPlan) -> Outcome:
     """One Spark job over the rows of the source `farm`, and what came of it."""
@@ -163,9 +168,9 @@ class _Worker:
 
 
 def farm_rows(entries: pa.Table, period_range_ms: tuple[int, int]) -> pa.Table:
-    """Per farm how far these entries reach, and what their last clock entry says."""
+    """Per farm how many entries these are, how far they reach, and what their last clock entry says."""
     reach = entries.group_by("farm", use_threads=False).aggregate(
-        [("index", "max"), ("term", "max"), ("log_time", "max")]
+        [("index", "max"), ("term", "max"), ("log_time", "max"), ("index", "count")]
     )
     clocks = entries.filter(pc.equal(entries.column("entry"), "clock"))
     leaders, periods = dict[str, int | None](), dict[str, int]()
@@ -188,6 +193,7 @@ def farm_rows(entries: pa.Table, period_range_ms: tuple[int, int]) -> pa.Table:
             "index": reach.column("index_max"),
             "term": reach.column("term_max"),
             "log_time": reach.column("log_time_max"),
+            "entries": reach.column("index_count"),
             "leader_id": pa.array([leaders.get(farm) for farm in farms], pa.int64()),
             "period_ms": pa.array([periods.get(farm) for farm in farms], pa.int64()),
         }

@@ -101,7 +101,8 @@ def test_prometheus_watches_the_nodes_as_the_page_says_and_answers_every_panel(
         wait_until(only_alarms_are_empty, SCRAPED_BOUND_S, "every other panel shows something", lambda: tail(log))
         rules = asked(address, "rules")["groups"]
         health = {rule["name"]: (rule["health"], rule["state"]) for group in rules for rule in group["rules"]}
-        assert health.keys() == {each.name for each in monitoring.alerts()}
+        shipped = [*monitoring.alerts(), *monitoring.alerts(monitoring.PIPELINE_RULES)]
+        assert health.keys() == {each.name for each in shipped}
         assert {each for each, _ in health.values()} <= {"ok", "unknown"}
 
 

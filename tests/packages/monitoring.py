@@ -1,7 +1,8 @@
-"""The dashboard and the alerts of `deploy/` as data: their expressions, and the metrics and labels that these name.
+"""Dashboards and alerts of `deploy/` as data: their expressions, and the metrics and labels that these name.
 
     deploy/grafana/garlicfarm.json                 panels ─▶ targets ─▶ expressions
     deploy/prometheus/garlicfarm.rules.yml         one `expr:` a line ─▶ expressions
+    …/garlicfarm-pipeline…                         the same of a run of the data pipeline
     expression ─▶ `garlicfarm_…` with the labels of its braces, of `by` and of `on`
 
 The rules are YAML of one shape: each key stands on a line of its own. So they are read by lines, and no reader of YAML
@@ -12,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.structure.raft_rules import ROOT
@@ -20,6 +22,9 @@ DASHBOARD = ROOT / "deploy" / "grafana" / "garlicfarm.json"
 RULES = ROOT / "deploy" / "prometheus" / "garlicfarm.rules.yml"
 EXAMPLE = ROOT / "deploy" / "prometheus" / "prometheus.example.yml"
 RULE_TESTS = ROOT / "tests" / "packages" / "garlicfarm.rules.test.yml"
+PIPELINE_DASHBOARD = ROOT / "deploy" / "grafana" / "garlicfarm-pipeline.json"
+PIPELINE_RULES = ROOT / "deploy" / "prometheus" / "garlicfarm-pipeline.rules.yml"
+PIPELINE_RULE_TESTS = ROOT / "tests" / "packages" / "garlicfarm-pipeline.rules.test.yml"
 OF_PROMETHEUS = frozenset({"job", "instance", "le"})
 """Labels that Prometheus adds to every series, and that of every histogram."""
 _METRIC = re.compile(r"\b(garlicfarm_\w+)(?:\{([^}]*)\})?")
@@ -37,30 +42,30 @@ class Alert:
     texts: dict[str, str]
 
 
-def dashboard() -> dict[str, Any]:
+def dashboard(file: Path = DASHBOARD) -> dict[str, Any]:
     """The dashboard."""
-    document: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return document
 
 
-def panels() -> list[dict[str, Any]]:
+def panels(file: Path = DASHBOARD) -> list[dict[str, Any]]:
     """Its panels without the rows between them."""
-    return [each for each in dashboard()["panels"] if each["type"] != "row"]
+    return [each for each in dashboard(file)["panels"] if each["type"] != "row"]
 
 
-def panel_expressions() -> Iterator[str]:
+def panel_expressions(file: Path = DASHBOARD) -> Iterator[str]:
     """What each panel, each annotation and each variable asks."""
-    for panel in panels():
+    for panel in panels(file):
         yield from (target["expr"] for target in panel["targets"])
-    yield from (each["expr"] for each in dashboard()["annotations"]["list"] if "expr" in each)
-    for variable in dashboard()["templating"]["list"]:
+    yield from (each["expr"] for each in dashboard(file)["annotations"]["list"] if "expr" in each)
+    for variable in dashboard(file)["templating"]["list"]:
         yield from re.findall(r"label_values\((.*), \w+\)", variable.get("definition", ""))
 
 
-def alerts() -> list[Alert]:
+def alerts(file: Path = RULES) -> list[Alert]:
     """The rules."""
     found = []
-    for block in re.split(r"^      - alert: ", RULES.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+    for block in re.split(r"^      - alert: ", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         pairs = re.findall(r"^ +(\w+): (.+)$", block, re.MULTILINE)
         texts = {key: value.strip("'").replace("''", "'") for key, value in pairs}
         found.append(Alert(block.splitlines()[0], texts.pop("expr"), texts))
@@ -92,11 +97,11 @@ def served(text: str) -> dict[str, set[str]]:
     return found
 
 
-def unserved(text: str) -> list[str]:
-    """What the dashboard or an alert asks and an exposition does not have: metrics, and labels of metrics."""
+def unserved(text: str, board: Path = DASHBOARD, rules: Path = RULES) -> list[str]:
+    """What a dashboard or an alert asks and an exposition does not have: metrics, and labels of metrics."""
     have = served(text)
     missing = []
-    for expression in [*panel_expressions(), *(each.expression for each in alerts())]:
+    for expression in [*panel_expressions(board), *(each.expression for each in alerts(rules))]:
         wanted = asked(expression)
         missing += [name for name in wanted if name not in have]
         missing += [f"{name}{{{label}}}" for name, labels in wanted.items() for label in labels - have.get(name, set())]

@@ -1,4 +1,4 @@
-"""The dashboard for Grafana and the alerts for Prometheus: well formed, about metrics that exist, and complete."""
+"""The dashboards for Grafana and the alerts for Prometheus: well formed, about metrics that exist, and complete."""
 
 import re
 import shutil
@@ -17,6 +17,7 @@ from bridge.cli.main import cli
 from bridge.node.control.metrics import exposition
 from bridge.node.events.durations import Durations
 from consensus import Histogram
+from pipeline.serve.metrics import RunMetrics
 from tests.operator_views import farm_view
 from tests.packages import monitoring
 from tests.reference.alarms import described
@@ -27,8 +28,16 @@ PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool here (Debian: apt-get install prometheus)")
 PANELS = monitoring.panels()
 ALERTS = monitoring.alerts()
-UNITS = {"none", "s", "ops", "pps", "Bps", "reqps"}
-"""Those of Grafana that are used here: none, seconds, and things or bytes a second."""
+PIPELINE_PANELS = monitoring.panels(monitoring.PIPELINE_DASHBOARD)
+PIPELINE_ALERTS = monitoring.alerts(monitoring.PIPELINE_RULES)
+BOARDS = [monitoring.DASHBOARD, monitoring.PIPELINE_DASHBOARD]
+RULES = {
+    monitoring.RULES: monitoring.RULE_TESTS,
+    monitoring.PIPELINE_RULES: monitoring.PIPELINE_RULE_TESTS,
+}
+"""Each file of alerts, and what makes each of them fire."""
+UNITS = {"none", "s", "ops", "pps", "Bps", "reqps", "percentunit"}
+"""Those of Grafana that are used here: none, seconds, things or bytes a second, and a share of 1."""
 
 
 def promtool(*arguments: str | Path) -> None:
@@ -49,6 +58,11 @@ def test_every_metric_and_label_that_is_asked_is_in_the_metrics_of_a_node() -> N
     assert [each for each in missing if not any(each.startswith(prefix) for prefix in left)] == []
 
 
+def test_every_metric_that_is_asked_of_a_pipeline_is_in_the_metrics_of_a_run() -> None:
+    text = RunMetrics().exposition().decode()
+    assert monitoring.unserved(text, monitoring.PIPELINE_DASHBOARD, monitoring.PIPELINE_RULES) == []
+
+
 def test_an_expression_names_its_metrics_and_labels() -> None:
     asked = 'sum by (job, le) (rate(garlicfarm_disk_seconds_bucket{kind=~"a|b=c"}[5m])) > garlicfarm_alarms'
     assert monitoring.asked(asked) == {"garlicfarm_disk_seconds": {"kind"}, "garlicfarm_alarms": set()}
@@ -61,9 +75,12 @@ def test_an_expression_names_its_metrics_and_labels() -> None:
 
 @needs_promtool
 def test_promtool_takes_the_rules_and_the_example(tmp_path: Path) -> None:
-    promtool("check", "rules", monitoring.RULES)
-    text = monitoring.EXAMPLE.read_text().replace(f"/usr/share/garlicfarm/{_below_deploy()}", str(monitoring.RULES))
-    assert str(monitoring.RULES) in text
+    for rules in RULES:
+        promtool("check", "rules", rules)
+    text = monitoring.EXAMPLE.read_text()
+    for rules in RULES:
+        text = text.replace(f"/usr/share/garlicfarm/{rules.relative_to(rules.parents[1])}", str(rules))
+        assert str(rules) in text
     for name in ("garlicfarm.token", "garlicfarm.crt"):
         (tmp_path / name).touch()
         text = text.replace(f"/etc/prometheus/{name}", str(tmp_path / name))
@@ -71,22 +88,20 @@ def test_promtool_takes_the_rules_and_the_example(tmp_path: Path) -> None:
     promtool("check", "config", tmp_path / "prometheus.yml")
 
 
-def _below_deploy() -> Path:
-    return monitoring.RULES.relative_to(monitoring.RULES.parents[1])
-
-
 @needs_promtool
-def test_each_alert_fires_when_it_should_and_a_farm_in_good_order_fires_none() -> None:
-    promtool("test", "rules", monitoring.RULE_TESTS)
+@pytest.mark.parametrize("rule_tests", RULES.values(), ids=lambda path: path.name)
+def test_each_alert_fires_when_it_should_and_what_is_in_good_order_fires_none(rule_tests: Path) -> None:
+    promtool("test", "rules", rule_tests)
 
 
-def test_each_alert_has_a_test_of_its_own() -> None:
-    text = monitoring.RULE_TESTS.read_text(encoding="utf-8")
+@pytest.mark.parametrize("rules", RULES, ids=lambda path: path.name)
+def test_each_alert_has_a_test_of_its_own(rules: Path) -> None:
+    text = RULES[rules].read_text(encoding="utf-8")
     fired = re.findall(r"alertname: (\w+)\n +exp_alerts:\n", text)
-    assert sorted(set(fired)) == sorted(alert.name for alert in ALERTS)
+    assert sorted(set(fired)) == sorted(alert.name for alert in monitoring.alerts(rules))
 
 
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+@pytest.mark.parametrize("alert", ALERTS + PIPELINE_ALERTS, ids=lambda alert: alert.name)
 def test_an_alert_says_what_and_where_to_read_on(alert: monitoring.Alert) -> None:
     assert alert.texts["labels"] in {"{severity: critical}", "{severity: warning}"}
     assert len(alert.texts["summary"]) > 15
@@ -121,22 +136,23 @@ def test_every_alarm_has_one_alert() -> None:
 # -- dashboard ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_dashboard_has_what_grafana_asks_of_one() -> None:
-    document = monitoring.dashboard()
+@pytest.mark.parametrize("board", BOARDS, ids=lambda path: path.name)
+def test_a_dashboard_has_what_grafana_asks_of_one(board: Path) -> None:
+    document = monitoring.dashboard(board)
     assert document["id"] is None, "Grafana gives the number"
-    assert document["uid"] == "garlicfarm"
+    assert document["uid"] == board.stem
     assert document["schemaVersion"] >= 36
     numbers = [each["id"] for each in document["panels"]]
     assert len(numbers) == len(set(numbers))
     names = [each["name"] for each in document["templating"]["list"]]
     assert names == ["datasource", "job", "instance"]
-    assert set(re.findall(r"\$\{?(\w+)", monitoring.DASHBOARD.read_text())) - {"__rate_interval", "__range"} <= {
+    assert set(re.findall(r"\$\{?(\w+)", board.read_text())) - {"__rate_interval", "__range"} <= {
         *names,
         "__all",
     }
 
 
-@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+@pytest.mark.parametrize("panel", PANELS + PIPELINE_PANELS, ids=lambda panel: panel["title"])
 def test_a_panel_says_what_it_shows_in_which_unit_from_the_chosen_source(panel: dict[str, Any]) -> None:
     chosen = {"type": "prometheus", "uid": "${datasource}"}
     assert panel["datasource"] == chosen
@@ -151,8 +167,9 @@ def test_a_panel_says_what_it_shows_in_which_unit_from_the_chosen_source(panel: 
         assert target["expr"].count("(") == target["expr"].count(")")
 
 
-def test_no_two_panels_of_the_dashboard_overlap_and_none_is_wider_than_it() -> None:
-    places = [each["gridPos"] for each in monitoring.dashboard()["panels"]]
+@pytest.mark.parametrize("board", BOARDS, ids=lambda path: path.name)
+def test_no_two_panels_of_a_dashboard_overlap_and_none_is_wider_than_it(board: Path) -> None:
+    places = [each["gridPos"] for each in monitoring.dashboard(board)["panels"]]
     for place in places:
         assert place["x"] >= 0
         assert place["x"] + place["w"] <= 24

@@ -35,6 +35,7 @@ from pipeline import daily
 from pipeline.derived import derive, history, refresh
 from pipeline.run import RunSettings, prepare, run_once
 from pipeline.schemas import DERIVED, ENTRIES, EVENTS, HISTORY, arrow_schema
+from pipeline.serve.metrics import RunMetrics
 from pipeline.source.farm import FarmDataSource
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.current import read
@@ -118,9 +119,11 @@ def test_a_batch_that_is_repeated_after_a_crash_changes_no_row_and_the_next_one_
     # when it runs again, and there is more to read
     log.tick(10_000)
     log.report(1, uptime=70_000)
+    metrics = RunMetrics()
     with served(log, tmp_path / "control.sock") as address:
-        health = run_once(session, RunSettings(output, {"node": address})).collect()
-    # then each report is there once
+        health = run_once(session, RunSettings(output, {"node": address}, metrics=metrics)).collect()
+    # then each report is there once, and all entries of both batches are counted
+    assert f"garlicfarm_pipeline_entries_total {log.commit_index}.0" in metrics.exposition().decode()
     assert stored_rows(output / "reports", BASE_SPECS["reports"].schema).num_rows == 6 * 3 + 1
     assert [row for row in history(session, output, "reports").collect() if row["index"] < log.commit_index] == (
         undisturbed

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from enum import Enum
 from types import ModuleType
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from bridge.cli.kraft import metrics as kraft
 from bridge.core.membership.authors import NoEffect
 from bridge.node.control import metric_texts, metrics, routes, view_builder
@@ -16,6 +18,7 @@ from consensus.protocols.garlic_farm.wire.errors import Fault
 from gossip.core.effects import DropReason
 from gossip.node.limits import Loss
 from gossip.wire.seal import Refusal
+from pipeline.serve import metrics as pipeline
 from tests.operator_views import farm_view
 from tests.structure.raft_rules import ROOT
 
@@ -59,6 +62,16 @@ measure.
 | metric | of the KIP | labels | meaning |
 |---|---|---|---|
 """
+PIPELINE = f"""
+## The data pipeline
+
+`garlicfarm pipeline run --metrics [HOST:]PORT` answers `GET /metrics` there, in the same format. Each name begins with
+`{pipeline.PREFIX}_`, a counter ends in `_total`, and the histogram has `_bucket`, `_sum` and `_count`. All are of this
+run since its start, and of all its farms together; `NaN` is not known yet.
+
+| metric | kind | meaning |
+|---|---|---|
+"""
 
 
 def page() -> str:
@@ -66,7 +79,23 @@ def page() -> str:
     counters = [f"| `{name}` | {metric_texts.counter_text(name)} |\n" for name in counter_names()]
     histograms = [f"| `{name}_seconds` | {meaning} |\n" for name, meaning in durations.TEXTS.items()]
     measured = HISTOGRAMS + "".join(histograms)
-    return HEAD + "".join(_gauges()) + COUNTERS + "".join(counters) + measured + KRAFT + "".join(_of_kraft())
+    return (
+        HEAD
+        + "".join(_gauges())
+        + COUNTERS
+        + "".join(counters)
+        + measured
+        + KRAFT
+        + "".join(_of_kraft())
+        + PIPELINE
+        + "".join(_of_pipeline())
+    )
+
+
+def _of_pipeline() -> Iterator[str]:
+    for metric in text_string_to_metric_families(pipeline.RunMetrics().exposition().decode()):
+        name = metric.name.removeprefix(f"{pipeline.PREFIX}_")
+        yield f"| `{name}` | {metric.type} | {metric.documentation} |\n"
 
 
 def _of_kraft() -> Iterator[str]:

@@ -1,0 +1,123 @@
+"""Metrics of a run for Prometheus: how far its tables are behind the log, how long batches take, what is refused.
+
+    a batch is committed ─▶ `batch_done` ─┐
+    Spark tells progress ─▶ `progressed` ─┴▶ RunMetrics ─▶ GET /metrics at the address of `run --metrics`
+
+The endpoint is prometheus_client's own, in a thread. It tells figures, of all farms together: no name, destination or
+address, to any program that reaches the address; so a port alone means loopback. Figures begin with the process. What
+is not known yet is `NaN`, which no alert takes for a number.
+
+The lag in seconds is the age of the newest entry in the tables by its log time, of the farm that is furthest behind.
+Between two reports of a farm it rises to the reporting period, and it counts whatever holds entries up: the pipeline,
+the way to the nodes, or a farm that commits nothing. The lag in entries tells them apart, for it counts only entries
+that are there to be read.
+"""
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from threading import Lock
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+    start_http_server,
+)
+
+PREFIX = "garlicfarm_pipeline"
+LOOPBACK = "127.0.0.1"
+PORT_MAX = 65_535
+BATCH_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0)
+_ADDRESS = re.compile(r"(?:(?P<host>[^\s:\[\]]+|\[[0-9A-Fa-f:.%]+\]):)?(?P<port>\d{1,5})")
+
+
+class RunMetrics:
+    """The figures of one run; its methods may be called by several threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # its own
+        self._clock = clock
+        self._lock = Lock()
+        self._newest: dict[str, float] = {}
+        self._registry = CollectorRegistry()
+        self._lag_entries = self._gauge(
+            "lag_entries",
+            "Entries that the logs hold and the tables do not, of all farms. It falls to 0 between batches; if it"
+            " grows, batches are too slow or fail: look at batch_seconds and at what the run says.",
+        )
+        self._lag_entries.set(math.nan)
+        lag_seconds = self._gauge(
+            "lag_seconds",
+            "Seconds since the log time of the newest entry in the tables, of the farm that is furthest behind. A farm"
+            " that is well commits each reporting period; more is the pipeline's lag, or a farm that stands still.",
+        )
+        lag_seconds.set_function(self._lag_s)
+        farms = self._gauge("farms", "Farms of which this run has read entries since its start.")
+        farms.set_function(lambda: len(self._newest))
+        self._entries = Counter(
+            f"{PREFIX}_entries", "Entries that this run has put into the tables.", registry=self._registry
+        )
+        self._quarantined = Counter(
+            f"{PREFIX}_quarantined_entries",
+            "Entries among them that could not be decoded and are in the table quarantine. A few come of newer"
+            " versions; a steady growth is a client that writes what the farm refuses: ask for their reasons.",
+            registry=self._registry,
+        )
+        self._batches = Histogram(
+            f"{PREFIX}_batch_seconds",
+            "How long it took to read, decode and commit a batch.",
+            buckets=BATCH_SECONDS,
+            registry=self._registry,
+        )
+
+    def batch_done(self, seconds: float, entries: int, quarantined: int, newest: Mapping[str, datetime]) -> None:
+        """A batch is in the tables; `newest` has the log time of the newest entry of each farm in it."""
+        self._entries.inc(entries)
+        self._quarantined.inc(quarantined)
+        self._batches.observe(seconds)
+        with self._lock:
+            self._newest |= {farm: moment.timestamp() for farm, moment in newest.items()}
+
+    def progressed(self, read: int, there: int) -> None:
+        """How many entries of all logs have been read, and how many there are; 0 is not known."""
+        if there:
+            self._lag_entries.set(max(0, there - read))
+
+    def exposition(self) -> bytes:
+        """The metrics as Prometheus' text."""
+        return generate_latest(self._registry)
+
+    @contextmanager
+    def serving(self, host: str, port: int) -> Iterator[int]:
+        """Answers at this address until the end, and tells the port. Raises OSError if it cannot listen."""
+        server, thread = start_http_server(port, host, self._registry)
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"{PREFIX}_{name}", text, registry=self._registry)
+
+    def _lag_s(self) -> float:
+        with self._lock:
+            behind_s = self._clock() - min(self._newest.values(), default=math.nan)
+        # A farm's clock may be ahead. What is not known is neither more nor less than 0.
+        return 0.0 if behind_s < 0 else behind_s
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port out of `HOST:PORT`, or of a port alone, which is on loopback. Raises ValueError."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found["port"]) > PORT_MAX:
+        raise ValueError(f"{text!r} is neither a port nor HOST:PORT, such as 9400 or 127.0.0.1:9400")
+    return (found["host"] or LOOPBACK).strip("[]"), int(found["port"])

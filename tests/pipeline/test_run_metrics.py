@@ -1,0 +1,100 @@
+"""A run's own metrics: what a batch adds to them, how the lag is counted, and where they are served."""
+
+import math
+import re
+import socket
+import urllib.request
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli import run
+from pipeline.cli_options import serving_metrics
+from pipeline.run import count_batch
+from pipeline.serve.metrics import LOOPBACK, RunMetrics, address
+from pipeline.tables.lake import Lake
+from pipeline.tables.tasks import outcome_of, work
+from tests.pipeline.farm_log_server import arrow_entries_of, three_servers
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def value(metrics: RunMetrics, name: str) -> float:
+    """One figure of what Prometheus gets."""
+    (found,) = re.findall(rf"^garlicfarm_pipeline_{name} (\S+)$", metrics.exposition().decode(), re.MULTILINE)
+    return float(found)
+
+
+@pytest.mark.parametrize("few_rows", [20_000, 0], ids=["rows in memory", "rows in files"])
+def test_a_batch_is_counted_with_all_its_entries_and_those_that_were_refused(tmp_path: Path, few_rows: int) -> None:
+    log = three_servers(minutes=2)
+    log.add(value="not json at all")
+    log.add(base64="//79")
+    plan = replace(Lake(tmp_path, 60_000).plan, few_rows=few_rows)
+    halves = arrow_entries_of(log).combine_chunks().to_batches(max_chunksize=1 + log.commit_index // 2)
+    outcome = outcome_of(pa.concat_tables(pa.Table.from_batches(work(plan, [half])) for half in halves))
+    assert len(halves) == 2
+    metrics = RunMetrics(lambda: log.log_time_ms / 1000 + 7)
+    count_batch(outcome, 0.7, metrics)
+    assert value(metrics, "entries_total") == log.commit_index
+    assert value(metrics, "quarantined_entries_total") == 2
+    assert value(metrics, "batch_seconds_count") == 1
+    assert value(metrics, r'batch_seconds_bucket\{le="0.5"\}') == 0
+    assert value(metrics, r'batch_seconds_bucket\{le="1.0"\}') == 1
+    assert value(metrics, "lag_seconds") == 7
+    assert value(metrics, "farms") == 1
+
+
+def test_the_lag_is_not_known_before_the_first_batch_and_is_then_that_of_the_farm_furthest_behind() -> None:
+    now = NOON.timestamp()
+    metrics = RunMetrics(lambda: now)
+    assert math.isnan(value(metrics, "lag_seconds"))
+    assert math.isnan(value(metrics, "lag_entries")), "0 would say that there is none"
+    metrics.progressed(0, 0)
+    assert math.isnan(value(metrics, "lag_entries"))
+    metrics.batch_done(1.0, 5, 0, {"a": NOON - timedelta(seconds=30), "b": NOON - timedelta(seconds=384)})
+    metrics.progressed(60, 100)
+    assert (value(metrics, "lag_seconds"), value(metrics, "lag_entries")) == (384, 40)
+    # a batch without an entry of a farm leaves what is known of it
+    metrics.batch_done(1.0, 5, 0, {"b": NOON})
+    metrics.progressed(100, 100)
+    assert (value(metrics, "lag_seconds"), value(metrics, "lag_entries")) == (30, 0)
+    # and a farm whose clock is ahead is not behind
+    metrics.batch_done(1.0, 1, 0, {"a": NOON + timedelta(seconds=9)})
+    assert value(metrics, "lag_seconds") == 0
+
+
+def test_a_port_alone_is_on_loopback_and_another_host_is_told() -> None:
+    assert address("9400") == (LOOPBACK, 9400)
+    assert address("0.0.0.0:9400") == ("0.0.0.0", 9400)  # noqa: S104 - not listened at
+    assert address("[::1]:9400") == ("::1", 9400)
+    for wrong in ("", "nine", "host:", "65536", "a b:1", "http://host:1", "::1:9400"):
+        with pytest.raises(ValueError, match="neither a port nor HOST:PORT"):
+            address(wrong)
+    refused = CliRunner().invoke(run, ["--metrics", "http://host:1"])
+    assert (refused.exit_code, "neither a port nor HOST:PORT" in refused.output) == (2, True)
+
+
+def test_prometheus_gets_the_metrics_while_the_run_lasts_and_no_longer() -> None:
+    told: list[str] = []
+    with serving_metrics(LOOPBACK, 0, told.append) as metrics:
+        metrics.batch_done(1.0, 5, 1, {"a": NOON})
+        (found,) = re.findall(r"Metrics: (http://127\.0\.0\.1:\d+/metrics)", told[0])
+        with urllib.request.urlopen(found, timeout=10) as answer:  # noqa: S310 - this test's own
+            assert answer.headers["Content-Type"].startswith("text/plain; version=")
+            assert "garlicfarm_pipeline_quarantined_entries_total 1.0" in answer.read().decode()
+    with pytest.raises(OSError, match="refused"), urllib.request.urlopen(found, timeout=10):  # noqa: S310 - see above
+        pass
+
+
+def test_an_address_that_is_taken_ends_the_command_with_what_to_do() -> None:
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        port = taken.getsockname()[1]
+        told = f"cannot listen for metrics on 127.0.0.1:{port}: .* Choose another --metrics"
+        with pytest.raises(click.ClickException, match=told), serving_metrics(LOOPBACK, port, lambda _: None):
+            pass
