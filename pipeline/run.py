@@ -15,8 +15,8 @@ of another layout is refused with the way out: the log is read again into a new 
 import json
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,24 @@ class Progress:
     """The last entry that was read; 0 if it is not known yet."""
     newest: int = 0
     """The last entry that is there."""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Which of several farms is not read, by its name, and why."""
+
+
+class ProblemsTold:
+    """Tells once what is wrong with which farm, and once that it is not any more."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._known: Mapping[str, str] = {}
+
+    def take(self, problems: Mapping[str, str]) -> None:
+        """What is wrong now."""
+        for name in problems.keys() - self._known.keys():
+            self._tell(f"{name} is not read, and the other farms are: {problems[name]}")
+        for name in self._known.keys() - problems.keys():
+            self._tell(f"{name} is read again")
+        self._known = problems
 
 
 def _show_nothing(_: Progress) -> None:
@@ -299,7 +317,7 @@ def _follow(
     session: SparkSession, settings: RunSettings, kept: list[Kept], check: Callable[[], None] = _check_nothing
 ) -> None:
     """Until all queries have ended, or one of them has failed. What `check` raises ends all too."""
-    side_by_side = SideBySide(kept, settings.tell)
+    side_by_side, problems = SideBySide(kept, settings.tell), ProblemsTold(settings.tell)
     with deferred() as interrupt:
         try:
             while side_by_side.step():
@@ -309,6 +327,7 @@ def _follow(
                     settings.progress(progress)
                     if settings.metrics is not None:
                         settings.metrics.progressed(progress.read_through, progress.newest)
+                    problems.take(progress.problems)
                 check()
                 interrupt.check()
         except KeyboardInterrupt:
@@ -324,7 +343,7 @@ def _progress(session: SparkSession, query: RunningQuery) -> Progress:
     tracker = session.sparkContext.statusTracker()
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     last = query.lastProgress
-    read_through, newest = (0, 0) if last is None else _places(last)
+    read_through, newest, problems = (0, 0, {}) if last is None else _places(last)
     return Progress(
         batch=-1 if last is None else int(last["batchId"]),
         entries_per_s=0.0 if last is None else float(last["processedRowsPerSecond"] or 0.0),
@@ -333,12 +352,16 @@ def _progress(session: SparkSession, query: RunningQuery) -> Progress:
         message=str(query.status["message"]),
         read_through=read_through,
         newest=newest,
+        problems=problems,
     )
 
 
-def _places(progress: Any) -> tuple[int, int]:
-    """How many entries a query has read of all logs, and how many there are; zeros for one that reads no entries."""
+def _places(progress: Any) -> tuple[int, int, dict[str, str]]:
+    """How many entries a query has read of all logs, how many there are, and what is wrong with which farm.
+
+    Zeros and nothing for a query that reads no entries.
+    """
     (source,) = progress["sources"]
-    places = (json.loads(source[name] or "null") or {} for name in ("endOffset", "latestOffset"))
+    places = [json.loads(source[name] or "null") or {} for name in ("endOffset", "latestOffset")]
     read, newest = (sum(following - 1 for following in place.get("farms", {}).values()) for place in places)
-    return read, newest
+    return read, newest, places[1].get("problems", {})

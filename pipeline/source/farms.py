@@ -40,6 +40,8 @@ from pipeline.source.ranges import DirectoryRanges, LogRanges, NodeRanges
 PATIENCE_SECONDS = 1.0
 FIRST_PATIENCE_SECONDS = 10.0
 """How long the first answer of a farm is waited for: there is no batch that it could hold up."""
+UNANSWERED_SECONDS = 5.0
+"""After how long a farm whose answer is waited for is told of: on a busy machine many take longer than a moment."""
 ASKED_AT_ONCE = 32
 AGAIN_SECONDS, AGAIN_MAX_SECONDS = 1.0, 60.0
 OLDEST, SNAPSHOT = "oldest", "snapshot"
@@ -116,6 +118,7 @@ class _Asked:
     place: Place
     begun: Held | None = None
     question: "Future[Held] | None" = None
+    asked_s: float = 0.0
     failed: int = 0
     due_s: float = 0.0
     problem: str = ""
@@ -182,6 +185,7 @@ class ManyFarms:
         pool = self._pool = self._pool or _Pool()
         for each in self._asked.values():
             if each.question is None and (each.due_s <= now_s or thorough):
+                each.asked_s = now_s
                 each.question = pool.submit(partial(_ask, each.place, each.begun, following, of_all=thorough))
         waiting = [each.question for each in self._asked.values() if each.question is not None]
         is_first = all(each.begun is None for each in self._asked.values())
@@ -287,7 +291,8 @@ def _answer(each: _Asked) -> Held | None:
     if each.question is None:
         return None
     if not each.question.done():
-        each.problem = each.problem or "has not answered yet"
+        if time.monotonic() - each.asked_s > UNANSWERED_SECONDS:
+            each.problem = each.problem or "does not answer"
         return None
     question, each.question = each.question, None
     try:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from pipeline.run import ProblemsTold
 from pipeline.schemas import ENTRIES
 from pipeline.source import farms, log_client
 from pipeline.source.farm import FarmDataSource, FarmStreamReader, Offset
@@ -107,6 +108,7 @@ def test_a_farm_that_is_gone_or_hangs_holds_up_no_other_and_is_told_until_it_ans
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(farms, "FIRST_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(farms, "UNANSWERED_SECONDS", 0.0)
     monkeypatch.setattr(farms, "AGAIN_SECONDS", 0.0)
     here, gone, file = a_farm(1), a_farm(2), tmp_path / "farms.toml"
     named(file, {name: tmp_path / f"{name}.sock" for name in ("here", "gone", "hangs")})
@@ -148,6 +150,18 @@ def test_a_batch_that_is_repeated_waits_for_its_farm_and_says_which_if_it_does_n
     monkeypatch.setattr(log_client, "SILENCE_SECONDS", -1.0)
     with pytest.raises(FarmSilentError, match=f"{log.cluster_id} answers, which is in it"):
         stream_of(file).partitions({"farms": {}}, end)
+
+
+def test_what_is_wrong_with_a_farm_is_told_once_and_so_is_that_it_is_over() -> None:
+    said: list[str] = []
+    told = ProblemsTold(said.append)
+    for problems in ({"blog": "silent"}, {"blog": "silent"}, {"blog": "silent", "shop": "gone"}, {"shop": "gone"}):
+        told.take(problems)
+    assert said == [
+        "blog is not read, and the other farms are: silent",
+        "shop is not read, and the other farms are: gone",
+        "blog is read again",
+    ]
 
 
 def test_two_names_of_one_farm_give_its_entries_once(tmp_path: Path) -> None:
