@@ -13,7 +13,8 @@ written: there is one implementation that commits, and one process, which `pipel
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
@@ -58,8 +59,9 @@ class Table:
     def __init__(self, output: Path, spec: TableSpec) -> None:
         self.spec = spec
         self.root = output / spec.name
-        self._delta = _opened(self.root) or _created(self.root, spec)
-        self._widen()
+        with _failure_told(self.root):
+            self._delta = _opened(self.root) or _created(self.root, spec)
+            self._widen()
 
     def committed(self, query: str) -> int:
         """The last batch of the query that is in the table."""
@@ -140,13 +142,14 @@ class Table:
             )
             for each in removed
         ]
-        self._delta.create_write_transaction(
-            [*adds, *removes],
-            "append",
-            _delta_schema(self.spec.schema),
-            [DAY] if by_day else [],
-            commit_properties=CommitProperties(app_transactions=transactions),
-        )
+        with _failure_told(self.root):
+            self._delta.create_write_transaction(
+                [*adds, *removes],
+                "append",
+                _delta_schema(self.spec.schema),
+                [DAY] if by_day else [],
+                commit_properties=CommitProperties(app_transactions=transactions),
+            )
 
     def _fresh(self) -> DeltaTable:
         """The table as it is now: another program may have optimized it."""
@@ -176,6 +179,16 @@ def stored_rows(root: Path, schema: pa.Schema) -> pa.Table:
     """All rows of a small table; none if there is no table. Raises TableDamagedError."""
     found = [read_file(root / file.path, schema, file.day) for file in stored_files(root)]
     return pa.concat_tables(found) if found else schema.empty_table()
+
+
+@contextmanager
+def _failure_told(root: Path) -> Iterator[None]:
+    """While the block writes this table: what delta-rs could not do is an OSError with the table's name."""
+    try:
+        yield
+    except DeltaError as error:
+        # In one line: it may pass through the JVM, whose report is read by lines.
+        raise OSError(f"{root} cannot be written: {' '.join(str(error).split())}") from error
 
 
 def _opened(root: Path) -> DeltaTable | None:

@@ -1,7 +1,9 @@
 """One pipeline at a time writes into an output directory.
 
-Two that write the same batch would each merge and exchange files that the other is reading. So a run holds a lock on
-`<output>/.lock` for as long as it lives; the kernel gives it back, however the run ended.
+Two that write the same batch would each take the other's commit for its own, and keep a state of their own in memory.
+A commit by a local rename excludes no second writer. So a run holds a lock on `<output>/.lock` for as long as it lives;
+the kernel gives it back, however the run ended. The process that holds the lock is the one that commits: what still
+lives of a run that was killed, the JVM and its tasks, can leave files that no commit names, and nothing else.
 """
 
 import fcntl

@@ -152,6 +152,13 @@ def test_a_damaged_table_is_an_error_that_says_which_and_what_to_do(tmp_path: Pa
         stored_files(tmp_path / "clocks")
 
 
+def test_a_table_that_cannot_be_written_is_an_error_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "clocks" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "clocks" / "_delta_log" / "00000000000000000000.json").mkdir()
+    with pytest.raises(OSError, match=r"clocks (cannot be written|is damaged)"):
+        Table(tmp_path, CLOCKS)
+
+
 def test_an_older_row_replaces_no_newer_one_and_a_repeated_batch_changes_nothing(tmp_path: Path) -> None:
     def publisher(index: int, server_id: int) -> dict[str, list[dict[str, object]]]:
         return {"publishers": [{"master": "d-1", "index": index, "server_id": server_id}]}
