@@ -218,12 +218,19 @@ def find_control_socket(
 
 
 def _named_socket(chosen: Path) -> Path:
-    if not chosen.exists() and len(chosen.parts) == 1:
-        # What operators call a node is the name of its directory where `up` or the service keeps several.
-        beside = (LOCAL_FARM_DIRECTORY, default_state_directory(os.environ), SYSTEM_STATE_DIRECTORY)
-        return next((each for place in beside for each in _sockets(place) if each.parent.name == chosen.name), chosen)
-    if not chosen.is_dir():
-        return chosen
+    try:
+        if not chosen.exists() and len(chosen.parts) == 1:
+            # What operators call a node is the name of its directory where `up` or the service keeps several.
+            beside = (LOCAL_FARM_DIRECTORY, default_state_directory(os.environ), SYSTEM_STATE_DIRECTORY)
+            return next(
+                (each for place in beside for each in _sockets(place) if each.parent.name == chosen.name), chosen
+            )
+        if not chosen.is_dir():
+            return chosen
+    except PermissionError as error:
+        raise ControlError(f"{chosen} may only be used by the user who runs the node") from error
+    except OSError as error:
+        raise ControlError(f"no node runs at {chosen}: {error.strerror}") from error
     sockets = list(_sockets(chosen))
     if not sockets:
         raise ControlError(f"no control socket in {chosen}: no node has been started with this state directory")

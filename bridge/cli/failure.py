@@ -16,11 +16,11 @@ import click
 from bridge.cli.printing import ask_yes_or_no, echo
 
 REFUSED = 1
-_OTHER_PLACE = ": choose a directory that this user may write, for instance with --state-dir"
+_OTHER_PLACE = ": do it as a user who may, or name another place"
 _ABOUT_FILES = {
     errno.EACCES: _OTHER_PLACE,
     errno.EPERM: _OTHER_PLACE,
-    errno.EROFS: _OTHER_PLACE,
+    errno.EROFS: ": name another place",
     errno.EEXIST: ": name another place, or remove it",
     errno.ENOSPC: ": free some space",
 }

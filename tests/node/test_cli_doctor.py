@@ -180,3 +180,9 @@ def test_a_state_directory_that_others_can_look_into_is_a_problem(tmp_path: Path
     check = state_directory_check(path)
     assert check.result is CheckResult.PROBLEM
     assert check.action == f"chmod 700 {path}"
+
+
+def test_a_state_directory_that_cannot_be_looked_at_is_a_problem_among_the_others(tmp_path: Path) -> None:
+    code, found = results("--state-dir", str(tmp_path / ("n" * 300)))
+    assert code == 1
+    assert (found["state"], found["python"], found["disk"]) == ("problem", "ok", "ok")

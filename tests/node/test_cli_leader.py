@@ -1,5 +1,6 @@
 """What only the leader does is asked of the leader, whichever node was named; and a node is named by its name."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bridge.api.control import ClusterAnswer, NodeEvicted, Refused
+from bridge.cli.asking import find_control_socket
 from bridge.cli.main import cli
+from bridge.node.control.client import ControlError
 from bridge.node.control.routes import Answer, Request, json_answer
 from tests.node.test_cli_commands import Node, served
 
@@ -112,3 +115,30 @@ def test_a_node_beside_others_is_named_by_its_name(farm: Farm) -> None:
     result = CliRunner().invoke(cli, ["submit", "{}", "--node", "node-2", "--json"])
     assert result.exit_code == 0, result.stderr
     assert "no node runs at node-7" in CliRunner().invoke(cli, ["submit", "{}", "--node", "node-7"]).stderr
+
+
+def test_in_a_directory_that_all_may_write_a_missing_node_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is said about the directory's mode: /tmp has to be what it is."""
+    tmp_path.chmod(0o1777)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["status", "--node", "node-7"])
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "garlicfarm: no node runs at node-7; start one, or say which with --node\n",
+    )
+
+
+def test_a_place_that_cannot_be_looked_at_is_told_as_one_where_no_node_runs() -> None:
+    result = CliRunner().invoke(cli, ["status", "--node", "n" * 300], catch_exceptions=False)
+    assert (result.exit_code, result.stderr) == (1, f"garlicfarm: no node runs at {'n' * 300}: File name too long\n")
+
+
+def test_a_node_of_another_user_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", "/others")
+
+    monkeypatch.setattr(Path, "exists", refused)
+    with pytest.raises(ControlError, match="/others may only be used by the user who runs the node"):
+        find_control_socket("/others", {})

@@ -311,6 +311,8 @@ class _TrustedSocket(httpcore.TrioBackend):
         """A connection to the node; `ControlError` says why there is none."""
         del path  # It may be too long for a socket's address.
         try:
+            # Before anything is said about who could put a socket there.
+            await trio.Path(self._path).stat()
             facts = facts_about_node(self._path)
             check_control_socket(self._path, facts)
             with socket_address(self._path) as address:

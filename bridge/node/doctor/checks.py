@@ -223,8 +223,9 @@ def disk_check(path: Path) -> Check:
 
 
 def _existing(path: Path) -> Path:
+    """Without what may not be looked at: that is told where the state directory is judged."""
     absolute = path.absolute()
-    return next((each for each in (absolute, *absolute.parents) if each.is_dir()), Path("/"))
+    return next((each for each in (absolute, *absolute.parents) if os.path.isdir(each)), Path("/"))  # noqa: PTH112 - Path.is_dir raises
 
 
 def java_version() -> str | None:
