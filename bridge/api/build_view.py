@@ -320,10 +320,13 @@ class _FarmPart:
         )
 
     def _servers(self, wanted: frozenset[ServerId]) -> tuple[VoterView, ...]:
+        admitted = self._farm.state.admitted
+        evicted = {raft_id for raft_id, each in admitted.items() if each.standing is Standing.EVICTED}
         return tuple(
-            VoterView(integer_id(server.server_id), server.endpoint, self._names.get(integer_id(server.server_id)))
+            VoterView(raft_id, server.endpoint, self._names.get(raft_id), raft_id in evicted)
             for server in self._farm.raft.configuration.servers
             if server.server_id in wanted
+            for raft_id in (integer_id(server.server_id),)
         )
 
     def publishing(self) -> tuple[PublishingView, ...]:

@@ -53,6 +53,14 @@ _FOREIGN_ACTION = (
     "compare the label that `garlicfarm doctor` shows on each router: routers of one farm have the same key file"
     " (`garlicfarm keys export FILE` writes it); another farm on this network may stay, and is of no concern"
 )
+_EVICTED = "evicted"
+_DOWN_ACTION = (
+    "start them again, and look whether UDP (gossip) and TCP (consensus) get through to them; who is gone for good"
+    " is taken out with `garlicfarm servers remove`"
+)
+_EVICTED_ACTION = (
+    "start another router in place of the evicted one, with the key file as `garlicfarm keys export FILE` writes it now"
+)
 _WHY_NOT: Mapping[str, str] = {
     Inability.STALE.value: "no server reports",
     Inability.CLOCK_OFF.value: "the clocks are off",
@@ -258,6 +266,8 @@ class _Facts:
         return found
 
     def _why_down(self, member: MemberView | None, server: VoterView) -> str | None:
+        if server.evicted:
+            return _EVICTED
         if member is None:
             return "not heard of"
         match member.status:
@@ -441,13 +451,12 @@ def _degraded(facts: _Facts) -> Concern | None:
         return None
     more = f"can lose {facts.can_lose} more" if facts.can_lose else "can lose none"
     text = f"Degraded: {', '.join(troubles)}, {more}{f' ({facts.limit})' if facts.limit else ''}"
-    advice = (
-        "start them again, and look whether UDP (gossip) and TCP (consensus) get through to them; who is gone for good"
-        " is taken out with `garlicfarm servers remove`"
-        if facts.down
-        else "see `garlicfarm farm` and the alarms"
+    reasons = {why for _, why in facts.down.values()}
+    advice = "; ".join(
+        ([_DOWN_ACTION] if reasons - {_EVICTED} else []) + ([_EVICTED_ACTION] if _EVICTED in reasons else [])
     )
-    return Concern(VerdictKind.DEGRADED, text, advice, "servers-down" if facts.down else None)
+    alarm = "servers-down" if facts.down else None
+    return Concern(VerdictKind.DEGRADED, text, advice or "see `garlicfarm farm` and the alarms", alarm)
 
 
 def _troubles(facts: _Facts) -> Iterator[str]:

@@ -232,6 +232,8 @@ class VoterView(Record, frozen=True):
     """Where its Raft server listens."""
     name: str | None = None
     """What operators call it; null if it is not known."""
+    evicted: bool = False
+    """Its identity is never admitted again; it leaves the configuration as soon as enough other voters are there."""
 
 
 class FollowerView(Record, frozen=True):

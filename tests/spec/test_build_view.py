@@ -18,7 +18,7 @@ from bridge.api.view import (
 from bridge.core.formation.member import MemberStatus, NodeMetadata, RoleHint
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
-from bridge.core.membership.admission import Admitted
+from bridge.core.membership.admission import Admitted, Standing
 from bridge.core.publishing.lease_set import LeafEntry
 from bridge.core.publishing.publication import Pace, PlannedPublication
 from bridge.core.state.farm_state import Choice, FarmTuning
@@ -170,6 +170,14 @@ def test_raft_is_shown_with_names_and_the_lag_of_each_follower() -> None:
     assert [(each.raft_id, each.name) for each in raft.voters] == [(1, "m"), (2, "b")]
     [follower] = raft.followers
     assert (follower.name, follower.match_index, follower.lag_entries, follower.last_contact_ms) == ("b", 15, 5, 40)
+
+
+def test_a_server_whose_identity_was_evicted_is_marked_until_it_has_left_the_configuration() -> None:
+    log = Log()
+    evicted = Admitted(B, "b", standing=Standing.EVICTED)
+    state = replace(log.farm.state, admitted={1: Admitted(OWN, "m"), 2: evicted})
+    view = build_view(replace(INPUTS, gossip=gossip(member(B)), log=replace(farm_inputs(log), state=state)))
+    assert [(each.name, each.evicted) for each in view.raft.voters] == [("m", False), ("b", True)]
 
 
 def test_a_link_shows_what_its_handshake_agreed_on() -> None:

@@ -91,6 +91,16 @@ def test_a_dead_voter_is_named_by_the_leader_and_by_a_follower_alike(number: int
     assert (found.severity, found.can_lose, found.ready) == (Severity.WARNING, 0, True)
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_evicted_server_is_not_one_to_start_again(number: int) -> None:
+    view = with_status(healthy(number), node_3=MemberStatus.DEAD)
+    voters = tuple(replace(each, evicted=each.raft_id == 3) for each in view.raft.voters)
+    found = verdict(replace(view, raft=replace(view.raft, voters=voters)))
+    assert found.text == "Degraded: node-3 evicted, can lose none"
+    assert found.advice.startswith("start another router in place of the evicted one")
+    assert "again" not in found.advice
+
+
 def test_a_farm_of_five_with_one_dead_may_lose_one_more() -> None:
     found = verdict(with_status(healthy(servers=5), node_5=MemberStatus.DEAD))
     assert found.text == "Degraded: node-5 down, can lose 1 more"
