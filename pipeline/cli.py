@@ -22,6 +22,7 @@ from pipeline.cli_options import (
     StatusLine,
     a_window,
     an_address,
+    opened,
     place_options,
     serving_metrics,
     spark_options,
@@ -170,7 +171,7 @@ def run(
         held.enter_context(alone_in(output))
         prepare(output)
         metrics = None if metrics_at is None else held.enter_context(serving_metrics(*metrics_at, line.tell))
-        session = held.enter_context(spark(packages=place.packages()))
+        session = held.enter_context(opened(spark, place))
         feedback = Feedback(session, source, submission, line.tell)
         settings = RunSettings(
             output,

@@ -14,6 +14,7 @@ from typing import Any
 import click
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from pipeline.client_key import ClientKeyError, load_client_key
 from pipeline.failures import reason_of
@@ -158,6 +159,21 @@ class LogPlace:
                 )
             return tuple(str(path.resolve()) for path in found)
         return tuple(_address(node) for node in self.nodes)
+
+
+def opened(spark: Callable[..., SparkSession], place: LogPlace) -> SparkSession:
+    """The session, with what the place needs. Raises FarmLogError when Spark cannot have it."""
+    packages = place.packages()
+    try:
+        return spark(packages=packages)
+    except PySparkException as error:
+        # The JVM fetches packages before anything else, and ends if it cannot.
+        if packages and error.getCondition() == "JAVA_GATEWAY_EXITED":
+            raise FarmLogError(
+                f"Spark did not start with {', '.join(packages)}: if Maven's repository cannot be reached from here,"
+                " put the jar and those that it needs on this machine, and name them with --conf spark.jars=FILE,FILE"
+            ) from error
+        raise
 
 
 def traces_of(source: dict[str, str], files: str | None) -> dict[str, str] | None:

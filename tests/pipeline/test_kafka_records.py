@@ -4,8 +4,10 @@ import json
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
 
-from pipeline.cli_options import LogPlace
+from pipeline.cli_options import LogPlace, opened
 from pipeline.decode.columns import Row, record_batches
 from pipeline.source.kafka import connector, rows_of_records
 from pipeline.source.log_client import FarmLogError
@@ -38,6 +40,15 @@ def test_a_record_of_strangers_without_value_or_term_is_refused_like_any_such_en
     (made,) = rows_of_records(FARM, iter([batch]))
     assert made.column("entry").to_pylist() == ["refused", "refused"]
     assert made.column("term").to_pylist() == [0, 0]
+
+
+def test_a_connector_that_cannot_be_fetched_is_told_with_what_to_do() -> None:
+    def no_jvm(*, packages: tuple[str, ...]) -> SparkSession:
+        assert packages == (connector(),)
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    with pytest.raises(FarmLogError, match=r"--conf spark\.jars"):
+        opened(no_jvm, LogPlace((), None, None, None, kafka="127.0.0.1:9092"))
 
 
 def test_the_topic_is_one_place_and_needs_sparks_connector() -> None:
