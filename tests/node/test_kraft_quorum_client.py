@@ -16,6 +16,7 @@ import trio
 from consensus.protocols.kraft import (
     Caller,
     ListenerOptions,
+    ListenerSecurity,
     QuorumView,
     QuorumViewService,
     ReplicaView,
@@ -36,6 +37,7 @@ from consensus.protocols.kraft.node.replica import open_voter
 from consensus.protocols.kraft.node.replica.open_voter import VoterOptions
 from consensus.protocols.kraft.node.topic.consumer_service import ConsumerService
 from consensus.protocols.kraft.wire.messages_clients import MetadataRequest, MetadataResponse
+from consensus.protocols.kraft.wire.scram import ScramUsers
 from consensus.storage import StorageOptions
 from tests.node.kraft_topic import EPOCH, MemoryTopic
 from tests.node.test_kraft_voter import LOOPBACK, Quorum, batch, formatted, opened
@@ -312,6 +314,14 @@ async def test_a_broker_that_changes_no_voters_says_who_does() -> None:
     async with brokers(MemoryTopic(), view) as client:
         with pytest.raises(QuorumClientError, match=r"changes no voters: name the controllers.*`garlicfarm leave`"):
             await client.remove_voter("cluster", 1, UUID(int=0), 1_000)
+
+
+async def test_a_listener_that_asks_for_a_login_is_named_as_such_to_a_client_without_one() -> None:
+    security = ListenerSecurity(None, ScramUsers({}))
+    async with open_listener([ConsumerService(MemoryTopic())], ListenerOptions(security=security)) as listener:
+        client = QuorumClient([(LOOPBACK, listener.port)], brokers=True, patience_s=0.1)
+        with pytest.raises(QuorumClientError, match=r"ended the connection.*it may ask for a login"):
+            await client.describe()
 
 
 async def test_a_controller_that_serves_no_topics_is_named_by_another_option(tmp_path: Path) -> None:

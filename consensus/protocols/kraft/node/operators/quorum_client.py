@@ -278,7 +278,9 @@ class QuorumClient:
         except trio.TooSlowError as error:
             raise KafkaConnectionError(f"{connection.peer} did not answer within {within_ms} ms") from error
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise KafkaConnectionError(f"{connection.peer} has ended the connection: {error}") from error
+            has_login = self._options.security.login is not None
+            hint = "" if has_login else "; it may ask for a login (security.protocol=SASL_…)"
+            raise KafkaConnectionError(f"{connection.peer} has ended the connection: {error}{hint}") from error
 
     async def _describe(self, connection: KafkaConnection, cluster: admin.DescribeClusterResponse) -> QuorumDescription:
         partition = admin.DescribeQuorumRequestPartition(partition_index=PARTITION)
