@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import trio
@@ -180,6 +181,20 @@ async def test_offsets_are_listed_by_place_and_by_time() -> None:
     assert await offset_of(topic, -3) == (2, 1_002)
     assert await offset_of(topic, 1_002) == (2, 1_002)
     assert await offset_of(topic, 9_999) == (-1, -1)
+
+
+async def test_a_partition_whose_offset_is_asked_for_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a thousand might have the whole log read."""
+    topic, looked = MemoryTopic(), list[int]()
+    topic.write(b"a")
+    monkeypatch.setattr(topic, "offset_for_time", looked.append)
+    asked = clients.ListOffsetsRequestPartition(partition_index=0, timestamp=1_000)
+    named = clients.ListOffsetsRequestTopic(name="farm", partitions=(asked, replace(asked, timestamp=1_001)))
+    response = await ConsumerService(topic).list_offsets(
+        clients.ListOffsetsRequest(replica_id=-1, topics=(named,)), caller(9)
+    )
+    assert [part.error_code for part in response.topics[0].partitions] == [ErrorCode.INVALID_REQUEST] * 2
+    assert looked == []
 
 
 async def test_metadata_names_the_topic_and_refuses_any_other() -> None:

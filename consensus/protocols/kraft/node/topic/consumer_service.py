@@ -20,6 +20,7 @@ is committed. Otherwise the answer is NOT_LEADER_OR_FOLLOWER, which every client
 session id 0, which tells the client that it has none; a request of a session is answered FETCH_SESSION_ID_NOT_FOUND.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -111,20 +112,29 @@ class ConsumerService:
         )
 
     async def list_offsets(self, request: clients.ListOffsetsRequest, caller: Caller) -> clients.ListOffsetsResponse:
-        """The start, the end, or the offset of a time."""
+        """The start, the end, or the offset of a time.
+
+        A partition that is named twice is refused, as in Kafka: to find a time the whole log may have to be read.
+        """
         del caller
+        named = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
         topics = []
         for topic in request.topics:
-            parts = [await self._offset_of(topic.name, partition) for partition in topic.partitions]
+            parts = [
+                await self._offset_of(topic.name, each, is_repeated=named[topic.name, each.partition_index] > 1)
+                for each in topic.partitions
+            ]
             topics.append(clients.ListOffsetsResponseTopic(name=topic.name, partitions=tuple(parts)))
         return clients.ListOffsetsResponse(topics=tuple(topics))
 
     async def _offset_of(
-        self, name: str, asked: clients.ListOffsetsRequestPartition
+        self, name: str, asked: clients.ListOffsetsRequestPartition, *, is_repeated: bool
     ) -> clients.ListOffsetsResponsePartition:
         state = self._topic.state()
         index = asked.partition_index
         error = _refusal(state, index, asked.current_leader_epoch, is_known=name == state.name)
+        if is_repeated:
+            error = ErrorCode.INVALID_REQUEST
         found: tuple[int, int] | None = None
         if error is ErrorCode.NONE:
             try:
