@@ -163,7 +163,7 @@ def _verdict(
     if stale and known:
         told.append(f"<p>Where the tables end, {escape(counted)} could be called healthy.</p>")
     told += [_named(state, [*same], name_of) for state, same in groupby(known, key=lambda each: each.state)]
-    told += [_reach(end) for end in ends.values()] if len(ends) <= NAMED else []
+    told += [_reach(end, alone=len(ends) == 1) for end in ends.values()] if len(ends) <= NAMED else []
     return f'<div class="verdict {kind}" role="status">{"".join(told)}</div>'
 
 
@@ -176,11 +176,12 @@ def _named(state: State, same: Sequence[Server], name_of: Callable[[Server], str
     return f"<p>{len(same):,} {escape(state.value)}: {escape(printable(names))}{more}</p>"
 
 
-def _reach(end: FarmEnd) -> str:
+def _reach(end: FarmEnd, *, alone: bool) -> str:
+    whose = "" if alone else f"{escape(printable(end.farm[:FARM_LETTERS]))}: "
     at = "an unknown time" if end.log_time is None else f"{end.log_time:%Y-%m-%d %H:%M:%S} UTC"
     return (
-        f'<p class="how">The tables reach to entry {end.index} of the log, at log time {at}; a server is silent after'
-        f" {_span(end.silent_after_ms)}.</p>"
+        f'<p class="how">{whose}The tables reach to entry {end.index} of the log, at log time {at}; a server is silent'
+        f" after {_span(end.silent_after_ms)}.</p>"
     )
 
 
@@ -198,7 +199,7 @@ class _Page:
 
     def _server(self, farm: str | None, server_id: int | None) -> str:
         number = "unknown" if server_id is None else f"server {server_id}"
-        return f"{(farm or 'farm')[:FARM_LETTERS]} · {number}" if self.several else number
+        return f"{farm[:FARM_LETTERS]} · {number}" if self.several and farm else number
 
     def _destination(self, destination: str) -> str:
         address = self.names.get(destination)

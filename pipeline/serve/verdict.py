@@ -8,7 +8,7 @@ the end of the tables, not by the last change that the watch wrote. A server of 
 reported is not healthy either; one that is silent and no longer in the configuration was removed, and is not counted.
 
 Log time stands still when a whole farm does. So a farm whose tables end longer before the present than its servers may
-be silent is *stale*: how its servers were at the end is no statement about now.
+be silent, and half a minute for the pipeline, is *stale*: how its servers were at the end is no statement about now.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,6 +29,8 @@ from pipeline.watch.machine import (
     SeenReport,
 )
 
+PIPELINE_MS = 30_000
+"""How long an entry may be on its way into the tables of a pipeline that works: a trigger and a batch."""
 Ask = Callable[[str], list[dict[str, Any]]]
 
 
@@ -58,11 +60,11 @@ class FarmEnd:
     silent_after_ms: int
 
     def stale_ms(self, now: datetime) -> int:
-        """How long before `now` the tables end, if that is longer than a server may be silent; else 0."""
+        """How long before `now` the tables end, if that is too long to call a server healthy by them; else 0."""
         if self.log_time is None:
             return 0
         behind_ms = _ms(now) - _ms(self.log_time)
-        return behind_ms if behind_ms > self.silent_after_ms else 0
+        return behind_ms if behind_ms > self.silent_after_ms + PIPELINE_MS else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ def test_a_server_that_has_been_dead_for_384_s_is_silent_whatever_its_last_repor
 
 def test_a_farm_whose_log_has_stood_still_for_384_s_is_not_called_healthy(tmp_path: Path) -> None:
     knew(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
-    assert verdict(made(tmp_path, NOON + 90 * SECOND))[0] == "1 of 1 server healthy"
+    assert verdict(made(tmp_path, NOON + 120 * SECOND))[0] == "1 of 1 server healthy"
     head, told = verdict(made(tmp_path, NOON + 384 * SECOND))
     assert head == "Nothing is known of the last 6 min 24 s"
     assert "Where the tables end, 1 of 1 server could be called healthy" in told
@@ -205,6 +205,7 @@ def test_servers_with_one_number_in_two_farms_are_told_apart(tmp_path: Path) -> 
     assert head == "Nothing is known of the last 1 h 1 s of 1 of 2 farms"
     assert "Where the tables end, 1 of 2 servers could be called healthy" in told
     assert f"1 unhealthy: {'a' * 12} · server 1" in told
+    assert f"{'b' * 12}: The tables reach to entry 4711 of the log, at log time 2026-01-01 11:00:00 UTC" in told
 
 
 def test_tables_without_a_report_give_no_verdict(tmp_path: Path) -> None:
