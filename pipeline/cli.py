@@ -29,12 +29,12 @@ from pipeline.cli_options import (
     told_plainly,
     traces_of,
 )
-from pipeline.daily import DAY_MS, last_rows
 from pipeline.derived import derive
 from pipeline.doctor import doctor
 from pipeline.feedback import Feedback
 from pipeline.floodfill_cli import floodfills
 from pipeline.generate import generate
+from pipeline.gold.tables import last_rows
 from pipeline.load_model import LoadModel
 from pipeline.printing import echo, print_json, print_table
 from pipeline.query_cli import query, report
@@ -45,6 +45,7 @@ from pipeline.tables.fence import alone_in
 from pipeline.transforms import DEFAULT_WINDOW
 
 ROWS_SHOWN = 60
+DAY_MS = 86_400_000
 
 
 @click.group()
@@ -189,7 +190,7 @@ def run(
         if once:
             run_once(session, settings)
             show()
-            derive(session, output, window)
+            derive(session, output)
         else:
             run_forever(session, settings, show)
 
@@ -244,7 +245,7 @@ def backfill(
         prepare(output, part=True)
         session = held.enter_context(spark())
         run_once(session, RunSettings(output, source, window, progress=line, tell=line.tell))
-        derive(session, output, window)
+        derive(session, output)
     echo(f"Entries {first} to {last} are in {output}.")
 
 

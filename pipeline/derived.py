@@ -1,6 +1,6 @@
-"""Tables that are made out of the base tables by Spark: by day (`pipeline/daily.py`), or as a whole.
+"""Tables that Spark makes as a whole out of the base tables; those by window are in `pipeline/gold`.
 
-A table that is made as a whole is written beside the old one and exchanged by two renames: a reader sees the old or the
+Such a table is written beside the old one and exchanged by two renames: a reader sees the old or the
 new, and a crash between the two leaves the old one aside, which the next run repairs.
 """
 
@@ -9,21 +9,14 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline import daily, transforms
+from pipeline import transforms
 from pipeline.schemas import HISTORY
 from pipeline.session import fit_to_size, rows_of_files
 from pipeline.tables.delta import stored_files
 
 
-def refresh(session: SparkSession, output: Path, window: str) -> None:
-    """Brings the routers' health up to what the base tables say."""
-    daily.bring_up_to_date(session, output, daily.ROUTER_HEALTH, window)
-
-
-def derive(session: SparkSession, output: Path, window: str) -> None:
-    """Brings the other derived tables up to what the base tables say."""
-    for each in daily.OTHERS:
-        daily.bring_up_to_date(session, output, each, window)
+def derive(session: SparkSession, output: Path) -> None:
+    """Makes the derived tables that are not by window anew."""
     fit_to_size(session, sum(file.rows for name in ("reports", "events") for file in stored_files(output / name)))
     events, clocks, reports, publications = (
         history(session, output, name) for name in ("events", "clocks", "reports", "publications")

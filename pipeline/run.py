@@ -25,15 +25,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline import daily, derived, transforms
+from pipeline import derived, transforms
 from pipeline.deriving import Deriving, running
+from pipeline.gold.tables import GOLD, WINDOWS_SPEC, Gold
 from pipeline.interrupt import deferred
 from pipeline.serve.metrics import RunMetrics
 from pipeline.side_by_side import Kept, RunningQuery, SideBySide
 from pipeline.source.kafka import SERVERS, kafka_stream
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.delta import stored_version
-from pipeline.tables.lake import BASE_SPECS, EVENTS, EventsTable, Lake
+from pipeline.tables.lake import BASE_SPECS, EVENTS, LOG, EventsTable, Lake, note_nothing
 from pipeline.tables.tasks import FARMS, RECENT, Outcome
 from pipeline.transforms.windows import window_ms
 
@@ -42,7 +43,7 @@ LAYOUT_FILE = "layout.json"
 RANGE_FILE = "range.json"
 CHECKPOINT, EVENTS_CHECKPOINT = "checkpoint", "checkpoint-events"
 TABLES_OF: dict[str, tuple[str, ...]] = {
-    CHECKPOINT: (*BASE_SPECS, "transitions", "watch_state"),
+    CHECKPOINT: (*BASE_SPECS, "transitions", "watch_state", *GOLD, WINDOWS_SPEC.name),
     EVENTS_CHECKPOINT: (EVENTS,),
 }
 """Which tables' batches are numbered by which checkpoint."""
@@ -124,8 +125,8 @@ class RunSettings:
         return "end" in self.source
 
 
-def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
-    """Reads all that is committed and not yet read, and returns the health table.
+def run_once(session: SparkSession, settings: RunSettings) -> None:
+    """Reads all that is committed and not yet read; each batch is in the tables by window before the next begins.
 
     Raises FarmLogError when the log cannot be read.
     """
@@ -133,9 +134,16 @@ def run_once(session: SparkSession, settings: RunSettings) -> DataFrame:
     if settings.events is not None:
         options = settings.events
         await_end(session, settings, lambda: start_events(session, settings, options, available_now=True))
-    await_end(session, settings, lambda: start_query(farm_stream(session, settings), settings, available_now=True))
-    derived.refresh(session, settings.output, settings.window)
-    return daily.health_of(session, settings.output)
+    gold = gold_of(settings)
+
+    def begin() -> StreamingQuery:
+        stream = farm_stream(session, settings)
+        return start_query(
+            stream, settings, available_now=True, after_batch=lambda batch: gold.refresh(batch, session), gold=gold
+        )
+
+    await_end(session, settings, begin)
+    gold.refresh(gold.noted_through(LOG), session)
 
 
 def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[], None]) -> None:
@@ -145,21 +153,21 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
     """
     prepare(settings.output, part=settings.is_part)
     apart = session.newSession()
-    derived_at = -math.inf
+    gold, derived_at = gold_of(settings), -math.inf
 
-    def make_tables(_: int) -> None:
+    def make_tables(batch: int) -> None:
         nonlocal derived_at
-        derived.refresh(apart, settings.output, settings.window)
+        gold.refresh(batch, apart)
         show()
         if time.monotonic() - derived_at >= DERIVE_SECONDS:
-            derived.derive(apart, settings.output, settings.window)
+            derived.derive(apart, settings.output)
             derived_at = time.monotonic()
 
     deriving = Deriving(make_tables)
 
     def begin() -> StreamingQuery:
         stream = farm_stream(session, settings)
-        return start_query(stream, settings, available_now=False, after_batch=deriving.batch_done)
+        return start_query(stream, settings, available_now=False, after_batch=deriving.batch_done, gold=gold)
 
     kept = [Kept("the tables", begin)]
     if settings.events is not None:
@@ -184,6 +192,11 @@ def prepare(output: Path, *, part: bool = False) -> None:
     refuse_orphaned(output)
 
 
+def gold_of(settings: RunSettings) -> Gold:
+    """The tables by window of the output directory."""
+    return Gold(settings.output, window_ms(settings.window), settings.keep_ms)
+
+
 def farm_stream(session: SparkSession, settings: RunSettings) -> DataFrame:
     """The log as an unbounded table."""
     if SERVERS in settings.source:
@@ -197,6 +210,7 @@ def start_query(
     *,
     available_now: bool,
     after_batch: Callable[[int], None] | None = None,
+    gold: Gold | None = None,
 ) -> StreamingQuery:
     """Starts what writes the rows of `stream`, which has the columns of the source `farm`, into the tables."""
     lake = Lake(
@@ -205,6 +219,7 @@ def start_query(
         watch=settings.watch,
         feedback=settings.judge is not None,
         keep_ms=settings.keep_ms,
+        note=note_nothing if gold is None else gold.note,
     )
 
     def write(batch: DataFrame, batch_id: int) -> None:

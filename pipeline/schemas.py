@@ -206,7 +206,12 @@ _DERIVED_COLUMNS = {
     "convergence": """member STRING, status STRING, first_at TIMESTAMP, last_at TIMESTAMP, observers BIGINT,
         nodes BIGINT, converged_ms BIGINT""",
 }
-DERIVED: dict[str, StructType] = {name: _columns(columns) for name, columns in _DERIVED_COLUMNS.items()}
+BY_WINDOW = ("router_health", "destination_health", "data_quality")
+DERIVED: dict[str, StructType] = {
+    name: _columns(f"farm STRING, {columns}, day DATE" if name in BY_WINDOW else columns)
+    for name, columns in _DERIVED_COLUMNS.items()
+}
+"""Of tables by window, `farm` is the cluster id, and `day` that of `window_start`, in UTC."""
 
 TRANSITIONS = _columns(
     """farm STRING, server_id BIGINT, at TIMESTAMP, index BIGINT, previous STRING, state STRING, reason STRING,

@@ -10,6 +10,7 @@ there before can be read by version. A batch is one Spark job (`pipeline/tables/
 that it changes. What a user may be waiting for, the current state, is committed first, and the state of the watch last.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from pipeline.tables.current import CurrentState
 from pipeline.tables.delta import Table, TableSpec
 from pipeline.tables.names import remember_names, salt_of
 from pipeline.tables.rows import ADDRESS, BASE
-from pipeline.tables.tasks import FARMS, LAST, ROWS, SEEN, Outcome, TaskPlan, run_in_tasks
+from pipeline.tables.tasks import FARMS, LAST, ROWS, SEEN, WINDOWS, Outcome, TaskPlan, run_in_tasks
 from pipeline.tables.upkeep import Upkeep
 from pipeline.watch.watching import Watching
 from pipeline.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
@@ -32,11 +33,26 @@ EVENTS_SPEC = TableSpec(EVENTS, arrow_schema(HISTORY[EVENTS]), ("node", "cursor"
 BASE_SPECS = {name: TableSpec(name, schema, ("farm", "index")) for name, schema in BASE.items()}
 
 
+Note = Callable[[str, int, pa.Table | None], None]
+"""Takes note of the windows (`farm`, `window_start`) that a batch of a query touches, before it is written."""
+
+
+def note_nothing(_query: str, _batch: int, _windows: pa.Table | None) -> None:
+    """The default: no derived tables are made."""
+
+
 class Lake:
     """What the query over the log writes. `window_ms`: the width of the windows of derived tables."""
 
     def __init__(
-        self, output: Path, window_ms: int, *, watch: bool = False, feedback: bool = False, keep_ms: int | None = None
+        self,
+        output: Path,
+        window_ms: int,
+        *,
+        watch: bool = False,
+        feedback: bool = False,
+        keep_ms: int | None = None,
+        note: Note = note_nothing,
     ) -> None:
         self._output = output
         self.plan = TaskPlan(str(output.resolve()), salt_of(output), window_ms, watch, feedback, PERIODS_MS)
@@ -45,6 +61,7 @@ class Lake:
         self._watching = Watching(output, PERIODS_MS) if watch else None
         self._upkeep = Upkeep(keep_ms)
         self._named: set[str] = set()
+        self._note = note
 
     def write_batch(self, entries: DataFrame, batch: int) -> Outcome:
         """Writes one micro-batch of the source `farm`; repeated, it changes nothing."""
@@ -55,6 +72,7 @@ class Lake:
     def write_outcome(self, outcome: Outcome, batch: int) -> None:
         """Writes what the tasks of a micro-batch found; repeated, it changes nothing."""
         self._update_current(outcome, batch)
+        self._note(LOG, batch, outcome.rows.get(WINDOWS))
         for name, table in self._base.items():
             table.append(LOG, batch, outcome.rows.get(ROWS + name), outcome.files.get(name, ()))
         if self._watching is not None:

@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.gold.tables import GOLD, Gold
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.current import SCHEMAS, CurrentState
-from pipeline.tables.delta import Table
-from pipeline.tables.lake import BASE_SPECS, EVENTS_SPEC, LOG, Lake
+from pipeline.tables.delta import Table, stored_rows
+from pipeline.tables.lake import BASE_SPECS, EVENTS_SPEC, LOG, Lake, note_nothing
 from pipeline.tables.tasks import Outcome, outcome_of, work
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of
 
@@ -23,7 +24,7 @@ def rows_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Rows with these columns; what a row does not say is NULL, but for the farm and the day."""
 
     def value(row: Mapping[str, Any], column: str) -> Any:
-        moment = row.get("log_time")
+        moment = row.get("log_time", row.get("window_start"))
         made = {"farm": FARM, "day": moment.date() if isinstance(moment, datetime) else None}
         return row.get(column, made.get(column))
 
@@ -44,15 +45,10 @@ def knew(output: Path, batch: int, rows: Mapping[str, Sequence[Mapping[str, Any]
     CurrentState(output).take(LOG, batch, found)
 
 
-def derived(output: Path, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A derived table of these rows."""
-    (output / table).mkdir()
-    pq.write_table(rows_of(arrow_schema(DERIVED[table]), rows), output / table / "part-0.parquet")
-
-
-def tables_of(log: MadeUpLog, output: Path, batch: int = 0, **options: Any) -> Outcome:
+def tables_of(log: MadeUpLog, output: Path, batch: int = 0, *, gold: Gold | None = None, **options: Any) -> Outcome:
     """The tables with a batch of all that the log has, written as two tasks of Spark would find it."""
-    lake = Lake(output, 60_000, **options)
+    window_ms, note = (60_000, note_nothing) if gold is None else (gold.window_ms, gold.note)
+    lake = Lake(output, window_ms, note=note, **options)
     batches = arrow_entries_of(log).combine_chunks().to_batches(max_chunksize=1 + log.commit_index // 2)
     found = [pa.Table.from_batches(work(lake.plan, [each])) for each in batches] or [
         pa.Table.from_batches(work(lake.plan, []))
@@ -60,3 +56,27 @@ def tables_of(log: MadeUpLog, output: Path, batch: int = 0, **options: Any) -> O
     outcome = outcome_of(pa.concat_tables(found))
     lake.write_outcome(outcome, batch)
     return outcome
+
+
+def gold_rows(output: Path, name: str) -> list[dict[str, Any]]:
+    """All rows of a derived table by window, in order."""
+    spec = GOLD[name].spec
+    order = ("farm", "window_start", *(each for each in ("destination", "server_id") if each in spec.sorted_by))
+    rows = stored_rows(output / name, spec.schema).sort_by([(each, "ascending") for each in order])
+    return list(rows.to_pylist())
+
+
+def derived_rows(output: Path, name: str, window_ms: int) -> list[dict[str, Any]]:
+    """The same, made now of all that the base tables have."""
+    Gold(output, window_ms).refresh(0)
+    return gold_rows(output, name)
+
+
+def derived(output: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A derived table that says what a test wants it to say."""
+    made = rows_of(arrow_schema(DERIVED[name]), rows)
+    if name in GOLD:
+        Table(output, GOLD[name].spec).append(LOG, 0, made)
+    else:
+        (output / name).mkdir()
+        pq.write_table(made, output / name / "part-0.parquet")

@@ -1,82 +1,184 @@
-"""A derived table has the windows that batches touched, equal to one made at once, by DuckDB as by Spark."""
+"""Derived tables by window have what batches touched, equal to those made at once, by DuckDB as by Spark."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.gold import refreshing
-from pipeline.gold.refreshing import GoldTable, Touched, refresh
-from pipeline.tables.delta import Table, TableSpec, stored_rows
+from pipeline.gold.tables import GOLD, WINDOWS_SPEC, Gold, last_rows
+from pipeline.tables.delta import Table, stored_rows
 from pipeline.tables.lake import LOG
-from pipeline.tables.tasks import WINDOWS
-from tests.pipeline.farm_log_server import MadeUpLog, three_servers
-from tests.pipeline.made_tables import tables_of
+from pipeline.tables.names import SALT_FILE
+from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog
+from tests.pipeline.generated_log import generated_log
+from tests.pipeline.made_tables import gold_rows, tables_of
 
 MINUTE_MS = 60_000
-SCHEMA = pa.schema(
-    [
-        ("farm", pa.string()),
-        ("window_start", pa.timestamp("us", tz="UTC")),
-        ("server_id", pa.int64()),
-        ("reports", pa.int64()),
-        ("uptime_ms", pa.int64()),
-        ("last_ms", pa.int64()),
-        ("day", pa.date32()),
-    ]
-)
-SQL = """
-SELECT t.farm, t.window_start, r.server_id, count(*) AS reports, max(r.uptime_ms) AS uptime_ms,
-  max(unix_millis(r.log_time)) AS last_ms
-FROM touched t JOIN reports r ON r.farm = t.farm AND r.log_time >= t.window_start AND r.log_time < t.window_end
-GROUP BY t.farm, t.window_start, r.server_id
-"""
-GOLD = GoldTable(TableSpec("made", SCHEMA, ("farm", "window_start", "server_id")), SQL, ("reports",))
+HALF_HOUR_MS = 30 * MINUTE_MS
+DAY_MS = 86_400_000
+BEFORE_MIDNIGHT_MS = EPOCH_MS + DAY_MS - 5 * MINUTE_MS
+EXPECTED = Path(__file__).with_name("gold_expected.json")
+SALT = "5d13504732b6b611a652612268b15e9ed505706d78ca0486cc9233f0a8cdbf4f"
+Rows = dict[str, list[dict[str, Any]]]
 
 
-def brought_up(output: Path, log: MadeUpLog, batch: int, session: SparkSession | None = None) -> bool:
-    """A batch into the base tables and into the derived one."""
-    outcome = tables_of(log, output, batch)
-    table = Table(output, GOLD.spec)
-    return refresh(output, table, GOLD, Touched(outcome.rows[WINDOWS], MINUTE_MS), LOG, batch, session)
+def periods(log: MadeUpLog, count: int, *servers: int, uptime_ms: int) -> None:
+    """So many reporting periods of a minute in which these servers report."""
+    for period in range(count):
+        log.tick(MINUTE_MS)
+        for server in servers:
+            log.report(server, uptime=uptime_ms + period * MINUTE_MS, jobLag=float(server))
 
 
-def parts(log: MadeUpLog, *ends: int) -> list[MadeUpLog]:
+def over_days() -> tuple[MadeUpLog, list[int]]:
+    """A log from before midnight to the fifth day, and after which entries the tables are read.
+
+    Server 2 falls silent on the first day and comes back restarted on the fifth; a report of server 1 is submitted
+    twice, on both sides of midnight; one entry is refused.
+    """
+    log, ends = MadeUpLog(log_time_ms=BEFORE_MIDNIGHT_MS), []
+    periods(log, 3, 1, 2, uptime_ms=10 * MINUTE_MS)
+    ends.append(log.commit_index)
+    log.report(1, uptime=13 * MINUTE_MS)
+    log.entries[-1]["value"] = log.entries[-1]["value"].replace('{"cluster"', '{"request": "node-0-1", "cluster"', 1)
+    repeated = log.entries[-1]["value"]
+    periods(log, 6, 1, uptime_ms=13 * MINUTE_MS)
+    log.add(value=repeated)
+    log.add(value="no JSON")
+    ends.append(log.commit_index)
+    log.log_time_ms += 3 * DAY_MS
+    periods(log, 3, 1, 2, uptime_ms=0)
+    ends.append(log.commit_index)
+    return log, ends
+
+
+def parts(log: MadeUpLog, ends: list[int]) -> list[MadeUpLog]:
     """The log, cut behind these entries."""
-    return [MadeUpLog(entries=log.entries[begin:end]) for begin, end in zip((0, *ends), (*ends, None), strict=True)]
+    return [MadeUpLog(entries=log.entries[begin:end]) for begin, end in zip([0, *ends], [*ends, None], strict=True)]
 
 
-def rows_of(output: Path) -> list[dict[str, Any]]:
-    rows = stored_rows(output / "made", SCHEMA)
-    return list(rows.sort_by([(each, "ascending") for each in GOLD.spec.sorted_by]).to_pylist())
+def opened(output: Path, window_ms: int) -> Gold:
+    """Tables of a directory whose pseudonyms are those of `EXPECTED`."""
+    output.mkdir(exist_ok=True)
+    (output / SALT_FILE).write_text(SALT, encoding="utf-8")
+    return Gold(output, window_ms)
 
 
-def test_a_table_that_grew_by_batches_equals_one_made_at_once_and_a_repeated_batch_changes_nothing(
-    tmp_path: Path,
-) -> None:
-    log = three_servers(minutes=3)
-    brought_up(tmp_path / "once", log, 0)
-    for batch, part in enumerate(parts(log, 7, 20, 33)):
-        assert brought_up(tmp_path / "grown", part, batch)
-        assert not brought_up(tmp_path / "grown", part, batch)
-    expected = rows_of(tmp_path / "once")
-    assert rows_of(tmp_path / "grown") == expected
-    assert len({row["window_start"] for row in expected}) == 3
-    assert sum(row["reports"] for row in expected) > 30
-    assert {row["day"] for row in expected} == {datetime(2026, 1, 1, tzinfo=UTC).date()}
+def all_rows(output: Path) -> Rows:
+    return {name: gold_rows(output, name) for name in GOLD}
 
 
-def test_windows_that_no_batch_touched_keep_their_files(tmp_path: Path) -> None:
-    log = three_servers(minutes=1)
-    brought_up(tmp_path, log, 0)
-    before = {each.path for each in Table(tmp_path, GOLD.spec).files()}
-    log.log_time_ms += timedelta(minutes=5) // timedelta(milliseconds=1)
-    log.report(1, uptime=1)
-    brought_up(tmp_path, MadeUpLog(entries=log.entries[-1:]), 1)
-    assert before < {each.path for each in Table(tmp_path, GOLD.spec).files()}
+def grown(output: Path, log: MadeUpLog, ends: list[int], window_ms: int, session: SparkSession | None = None) -> Rows:
+    """Tables that took the log in parts."""
+    gold = opened(output, window_ms)
+    for batch, part in enumerate(parts(log, ends)):
+        tables_of(part, output, batch, gold=gold)
+        gold.refresh(batch, session)
+    return all_rows(output)
+
+
+def at_once(output: Path, log: MadeUpLog, window_ms: int) -> Rows:
+    return grown(output, log, [], window_ms)
+
+
+def test_tables_have_the_rows_that_the_formulas_gave_before_they_were_sql(tmp_path: Path) -> None:
+    found = at_once(tmp_path, generated_log(6, 0.25, 7), HALF_HOUR_MS)
+    expected: Rows = json.loads(EXPECTED.read_text(encoding="utf-8"))
+    for name, rows in expected.items():
+        assert len(found[name]) == len(rows)
+        for row, wanted in zip(found[name], rows, strict=True):
+            for column, value in wanted.items():
+                told = row[column].isoformat() if isinstance(row[column], datetime) else row[column]
+                # Shares are whole millionths, percentages whole thousandths; offsets were cut to milliseconds.
+                if isinstance(value, float):
+                    assert told == pytest.approx(value, rel=1e-4), (name, column)
+                elif column == "clock_offset_ms" and value is not None:
+                    assert abs(told - value) <= 1
+                else:
+                    assert told == value, (name, column)
+
+
+def test_a_table_that_grew_by_batches_equals_one_made_at_once(tmp_path: Path) -> None:
+    log, ends = over_days()
+    expected = at_once(tmp_path / "once", log, MINUTE_MS)
+    assert grown(tmp_path / "grown", log, ends, MINUTE_MS) == expected
+    assert all(expected.values())
+    log = generated_log(3, 0.15, 3)
+    expected = at_once(tmp_path / "other once", log, HALF_HOUR_MS)
+    assert grown(tmp_path / "other grown", log, [*range(50, log.commit_index, 199)], HALF_HOUR_MS) == expected
+
+
+def test_a_router_that_comes_back_restarted_after_days_of_silence_is_seen_to_have_restarted(tmp_path: Path) -> None:
+    rows = grown(tmp_path, *over_days(), MINUTE_MS)["router_health"]
+    resets = [(row["server_id"], row["window_start"]) for row in rows if row["restarted"]]
+    fifth = datetime(2026, 1, 5, 0, 5, tzinfo=UTC)
+    assert resets == [(1, fifth), (2, fifth)]
+
+
+def test_a_submission_that_comes_again_behind_midnight_is_counted_once(tmp_path: Path) -> None:
+    rows = grown(tmp_path, *over_days(), MINUTE_MS)
+    quality = rows["data_quality"]
+    assert sum(row["duplicates"] for row in quality) == 1
+    assert sum(row["reports"] for row in quality) == sum(row["reports"] for row in rows["router_health"])
+    assert [(row["server_id"], row["refused"]) for row in quality if row["refused"]] == [(None, 1)]
+
+
+def test_files_of_windows_that_no_batch_touched_stay(tmp_path: Path) -> None:
+    log, ends = over_days()
+    tables, gold = {name: Table(tmp_path, table.spec) for name, table in GOLD.items()}, Gold(tmp_path, MINUTE_MS)
+    files = []
+    for batch, part in enumerate(parts(log, ends)):
+        tables_of(part, tmp_path, batch, gold=gold)
+        gold.refresh(batch)
+        files.append({each.path for each in tables["router_health"].files() if each.day == datetime(2026, 1, 1).date()})  # noqa: DTZ001
+    assert files[0] != files[1] == files[2]
+
+
+def test_what_a_killed_run_left_undone_is_made_by_the_next_one(tmp_path: Path) -> None:
+    # given batches that were written and noted, and a run that was killed before it made tables of them
+    log, ends = over_days()
+    expected = at_once(tmp_path / "once", log, MINUTE_MS)
+    output = tmp_path / "killed"
+    first, *others = parts(log, ends)
+    gold = opened(output, MINUTE_MS)
+    tables_of(first, output, 0, gold=gold)
+    gold.refresh(0)
+    for batch, part in enumerate(others, 1):
+        tables_of(part, output, batch, gold=Gold(output, MINUTE_MS))
+    # when the last batch is repeated, as a run does that is not sure of it
+    again = Gold(output, MINUTE_MS)
+    tables_of(others[-1], output, len(others), gold=again)
+    again.refresh(again.noted_through(LOG))
+    assert all_rows(output) == expected
+    # then what is noted does not grow
+    tables_of(MadeUpLog(entries=log.entries[-1:]), output, len(others) + 1, gold=again)
+    assert stored_rows(output / WINDOWS_SPEC.name, WINDOWS_SPEC.schema).num_rows == 1
+
+
+def test_windows_of_another_width_make_the_tables_anew_out_of_all_history(tmp_path: Path) -> None:
+    log, ends = over_days()
+    grown(tmp_path, log, ends, MINUTE_MS)
+    wider = Gold(tmp_path, 7 * MINUTE_MS)
+    wider.refresh(wider.noted_through(LOG))
+    rows = gold_rows(tmp_path, "router_health")
+    assert {row["window_end"] - row["window_start"] for row in rows} == {timedelta(minutes=7)}
+    assert sum(row["reports"] for row in rows) == 3 * 2 + 1 + 6 + 3 * 2
+    # and so does a table that is gone
+    narrow = opened(tmp_path / "once", 7 * MINUTE_MS)
+    tables_of(log, tmp_path / "once", 0, gold=narrow)
+    narrow.refresh(0)
+    assert all_rows(tmp_path) == all_rows(tmp_path / "once")
+
+
+def test_the_last_rows_are_told_in_order(tmp_path: Path) -> None:
+    grown(tmp_path, *over_days(), MINUTE_MS)
+    rows = gold_rows(tmp_path, "router_health")
+    assert last_rows(tmp_path, 8) == rows[-8:]
+    assert last_rows(tmp_path, 1_000) == rows
 
 
 @pytest.mark.spark
@@ -84,10 +186,8 @@ def test_windows_that_no_batch_touched_keep_their_files(tmp_path: Path) -> None:
 def test_spark_makes_the_same_rows_of_the_same_text(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = three_servers(minutes=3)
-    for batch, part in enumerate(parts(log, 20)):
-        brought_up(tmp_path / "duckdb", part, batch)
+    log = generated_log(3, 0.15, 5)
+    ends = [log.commit_index // 2]
+    expected = grown(tmp_path / "duckdb", log, ends, HALF_HOUR_MS)
     monkeypatch.setattr(refreshing, "FEW_ROWS", 0)
-    for batch, part in enumerate(parts(log, 20)):
-        brought_up(tmp_path / "spark", part, batch, session)
-    assert rows_of(tmp_path / "spark") == rows_of(tmp_path / "duckdb")
+    assert grown(tmp_path / "spark", log, ends, HALF_HOUR_MS, session) == expected

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from bridge.core.log.records import (
@@ -31,8 +31,7 @@ from bridge.core.log.records import (
 )
 from bridge.wire.keys.box import BOX_BYTES
 from bridge.wire.log.entries import encode
-from pipeline import daily
-from pipeline.derived import derive, history, refresh
+from pipeline.derived import derive, history
 from pipeline.run import RunSettings, prepare, run_once
 from pipeline.schemas import DERIVED, ENTRIES, EVENTS, HISTORY, arrow_schema
 from pipeline.serve.metrics import RunMetrics
@@ -42,10 +41,10 @@ from pipeline.tables.current import read
 from pipeline.tables.delta import stored_files, stored_rows
 from pipeline.tables.lake import BASE_SPECS
 from pipeline.tables.names import read_names
-from pipeline.transforms import DEFAULT_WINDOW, closest_floodfills, convergence, detections
+from pipeline.transforms import closest_floodfills, convergence, detections
 from pipeline.transforms.floodfills import routing_key
 from tests.pipeline.farm_log_server import MadeUpLog, entries_of, served, three_servers
-from tests.pipeline.made_tables import tables_of
+from tests.pipeline.made_tables import derived_rows, gold_rows, tables_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -75,11 +74,10 @@ def ran(first_run: Ran, tmp_path: Path) -> Ran:
     return MadeUpLog(entries=[*log.entries], log_time_ms=log.log_time_ms), tmp_path / "tables"
 
 
-def health_of(session: SparkSession, log: MadeUpLog, output: Path) -> list[Row]:
+def health_of(log: MadeUpLog, output: Path) -> list[dict[str, Any]]:
     """One batch of all that the log has, and the health table made of it."""
     tables_of(log, output)
-    refresh(session, output, DEFAULT_WINDOW)
-    return daily.health_of(session, output).collect()
+    return derived_rows(output, "router_health", 60_000)
 
 
 def test_the_source_yields_every_committed_entry_once_and_in_its_place_from_any_node_that_answers(
@@ -94,16 +92,14 @@ def test_the_source_yields_every_committed_entry_once_and_in_its_place_from_any_
     assert rows == entries_of(session, log).collect()
 
 
-def test_router_health_tells_availability_and_restarts_by_window_of_log_time(
-    session: SparkSession, tmp_path: Path
-) -> None:
-    rows = health_of(session, three_servers(minutes=3), tmp_path / "tables")
+def test_router_health_tells_availability_and_restarts_by_window_of_log_time(tmp_path: Path) -> None:
+    rows = health_of(three_servers(minutes=3), tmp_path / "tables")
     by_key = {(row["window_start"].minute, row["server_id"]): row for row in rows}
     assert by_key[0, 1]["availability"] == 1.0
     assert (1, 3) not in by_key, "a server that said nothing in a window has no row there"
     assert by_key[2, 3]["availability"] == 1.0
     assert by_key[2, 3]["uptime_ms"] == 50_000
-    assert by_key[0, 1]["window_start"].replace(tzinfo=UTC) == datetime(2026, 1, 1, tzinfo=UTC)
+    assert by_key[0, 1]["window_start"] == datetime(2026, 1, 1, tzinfo=UTC)
     assert by_key[0, 2]["job_lag_p50_ms"] == 2.0
     assert by_key[0, 2]["healthy_share"] == 0.5
     assert by_key[0, 1]["healthy_share"] == 1.0
@@ -121,14 +117,14 @@ def test_a_batch_that_is_repeated_after_a_crash_changes_no_row_and_the_next_one_
     log.report(1, uptime=70_000)
     metrics = RunMetrics()
     with served(log, tmp_path / "control.sock") as address:
-        health = run_once(session, RunSettings(output, {"node": address}, metrics=metrics)).collect()
+        run_once(session, RunSettings(output, {"node": address}, metrics=metrics))
     # then each report is there once, and all entries of both batches are counted
     assert f"garlicfarm_pipeline_entries_total {log.commit_index}.0" in metrics.exposition().decode()
     assert stored_rows(output / "reports", BASE_SPECS["reports"].schema).num_rows == 6 * 3 + 1
     assert [row for row in history(session, output, "reports").collect() if row["index"] < log.commit_index] == (
         undisturbed
     )
-    assert [row["reports"] for row in health] == [6, 6, 6, 1]
+    assert [row["reports"] for row in gold_rows(output, "router_health")] == [6, 6, 6, 1]
 
 
 def test_another_farms_log_is_refused_by_a_checkpoint(ran: Ran, tmp_path: Path) -> None:
@@ -169,7 +165,7 @@ def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(
         log.add(value=f'{{"factors": {{"throughIndex": 1, "formula": "f", "factors": {{"{leaf}": {factor}}}}}}}')
     log.add(value='{"clock": {"time": 1767225600000}}')
     log.add(value='{"cost": {"hash": "a"}}')
-    health = health_of(session, log, tmp_path / "tables")
+    health = health_of(log, tmp_path / "tables")
     reasons = [row["reason"] for row in history(session, tmp_path / "tables", "quarantine").orderBy("index").collect()]
     assert len(reasons) == 15
     assert reasons[0] == "Object missing required field `server` - at `$.admission`"
@@ -193,21 +189,19 @@ def test_an_entry_too_old_for_the_node_to_tell_its_time_is_kept_and_in_no_window
     log = three_servers(minutes=1)
     for entry in log.entries[:5]:
         entry["logTimeMs"] = None
-    health = health_of(session, log, tmp_path / "tables")
+    health = health_of(log, tmp_path / "tables")
     assert history(session, tmp_path / "tables", "reports").count() == 6 * 3
     assert [row["reports"] for row in health] == [5, 5, 5]
 
 
-def test_what_only_a_snapshot_still_holds_is_current_state_and_no_history(
-    session: SparkSession, tmp_path: Path
-) -> None:
+def test_what_only_a_snapshot_still_holds_is_current_state_and_no_history(tmp_path: Path) -> None:
     log, output = three_servers(minutes=1), tmp_path / "tables"
     reports = [entry["value"] for entry in log.entries[2:4]]
     log.entries.clear()
     log.add("configuration", value="{}")
     for report in reports:
         log.add("snapshot", value=report)
-    assert health_of(session, log, output) == [], "it is not known when they were made"
+    assert health_of(log, output) == [], "it is not known when they were made"
     assert [row["server_id"] for row in read(output, "routers")] == [1, 2]
     assert len(read(output, "destinations")) == 4
     assert not stored_files(output / "quarantine")
@@ -253,8 +247,8 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
     log.tick(10_000, leader=2)
     # when the pipeline takes them in one batch and derives its tables, in a directory of whatever name
     output = tmp_path / "the [old] {tables}?"
-    health_of(session, log, output)
-    derive(session, output, "1 minute")
+    health_of(log, output)
+    derive(session, output)
 
     # then each has its rows, and one pseudonym stands for the destination everywhere
     def rows(table: str) -> list[dict[str, Any]]:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pipeline.daily import last_rows
 from pipeline.doctor import doctor, examine
+from pipeline.gold.tables import last_rows
 from pipeline.query import asked as asked_for
 from pipeline.query_cli import query as query_command
 from pipeline.tables.delta import stored_files
@@ -159,10 +159,11 @@ def test_between_the_two_renames_of_an_exchange_the_old_rows_are_read(tmp_path: 
 
 
 def test_a_damaged_file_of_a_daily_table_is_an_error_that_says_which_and_what_to_do(tmp_path: Path) -> None:
-    day = tmp_path / "router_health" / "2026-11-22.parquet"
-    day.parent.mkdir()
-    day.write_bytes(b"half of a fi")
-    with pytest.raises(TableDamagedError, match=r"2026-11-22\.parquet is damaged .*: remove .*_made\.json"):
+    derived(tmp_path, "router_health", [{"window_start": NOON, "server_id": 1}])
+    (stored,) = stored_files(tmp_path / "router_health")
+    file = tmp_path / "router_health" / stored.path
+    file.write_bytes(b"no Parquet")
+    with pytest.raises(TableDamagedError, match=f"{file} is damaged"):
         last_rows(tmp_path, 10)
 
 

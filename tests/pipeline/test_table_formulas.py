@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline import transforms
 from pipeline.schemas import DERIVED, EVENTS, HISTORY
 from pipeline.tables.rows import Pseudonyms, base_rows
-from pipeline.transforms.windows import first_of_each_request
+from pipeline.transforms.windows import window_ms
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, destination
+from tests.pipeline.made_tables import derived_rows, wrote
 
 pytestmark = [
     pytest.mark.spark,
@@ -22,6 +24,7 @@ pytestmark = [
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PERIOD = timedelta(seconds=30)
+MINUTE_MS = 60_000
 
 
 def rows_of(session: SparkSession, table: str, rows: list[dict[str, Any]]) -> DataFrame:
@@ -31,10 +34,12 @@ def rows_of(session: SparkSession, table: str, rows: list[dict[str, Any]]) -> Da
     return session.createDataFrame([tuple(row.get(name) for name in schema.names) for row in numbered], schema)
 
 
-def clocks(session: SparkSession, *moments: tuple[float, int]) -> DataFrame:
-    """Clock entries: after so many periods, in which term."""
-    told = [{"log_time": NOON + PERIOD * at, "term": term, "period_ms": 30_000} for at, term in moments]
-    return rows_of(session, "clocks", told)
+HOUR_MS = 3_600_000
+
+
+def clock(at: float, term: int = 1, period_ms: int = 30_000) -> dict[str, Any]:
+    """A clock entry: after so many periods, in which term."""
+    return {"log_time": NOON + PERIOD * at, "term": term, "period_ms": period_ms}
 
 
 def report(at: float, *, server: int = 1, offset_s: float = 10.0, **more: Any) -> dict[str, Any]:
@@ -42,38 +47,57 @@ def report(at: float, *, server: int = 1, offset_s: float = 10.0, **more: Any) -
     return {"log_time": moment, "server_id": server, "written_at": moment + timedelta(seconds=offset_s), **more}
 
 
+def wrote_all(output: Path, **tables: list[dict[str, Any]]) -> None:
+    """Base tables with these rows; the index is a row's place if it does not say."""
+    for table, rows in tables.items():
+        wrote(output, table, 0, [{"index": place, **row} for place, row in enumerate(rows, 1)])
+
+
 def test_availability_counts_periods_and_holds_none_against_a_router_that_an_election_cut_short(
-    session: SparkSession,
+    tmp_path: Path,
 ) -> None:
     # given a leader that fell soon after its clock entry, and a newest period in which no server reported yet
-    clock_entries = clocks(session, (0, 1), (1, 1), (2, 1), (2.1, 2), (3.1, 2))
+    clocks = [clock(at, term) for at, term in ((0, 1), (1, 1), (2, 1), (2.1, 2), (3.1, 2))]
     told = [
         *(report(at, server=1) for at in (0, 0, 2.1)),
         *(report(at, server=2) for at in (0, 1, 2, 2.1)),
         *(report(at, server=3) for at in (0, 1, 2.1)),
     ]
-    rows = transforms.router_health(rows_of(session, "reports", told), clock_entries, "1 hour").collect()
+    wrote_all(tmp_path, reports=told, clocks=clocks)
+    rows = derived_rows(tmp_path, "router_health", HOUR_MS)
     # then a second report in one period does not make up for none in another
     assert {row["server_id"]: row["availability"] for row in rows} == {1: pytest.approx(2 / 3), 2: 1.0, 3: 1.0}
 
 
-def test_a_restart_is_noticed_behind_reports_that_tell_no_uptime(session: SparkSession) -> None:
+def test_a_restart_is_noticed_behind_reports_that_tell_no_uptime(tmp_path: Path) -> None:
     told = [report(at, uptime_ms=uptime_ms) for at, uptime_ms in enumerate((600_000, None, None, 5_000, 35_000))]
-    (row,) = transforms.router_health(rows_of(session, "reports", told), clocks(session, (0, 1)), "1 hour").collect()
+    wrote_all(tmp_path, reports=told, clocks=[clock(0)])
+    (row,) = derived_rows(tmp_path, "router_health", HOUR_MS)
     assert (row["uptime_resets"], row["restarted"], row["uptime_ms"]) == (1, True, 35_000)
 
 
-def test_a_destination_that_breaks_between_two_windows_broke_once(session: SparkSession) -> None:
+def test_a_destination_that_breaks_between_two_windows_broke_once(tmp_path: Path) -> None:
     healthy = (True, True, False, False, True, False)
     told = [{**report(at), "destination": "d-1", "healthy": each} for at, each in enumerate(healthy)]
     told += [{**report(at), "destination": "d-1", "healthy": each} for at, each in ((6, True), (200, False))]
-    reports = rows_of(session, "destination_reports", told)
-    rows = transforms.destination_health(reports, clocks(session, (0, 1)), "1 minute").orderBy("window_start").collect()
+    # The windows of destinations are those of the reports that name them.
+    wrote_all(tmp_path, destination_reports=told, reports=[report(each) for each in (*range(7), 200)])
+    rows = derived_rows(tmp_path, "destination_health", MINUTE_MS)
     assert [row["breaks"] for row in rows] == [0, 1, 1, 0, 0], "what comes an hour later did not break just now"
 
 
+def test_figures_beyond_all_bounds_stop_no_table(tmp_path: Path) -> None:
+    most = 2**63 - 1
+    told = [report(at, bandwidth_bytes_per_s=most, participating_tunnels=most, cpu_percent=1e300) for at in range(3)]
+    told = [{**row, "configured_bandwidth_bytes_per_s": 1, "destinations": 0} for row in told]
+    wrote_all(tmp_path, reports=told)
+    (row,) = derived_rows(tmp_path, "router_health", HOUR_MS)
+    assert (row["bandwidth_bytes_per_s"], row["participating_tunnels"]) == (float(most), float(most))
+    assert (row["cpu_percent"], row["healthy_share"]) == (1e9, None)
+
+
 def test_late_reports_and_clocks_that_are_off_are_told_apart_also_where_a_window_holds_two_reports(
-    session: SparkSession,
+    tmp_path: Path,
 ) -> None:
     # given a clock that is five hours ahead, and one report that took a minute more than the others
     ahead_s = 5 * 3600
@@ -81,9 +105,9 @@ def test_late_reports_and_clocks_that_are_off_are_told_apart_also_where_a_window
     # and of another server one just before what the farm takes, one behind it, one of a year that there is not
     told += [report(0, server=2, offset_s=59.0), report(0, server=2, offset_s=61.0)]
     told += [report(0, server=2) | {"written_at": None}]
-    period = rows_of(session, "clocks", [{"log_time": NOON, "period_ms": 30_000}])
-    found = transforms.data_quality(rows_of(session, "reports", told), period, rows_of(session, "quarantine", []))
-    rows = found.orderBy("server_id", "window_start").collect()
+    wrote_all(tmp_path, reports=told, clocks=[clock(0)])
+    rows = derived_rows(tmp_path, "data_quality", MINUTE_MS)
+    rows.sort(key=lambda row: (row["server_id"], row["window_start"]))
     assert [(row["server_id"], row["late"], row["clock_off"]) for row in rows] == [
         *((1, late, 2) for late in (0, 0, 1, 0)),
         (2, 0, 2),
@@ -91,19 +115,22 @@ def test_late_reports_and_clocks_that_are_off_are_told_apart_also_where_a_window
 
 
 def test_a_clock_is_off_by_the_period_that_the_farm_had_then_whatever_else_claims_to_be_a_clock_entry(
-    session: SparkSession,
+    tmp_path: Path,
 ) -> None:
     # given a period of 30 s, of 2 s three hours later, and two entries that only look as if they were a leader's
     periods = [(0, 1, 30_000), (0, 50, 2**52), (360, 100, 2_000), (360, 150, 1)]
-    told = [{"index": index, "log_time": NOON + PERIOD * at, "period_ms": each} for at, index, each in periods]
+    clocks = [{**clock(at, period_ms=each), "index": index} for at, index, each in periods]
     # when reports are 59 s and 61 s ahead, then 31 s and 33 s, and others lag 44 s and 46 s, then 2 s and 4 s
-    early = [report(0, offset_s=each) | {"index": 60} for each in (59.0, 61.0)]
-    late = [report(360, offset_s=each) | {"index": 160} for each in (31.0, 33.0)]
-    slow = [report(0, server=2, offset_s=each) | {"index": 61} for each in (9.0, 9.0, 9.0, -35.0, -37.0)]
-    slower = [report(360, server=2, offset_s=each) | {"index": 161} for each in (9.0, 9.0, 9.0, 7.0, 5.0)]
-    reports = rows_of(session, "reports", early + late + slow + slower)
-    found = transforms.data_quality(reports, rows_of(session, "clocks", told), rows_of(session, "quarantine", []))
-    rows = found.orderBy("server_id", "window_start").collect()
+    told = [(1, 0, 60, each) for each in (59.0, 61.0)] + [(1, 360, 160, each) for each in (31.0, 33.0)]
+    told += [(2, 0, 70, each) for each in (9.0, 9.0, 9.0, -35.0, -37.0)]
+    told += [(2, 360, 170, each) for each in (9.0, 9.0, 9.0, 7.0, 5.0)]
+    reports = [
+        report(at, server=server, offset_s=each) | {"index": first + place % 10}
+        for place, (server, at, first, each) in enumerate(told)
+    ]
+    wrote_all(tmp_path, reports=reports, clocks=clocks)
+    rows = derived_rows(tmp_path, "data_quality", MINUTE_MS)
+    rows.sort(key=lambda row: (row["server_id"], row["window_start"]))
     # then of each pair one is within a period and 30 s, and one is more than one and a half periods behind the others
     assert [(row["server_id"], row["reports"], row["late"], row["clock_off"]) for row in rows] == [
         (1, 2, 0, 1),
@@ -113,12 +140,14 @@ def test_a_clock_is_off_by_the_period_that_the_farm_had_then_whatever_else_claim
     ]
 
 
-def test_only_a_request_that_names_a_submission_makes_a_second_copy_a_repetition(session: SparkSession) -> None:
-    told = [
-        report(at, request=request) for at, request in enumerate(("a-b-1-2", "a-b-1-2", "once", "once", "x-1-0", None))
-    ]
-    kept = first_of_each_request(rows_of(session, "reports", told)).collect()
-    assert sorted(row["index"] for row in kept) == [1, 3, 4, 5, 6]
+def test_only_a_request_that_names_a_submission_makes_a_second_copy_a_repetition(tmp_path: Path) -> None:
+    requests = ("a-b-1-2", "a-b-1-2", "once", "once", "x-1-0", "x-1-0", None, None, "x-1-1\n", "x-1-1\n")
+    told = [report(at, request=request) for at, request in enumerate(requests)]
+    # and a copy that comes more than an hour later is counted again
+    told.append(report(130, request="a-b-1-2"))
+    wrote_all(tmp_path, reports=told)
+    rows = derived_rows(tmp_path, "data_quality", HOUR_MS)
+    assert [(row["reports"], row["duplicates"]) for row in rows] == [(9, 1), (1, 0)]
 
 
 def test_several_masters_are_read_and_hostile_json_gives_reasons_and_no_exception() -> None:
@@ -187,9 +216,6 @@ def test_derived_tables_have_the_columns_that_their_schemas_tell(session: SparkS
 
     events = session.createDataFrame([], EVENTS)
     made = {
-        "router_health": transforms.router_health(none("reports"), none("clocks")),
-        "destination_health": transforms.destination_health(none("destination_reports"), none("clocks")),
-        "data_quality": transforms.data_quality(none("reports"), none("clocks"), none("quarantine")),
         "leaderships": transforms.leaderships(none("clocks")),
         "publishers": transforms.publishers(none("publications")),
         "detections": transforms.detections(events, none("reports")),
@@ -198,3 +224,15 @@ def test_derived_tables_have_the_columns_that_their_schemas_tell(session: SparkS
     for name, rows in made.items():
         told = [(field.name, field.dataType) for field in rows.schema]
         assert told == [(field.name, field.dataType) for field in DERIVED[name]], name
+
+
+@pytest.mark.parametrize("text", ["", "minute", "0 minutes", "-1 hour", "1 month", "1 minute 30", "9999999 days"])
+def test_what_is_no_width_of_a_window_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ValueError, match="no width of a window"):
+        window_ms(text)
+
+
+def test_a_window_of_centuries_which_would_end_in_a_year_that_cannot_be_shown_is_refused() -> None:
+    assert window_ms("366 days") == 366 * 24 * HOUR_MS
+    with pytest.raises(ValueError, match="wider than a year"):
+        window_ms("999999 weeks")

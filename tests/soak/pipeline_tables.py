@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from pipeline.generate import generate
+from pipeline.gold.tables import GOLD
 from pipeline.load_model import LoadModel
 from pipeline.schemas import DERIVED
 from pipeline.tables import current
@@ -66,9 +67,16 @@ def finished(process: subprocess.Popen[bytes], log: Path, patience_s: float) -> 
 
 def tables_of(output: Path) -> dict[str, Counter[str]]:
     """Every table below `output` as a multiset of rows, whatever files they lie in: history, derived, current state."""
-    specs = (*BASE_SPECS.values(), EVENTS_SPEC, TRANSITIONS_SPEC, STATE_SPEC, *current.SPECS.values())
+    specs = (
+        *BASE_SPECS.values(),
+        EVENTS_SPEC,
+        TRANSITIONS_SPEC,
+        STATE_SPEC,
+        *current.SPECS.values(),
+        *(each.spec for each in GOLD.values()),
+    )
     tables = {spec.name: _counted(stored_rows(output / spec.name, spec.schema).to_pylist()) for spec in specs}
-    for name in DERIVED:
+    for name in DERIVED.keys() - GOLD.keys():
         files = (output / name).glob("*.parquet")
         tables[name] = _counted(row for file in files for row in pq.ParquetFile(file).read().to_pylist())
     return {name: rows for name, rows in tables.items() if rows}

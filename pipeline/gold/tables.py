@@ -1,0 +1,179 @@
+"""The derived tables by window: which SQL makes them, out of which base tables, and which windows are still to be made.
+
+    batch N ──▶ `note`: the windows that it touched, in the table `gold_windows`, before the batch counts as written
+    thread or end of a batch ──▶ `refresh`: every table, for the windows of all batches that it does not have
+
+What a batch touches are the windows of its rows, and the newest window that the farm had before: whether its last
+reporting period was whole is known by the next one. The table `gold_windows` keeps both until all derived tables have
+them, so a run that is killed in between loses no window, and batches may be taken together.
+
+A derived table knows by its commits which batches it has. They are made under a name that carries the width of windows
+and a checksum of the SQL: with another width, or by another version's text, the table has no batch yet, and is made
+anew out of all history that is kept. So is one that was removed.
+"""
+
+import threading
+import zlib
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from pipeline.gold.refreshing import GoldTable, Touched, opened, refresh, source_view
+from pipeline.schemas import DERIVED, arrow_schema
+from pipeline.tables.delta import NOTHING_COMMITTED, Table, TableSpec, stored_files
+from pipeline.tables.files import read_file
+from pipeline.tables.upkeep import Upkeep
+from pipeline.weighing import PERIOD_DEFAULT_MS, PERIOD_MAX_MS, PERIOD_MIN_MS
+
+HOUR_MS = 3_600_000
+REACH_MS = 2 * HOUR_MS
+"""An hour for what a row is compared with, and one more for whether that is a repetition."""
+ROUTER_HEALTH = "router_health"
+_HERE = Path(__file__).parent
+_PERIODS = {
+    "$period_min_ms": PERIOD_MIN_MS,
+    "$period_max_ms": PERIOD_MAX_MS,
+    "$period_default_ms": PERIOD_DEFAULT_MS,
+}
+_WINDOWS_SCHEMA = pa.schema(
+    [("farm", pa.string()), ("window_start", pa.timestamp("us", tz="UTC")), ("batch", pa.int64())]
+)
+WINDOWS_SPEC = TableSpec("gold_windows", _WINDOWS_SCHEMA, ("farm", "window_start"), "interval 1 hours")
+
+
+def _text(file: str) -> str:
+    text = (_HERE / file).read_text(encoding="utf-8")
+    for name, value in _PERIODS.items():
+        text = text.replace(name, str(value))
+    return text
+
+
+def _table(name: str, sources: tuple[str, ...], keys: tuple[str, ...], *views: str, **more: Any) -> GoldTable:
+    spec = TableSpec(name, arrow_schema(DERIVED[name]), ("farm", "window_start", *keys))
+    texts = {view: _text(f"views/{view}.sql") for view in views}
+    return GoldTable(spec, _text(f"{name}.sql"), sources, REACH_MS, texts, **more)
+
+
+GOLD = {
+    table.spec.name: table
+    for table in (
+        _table(ROUTER_HEALTH, ("reports", "clocks"), ("server_id",), "told_reports", "periods", compares_uptimes=True),
+        _table(
+            "destination_health",
+            ("destination_reports", "clocks"),
+            ("destination", "server_id"),
+            "told_destinations",
+            "periods",
+        ),
+        _table("data_quality", ("reports", "clocks", "quarantine"), ("server_id",), "told_reports", widen_ms=HOUR_MS),
+    )
+}
+
+
+class Gold:
+    """The derived tables by window of an output directory. `note` and `refresh` may be called by two threads."""
+
+    def __init__(self, output: Path, window_ms: int, keep_ms: int | None = None) -> None:
+        self._output, self.window_ms = output, window_ms
+        self._tables = {name: Table(output, gold.spec) for name, gold in GOLD.items()}
+        self._windows = Table(output, WINDOWS_SPEC)
+        self._noted = self._windows.rows()
+        self._upkeep = Upkeep(keep_ms)
+        self._lock = threading.Lock()
+        self._made_through = min(self._made(name) for name in GOLD)
+
+    def note(self, query: str, batch: int, windows: pa.Table | None) -> None:
+        """A batch touches these windows (`farm`, `window_start`); to be called before it counts as written."""
+        if windows is None or not windows.num_rows or self._windows.committed(query) >= batch:
+            return
+        with self._lock:
+            through = self._made_through
+        newest = self._noted.group_by("farm", use_threads=False).aggregate([("window_start", "max")])
+        farms = pc.unique(windows.column("farm"))
+        before = newest.filter(pc.is_in(newest.column("farm"), farms))
+        touched = [
+            windows.select(["farm", "window_start"]).cast(pa.schema(list(_WINDOWS_SCHEMA)[:2])),
+            pa.table({"farm": before.column("farm"), "window_start": before.column("window_start_max")}),
+        ]
+        of_batch = pa.concat_tables(touched).group_by(["farm", "window_start"], use_threads=False).aggregate([])
+        of_batch = of_batch.append_column("batch", pa.repeat(pa.scalar(batch, pa.int64()), of_batch.num_rows))
+        # What all tables have is needed no more, but for the newest window of a farm that this batch says nothing of.
+        other = newest.filter(pc.invert(pc.is_in(newest.column("farm"), farms)))
+        kept = self._noted.filter(
+            pc.or_(
+                pc.greater(self._noted.column("batch"), through),
+                pc.and_(
+                    pc.is_in(self._noted.column("farm"), other.column("farm")),
+                    pc.is_in(self._noted.column("window_start"), other.column("window_start_max")),
+                ),
+            )
+        )
+        rows = pa.concat_tables([kept, of_batch.select(_WINDOWS_SCHEMA.names).cast(_WINDOWS_SCHEMA)])
+        if self._windows.replace(query, batch, rows):
+            with self._lock:
+                self._noted = rows
+
+    def refresh(self, batch: int, session: SparkSession | None = None) -> None:
+        """Brings all tables up to the batches through this one. Raises TableDamagedError."""
+        with self._lock:
+            noted = self._noted
+        for name, gold in GOLD.items():
+            made = self._made(name)
+            if made >= batch:
+                continue
+            all_history = made == NOTHING_COMMITTED
+            windows = self._all_windows() if all_history else _of_batches(noted, made, batch)
+            touched = Touched(windows, self.window_ms, all_history)
+            refresh(self._output, self._tables[name], gold, touched, self._query(name), batch, session)
+        with self._lock:
+            self._made_through = batch
+        self._upkeep.after_batch(self._tables.values())
+
+    def noted_through(self, query: str) -> int:
+        """The last batch of the query whose windows were noted."""
+        return self._windows.committed(query)
+
+    def _made(self, name: str) -> int:
+        return self._tables[name].committed(self._query(name))
+
+    def _query(self, name: str) -> str:
+        gold = GOLD[name]
+        checksum = zlib.crc32("".join((gold.sql, *gold.views.values())).encode())
+        return f"log, windows of {self.window_ms} ms, text {checksum:08x}"
+
+    def _all_windows(self) -> pa.Table:
+        """The windows of all history: `farm`, `window_start`."""
+        names = ("reports", "clocks", "quarantine")
+        with opened() as connection:
+            for name in names:
+                source_view(connection, self._output, name, stored_files(self._output / name))
+            rows = " UNION ALL ".join(f"SELECT farm, log_time FROM all_{name}" for name in names)  # noqa: S608 - own names
+            start = f"timestamp_millis(unix_millis(log_time) - unix_millis(log_time) % {self.window_ms})"
+            found = connection.execute(
+                f"SELECT DISTINCT farm, {start} AS window_start FROM ({rows}) WHERE log_time IS NOT NULL"  # noqa: S608
+            ).to_arrow_table()
+        return found.cast(pa.schema(list(_WINDOWS_SCHEMA)[:2]))
+
+
+def last_rows(output: Path, count: int) -> list[dict[str, Any]]:
+    """The last rows of the routers' health, in the order of windows, farms and servers. Raises TableDamagedError."""
+    schema, files = GOLD[ROUTER_HEALTH].spec.schema, stored_files(output / ROUTER_HEALTH)
+    order = [(each, "ascending") for each in ("window_start", "farm", "server_id")]
+    rows: list[dict[str, Any]] = []
+    for day in sorted({each.day or date.min for each in files}, reverse=True):
+        of_day = [read_file(output / ROUTER_HEALTH / each.path, schema, each.day) for each in files if each.day == day]
+        found = pa.concat_tables(of_day).sort_by(order)
+        rows = found.slice(max(0, found.num_rows - (count - len(rows)))).to_pylist() + rows
+        if len(rows) >= count:
+            break
+    return rows
+
+
+def _of_batches(noted: pa.Table, after: int, through: int) -> pa.Table:
+    batches = noted.column("batch")
+    wanted = noted.filter(pc.and_(pc.greater(batches, after), pc.less_equal(batches, through)))
+    return wanted.group_by(["farm", "window_start"], use_threads=False).aggregate([])
