@@ -18,7 +18,7 @@ _LOAD: Final = "If it grows steadily the machine or the network is overloaded: `
 GAUGES: Final[Mapping[str, str]] = {
     "verdict": (
         "How the farm is as this node sees it: 1 at the kind of the verdict, 0 at the others."
-        " `docs/reference/verdicts.md` says of each kind what to do."
+        " `garlicfarm help verdicts` says of each kind what to do."
     ),
     "can_lose_servers": (
         "How many servers may fail, whichever they are, before the farm stops its work. At 0 bring back the one that"
