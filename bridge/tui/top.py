@@ -1,6 +1,7 @@
 """The live view at work: it asks the nodes, hears keys, carries out orders, and draws (`top`, and `up`).
 
     ask the node that answered last ── no answer ──▶ ask the others in turn ── none answers ──▶ show why
+    while it does not lead: how far the others are, from the leader, if that is one of the nodes
     events of that node, by long polls ──▶ history ◀── a view each second
     entries of the log, while they are shown
     keys ──▶ `state.update` ──▶ state, orders ──▶ the node ──▶ what became of them, in the footer
@@ -13,6 +14,7 @@ a node that comes and goes would make the picture jump.
 """
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, assert_never
@@ -25,7 +27,7 @@ from bridge.api.entry_words import Names
 from bridge.api.json import DocumentError
 from bridge.api.requests import CommandRequest, ExclusionOrder
 from bridge.api.trace import TraceEvent
-from bridge.api.view import AlarmView, FarmView, LocalFarmView, best_view
+from bridge.api.view import AlarmView, FarmView, FollowerView, LocalFarmView, best_view
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.control.node_address import NodeAddress
 from bridge.tui.history import ENTRIES, History
@@ -57,6 +59,8 @@ class LiveView:
     state: ViewState = field(default_factory=ViewState)
     history: History = field(default_factory=History)
     local: LocalFarmView | None = None
+    followers: tuple[FollowerView, ...] = ()
+    """As the leader knows them, while another node is followed."""
     orders: list[Order] = field(default_factory=list)
     """Given, and not carried out yet."""
     ordered: trio.Event = field(default_factory=trio.Event)
@@ -81,7 +85,9 @@ class LiveView:
         return False
 
     def take(self, view: FarmView) -> None:
-        """A view has come."""
+        """A view has come; only the leader's has followers of its own."""
+        if not view.raft.followers:
+            view = msgspec.structs.replace(view, raft=msgspec.structs.replace(view.raft, followers=self.followers))
         self.following.view = view
         self.history.take(view)
 
@@ -103,6 +109,7 @@ async def keep_watching(nodes: Callable[[], Sequence[NodeAddress]], live: LiveVi
     """Keep view, events and log fresh until cancelled; nothing is drawn."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_asking, nodes, live)
+        nursery.start_soon(keep_asking_leader, nodes, live)
         nursery.start_soon(_follow_events, live)
         nursery.start_soon(_read_log, live)
 
@@ -190,6 +197,36 @@ def _noted(view: FarmView, why_not: str) -> FarmView:
     """The view of a node that stands in for the one that was meant."""
     note = AlarmView(CHANGED_OVER, f"this is what {view.node.name} sees", why_not or "the node that was meant is back")
     return msgspec.structs.replace(view, alarms=(note, *view.alarms))
+
+
+async def keep_asking_leader(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
+    """While a node is followed that does not lead: keep what the leader alone knows, if it is one of `nodes`."""
+    while True:
+        with suppress(ControlError):
+            for address in nodes():
+                if address != live.following.address:
+                    await _follow_leader(address, live)
+        await trio.sleep(ASK_EVERY_S)
+
+
+async def _follow_leader(address: NodeAddress, live: LiveView) -> None:
+    """Until this node is not the leader of the farm that is shown, or does not answer."""
+    try:
+        async with ControlClient(address, ANSWER_TIMEOUT_S) as client:
+            # Nodes that do not lead are asked often and in vain: this answer is a short one.
+            said = await client.cluster()
+            while (shown := live.following.view) is not None and address != live.following.address:
+                if said.raft_id is None or (said.cluster_id, said.raft_id) != (
+                    shown.farm.cluster_id,
+                    shown.raft.leader_id,
+                ):
+                    return
+                live.followers = (await client.view()).raft.followers
+                await trio.sleep(ASK_EVERY_S)
+    except (ControlError, DocumentError):
+        return
+    finally:
+        live.followers = ()
 
 
 async def _follow_events(live: LiveView) -> None:

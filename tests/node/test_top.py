@@ -7,11 +7,12 @@ import pytest
 import trio
 from msgspec.structs import replace
 
+from bridge.api.control import ClusterAnswer
 from bridge.api.view import FarmView
 from bridge.node.control.client import ControlError
 from bridge.node.control.server import ControlServer
 from bridge.tui import top
-from bridge.tui.top import CHANGED_OVER, LiveView, keep_asking
+from bridge.tui.top import CHANGED_OVER, LiveView, keep_asking, keep_asking_leader
 from tests.node.test_control import FakeNode
 from tests.operator_views import farm_view
 
@@ -21,9 +22,18 @@ def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(top, "ASK_EVERY_S", 0.01)
 
 
+class Server(FakeNode):
+    """One that says which server it is, as its view has it."""
+
+    async def cluster(self) -> ClusterAnswer:
+        """Of this node itself."""
+        answer, own = await super().cluster(), self.current
+        return replace(answer, cluster_id=own.farm.cluster_id, raft_id=own.node.raft_id)
+
+
 def node(number: int) -> FakeNode:
     """One that sees the farm."""
-    made = FakeNode()
+    made = Server()
     made.current = replace(farm_view(number), alarms=())
     return made
 
@@ -95,4 +105,32 @@ async def test_that_no_node_can_be_found_is_a_reason_as_well() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_asking, none, view)
         await until(view, lambda shown: shown == "no node answers in ./farm-state")
+        nursery.cancel_scope.cancel()
+
+
+async def test_how_far_the_others_are_is_asked_of_the_leader_while_another_node_is_shown(tmp_path: Path) -> None:
+    """`farm_view(1)` is the leader's, and the only one with followers."""
+    sockets = [tmp_path / f"{number}.sock" for number in (2, 3, 1)]
+    view = LiveView()
+
+    def has_lags(shown: FarmView | str) -> bool:
+        return isinstance(shown, FarmView) and shown.node.name == "node-2" and bool(shown.raft.followers)
+
+    async with trio.open_nursery() as nursery:
+        leads = trio.CancelScope()
+
+        async def lead() -> None:
+            with leads:
+                await ControlServer(sockets[2], node(1)).run()
+
+        for number, socket in ((2, sockets[0]), (3, sockets[1])):
+            await nursery.start(ControlServer(socket, node(number)).run)
+        nursery.start_soon(lead)
+        nursery.start_soon(keep_asking, lambda: sockets, view)
+        nursery.start_soon(keep_asking_leader, lambda: sockets, view)
+        found = await until(view, has_lags)
+        assert isinstance(found, FarmView)
+        assert found.raft.followers == farm_view(1).raft.followers
+        leads.cancel()
+        await until(view, lambda shown: shows("node-2")(shown) and not has_lags(shown))
         nursery.cancel_scope.cancel()
