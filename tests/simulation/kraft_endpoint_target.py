@@ -139,6 +139,9 @@ class _StandingServer:
     def describe(self) -> Any:
         return SimpleNamespace(raft=self._raft)
 
+    def outline(self) -> Any:
+        return self._raft
+
     async def change_configuration(self, voters: tuple[Server, ...], *, head: bytes) -> ConfigurationResolved:
         del head
         await trio.sleep(0.05)
