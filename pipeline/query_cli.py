@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.cli_options import Finite
+from pipeline.gold.answers import ANSWERS, OBJECTIVE_PERCENT, answer_sql
 from pipeline.printing import echo, print_csv, print_json, printable
 
 ROWS_SHOWN = 200
@@ -35,13 +37,24 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a row.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated, with a line of names.")
-def query(*, sql: str, output: Path, as_json: bool, as_csv: bool) -> None:
-    """Answer one SELECT over the tables, such as "SELECT * FROM current_routers".
+@click.option(
+    "--objective",
+    type=Finite(0.0, 99.9999),
+    help=f"Of `slo`: percent of the time that is to be good. Default: {OBJECTIVE_PERCENT}.",
+)
+def query(*, sql: str, output: Path, as_json: bool, as_csv: bool, objective: float | None) -> None:
+    """Answer one SELECT over the tables, such as "SELECT * FROM current_routers", or a question by its name.
+
+    slo: service levels and burnt error budget. reliability: failures, MTBF and MTTR.
 
     SHOW TABLES names the tables, DESCRIBE TABLE their columns; `garlicfarm help pipeline-tables` says what they mean.
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv are two formats: choose one")
+    if objective is not None and sql != "slo":
+        raise click.UsageError("--objective is of `slo`, and this is another query")
+    if sql in ANSWERS:
+        sql = answer_sql(sql, OBJECTIVE_PERCENT if objective is None else objective)
     with _errors_told():
         from pipeline.query import asked  # noqa: PLC0415 - DuckDB is large
 

@@ -1,0 +1,31 @@
+-- How often servers fail and how soon they are back, out of what the watch saw: a row a server, the worst first.
+--
+--     failure    healthy ──▶ unhealthy or silent          repair    ──▶ healthy
+--     mtbf_ms    time healthy / failures                  mttr_ms   time not healthy / repairs, of those that are over
+--
+-- Silence is noticed when it is complete (three reporting periods), so an outage is longer by that than it is told.
+WITH followed AS (
+  SELECT farm, server_id, previous, state, epoch_ms(t.at) AS at_ms,
+    lead(epoch_ms(t.at)) OVER (PARTITION BY farm, server_id ORDER BY t.at, t.index) AS until_ms
+  FROM transitions t
+),
+lasting AS (
+  SELECT f.*, coalesce(f.until_ms, epoch_ms(c.log_time)) - f.at_ms AS lasted_ms
+  FROM followed f LEFT JOIN current_farm c ON c.farm = f.farm
+),
+summed AS (
+  SELECT farm, server_id,
+    sum(CASE WHEN state <> 'healthy' AND previous = 'healthy' THEN 1 ELSE 0 END) AS failures,
+    sum(CASE WHEN state = 'healthy' AND previous IN ('unhealthy', 'silent') THEN 1 ELSE 0 END) AS repairs,
+    CAST(sum(CASE WHEN state = 'healthy' THEN lasted_ms ELSE 0 END) AS BIGINT) AS healthy_ms,
+    CAST(sum(CASE WHEN state <> 'healthy' THEN lasted_ms ELSE 0 END) AS BIGINT) AS down_ms,
+    CAST(sum(CASE WHEN state <> 'healthy' AND until_ms IS NOT NULL THEN lasted_ms ELSE 0 END) AS BIGINT) AS repaired_ms,
+    max_by(state, at_ms) AS state
+  FROM lasting
+  GROUP BY farm, server_id
+)
+SELECT farm, server_id, state, failures, repairs, healthy_ms, down_ms,
+  CAST(floor(CAST(healthy_ms AS DOUBLE) / nullif(failures, 0)) AS BIGINT) AS mtbf_ms,
+  CAST(floor(CAST(repaired_ms AS DOUBLE) / nullif(repairs, 0)) AS BIGINT) AS mttr_ms
+FROM summed
+ORDER BY down_ms DESC, failures DESC, farm, server_id

@@ -1,0 +1,93 @@
+"""Questions by name give the figures of a farm whose failures are known, minute by minute."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.gold.answers import answer_sql
+from pipeline.gold.tables import Gold
+from pipeline.query import documents
+from pipeline.query_cli import query
+from tests.pipeline.farm_log_server import MadeUpLog
+from tests.pipeline.made_tables import tables_of
+
+MINUTE_MS = 60_000
+HOURS = 8
+
+
+def farm_of_three(output: Path) -> None:
+    """Eight hours in which each server reports each minute, but for the silences of servers 2 and 3.
+
+    Server 2 says nothing in minutes 30 to 59 and 120 to 149, server 3 in the last 15. Destination `b` is ill on server
+    2, and well on the others; the tables end with a clock entry, so that every period is whole.
+    """
+    log = MadeUpLog()
+    for minute in range(HOURS * 60):
+        log.tick(0 if minute == 0 else MINUTE_MS)
+        if minute == 0:
+            log.entries[-1]["value"] = log.entries[-1]["value"].replace('"id"', f'"period": {MINUTE_MS}, "id"')
+        silent = {2: minute in range(30, 60) or minute in range(120, 150), 3: minute >= HOURS * 60 - 15}
+        for server in (1, 2, 3):
+            if not silent.get(server):
+                log.report(server, uptime=minute * MINUTE_MS, jobLag=1.0)
+    gold = Gold(output, MINUTE_MS)
+    tables_of(log, output, gold=gold, watch=True)
+    gold.refresh(0)
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("tables")
+    farm_of_three(made)
+    return made
+
+
+def told(output: Path, *arguments: str) -> list[dict[str, Any]]:
+    result = CliRunner().invoke(query, [*arguments, "--output", str(output), "--json"])
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.output.splitlines()]
+
+
+def test_service_levels_and_burn_are_those_of_the_silences(output: Path) -> None:
+    rows = told(output, "slo", "--objective", "90")
+    routers = {row["name"]: row for row in rows if row["kind"] == "router"}
+    assert [(row["kind"], row["level_30d"], row["budget_left"]) for row in rows[:3]] == [
+        ("farm", 1.0, 1.0),
+        ("destination", 1.0, 1.0),
+        ("destination", 1.0, 1.0),
+    ], "a destination is as well as on the server that serves it best"
+    assert list(routers) == ["2", "3", "1"], "the fastest burning first"
+    assert [routers["2"][level] for level in ("level_1h", "level_6h", "level_30d")] == [
+        1.0,
+        pytest.approx(330 / 360),
+        pytest.approx(420 / 480),
+    ]
+    assert [routers["3"][burn] for burn in ("burn_1h", "burn_6h", "burn_30d")] == [
+        pytest.approx(2.5),
+        pytest.approx(15 / 36, abs=1e-3),
+        pytest.approx(15 / 48, abs=1e-3),
+    ]
+    assert (routers["1"]["burn_30d"], routers["2"]["budget_left"]) == (0.0, pytest.approx(-0.25))
+
+
+def test_without_an_objective_it_is_the_documented_one(output: Path) -> None:
+    rows = documents(output, answer_sql("slo"))
+    burn = {row["name"]: row["burn_30d"] for row in rows}
+    assert burn["2"] == pytest.approx((60 / 480) / 0.005)
+
+
+def test_time_between_failures_and_to_repair_is_that_of_the_silences(output: Path) -> None:
+    rows = {row["server_id"]: row for row in told(output, "reliability")}
+    # given silences of 30 minutes, of which three pass before they count as such, and one that is not over
+    assert [(rows[server]["failures"], rows[server]["repairs"]) for server in (1, 2, 3)] == [(0, 0), (2, 2), (1, 0)]
+    assert rows[2]["mttr_ms"] == pytest.approx(27 * MINUTE_MS, abs=2 * MINUTE_MS)
+    assert rows[2]["mtbf_ms"] == (HOURS * 60 - 1) * MINUTE_MS // 2 - rows[2]["mttr_ms"]
+    assert (rows[1]["mtbf_ms"], rows[3]["mttr_ms"], rows[3]["state"]) == (None, None, "silent")
+
+
+def test_an_objective_of_another_query_is_refused(output: Path) -> None:
+    result = CliRunner().invoke(query, ["SELECT 1", "--objective", "99", "--output", str(output)])
+    assert (result.exit_code, "is of `slo`" in result.output) == (2, True)
