@@ -1,4 +1,4 @@
-"""Tables that Spark makes as a whole out of the base tables; those by window are in `pipeline/gold`.
+"""Tables that Spark makes as a whole out of the nodes' traces; the others are in `pipeline/gold`.
 
 Such a table is written beside the old one and exchanged by two renames: a reader sees the old or the
 new, and a crash between the two leaves the old one aside, which the next run repairs.
@@ -16,14 +16,10 @@ from pipeline.tables.delta import stored_files
 
 
 def derive(session: SparkSession, output: Path) -> None:
-    """Makes the derived tables that are not by window anew."""
+    """Makes anew what is derived of the nodes' traces."""
     fit_to_size(session, sum(file.rows for name in ("reports", "events") for file in stored_files(output / name)))
-    events, clocks, reports, publications = (
-        history(session, output, name) for name in ("events", "clocks", "reports", "publications")
-    )
+    events, reports = (history(session, output, name) for name in ("events", "reports"))
     made = {
-        "leaderships": transforms.leaderships(clocks),
-        "publishers": transforms.publishers(publications),
         "detections": transforms.detections(events, reports),
         "convergence": transforms.convergence(events),
     }

@@ -25,7 +25,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from pipeline.schemas import BY_WINDOW, DERIVED, FLOODFILLS, arrow_schema
+from pipeline.schemas import BY_WINDOW, DERIVED, FLOODFILLS, FOLDED, arrow_schema
 from pipeline.tables.current import SPECS
 from pipeline.tables.delta import stored_files
 from pipeline.tables.files import DAY, TableDamagedError
@@ -38,11 +38,11 @@ MEMORY_LIMIT = "1GB"
 DELTA_TABLES: dict[str, pa.Schema] = {
     spec.name: spec.schema for spec in (*BASE_SPECS.values(), EVENTS_SPEC, TRANSITIONS_SPEC, *SPECS.values())
 }
-DELTA_TABLES |= {name: arrow_schema(DERIVED[name]) for name in BY_WINDOW}
+DELTA_TABLES |= {name: arrow_schema(DERIVED[name]) for name in (*BY_WINDOW, *FOLDED)}
 PARQUET_TABLES: dict[str, pa.Schema] = {
     name: arrow_schema(columns)
     for name, columns in {**DERIVED, "closest_floodfills": FLOODFILLS}.items()
-    if name not in BY_WINDOW
+    if name not in (*BY_WINDOW, *FOLDED)
 }
 
 

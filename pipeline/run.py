@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pipeline import derived, transforms
 from pipeline.deriving import Deriving, running
-from pipeline.gold.tables import GOLD, WINDOWS_SPEC, Gold
+from pipeline.gold.tables import SPECS, WINDOWS_SPEC, Gold
 from pipeline.interrupt import deferred
 from pipeline.serve.metrics import RunMetrics
 from pipeline.side_by_side import Kept, RunningQuery, SideBySide
@@ -43,7 +43,7 @@ LAYOUT_FILE = "layout.json"
 RANGE_FILE = "range.json"
 CHECKPOINT, EVENTS_CHECKPOINT = "checkpoint", "checkpoint-events"
 TABLES_OF: dict[str, tuple[str, ...]] = {
-    CHECKPOINT: (*BASE_SPECS, "transitions", "watch_state", *GOLD, WINDOWS_SPEC.name),
+    CHECKPOINT: (*BASE_SPECS, "transitions", "watch_state", *SPECS, WINDOWS_SPEC.name),
     EVENTS_CHECKPOINT: (EVENTS,),
 }
 """Which tables' batches are numbered by which checkpoint."""

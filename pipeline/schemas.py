@@ -197,9 +197,9 @@ _DERIVED_COLUMNS = {
     "data_quality": """window_start TIMESTAMP, window_end TIMESTAMP, server_id BIGINT, reports BIGINT,
         duplicates BIGINT, late BIGINT, clock_off BIGINT, clock_offset_ms BIGINT, refused BIGINT""",
     "leaderships": """term BIGINT, leader_id BIGINT, first_at TIMESTAMP, last_at TIMESTAMP, clock_entries BIGINT,
-        longest_silence_ms BIGINT, gap_ms BIGINT, leader_changed BOOLEAN""",
+        longest_silence_ms BIGINT, gap_ms BIGINT, leader_changed BOOLEAN, first_index BIGINT, last_index BIGINT""",
     "publishers": """master STRING, server_id BIGINT, first_at TIMESTAMP, last_at TIMESTAMP, publications BIGINT,
-        longest_silence_ms BIGINT, gap_ms BIGINT, first_index BIGINT""",
+        longest_silence_ms BIGINT, gap_ms BIGINT, first_index BIGINT, last_index BIGINT""",
     "detections": """observer STRING, member STRING, member_id STRING, server_id BIGINT, last_contact TIMESTAMP,
         suspect_at TIMESTAMP, dead_at TIMESTAMP, back_at TIMESTAMP, contact_to_suspect_ms BIGINT,
         contact_to_dead_ms BIGINT, suspect_to_dead_ms BIGINT, dead_to_back_ms BIGINT, outcome STRING""",
@@ -207,9 +207,17 @@ _DERIVED_COLUMNS = {
         nodes BIGINT, converged_ms BIGINT""",
 }
 BY_WINDOW = ("router_health", "destination_health", "data_quality")
+FOLDED = ("leaderships", "publishers")
+"""Tables that new rows of the log are put to."""
+
+
+def _with_farm(name: str, columns: str) -> str:
+    told = f"farm STRING, {columns}" if name in (*BY_WINDOW, *FOLDED) else columns
+    return f"{told}, day DATE" if name in BY_WINDOW else told
+
+
 DERIVED: dict[str, StructType] = {
-    name: _columns(f"farm STRING, {columns}, day DATE" if name in BY_WINDOW else columns)
-    for name, columns in _DERIVED_COLUMNS.items()
+    name: _columns(_with_farm(name, columns)) for name, columns in _DERIVED_COLUMNS.items()
 }
 """Of tables by window, `farm` is the cluster id, and `day` that of `window_start`, in UTC."""
 

@@ -66,6 +66,18 @@ class GoldTable:
 
 
 @dataclass(frozen=True, slots=True)
+class FoldedTable:
+    """A small derived table that newer rows of one base table are put to: its SQL finds it as `known`.
+
+    Rows are few, such as one a term, and its source has one a reporting period, so DuckDB does all.
+    """
+
+    spec: TableSpec
+    sql: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Touched:
     """Windows of farms that have new rows: `farm`, `window_start` (`WINDOWS` of `pipeline/tables/tasks.py`).
 
@@ -151,6 +163,20 @@ def refresh(
             added = _by_spark(session, job, earlier, rows)
             added += write_files(table.root, table.spec.schema, _sorted(kept, table.spec))
     return table.commit(query, batch, added, replaced)
+
+
+def fold(output: Path, table: Table, gold: FoldedTable, since: datetime | None, query: str, batch: int) -> bool:
+    """Puts to a table what its source has since this time, or makes it anew (None); False if the batch is in it."""
+    files = stored_files(output / gold.source)
+    if since is not None:
+        files = [each for each in files if each.youngest is not None and each.youngest >= since]
+    known = table.spec.schema.empty_table() if since is None else table.rows()
+    with opened() as connection:
+        connection.register("known", known)
+        source_view(connection, output, gold.source, files)
+        connection.execute(f"CREATE VIEW {gold.source} AS SELECT * FROM all_{gold.source}")  # noqa: S608 - own
+        made = connection.execute(gold.sql).to_arrow_table().select(table.spec.schema.names)
+    return table.replace(query, batch, made.cast(table.spec.schema))
 
 
 def without(rows: pa.Table, windows: pa.Table) -> pa.Table:

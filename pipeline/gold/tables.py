@@ -1,4 +1,4 @@
-"""The derived tables by window: which SQL makes them, out of which base tables, and which windows are still to be made.
+"""The derived tables: which SQL makes them, out of which base tables, and which windows are still to be made.
 
     batch N ──▶ `note`: the windows that it touched, in the table `gold_windows`, before the batch counts as written
     thread or end of a batch ──▶ `refresh`: every table, for the windows of all batches that it does not have
@@ -10,6 +10,8 @@ them, so a run that is killed in between loses no window, and batches may be tak
 A derived table knows by its commits which batches it has. They are made under a name that carries the width of windows
 and a checksum of the SQL: with another width, or by another version's text, the table has no batch yet, and is made
 anew out of all history that is kept. So is one that was removed.
+
+Tables that are not by window, such as the leaderships, are small: new rows of the log are put to what they have.
 """
 
 import threading
@@ -22,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from pipeline.gold.refreshing import GoldTable, Touched, opened, refresh, source_view
+from pipeline.gold.refreshing import FoldedTable, GoldTable, Touched, fold, opened, refresh, source_view
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.delta import NOTHING_COMMITTED, Table, TableSpec, stored_files
 from pipeline.tables.files import read_file
@@ -73,18 +75,27 @@ GOLD = {
     )
 }
 
+FOLDED = {
+    name: FoldedTable(TableSpec(name, arrow_schema(DERIVED[name]), keys), _text(f"{name}.sql"), source)
+    for name, keys, source in (
+        ("leaderships", ("farm", "first_index"), "clocks"),
+        ("publishers", ("farm", "master", "first_index"), "publications"),
+    )
+}
+SPECS = {name: gold.spec for name, gold in GOLD.items()} | {name: folded.spec for name, folded in FOLDED.items()}
+
 
 class Gold:
-    """The derived tables by window of an output directory. `note` and `refresh` may be called by two threads."""
+    """The derived tables of an output directory. `note` and `refresh` may be called by two threads."""
 
     def __init__(self, output: Path, window_ms: int, keep_ms: int | None = None) -> None:
         self._output, self.window_ms = output, window_ms
-        self._tables = {name: Table(output, gold.spec) for name, gold in GOLD.items()}
+        self._tables = {name: Table(output, spec) for name, spec in SPECS.items()}
         self._windows = Table(output, WINDOWS_SPEC)
         self._noted = self._windows.rows()
         self._upkeep = Upkeep(keep_ms)
         self._lock = threading.Lock()
-        self._made_through = min(self._made(name) for name in GOLD)
+        self._made_through = min(self._made(name) for name in SPECS)
 
     def note(self, query: str, batch: int, windows: pa.Table | None) -> None:
         """A batch touches these windows (`farm`, `window_start`); to be called before it counts as written."""
@@ -129,6 +140,12 @@ class Gold:
             windows = self._all_windows() if all_history else _of_batches(noted, made, batch)
             touched = Touched(windows, self.window_ms, all_history)
             refresh(self._output, self._tables[name], gold, touched, self._query(name), batch, session)
+        for name, folded in FOLDED.items():
+            made = self._made(name)
+            windows = _of_batches(noted, made, batch)
+            if made < batch and (windows.num_rows or made == NOTHING_COMMITTED):
+                since = None if made == NOTHING_COMMITTED else pc.min(windows.column("window_start")).as_py()
+                fold(self._output, self._tables[name], folded, since, self._query(name), batch)
         with self._lock:
             self._made_through = batch
         self._upkeep.after_batch(self._tables.values())
@@ -141,6 +158,8 @@ class Gold:
         return self._tables[name].committed(self._query(name))
 
     def _query(self, name: str) -> str:
+        if name in FOLDED:
+            return f"log, text {zlib.crc32(FOLDED[name].sql.encode()):08x}"
         gold = GOLD[name]
         checksum = zlib.crc32("".join((gold.sql, *gold.views.values())).encode())
         return f"log, windows of {self.window_ms} ms, text {checksum:08x}"

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.gold.tables import GOLD, Gold
+from pipeline.gold.tables import SPECS, Gold
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.current import SCHEMAS, CurrentState
 from pipeline.tables.delta import Table, stored_rows
@@ -59,9 +59,10 @@ def tables_of(log: MadeUpLog, output: Path, batch: int = 0, *, gold: Gold | None
 
 
 def gold_rows(output: Path, name: str) -> list[dict[str, Any]]:
-    """All rows of a derived table by window, in order."""
-    spec = GOLD[name].spec
-    order = ("farm", "window_start", *(each for each in ("destination", "server_id") if each in spec.sorted_by))
+    """All rows of a derived table that SQL makes, in order."""
+    spec = SPECS[name]
+    keys = ("farm", "window_start", "master", "first_index", "destination", "server_id")
+    order = [each for each in keys if each in spec.sorted_by]
     rows = stored_rows(output / name, spec.schema).sort_by([(each, "ascending") for each in order])
     return list(rows.to_pylist())
 
@@ -75,8 +76,8 @@ def derived_rows(output: Path, name: str, window_ms: int) -> list[dict[str, Any]
 def derived(output: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """A derived table that says what a test wants it to say."""
     made = rows_of(arrow_schema(DERIVED[name]), rows)
-    if name in GOLD:
-        Table(output, GOLD[name].spec).append(LOG, 0, made)
+    if name in SPECS:
+        Table(output, SPECS[name]).append(LOG, 0, made)
     else:
         (output / name).mkdir()
         pq.write_table(made, output / name / "part-0.parquet")

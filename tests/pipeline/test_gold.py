@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.gold import refreshing
-from pipeline.gold.tables import GOLD, WINDOWS_SPEC, Gold, last_rows
+from pipeline.gold.tables import FOLDED, GOLD, SPECS, WINDOWS_SPEC, Gold, last_rows
+from pipeline.schemas import DERIVED
 from pipeline.tables.delta import Table, stored_rows
-from pipeline.tables.lake import LOG
+from pipeline.tables.lake import BASE_SPECS, LOG
 from pipeline.tables.names import SALT_FILE
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog
 from tests.pipeline.generated_log import generated_log
@@ -69,7 +70,7 @@ def opened(output: Path, window_ms: int) -> Gold:
 
 
 def all_rows(output: Path) -> Rows:
-    return {name: gold_rows(output, name) for name in GOLD}
+    return {name: gold_rows(output, name) for name in SPECS}
 
 
 def grown(output: Path, log: MadeUpLog, ends: list[int], window_ms: int, session: SparkSession | None = None) -> Rows:
@@ -106,7 +107,7 @@ def test_a_table_that_grew_by_batches_equals_one_made_at_once(tmp_path: Path) ->
     log, ends = over_days()
     expected = at_once(tmp_path / "once", log, MINUTE_MS)
     assert grown(tmp_path / "grown", log, ends, MINUTE_MS) == expected
-    assert all(expected.values())
+    assert all(rows for name, rows in expected.items() if name != "publishers"), "no server published"
     log = generated_log(3, 0.15, 3)
     expected = at_once(tmp_path / "other once", log, HALF_HOUR_MS)
     assert grown(tmp_path / "other grown", log, [*range(50, log.commit_index, 199)], HALF_HOUR_MS) == expected
@@ -181,6 +182,22 @@ def test_the_last_rows_are_told_in_order(tmp_path: Path) -> None:
     assert last_rows(tmp_path, 1_000) == rows
 
 
+def test_two_farms_have_leaders_and_publishers_of_their_own(tmp_path: Path) -> None:
+    logs = [generated_log(3, 0.1, seed) for seed in (1, 2)]
+    logs[1].cluster_id = "ff" * 16
+    gold = opened(tmp_path / "both", HALF_HOUR_MS)
+    for batch, log in enumerate(logs):
+        tables_of(log, tmp_path / "both", batch, gold=gold)
+        gold.refresh(batch)
+    both = all_rows(tmp_path / "both")
+    for log in logs:
+        alone = opened(tmp_path / log.cluster_id, HALF_HOUR_MS)
+        tables_of(log, tmp_path / log.cluster_id, 0, gold=alone)
+        alone.refresh(0)
+        for name, rows in all_rows(tmp_path / log.cluster_id).items():
+            assert [row for row in both[name] if row["farm"] == log.cluster_id] == rows
+
+
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_spark_makes_the_same_rows_of_the_same_text(
@@ -191,3 +208,9 @@ def test_spark_makes_the_same_rows_of_the_same_text(
     expected = grown(tmp_path / "duckdb", log, ends, HALF_HOUR_MS)
     monkeypatch.setattr(refreshing, "FEW_ROWS", 0)
     assert grown(tmp_path / "spark", log, ends, HALF_HOUR_MS, session) == expected
+    for name, folded in FOLDED.items():
+        rows = stored_rows(tmp_path / "spark" / folded.source, BASE_SPECS[folded.source].schema)
+        session.createDataFrame(rows).createOrReplaceTempView(folded.source)
+        session.createDataFrame([], DERIVED[name]).createOrReplaceTempView("known")
+        found = session.sql(folded.sql).toArrow().select(folded.spec.schema.names).cast(folded.spec.schema)
+        assert found.sort_by([(each, "ascending") for each in folded.spec.sorted_by]).to_pylist() == expected[name]

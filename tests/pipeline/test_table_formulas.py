@@ -216,8 +216,6 @@ def test_derived_tables_have_the_columns_that_their_schemas_tell(session: SparkS
 
     events = session.createDataFrame([], EVENTS)
     made = {
-        "leaderships": transforms.leaderships(none("clocks")),
-        "publishers": transforms.publishers(none("publications")),
         "detections": transforms.detections(events, none("reports")),
         "convergence": transforms.convergence(events),
     }

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from pipeline.generate import generate
-from pipeline.gold.tables import GOLD
+from pipeline.gold.tables import SPECS
 from pipeline.load_model import LoadModel
 from pipeline.schemas import DERIVED
 from pipeline.tables import current
@@ -73,10 +73,10 @@ def tables_of(output: Path) -> dict[str, Counter[str]]:
         TRANSITIONS_SPEC,
         STATE_SPEC,
         *current.SPECS.values(),
-        *(each.spec for each in GOLD.values()),
+        *SPECS.values(),
     )
     tables = {spec.name: _counted(stored_rows(output / spec.name, spec.schema).to_pylist()) for spec in specs}
-    for name in DERIVED.keys() - GOLD.keys():
+    for name in DERIVED.keys() - SPECS.keys():
         files = (output / name).glob("*.parquet")
         tables[name] = _counted(row for file in files for row in pq.ParquetFile(file).read().to_pylist())
     return {name: rows for name, rows in tables.items() if rows}
