@@ -109,8 +109,8 @@ def test_the_trace_is_listed_by_kind_and_its_end_is_shown(node: TalkingNode, gar
         if number % 300 == 0:
             node.trace.append("query", {"name": "ping", "payload": "", "from": "oslo", "answered": True})
     assert garlicfarm("events", "--kind", "user-event", "--limit", "2").stdout.splitlines() == [
-        "00:00:00 node-1 user-event: name=deploy payload=v1198 from=oslo",
-        "00:00:00 node-1 user-event: name=deploy payload=v1199 from=oslo",
+        "00:00:00 node-1 user-event: deploy from oslo: v1198",
+        "00:00:00 node-1 user-event: deploy from oslo: v1199",
     ]
     found = json.loads(garlicfarm("events", "--kind", "query", "--json").stdout)
     assert len(found["events"]) == 4

@@ -46,6 +46,7 @@ raft.majorities raft.electionTimeoutMs raft.leaderlessMs raft.standsStill
 raft.role raft.term raft.leaderId raft.leaderName raft.leaderEndpoint raft.firstIndex raft.lastIndex raft.commitIndex
 raft.appliedIndex raft.logTimeMs raft.voters raft.voters.raftId raft.voters.endpoint raft.voters.name raft.followers
 raft.learners raft.learners.raftId raft.learners.endpoint raft.learners.name raft.waits
+raft.voters.evicted raft.learners.evicted
 raft.followers.raftId raft.followers.name raft.followers.matchIndex raft.followers.lagEntries
 raft.links raft.links.raftId raft.links.name raft.links.connected raft.links.extensions
 raft.followers.lastContactMs raft.counters raft.transferTarget raft.counters.elections_started
