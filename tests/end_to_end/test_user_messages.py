@@ -18,7 +18,7 @@ def test_an_event_reaches_all_nodes_and_a_query_is_answered_by_all(farm: Farm) -
     # Then it stands in the trace of each, under the sender's name
     def told() -> bool:
         listed = [call("events", "--kind", "user-event", "--node", node.directory).stdout for node in others]
-        return all(f"name=deploy payload=version 2 from={first.name}" in each for each in listed)
+        return all(f"deploy from {first.name}: version 2" in each for each in listed)
 
     farm.wait_until(told, START_BOUND_S, "the event is in each trace")
     # And every node answers a query that all know
