@@ -85,6 +85,10 @@ def _read_farms(path: Path) -> dict[str, _FarmInFile]:
         with path.open("rb") as file:
             content = json.load(file) if path.suffix == ".json" else tomllib.load(file)
         told = msgspec.convert(content, _File)
+    except msgspec.ValidationError as error:
+        raise FarmLogError(
+            f"the farms of {path} cannot be read: {error}; each farm is a table [farms.NAME] with nodes or a directory"
+        ) from error
     except (OSError, ValueError) as error:
         raise FarmLogError(f"the farms of {path} cannot be read: {error}") from error
     if not told.farms:

@@ -189,6 +189,7 @@ def test_a_file_that_becomes_wrong_leaves_the_farms_as_they_were(tmp_path: Path)
     ("told", "words"),
     [
         ("", "required field `farms`"),
+        ('[[farm]]\ndirectory = "a"', r"field `farm`; each farm is a table \[farms.NAME\] with nodes or a directory"),
         ("[farms]", "names no farm"),
         ("[farms.a]", "needs either `nodes`"),
         ('[farms.a]\nnode = "x"', "unknown field `node`"),
