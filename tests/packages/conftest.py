@@ -39,6 +39,6 @@ def package() -> Path:
 def machine(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """A machine with the package installed."""
     with Machine(tmp_path_factory.mktemp("machine")) as made:
-        (made.root / "root/garlicfarm.deb").write_bytes(package.read_bytes())
-        made.run("dpkg", "--install", "/root/garlicfarm.deb", environment={"DEBIAN_FRONTEND": "noninteractive"})
+        (made.root / "srv/garlicfarm.deb").write_bytes(package.read_bytes())
+        made.run("dpkg", "--install", "/srv/garlicfarm.deb", environment={"DEBIAN_FRONTEND": "noninteractive"})
         yield made

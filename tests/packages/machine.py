@@ -27,19 +27,19 @@ SETUP = """\
 set -e
 mount --make-rprivate /
 mount -t tmpfs tmpfs "$1"
-mkdir "$1/upper" "$1/work" "$1/root"
-mount -t overlay overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" "$1/root"
-mount -t proc proc "$1/root/proc"
-mount --rbind /dev "$1/root/dev"
-mount -t tmpfs -o mode=755 tmpfs "$1/root/run"
+mkdir "$1/upper" "$1/work" "$1/merged"
+mount -t overlay overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" "$1/merged"
+mount -t proc proc "$1/merged/proc"
+mount --rbind /dev "$1/merged/dev"
+mount -t tmpfs -o mode=755 tmpfs "$1/merged/run"
 ip link set lo up
 if [ -n "$3" ]; then
     echo "$3" >/proc/sys/kernel/hostname
-    echo "$3" >"$1/root/etc/hostname"
-    echo "$4" >"$1/root/etc/machine-id"
+    echo "$3" >"$1/merged/etc/hostname"
+    echo "$4" >"$1/merged/etc/machine-id"
 fi
 # Ready is said from inside: until then the first process, by which its files are reached, has this machine's root.
-exec chroot "$1/root" sh -c 'echo ready; exec cat'
+exec chroot "$1/merged" sh -c 'echo ready; exec cat'
 """
 
 

@@ -61,7 +61,7 @@ class Service:
         user = unit.one("User")
         as_user = ["setpriv", f"--reuid={user}", f"--regid={unit.one('Group')}", "--clear-groups", "--no-new-privs"]
         command = [*as_user, "--bounding-set=-all", *shlex.split(unit.one("ExecStart"))]
-        with (machine.root / "root/service.log").open("a") as log:
+        with (machine.root / "srv/service.log").open("a") as log:
             self._process = subprocess.Popen(
                 machine.command(command), stdout=log, stderr=subprocess.STDOUT, env=clean_environment(environment)
             )
@@ -71,7 +71,7 @@ class Service:
         if self._process is not None and self._process.poll() is None:
             self.kill()
         self._socket.close()
-        print((self._machine.root / "root/service.log").read_text())  # noqa: T201 - shown when the test fails
+        print((self._machine.root / "srv/service.log").read_text())  # noqa: T201 - shown when the test fails
 
     def heard(self, wanted: str, timeout_s: float) -> list[str]:
         """What the service has told, up to the first line of a datagram that is wanted."""

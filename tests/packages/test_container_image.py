@@ -119,12 +119,12 @@ def test_the_image_holds_no_key_and_no_list_of_packages(image: Image) -> None:
 def test_what_the_image_starts_publishes_and_its_check_tells_whether_it_runs(image: Image) -> None:
     machine = image.machine
     machine.run("garlicfarm", "keys", "new-farm", "--expect", "1", "--output", "/etc/garlicfarm/farm.key")
-    for file in ("/root/master.key", "/root/leaf.key"):
+    for file in ("/srv/master.key", "/srv/leaf.key"):
         machine.run("garlicfarm", "keys", "new-destination", file)
-    signing = ("keys", "offline", "--master", "/root/master.key", "--out", "/etc/garlicfarm/signing.key")
+    signing = ("keys", "offline", "--master", "/srv/master.key", "--out", "/etc/garlicfarm/signing.key")
     machine.run("garlicfarm", *signing)
     machine.run("sh", "-c", "chown 7668:7668 /etc/garlicfarm/*.key")
-    leaf = tomllib.loads((machine.root / "root/leaf.key").read_text())["destination"]
+    leaf = tomllib.loads((machine.root / "srv/leaf.key").read_text())["destination"]
     configuration = machine.root / "etc/garlicfarm/node.toml"
     head = configuration.read_text().partition("\n[gossip]\n")[0].replace(*DEMO)
     configuration.write_text(head + ON_LOOPBACK.format(leaf=leaf))
@@ -134,7 +134,7 @@ def test_what_the_image_starts_publishes_and_its_check_tells_whether_it_runs(ima
         return machine.run(*check, environment=image.environment, check=False).returncode == 0
 
     assert not is_well()
-    with (machine.root / "root/node.log").open("w") as log:
+    with (machine.root / "srv/node.log").open("w") as log:
         node = subprocess.Popen(
             machine.command(image.as_user([*image.entrypoint, *image.command])),
             stdout=log,
@@ -152,4 +152,4 @@ def test_what_the_image_starts_publishes_and_its_check_tells_whether_it_runs(ima
         if node.poll() is None:
             os.kill(child_of(node.pid), signal.SIGKILL)
             node.wait(END_BOUND_S)
-        print((machine.root / "root/node.log").read_text())  # noqa: T201 - if it fails
+        print((machine.root / "srv/node.log").read_text())  # noqa: T201 - if it fails

@@ -58,11 +58,11 @@ def test_without_a_key_the_service_waits_for_one(machine: Machine) -> None:
 
 def test_the_service_serves_publishes_and_ends_in_order(machine: Machine) -> None:
     machine.run("garlicfarm", "keys", "new-farm", "--expect", "1", "--output", "/etc/garlicfarm/farm.key")
-    for file in ("/root/master.key", "/root/leaf.key"):
+    for file in ("/srv/master.key", "/srv/leaf.key"):
         machine.run("garlicfarm", "keys", "new-destination", file)
-    signing = ("keys", "offline", "--master", "/root/master.key", "--out", "/etc/garlicfarm/signing.key")
+    signing = ("keys", "offline", "--master", "/srv/master.key", "--out", "/etc/garlicfarm/signing.key")
     machine.run("garlicfarm", *signing)
-    leaf = tomllib.loads((machine.root / "root/leaf.key").read_text())["destination"]
+    leaf = tomllib.loads((machine.root / "srv/leaf.key").read_text())["destination"]
     # Without a router a node publishes for a demonstration alone.
     configuration = machine.root / CONFIGURATION.lstrip("/")
     head = configuration.read_text().partition("\n[gossip]\n")[0].replace(*DEMO)
@@ -97,7 +97,7 @@ def test_another_user_of_the_machine_sees_nothing_and_is_told_who_may(machine: M
 
 def test_an_upgrade_keeps_configuration_keys_and_state(machine: Machine) -> None:
     before = kept(machine)
-    machine.run("dpkg", "--force-confold", "--install", "/root/garlicfarm.deb")
+    machine.run("dpkg", "--force-confold", "--install", "/srv/garlicfarm.deb")
     assert kept(machine) == before
     with Service(machine) as service:
         service.heard("READY=1", READY_BOUND_S)

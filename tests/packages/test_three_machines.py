@@ -83,8 +83,8 @@ class Site:
 def prepare(router: Router, maker: Machine, number: int) -> None:
     """What a router needs to publish, beside the farm's key: a signing key of its own, and a destination."""
     root = maker.root / "root"
-    maker.run("garlicfarm", "keys", "new-destination", f"/root/leaf-{number}.key")
-    offline = ("--master", "/root/master.key", "--out", f"/root/signing-{number}.key")
+    maker.run("garlicfarm", "keys", "new-destination", f"/srv/leaf-{number}.key")
+    offline = ("--master", "/srv/master.key", "--out", f"/srv/signing-{number}.key")
     maker.run("garlicfarm", "keys", "offline", *offline)
     router.give("signing.key", (root / f"signing-{number}.key").read_bytes())
     leaf = tomllib.loads((root / f"leaf-{number}.key").read_text())["destination"]
@@ -103,13 +103,13 @@ def site(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
         for number in range(1, ROUTERS + 1):
             name = f"router-{number}"
             machine = stack.enter_context(Machine(tmp_path_factory.mktemp(name), name=name))
-            (machine.root / "root/garlicfarm.deb").write_bytes(package.read_bytes())
-            machine.run("dpkg", "--install", "/root/garlicfarm.deb", environment={"DEBIAN_FRONTEND": "noninteractive"})
+            (machine.root / "srv/garlicfarm.deb").write_bytes(package.read_bytes())
+            machine.run("dpkg", "--install", "/srv/garlicfarm.deb", environment={"DEBIAN_FRONTEND": "noninteractive"})
             routers.append(Router(machine, lan.plug_in(machine)))
         maker = routers[0].machine
         for name in ("farm", "other"):
-            maker.run("garlicfarm", "keys", "new-farm", "--expect", str(ROUTERS), "--output", f"/root/{name}.key")
-        maker.run("garlicfarm", "keys", "new-destination", "/root/master.key")
+            maker.run("garlicfarm", "keys", "new-farm", "--expect", str(ROUTERS), "--output", f"/srv/{name}.key")
+        maker.run("garlicfarm", "keys", "new-destination", "/srv/master.key")
         for number, router in enumerate(routers, start=1):
             prepare(router, maker, number)
         keys = [(maker.root / "root" / f"{name}.key").read_bytes() for name in ("farm", "other")]
