@@ -29,7 +29,7 @@ from pipeline.generate import generate
 from pipeline.load_model import LoadModel
 from pipeline.run import RunSettings, await_end, farm_stream, prepare, start_query
 from pipeline.schemas import ENTRIES
-from pipeline.session import open_session
+from pipeline.spark.session import open_session
 
 GIB = 1024**3
 ROUTERS = 200

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.farm import BenchmarkError
 from benchmarks.figures import Figure
-from pipeline.session import open_session
+from pipeline.spark.session import open_session
 from pipeline.transforms.floodfills import closest_floodfills, routing_key
 
 DESTINATIONS = 2_000

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.node.offline.stored_farm import StoredFarmError
 from bridge.node.offline.stored_farm_writer import StoredFarmWriter
-from pipeline.client_key import node_id_of, signed
+from pipeline.feedback.client_key import node_id_of, signed
 from pipeline.load_model import EPOCH_MS, LoadModel
 from pipeline.source.log_client import FarmLogError
 

@@ -1,7 +1,7 @@
 """The run loop: the log through Spark into the tables, exactly once, with progress shown while a batch runs.
 
     source `farm` ────────▶ micro-batch N ──▶ `Lake.write_batch` ──▶ commit of N in <output>/checkpoint
-                                                    └─▶ the thread of derived tables (`pipeline/deriving.py`)
+                                                    └─▶ the thread of derived tables (`pipeline/gold/deriving.py`)
     source `farm_events` ─▶ micro-batch N ──▶ table `events` ──────▶ commit of N in <output>/checkpoint-events
 
 Spark writes the range of batch N into the checkpoint before it runs and notes its end afterwards. A crash in between
@@ -25,14 +25,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline import derived, transforms
-from pipeline.deriving import Deriving, running
+from pipeline import transforms
+from pipeline.gold import derived
+from pipeline.gold.deriving import Deriving, running
 from pipeline.gold.tables import SPECS, WINDOWS_SPEC, Gold
-from pipeline.interrupt import deferred
 from pipeline.serve.metrics import RunMetrics
-from pipeline.side_by_side import Kept, RunningQuery, SideBySide
 from pipeline.source.kafka import SERVERS, kafka_stream
 from pipeline.source.log_client import FarmLogError
+from pipeline.spark.interrupt import deferred
+from pipeline.spark.side_by_side import Kept, RunningQuery, SideBySide
 from pipeline.tables.delta import stored_version
 from pipeline.tables.lake import BASE_SPECS, EVENTS, LOG, EventsTable, Lake, note_nothing
 from pipeline.tables.tasks import FARMS, RECENT, Outcome
@@ -107,7 +108,7 @@ class RunSettings:
     trigger_seconds: int = 5
     progress: Callable[[Progress], None] = _show_nothing
     judge: Callable[[pa.Table | None], None] | None = None
-    """Gets the newest rows of each batch: feedback to the farm (`pipeline/feedback.py`)."""
+    """Gets the newest rows of each batch: feedback to the farm (`pipeline/feedback/submitting.py`)."""
     events: dict[str, str] | None = None
     """Options of the source `farm_events`; without them the nodes' traces are not read."""
     watch: bool = False

@@ -8,8 +8,8 @@ Unicode calls other or separator is escaped (control, format, surrogate, private
 space but the ordinary one), and beside them the few letters and marks that are drawn as nothing.
 
 Every way out escapes at its own end: `bridge.cli.printing` for terminals and logs, `bridge.tui.layout` for the live
-view, `bridge.node.control.metrics` for labels, `pipeline.printing` for the pipeline. JSON stays exact: there these
-characters are JSON's own escapes (`bridge.cli.printing.json_text`).
+view, `bridge.node.control.metrics` for labels, `pipeline.serve.printing` for the pipeline. JSON stays exact: there
+these characters are JSON's own escapes (`bridge.cli.printing.json_text`).
 """
 
 from typing import Final

@@ -18,19 +18,19 @@ HOW_TO_INSTALL = (
 def load() -> click.Command:
     """The pipeline's own command, or the end of this one with how to install it."""
     try:
-        found = import_module("pipeline.cli").pipeline
+        found = import_module("pipeline.cli.commands").pipeline
     except ImportError as error:
         if (error.name or "").partition(".")[0] in EXTRA_MODULES:
             fail(HOW_TO_INSTALL)
         raise
     if not isinstance(found, click.Command):
-        raise TypeError("pipeline.cli:pipeline is not a command")
+        raise TypeError("pipeline.cli.commands:pipeline is not a command")
     return found
 
 
 def doctor_alone() -> click.Command:
     """The pipeline's doctor under a group of its own, without what it looks for."""
-    return click.Group("pipeline", commands={"doctor": import_module("pipeline.doctor").doctor})
+    return click.Group("pipeline", commands={"doctor": import_module("pipeline.cli.doctor").doctor})
 
 
 @click.command(

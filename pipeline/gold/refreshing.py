@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from pipeline.schemas import HISTORY
-from pipeline.session import fit_to_size, rows_of_files
+from pipeline.spark.session import fit_to_size, rows_of_files
 from pipeline.tables.delta import StoredFile, Table, TableSpec, stored_files
 from pipeline.tables.files import DAY, DataFile, write_files
 from pipeline.tables.lake import BASE_SPECS

@@ -24,12 +24,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from pipeline.feedback.weighing import PERIOD_DEFAULT_MS, PERIOD_MAX_MS, PERIOD_MIN_MS
 from pipeline.gold.refreshing import FoldedTable, GoldTable, Touched, fold, opened, refresh, source_view
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.delta import NOTHING_COMMITTED, Table, TableSpec, stored_files
 from pipeline.tables.files import read_file
 from pipeline.tables.upkeep import Upkeep
-from pipeline.weighing import PERIOD_DEFAULT_MS, PERIOD_MAX_MS, PERIOD_MIN_MS
 
 HOUR_MS = 3_600_000
 REACH_MS = 2 * HOUR_MS

@@ -26,7 +26,7 @@ from xml.etree import ElementTree as ET
 
 import vl_convert
 
-from pipeline.printing import printable
+from pipeline.serve.printing import printable
 
 WIDE, NARROW = 910, 350
 """Widths of the two drawings in pixels: for a page of 960, and for a phone of 390."""

@@ -1,6 +1,6 @@
 """One self-contained page about farms: whether their servers are healthy, how they fared, what led and published.
 
-    tables ─▶ queries (`pipeline/query.py`) ─┬▶ verdict, servers (`verdict.py`) ─┬▶ one HTML file
+    tables ─▶ queries (`pipeline/serve/query.py`) ─┬▶ verdict, servers (`verdict.py`) ─┬▶ one HTML file
                                              └▶ charts as SVG (`charts.py`) ─────┘
 
 Each section asks the tables one question, so the page shows nothing that a query would not. What goes wrong comes
@@ -24,9 +24,9 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
-from pipeline.printing import printable
-from pipeline.query import documents
 from pipeline.serve.charts import Bar, Series, lines, nothing, strips, timeline
+from pipeline.serve.printing import printable
+from pipeline.serve.query import documents
 from pipeline.serve.verdict import Ask, FarmEnd, Server, State, count, farm_ends, servers_now
 from pipeline.tables.names import read_names
 

@@ -1,4 +1,4 @@
-"""How one micro-batch is shared among many farms, and how its entries become few tasks. Pure.
+"""How one micro-batch is shared among many farms, and how its entries become few tasks.
 
 *Shares.* A stream's admission limit is divided max-min fairly: a farm that has less than an equal share gives all that
 it has, and what it leaves is divided among the others in the same way. So a farm with a backlog of millions takes what
@@ -7,6 +7,8 @@ is left and holds up none of those that report every half minute.
 *Tasks.* A task costs Spark more than reading a thousand entries, and a farm that reports twice a minute has a handful.
 So the ranges of many farms are packed into few tasks, and a long range is cut into several: the largest piece goes
 first, each to the task that has least so far.
+
+A module of its own: it is arithmetic on numbers alone, which is tried on any, and the source asks farms over a network.
 """
 
 from collections.abc import Mapping, Sequence

@@ -8,15 +8,26 @@
 All are Delta tables, so Spark, DuckDB, Polars and Trino read them, each batch is in each of them once, and what was
 there before can be read by version. A batch is one Spark job (`pipeline/tables/tasks.py`) and a commit in each table
 that it changes. What a user may be waiting for, the current state, is committed first, and the state of the watch last.
+
+*One writer.* Two that write the same batch would each take the other's commit for its own, and keep a state of their
+own in memory; and a commit by a local rename excludes no second writer. So a run holds a lock on `<output>/.lock` for
+as long as it lives; the kernel gives it back, however the run ended. The process that holds the lock is the one that
+commits: what still lives of a run that was killed, the JVM and its tasks, can leave files that no commit names, and
+nothing else.
 """
 
-from collections.abc import Callable
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from pipeline.feedback.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
 from pipeline.schemas import HISTORY, arrow_schema
+from pipeline.source.log_client import FarmLogError
 from pipeline.tables.current import CurrentState
 from pipeline.tables.delta import Table, TableSpec
 from pipeline.tables.names import remember_names, salt_of
@@ -24,8 +35,8 @@ from pipeline.tables.rows import ADDRESS, BASE
 from pipeline.tables.tasks import FARMS, LAST, ROWS, SEEN, WINDOWS, Outcome, TaskPlan, run_in_tasks
 from pipeline.tables.upkeep import Upkeep
 from pipeline.watch.watching import Watching
-from pipeline.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
 
+LOCK_FILE = ".lock"
 LOG, EVENTS = "log", "events"
 """Names of the queries in the tables' transactions; `events` is a table as well."""
 PERIODS_MS = (PERIOD_MIN_MS, PERIOD_MAX_MS)
@@ -39,6 +50,28 @@ Note = Callable[[str, int, pa.Table | None], None]
 
 def note_nothing(_query: str, _batch: int, _windows: pa.Table | None) -> None:
     """The default: no derived tables are made."""
+
+
+@contextmanager
+def alone_in(output: Path) -> Iterator[None]:
+    """No other pipeline writes into `output` while the block runs. Raises FarmLogError if one does, or if none can."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        lock = os.open(output / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise FarmLogError(
+            f"{output} cannot be written: {error.strerror or error}; let this user write it, or choose another --output"
+        ) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FarmLogError(
+                f"another pipeline writes into {output}: stop that one, or choose another --output"
+            ) from None
+        yield
+    finally:
+        os.close(lock)
 
 
 class Lake:

@@ -23,11 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from pipeline.feedback_rows import newest, recent_rows
+from pipeline.feedback.rows import newest, recent_rows
 from pipeline.tables.current import FROM_BASE, KEYS, ORDER, last_rows
 from pipeline.tables.files import DataFile, PartWriter
 from pipeline.tables.rows import BASE, Pseudonyms, base_rows, last_known
-from pipeline.watch.seen import seen_rows
 
 FEW_ROWS = 20_000
 GROUP_ROWS = 65_536
@@ -35,6 +34,10 @@ GROUP_ROWS = 65_536
 OUTCOME = "name STRING, content BINARY"
 ROWS, FILES, LAST = "rows/", "files/", "last/"
 FARMS, WINDOWS, SEEN, RECENT = "farms", "windows", "seen", "recent"
+REQUEST_MAX = 128
+"""Characters of what names a submission."""
+_SEEN_KINDS = pa.array(["report", "clock"])
+_SEEN_OF_REPORT = ("attached", "uptime_ms", "job_lag_ms", "destinations", "healthy_destinations")
 _OUTCOME = pa.schema([("name", pa.string()), ("content", pa.binary())])
 
 
@@ -207,6 +210,27 @@ def window_rows(entries: pa.Table, window_ms: int) -> pa.Table:
     starts = pc.multiply(pc.divide(at_ms, window_ms), window_ms)
     windows = pa.table({"farm": timed.column("farm"), "window_start": starts.cast(pa.timestamp("ms", tz="UTC"))})
     return windows.group_by(["farm", "window_start"], use_threads=False).aggregate([])
+
+
+def seen_rows(entries: pa.Table) -> pa.Table:
+    """What the watch looks at: reports, and clock entries, which say the reporting period; those with a log time."""
+    wanted = pc.and_(pc.is_in(entries.column("entry"), _SEEN_KINDS), pc.is_valid(entries.column("log_time")))
+    told = entries.filter(wanted)
+    request = told.column("request")
+    named = pc.if_else(pc.less_equal(pc.utf8_length(request), REQUEST_MAX), request, "")
+    report, members = told.column("report"), [each.name for each in entries.schema.field("report").type]
+    return pa.table(
+        {
+            "farm": told.column("farm"),
+            "index": told.column("index"),
+            "at_ms": told.column("log_time").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()),
+            "entry": told.column("entry"),
+            "server_id": told.column("server_id"),
+            "request": pc.fill_null(named, ""),
+            **{name: pc.struct_field(report, [members.index(name)]) for name in _SEEN_OF_REPORT},
+            "period_ms": pc.struct_field(told.column("clock"), "period_ms"),
+        }
+    )
 
 
 def _made_small(name: str, rows: pa.Table) -> pa.Table:

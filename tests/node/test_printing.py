@@ -32,7 +32,7 @@ from bridge.node.control.metrics import exposition
 from bridge.tui.history import History
 from bridge.tui.panes import Seen, draw
 from bridge.tui.state import Pane, ViewState
-from pipeline import printing as pipeline_printing
+from pipeline.serve import printing as pipeline_printing
 from tests.operator_views import farm_view
 
 ROOT = Path(__file__).parents[2]
@@ -225,7 +225,7 @@ def test_an_argument_that_click_quotes_is_harmless(
 
 
 PRINTING_CALLS = {"click.echo", "click.secho", "click.confirm", "click.prompt", "click.echo_via_pager", "print"}
-MAY_PRINT = {"bridge/cli/printing.py", "pipeline/printing.py"}
+MAY_PRINT = {"bridge/cli/printing.py", "pipeline/serve/printing.py"}
 DRAWS = {"bridge/tui/screen.py", "bridge/tui/top.py", "bridge/cli/simulate.py"}
 """They draw what `bridge.tui.layout` has made harmless, and a bar of progress with our own words."""
 

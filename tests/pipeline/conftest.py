@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.session import fit_to_size, open_session
+from pipeline.spark.session import fit_to_size, open_session
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from pipeline.cli.queries import query
 from pipeline.gold.answers import answer_sql
 from pipeline.gold.tables import Gold
-from pipeline.query import documents
-from pipeline.query_cli import query
+from pipeline.serve.query import documents
 from tests.pipeline.farm_log_server import MadeUpLog
 from tests.pipeline.made_tables import tables_of
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.floodfill_cli import hash_of, router_hashes
+from pipeline.cli.floodfills import hash_of, router_hashes
 from pipeline.source.log_client import FarmLogError
 from pipeline.transforms.floodfills import _rows, closest, routing_key
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from pipeline.deriving import Deriving
+from pipeline.gold.deriving import Deriving
 
 PATIENCE_S = 20.0
 FULL, CUT = "no space left on device", "cancelled"

@@ -12,10 +12,10 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from pipeline.decode.entries import UNSIGNED
-from pipeline.feedback import Feedback, NotSubmittedError, Submitted
-from pipeline.feedback_rows import recent
+from pipeline.feedback.rows import recent
+from pipeline.feedback.submitting import Feedback, NotSubmittedError, Submitted
+from pipeline.feedback.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
 from pipeline.run import RunSettings, await_end, farm_stream, prepare, start_query
-from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
 from tests.pipeline.farm_log_server import (
     EPOCH_MS,
     MadeUpLog,
@@ -115,7 +115,7 @@ def test_where_an_entry_is_large_fewer_leave_a_task(monkeypatch: pytest.MonkeyPa
     log = slow_farm(periods=3, slow_from=3)
     large = with_proof(json.dumps({"clock": {"time": log.log_time_ms, "id": 1}, "padding": "x" * 10_000}))
     log.add(value=large)
-    monkeypatch.setattr("pipeline.feedback_rows.COLLECTED_MAX_BYTES", 5 * len(large))
+    monkeypatch.setattr("pipeline.feedback.rows.COLLECTED_MAX_BYTES", 5 * len(large))
     rows = recent(arrow_entries_of(log))
     assert [row.index for row in rows] == [*range(log.commit_index - 4, log.commit_index + 1)]
 
@@ -179,7 +179,7 @@ def test_a_lagging_router_is_told_to_the_farm_once_and_with_what_was_read_before
 @pytest.fixture
 def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch is a list of rows."""
-    monkeypatch.setattr("pipeline.feedback.recent", lambda rows: rows)
+    monkeypatch.setattr("pipeline.feedback.submitting.recent", lambda rows: rows)
 
 
 def rows_of_slow_farm(periods: int, slow_from: int) -> list[Row]:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import pytest
 from pyspark import SparkConf
 
-from pipeline import session
-from pipeline.interrupt import deferred
 from pipeline.run import RunSettings, await_end
+from pipeline.spark import session
+from pipeline.spark.interrupt import deferred
 
 
 def press_ctrl_c(times: int = 1) -> None:

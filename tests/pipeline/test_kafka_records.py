@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from pipeline.cli_options import LogPlace, opened
+from pipeline.cli.options import LogPlace, opened
 from pipeline.decode.columns import Row, record_batches
 from pipeline.source.kafka import connector, rows_of_records
 from pipeline.source.log_client import FarmLogError

@@ -16,14 +16,14 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import DataFrame
 
-from pipeline import doctor
-from pipeline.cli import pipeline
-from pipeline.cli_options import told_plainly
-from pipeline.derived import exchange
-from pipeline.java import Java, use_java
-from pipeline.query import _answer
-from pipeline.query_cli import query, report
+from pipeline.cli import doctor
+from pipeline.cli.commands import pipeline
+from pipeline.cli.options import told_plainly
+from pipeline.cli.queries import query, report
+from pipeline.gold.derived import exchange
+from pipeline.serve.query import _answer
 from pipeline.source.log_client import FarmLogError
+from pipeline.spark.java import Java, use_java
 from pipeline.tables.names import NAMES_FILE, SALT_FILE, salt_of
 from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
 from tests.pipeline.made_tables import knew
@@ -95,7 +95,7 @@ class Interrupted:
 
 @pytest.mark.parametrize("where", ["execute", "fetchmany"])
 def test_ctrl_c_while_duckdb_works_is_ctrl_c(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.query._prepare", lambda *_: None)
+    monkeypatch.setattr("pipeline.serve.query._prepare", lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         _answer(cast("duckdb.DuckDBPyConnection", Interrupted(where)), tmp_path, "SELECT 1")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.query import DELTA_TABLES, PARQUET_TABLES
+from pipeline.serve.query import DELTA_TABLES, PARQUET_TABLES
 from pipeline.tables.current import SCHEMAS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "pipeline-tables.md").read_text(encoding="utf-8")

@@ -31,7 +31,7 @@ from bridge.core.log.records import (
 )
 from bridge.wire.keys.box import BOX_BYTES
 from bridge.wire.log.entries import encode
-from pipeline.derived import derive, history
+from pipeline.gold.derived import derive, history
 from pipeline.run import RunSettings, prepare, run_once
 from pipeline.schemas import DERIVED, ENTRIES, EVENTS, HISTORY, arrow_schema
 from pipeline.serve.metrics import RunMetrics

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import pipeline
-from pipeline.java import find_java
-from pipeline.session import has_own_settings
+from pipeline.cli.commands import pipeline
 from pipeline.source import log_client
 from pipeline.source.log_client import FarmLog, FarmLogError
+from pipeline.spark.java import find_java
+from pipeline.spark.session import has_own_settings
 from tests.pipeline.farm_log_server import served, three_servers
 
 

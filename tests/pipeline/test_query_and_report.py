@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pipeline.doctor import doctor, examine
+from pipeline.cli.doctor import doctor, examine
+from pipeline.cli.queries import query as query_command
 from pipeline.gold.tables import last_rows
-from pipeline.query import asked as asked_for
-from pipeline.query_cli import query as query_command
+from pipeline.serve.query import asked as asked_for
 from pipeline.tables.delta import stored_files
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.names import remember_names
@@ -95,7 +95,7 @@ def test_a_query_that_needs_too_much_memory_says_so_and_leaves_nothing_on_the_di
 ) -> None:
     wrote(tmp_path, "clocks", 0, [clock(1)])
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pipeline.query.MEMORY_LIMIT", "20MB")
+    monkeypatch.setattr("pipeline.serve.query.MEMORY_LIMIT", "20MB")
     before = sorted(tmp_path.rglob("*"))
     sql = "SELECT range || 'a' AS a FROM range(10000000) ORDER BY hash(a)"
     result = CliRunner().invoke(query_command, [sql, "--output", str(tmp_path)])
@@ -178,7 +178,7 @@ def test_the_doctor_says_what_is_missing_and_how_to_get_it(tmp_path: Path, monke
     assert findings["Java"].result == "ok"
     assert findings["pyspark"].result == "ok"
     assert (findings["farm"].result, "--node" in findings["farm"].action) == ("warning", True)
-    monkeypatch.setattr("pipeline.doctor.PACKAGES", {"no-such-package": ((1,), None), "pyarrow": ((999,), None)})
+    monkeypatch.setattr("pipeline.cli.doctor.PACKAGES", {"no-such-package": ((1,), None), "pyarrow": ((999,), None)})
     result = CliRunner().invoke(doctor, ["--json", "--output", str(tmp_path)])
     assert result.exit_code == 1
     document = json.loads(result.output[: result.output.rindex("}") + 1])

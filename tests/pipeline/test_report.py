@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pipeline.query_cli import report as report_command
+from pipeline.cli.queries import report as report_command
 from pipeline.tables.names import remember_names
 from tests.pipeline.made_tables import derived, knew, wrote
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import run
-from pipeline.cli_options import serving_metrics
+from pipeline.cli.commands import run
+from pipeline.cli.options import serving_metrics
 from pipeline.run import count_batch
 from pipeline.serve.metrics import LOOPBACK, RunMetrics, address
 from pipeline.tables.lake import Lake

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import scratch
 from pipeline.source.log_client import FarmLogError
-from pipeline.tables import fence
+from pipeline.spark import scratch
+from pipeline.tables import lake
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def killed(process: "subprocess.Popen[str]") -> None:
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
-    code = "from pipeline.scratch import run_directory\n(run_directory() / 'artifacts').mkdir()"
+    code = "from pipeline.spark.scratch import run_directory\n(run_directory() / 'artifacts').mkdir()"
     living, dying = other_run(code, tmp_path), other_run(code, tmp_path)
     try:
         runs = scratch.scratch_directory() / "runs"
@@ -66,20 +66,20 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
 def test_two_pipelines_do_not_write_into_one_directory_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     output = tmp_path / "tables"
     other = other_run(
-        f"from pathlib import Path\nfrom pipeline.tables.fence import alone_in\n"
+        f"from pathlib import Path\nfrom pipeline.tables.lake import alone_in\n"
         f"held = alone_in(Path({str(output)!r}))\nheld.__enter__()",
         tmp_path,
     )
     try:
-        with pytest.raises(FarmLogError, match="another pipeline writes"), fence.alone_in(output):
+        with pytest.raises(FarmLogError, match="another pipeline writes"), lake.alone_in(output):
             pass
     finally:
         killed(other)
-    with fence.alone_in(output):
+    with lake.alone_in(output):
         pass
 
 
 def test_an_output_directory_that_cannot_be_made_is_told_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
-    with pytest.raises(FarmLogError, match="choose another --output"), fence.alone_in(tmp_path / "file" / "tables"):
+    with pytest.raises(FarmLogError, match="choose another --output"), lake.alone_in(tmp_path / "file" / "tables"):
         pass

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.session_settings import JAVA_OPTIONS, read_defaults, settings_for, told_by_operator
+from pipeline.spark.settings import JAVA_OPTIONS, read_defaults, settings_for, told_by_operator
 
 OURS = ("-Dours=1",)
 PROGRAM = """
 import json, sys
-from pipeline.session import open_session
+from pipeline.spark.session import open_session
 session = open_session(None, [("spark.app.name", "told by the command")])
 names = sys.argv[1:]
 java = session._jvm.java.lang.System

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.failures import reason_of
-from pipeline.side_by_side import LOST_STARTS_MAX, Kept, RunningQuery, SideBySide
 from pipeline.source.log_client import FarmLogError
+from pipeline.spark.failures import reason_of
+from pipeline.spark.side_by_side import LOST_STARTS_MAX, Kept, RunningQuery, SideBySide
 
 LOST = "Query [id = 1] terminated with exception: Python worker failed to connect back."
 

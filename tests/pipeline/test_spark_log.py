@@ -3,8 +3,8 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.scratch import scratch_directory
-from pipeline.session import LOG_FILE
+from pipeline.spark.scratch import scratch_directory
+from pipeline.spark.session import LOG_FILE
 
 pytestmark = [
     pytest.mark.spark,

@@ -28,7 +28,7 @@ from consensus.storage.planner import StorageOptions
 from consensus.storage.records import decode_segment_header
 from consensus.storage.snapshots import SnapshotFiles, SnapshotWriter
 from consensus.storage.verification import ReadOnlyDirectory, StorageVerdict, verify_storage
-from pipeline.cli_options import LogPlace
+from pipeline.cli.options import LogPlace
 from pipeline.decode.columns import Row, record_batches
 from pipeline.generate import generate
 from pipeline.load_model import EPOCH_MS, LoadModel

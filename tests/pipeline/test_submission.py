@@ -8,8 +8,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.wire.log.proof import proven
-from pipeline.client_key import ClientKey
-from pipeline.feedback import NodeSubmission, NotSubmittedError, Submitted
+from pipeline.feedback.client_key import ClientKey
+from pipeline.feedback.submitting import NodeSubmission, NotSubmittedError, Submitted
 from pipeline.source.log_client import NO_CREDENTIALS
 from tests.pipeline.farm_log_server import MadeUpLog, served
 

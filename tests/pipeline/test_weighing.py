@@ -9,7 +9,7 @@ import pytest
 from bridge.core.log import weights as farm
 from bridge.core.log.records import Factors
 from bridge.wire.log.entries import ENTRY_LIMIT_BYTES
-from pipeline.weighing import (
+from pipeline.feedback.weighing import (
     LEAVES_MAX,
     PAUSE_PERIODS,
     SERVERS_MAX,

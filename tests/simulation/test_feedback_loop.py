@@ -23,8 +23,8 @@ from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Clock, Factors
 from bridge.core.state.farm_state import FarmTuning
-from pipeline import weighing
-from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Weighing
+from pipeline.feedback import weighing
+from pipeline.feedback.weighing import ClockRow, FactorsRow, ReportRow, Weighing
 from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import BASE_MS, MASTER, leaf, report
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pyspark
 
-from pipeline.java import find_java
+from pipeline.spark.java import find_java
 from tests.soak.pipeline_tables import (
     differences,
     finished,

@@ -8,7 +8,7 @@ from bridge.node.security.key_files import KeyFileError, load_client_key, save_c
 from bridge.wire.keys.client_key import ClientKeyError, client_key_text, new_client_key, parse_client_key
 from bridge.wire.log.proof import proven
 from gossip.wire.identity import node_id_of
-from pipeline import client_key as of_pipeline
+from pipeline.feedback import client_key as of_pipeline
 
 CLUSTER = bytes(range(16))
 FACTORS = {"factors": {"throughIndex": 7, "formula": "strain-1", "factors": {"a" * 52: 1.1}}}

@@ -15,8 +15,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.session import open_session
 from pipeline.source.kafka import SERVERS, kafka_stream
+from pipeline.spark.session import open_session
 
 Way = Callable[[], DataFrame]
 

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from pipeline.failures import is_lost_start, reason_of
 from pipeline.source.log_client import FarmLogError
+from pipeline.spark.failures import is_lost_start, reason_of
 
 LOST_STARTS_MAX = 5
 _RESTS = "Waiting for"

@@ -16,22 +16,22 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.client_key import ClientKeyError, load_client_key
-from pipeline.failures import reason_of
-from pipeline.feedback import NodeSubmission
-from pipeline.java import NoJavaError
-from pipeline.printing import echo, overwrite_line
+from pipeline.feedback.client_key import ClientKeyError, load_client_key
+from pipeline.feedback.submitting import NodeSubmission
 from pipeline.run import Progress
-from pipeline.scratch import ScratchError
 from pipeline.serve.metrics import RunMetrics, address
-from pipeline.session import open_session
-from pipeline.session_settings import MASTER, PREFIX
+from pipeline.serve.printing import echo, overwrite_line
 from pipeline.source.endpoint import TCP_SCHEME, CredentialError, load_credentials
 from pipeline.source.farm import DEFAULT_PAGE_SIZE
 from pipeline.source.farms import OLDEST, SNAPSHOT, ManyFarms
 from pipeline.source.kafka import SERVERS, connector
 from pipeline.source.log_client import FarmLog, FarmLogError, first_without_gap
 from pipeline.source.stored_log import StoredLog
+from pipeline.spark.failures import reason_of
+from pipeline.spark.java import NoJavaError
+from pipeline.spark.scratch import ScratchError
+from pipeline.spark.session import open_session
+from pipeline.spark.settings import MASTER, PREFIX
 from pipeline.tables.files import TableDamagedError
 from pipeline.transforms.windows import window_ms
 

@@ -24,12 +24,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.client_key import ClientKey
-from pipeline.failures import reason_of
-from pipeline.feedback_rows import recent
+from pipeline.feedback.client_key import ClientKey
+from pipeline.feedback.rows import recent
+from pipeline.feedback.weighing import Row, Weighing
 from pipeline.source.endpoint import LOST, Credentials, Endpoint
 from pipeline.source.log_client import FarmLog, FarmLogError
-from pipeline.weighing import Row, Weighing
+from pipeline.spark.failures import reason_of
 
 WARM_ENTRIES = 20_000
 BEHIND_MS = 120_000

@@ -14,7 +14,9 @@ from pyspark.sql import SparkSession
 from rich import box
 from rich.table import Table
 
-from pipeline.cli_options import (
+from pipeline.cli.doctor import doctor
+from pipeline.cli.floodfills import floodfills
+from pipeline.cli.options import (
     Finite,
     LogPlace,
     ProgressLine,
@@ -29,19 +31,17 @@ from pipeline.cli_options import (
     told_plainly,
     traces_of,
 )
-from pipeline.derived import derive
-from pipeline.doctor import doctor
-from pipeline.feedback import Feedback
-from pipeline.floodfill_cli import floodfills
+from pipeline.cli.queries import query, report
+from pipeline.feedback.submitting import Feedback
 from pipeline.generate import generate
+from pipeline.gold.derived import derive
 from pipeline.gold.tables import last_rows
 from pipeline.load_model import LoadModel
-from pipeline.printing import echo, print_json, print_table
-from pipeline.query_cli import query, report
 from pipeline.run import RANGE_FILE, RunSettings, claim_range, prepare, run_forever, run_once
+from pipeline.serve.printing import echo, print_json, print_table
 from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import OLDEST, SNAPSHOT
-from pipeline.tables.fence import alone_in
+from pipeline.tables.lake import alone_in
 from pipeline.transforms import DEFAULT_WINDOW
 
 ROWS_SHOWN = 60

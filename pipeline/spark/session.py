@@ -1,4 +1,4 @@
-"""A Spark session on any machine, with settings that an operator replaces (`pipeline/session_settings.py`).
+"""A Spark session on any machine, with settings that an operator replaces (`pipeline/spark/settings.py`).
 
 Workers would take `python3` from PATH; a setting makes them run this interpreter, which has the package installed.
 """
@@ -15,12 +15,12 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pipeline.interrupt import deferred
-from pipeline.java import find_java, use_java
-from pipeline.scratch import run_directory, scratch_directory
-from pipeline.session_settings import is_local, settings_for, told_by_operator
 from pipeline.source.events import FarmEventsDataSource
 from pipeline.source.farm import FarmDataSource
+from pipeline.spark.interrupt import deferred
+from pipeline.spark.java import find_java, use_java
+from pipeline.spark.scratch import run_directory, scratch_directory
+from pipeline.spark.settings import is_local, settings_for, told_by_operator
 
 SMALL_ROWS = 20_000
 _OF_SIZE = {

@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 import click
 import psutil
 
-from pipeline.java import NoJavaError, find_java
-from pipeline.printing import echo, print_json
-from pipeline.scratch import ScratchError, scratch_directory
+from pipeline.serve.printing import echo, print_json
+from pipeline.spark.java import NoJavaError, find_java
+from pipeline.spark.scratch import ScratchError, scratch_directory
 
 INSTALL = "make pipeline (in the checkout of garlicfarm)"
 PACKAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {

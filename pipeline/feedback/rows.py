@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.feedback.weighing import ClockRow, FactorsRow, ReportRow, Row
 from pipeline.transforms.windows import REQUEST
-from pipeline.weighing import ClockRow, FactorsRow, ReportRow, Row
 
 RECENT_MS = 20 * 60_000
 ROWS_MAX = 50_000

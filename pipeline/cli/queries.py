@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli_options import Finite
+from pipeline.cli.options import Finite
 from pipeline.gold.answers import ANSWERS, OBJECTIVE_PERCENT, answer_sql
-from pipeline.printing import echo, print_csv, print_json, printable
+from pipeline.serve.printing import echo, print_csv, print_json, printable
 
 ROWS_SHOWN = 200
 GAP = "  "
@@ -23,7 +23,7 @@ PACKAGES = {"duckdb": "DuckDB", "vl_convert": "vl-convert-python"}
 """What is loaded when it is used, by the names of its modules."""
 
 if TYPE_CHECKING:
-    from pipeline.query import Answer
+    from pipeline.serve.query import Answer
 
 
 @click.command()
@@ -56,7 +56,7 @@ def query(*, sql: str, output: Path, as_json: bool, as_csv: bool, objective: flo
     if sql in ANSWERS:
         sql = answer_sql(sql, OBJECTIVE_PERCENT if objective is None else objective)
     with _errors_told():
-        from pipeline.query import asked  # noqa: PLC0415 - DuckDB is large
+        from pipeline.serve.query import asked  # noqa: PLC0415 - DuckDB is large
 
         with asked(output, sql) as answer:
             _tell(answer, as_json=as_json, as_csv=as_csv)
@@ -96,7 +96,7 @@ def report(*, html: Path, output: Path, show_destinations: bool) -> None:
 def _errors_told() -> Iterator[None]:
     """Ends a command plainly when a package that it loads is missing, or the tables do not answer."""
     try:
-        from pipeline.query import QueryError  # noqa: PLC0415 - DuckDB is large
+        from pipeline.serve.query import QueryError  # noqa: PLC0415 - DuckDB is large
 
         try:
             yield

@@ -22,7 +22,7 @@ JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 EVERYWHERE: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Jobs of derived tables have a pool of their own (`pipeline/deriving.py`).
+    # Jobs of derived tables have a pool of their own (`pipeline/gold/deriving.py`).
     "spark.scheduler.mode": "FAIR",
     # Where in Python each column was made, for Spark's messages, costs eight calls into the JVM for one.
     "spark.python.sql.dataFrameDebugging.enabled": "false",

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline import transforms
 from pipeline.schemas import HISTORY
-from pipeline.session import fit_to_size, rows_of_files
+from pipeline.spark.session import fit_to_size, rows_of_files
 from pipeline.tables.delta import stored_files
 
 

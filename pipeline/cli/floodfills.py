@@ -14,9 +14,9 @@ from pathlib import Path
 import click
 from pyspark.sql import SparkSession
 
-from pipeline.cli_options import spark_options, told_plainly
-from pipeline.derived import exchange
-from pipeline.printing import echo
+from pipeline.cli.options import spark_options, told_plainly
+from pipeline.gold.derived import exchange
+from pipeline.serve.printing import echo
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.names import read_names
 from pipeline.transforms.floodfills import CLOSEST_DEFAULT, HASH_BYTES, closest_floodfills, utc_today

@@ -1,0 +1,1 @@
+"""`garlicfarm pipeline`: the commands, their options, and what they print."""

@@ -1,0 +1,1 @@
+"""Feedback: weights out of the tables, submitted to the farm as factors, each batch once."""
