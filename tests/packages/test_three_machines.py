@@ -82,7 +82,7 @@ class Site:
 
 def prepare(router: Router, maker: Machine, number: int) -> None:
     """What a router needs to publish, beside the farm's key: a signing key of its own, and a destination."""
-    root = maker.root / "root"
+    root = maker.root / "srv"
     maker.run("garlicfarm", "keys", "new-destination", f"/srv/leaf-{number}.key")
     offline = ("--master", "/srv/master.key", "--out", f"/srv/signing-{number}.key")
     maker.run("garlicfarm", "keys", "offline", *offline)
@@ -112,7 +112,7 @@ def site(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
         maker.run("garlicfarm", "keys", "new-destination", "/srv/master.key")
         for number, router in enumerate(routers, start=1):
             prepare(router, maker, number)
-        keys = [(maker.root / "root" / f"{name}.key").read_bytes() for name in ("farm", "other")]
+        keys = [(maker.root / "srv" / f"{name}.key").read_bytes() for name in ("farm", "other")]
         yield Site(routers, *keys)
 
 
