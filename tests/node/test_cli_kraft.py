@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 import trio
 
-from bridge.api.outputs import KraftRecordView
+from bridge.api.cluster_outputs import KraftRecordView
 from bridge.cli.kraft import describe as describe_command
 from bridge.cli.kraft import log as log_command
 from bridge.cli.kraft import serve as serve_command

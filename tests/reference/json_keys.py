@@ -10,7 +10,18 @@ import msgspec
 from msgspec import NODEFAULT, Struct, UnsetType
 from msgspec import inspect as kinds
 
-from bridge.api import control, debug, lease_set_report, log, log_snapshot, outputs, requests, trace, view
+from bridge.api import (
+    cluster_outputs,
+    control,
+    debug,
+    lease_set_report,
+    log,
+    log_snapshot,
+    outputs,
+    requests,
+    trace,
+    view,
+)
 from bridge.api.json import Document, Record, RequestBody
 
 HEAD = """# JSON that scripts may rely on
@@ -43,10 +54,11 @@ PASSED_ON = {
     "`debug`": "DebugOutput",
     "`lease-set show`, one for each file": "LeaseSetReport",
 }
-"""Commands that print an answer of the control endpoint as it is; the others are in `bridge.api.outputs`."""
+"""Commands that print an answer of the control endpoint as it is; others are in `outputs` and `cluster_outputs`."""
 CHAPTERS = (
     ("The view", view, Record),
     ("Output of commands", outputs, Record),
+    ("Output of commands for other clusters", cluster_outputs, Record),
     ("Answers of the control endpoint", control, Record),
     ("The log and the trace", log, Record),
     ("", trace, Record),

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from bridge.api.outputs import KraftDescribeOutput, KraftReplicaView
+from bridge.api.cluster_outputs import KraftDescribeOutput, KraftReplicaView
 from bridge.cli.kraft.options import Quorum, quorum_options
 from bridge.cli.options import json_option, wide_option
 from bridge.cli.printing import echo, print_json, print_wide_table

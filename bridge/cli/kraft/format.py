@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from bridge.api.outputs import KraftFormatOutput
+from bridge.api.cluster_outputs import KraftFormatOutput
 from bridge.cli.failure import fail, failures
 from bridge.cli.kraft.options import config_option, needs_kafka, read_settings, set_option
 from bridge.cli.options import json_option

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from bridge.api.outputs import KraftLogStartView, KraftRecordView
+from bridge.api.cluster_outputs import KraftLogStartView, KraftRecordView
 from bridge.cli.failure import fail, failures
 from bridge.cli.kraft.options import Quorum, needs_kafka, quorum_options, was_given
 from bridge.cli.options import directory_path, json_option

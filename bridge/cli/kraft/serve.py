@@ -19,7 +19,7 @@ from typing import Any, assert_never
 import click
 import trio
 
-from bridge.api.outputs import KraftServeOutput, KraftVoterView
+from bridge.api.cluster_outputs import KraftServeOutput, KraftVoterView
 from bridge.cli.failure import fail, failures, reasons
 from bridge.cli.kraft.options import INTERRUPTED, config_option, needs_kafka, read_settings, set_option
 from bridge.cli.options import json_option

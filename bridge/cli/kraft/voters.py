@@ -13,7 +13,7 @@ from uuid import UUID
 import click
 import trio
 
-from bridge.api.outputs import KraftChangeOutput
+from bridge.api.cluster_outputs import KraftChangeOutput
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.kraft.options import Quorum, needs_kafka, quorum_options, read_settings
 from bridge.cli.options import file_path, json_option, yes_option

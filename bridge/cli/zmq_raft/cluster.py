@@ -18,7 +18,7 @@ import click
 import msgspec
 import trio
 
-from bridge.api.outputs import (
+from bridge.api.cluster_outputs import (
     ZmqRaftConfigOutput,
     ZmqRaftEntryView,
     ZmqRaftMemberView,

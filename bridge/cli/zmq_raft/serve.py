@@ -18,7 +18,7 @@ from typing import Any, assert_never
 import click
 import trio
 
-from bridge.api.outputs import ZmqRaftMemberView, ZmqRaftServeOutput
+from bridge.api.cluster_outputs import ZmqRaftMemberView, ZmqRaftServeOutput
 from bridge.cli.failure import fail, reasons
 from bridge.cli.options import directory_path, json_option
 from bridge.cli.printing import echo, print_json_line
