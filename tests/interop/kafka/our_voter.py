@@ -35,8 +35,8 @@ from consensus.protocols.kraft import (
 )
 from consensus.protocols.kraft.wire.entries import batches_of
 from consensus.protocols.kraft.wire.limits import Topic
-from consensus.protocols.kraft.wire.mapping import replica
 from consensus.protocols.kraft.wire.record_batches import read_batches
+from consensus.protocols.kraft.wire.replica_names import replica
 
 MAX_ENTRIES: Final = 5_000
 MAX_BYTES: Final = 16 * 1024 * 1024

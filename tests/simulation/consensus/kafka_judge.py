@@ -19,7 +19,7 @@ from consensus.core.events import Event
 from consensus.core.messages import Fetch, Request
 from consensus.core.model import Entry, Index, ServerId, Term
 from consensus.protocols.kraft.node.replica.state_machine import QuorumLog
-from consensus.protocols.kraft.wire.mapping import QuorumResponse, replica
+from consensus.protocols.kraft.wire.mapping import QuorumResponse
 from consensus.protocols.kraft.wire.messages_clients import FetchResponse, FetchResponsePartition
 from consensus.protocols.kraft.wire.messages_quorum import (
     BeginQuorumEpochResponsePartition,
@@ -27,6 +27,7 @@ from consensus.protocols.kraft.wire.messages_quorum import (
     VoteResponsePartition,
 )
 from consensus.protocols.kraft.wire.record_batches import batch_heads
+from consensus.protocols.kraft.wire.replica_names import replica
 from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.kafka_state import kept
 from tests.simulation.consensus.machine import Machine

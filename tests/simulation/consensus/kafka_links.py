@@ -47,13 +47,13 @@ from consensus.protocols.kraft.wire.mapping import (
     FIRST_PRE_VOTE_VERSION,
     QuorumResponse,
     Refused,
-    replica,
     reply_from_wire,
     request_from_wire,
     request_to_wire,
     told_endpoints,
 )
 from consensus.protocols.kraft.wire.messages_clients import FetchResponse
+from consensus.protocols.kraft.wire.replica_names import replica
 from tests.simulation.consensus.checker import ViolationError
 from tests.simulation.consensus.connections import Way
 from tests.simulation.consensus.kafka_node import KafkaNode, host_of

@@ -27,9 +27,9 @@ from consensus.protocols.kraft.wire.entries import (
     leader_head,
     next_sequence,
 )
-from consensus.protocols.kraft.wire.mapping import replica
 from consensus.protocols.kraft.wire.record_batches import decode_tail
 from consensus.protocols.kraft.wire.records import Record, RecordBatch
+from consensus.protocols.kraft.wire.replica_names import replica
 from tests.simulation.consensus.profile import KafkaRates
 
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZQ"

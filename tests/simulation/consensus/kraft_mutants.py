@@ -10,7 +10,8 @@ from consensus.core.model import Entry, Index, LogId, ReplicaKey, ServerId, Term
 from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames
 from consensus.protocols.kraft.node.replica.quorum_service import AnsweringLeader, QuorumReplies
 from consensus.protocols.kraft.wire import entries, mapping
-from consensus.protocols.kraft.wire.mapping import Answering, Names
+from consensus.protocols.kraft.wire.mapping import Answering
+from consensus.protocols.kraft.wire.replica_names import Names
 from tests.simulation.consensus.mutants import Mutant
 
 _PRODUCER = struct.Struct(">qhi")

@@ -12,7 +12,7 @@ from consensus.core.events import ChangeConfiguration, Proposed, TransferLeaders
 from consensus.core.model import Configuration, Server, ServerId
 from consensus.protocols.kraft.node.replica.state_machine import NEW_PRODUCER
 from consensus.protocols.kraft.wire.entries import control_data
-from consensus.protocols.kraft.wire.mapping import replica
+from consensus.protocols.kraft.wire.replica_names import replica
 from consensus.sessions.dedup_state_machine import clock_entry
 from tests.simulation.consensus.checker import Checker
 from tests.simulation.consensus.clients import Clients

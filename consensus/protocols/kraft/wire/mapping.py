@@ -3,13 +3,10 @@
     core                          wire
     term                          LeaderEpoch, CurrentLeaderEpoch, ReplicaEpoch; of a pre-vote the term before
     LogId(index, term)            (offset, epoch): an exclusive end offset is the index of the last entry
-    ReplicaKey(id, directory)     the id, and where the message has it the directory id (zeros: none)
+    ReplicaKey(id, directory)     `replica_names`
     commit                        HighWatermark
     RefusalReason                 an error code: of the partition, or of the whole message for a wrong cluster
     correlation                   not on the wire: a response comes in order, so the transport knows what it answers
-
-*Ids without directories.* BeginQuorumEpoch, EndQuorumEpoch and the leader in every response have ids alone. `Names`
-says which voter that is, by the configuration; an id that it does not know has no directory, unless it is our own.
 
 *A request for another replica.* Vote and BeginQuorumEpoch name the voter that they are for. A server that has lost its
 directory has its old address and must not answer in the place of the voter that it was (`INVALID_VOTER_KEY`). This,
@@ -29,8 +26,7 @@ Records go through as bytes: what encodes and keeps batches is elsewhere (`entri
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final, Protocol, TypeVar, assert_never
-from uuid import UUID
+from typing import Final, TypeVar, assert_never
 
 from consensus.core import messages as core
 from consensus.core.messages import RefusalReason
@@ -42,9 +38,18 @@ from consensus.protocols.kraft.wire.limits import (
     NO_EPOCH,
     NO_REPLICA,
     PARTITION,
-    ZERO_UUID,
     KafkaWireError,
-    Topic,
+)
+from consensus.protocols.kraft.wire.replica_names import (
+    Names,
+    directory_of,
+    endpoints_of,
+    id_of,
+    is_for_us,
+    leader_key,
+    leader_of,
+    replica,
+    uuid_of,
 )
 
 QuorumRequest = (
@@ -83,28 +88,6 @@ _CODES: Final[Mapping[RefusalReason, ErrorCode]] = MappingProxyType(
 )
 _REASONS: Final[Mapping[int, RefusalReason]] = MappingProxyType({int(code): reason for reason, code in _CODES.items()})
 """The last reason of a code: INVALID_REQUEST is IMPLAUSIBLE, which says what ANOTHER_LEADER says to the core."""
-
-
-class Names(Protocol):
-    """What the configuration in force says of replicas, and what the quorum calls its log."""
-
-    def topic(self) -> Topic:
-        """The topic of the log."""
-
-    def local(self) -> ReplicaKey:
-        """This replica."""
-
-    def replica_key(self, replica_id: int, directory: bytes) -> ReplicaKey:
-        """A replica that names itself. A voter whom the configuration names without directory is meant by id alone."""
-
-    def voter_key(self, voter_id: int) -> ReplicaKey | None:
-        """The voter of this id; None: there is none."""
-
-    def endpoint(self, replica: ReplicaKey) -> tuple[str, int] | None:
-        """Host and port of a replica, on the listener of the quorum."""
-
-    def listeners(self) -> tuple[tuple[str, str, int], ...]:
-        """Name, host and port of each listener of this replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +131,7 @@ def request_to_wire(request: core.Request, peer: ReplicaKey, names: Names) -> Qu
         case core.BeginQuorumEpoch(term, leader, _, cluster_id):
             begun = quorum.BeginQuorumEpochRequestPartition(
                 partition_index=PARTITION,
-                voter_directory_id=_uuid(peer.directory),
+                voter_directory_id=uuid_of(peer.directory),
                 leader_id=replica(leader).id,
                 leader_epoch=term,
             )
@@ -211,24 +194,24 @@ def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records
             return _vote_response(reply, key, code, names)
         case core.BeginQuorumEpochReply(term):
             begun = quorum.BeginQuorumEpochResponsePartition(
-                partition_index=PARTITION, error_code=code, leader_id=_id_of(key), leader_epoch=term
+                partition_index=PARTITION, error_code=code, leader_id=id_of(key), leader_epoch=term
             )
             return quorum.BeginQuorumEpochResponse(
                 topics=(quorum.BeginQuorumEpochResponseTopic(topic_name=names.topic().name, partitions=(begun,)),),
                 node_endpoints=tuple(
                     quorum.BeginQuorumEpochResponseNodeEndpoint(node_id=node_id, host=host, port=port)
-                    for node_id, host, port in _endpoints(key, names)
+                    for node_id, host, port in endpoints_of(key, names)
                 ),
             )
         case core.EndQuorumEpochReply(term):
             ended = quorum.EndQuorumEpochResponsePartition(
-                partition_index=PARTITION, error_code=code, leader_id=_id_of(key), leader_epoch=term
+                partition_index=PARTITION, error_code=code, leader_id=id_of(key), leader_epoch=term
             )
             return quorum.EndQuorumEpochResponse(
                 topics=(quorum.EndQuorumEpochResponseTopic(topic_name=names.topic().name, partitions=(ended,)),),
                 node_endpoints=tuple(
                     quorum.EndQuorumEpochResponseNodeEndpoint(node_id=node_id, host=host, port=port)
-                    for node_id, host, port in _endpoints(key, names)
+                    for node_id, host, port in endpoints_of(key, names)
                 ),
             )
         case _:
@@ -273,21 +256,14 @@ def told_endpoints(message: QuorumRequest | QuorumResponse) -> Mapping[int, tupl
             return {node.node_id: (node.host, node.port) for node in message.node_endpoints}
 
 
-def replica(server_id: ServerId) -> ReplicaKey:
-    """The core's id of a server as KRaft has it; raises `KafkaWireError` for an id of another protocol."""
-    if not isinstance(server_id, ReplicaKey):
-        raise KafkaWireError(f"{server_id!r} is no replica's key: it is the id of a server in another protocol")
-    return server_id
-
-
 def _vote_request(request: core.RequestVote, peer: ReplicaKey, names: Names) -> quorum.VoteRequest:
     candidate = replica(request.candidate)
     partition = quorum.VoteRequestPartition(
         partition_index=PARTITION,
         replica_epoch=request.term - 1 if request.pre_vote else request.term,
         replica_id=candidate.id,
-        replica_directory_id=_uuid(candidate.directory),
-        voter_directory_id=_uuid(peer.directory),
+        replica_directory_id=uuid_of(candidate.directory),
+        voter_directory_id=uuid_of(peer.directory),
         last_offset_epoch=request.last.term,
         last_offset=request.last.index,
         pre_vote=request.pre_vote,
@@ -304,7 +280,7 @@ def _fetch_request(request: core.Fetch, names: Names) -> clients.FetchRequest:
         fetch_offset=request.position.index,
         last_fetched_epoch=request.position.term,
         partition_max_bytes=request.max_bytes,
-        replica_directory_id=_uuid(key.directory),
+        replica_directory_id=uuid_of(key.directory),
         high_watermark=request.commit,
     )
     return clients.FetchRequest(
@@ -327,7 +303,7 @@ def _fetch_snapshot_request(request: core.FetchSnapshot, names: Names) -> quorum
             end_offset=request.snapshot.index, epoch=request.snapshot.term
         ),
         position=request.offset,
-        replica_directory_id=_uuid(key.directory),
+        replica_directory_id=uuid_of(key.directory),
     )
     return quorum.FetchSnapshotRequest(
         cluster_id=request.cluster_id,
@@ -345,7 +321,7 @@ def _end_request(request: core.EndQuorumEpoch, names: Names) -> quorum.EndQuorum
         leader_epoch=request.term,
         preferred_successors=tuple(key.id for key in preferred),
         preferred_candidates=tuple(
-            quorum.EndQuorumEpochRequestCandidate(candidate_id=key.id, candidate_directory_id=_uuid(key.directory))
+            quorum.EndQuorumEpochRequestCandidate(candidate_id=key.id, candidate_directory_id=uuid_of(key.directory))
             for key in preferred
         ),
     )
@@ -369,7 +345,7 @@ def _vote_from_wire(request: quorum.VoteRequest, correlation: int, names: Names)
         return invalid
     if min(partition.replica_id, partition.replica_epoch, partition.last_offset, partition.last_offset_epoch) < 0:
         return invalid
-    if not _is_for_us(request.voter_id, partition.voter_directory_id, names):
+    if not is_for_us(request.voter_id, partition.voter_directory_id, names):
         answer = quorum.VoteResponsePartition(
             partition_index=PARTITION,
             error_code=ErrorCode.INVALID_VOTER_KEY,
@@ -382,7 +358,7 @@ def _vote_from_wire(request: quorum.VoteRequest, correlation: int, names: Names)
         )
     return core.RequestVote(
         term=partition.replica_epoch + 1 if partition.pre_vote else partition.replica_epoch,
-        candidate=names.replica_key(partition.replica_id, _directory(partition.replica_directory_id)),
+        candidate=names.replica_key(partition.replica_id, directory_of(partition.replica_directory_id)),
         last=LogId(partition.last_offset, partition.last_offset_epoch),
         correlation=correlation,
         pre_vote=partition.pre_vote,
@@ -402,7 +378,7 @@ def _begin_from_wire(
         return invalid
     if min(partition.leader_id, partition.leader_epoch) < 0:
         return invalid
-    if not _is_for_us(request.voter_id, partition.voter_directory_id, names):
+    if not is_for_us(request.voter_id, partition.voter_directory_id, names):
         answer = quorum.BeginQuorumEpochResponsePartition(
             partition_index=PARTITION,
             error_code=ErrorCode.INVALID_VOTER_KEY,
@@ -411,7 +387,7 @@ def _begin_from_wire(
         )
         answered = quorum.BeginQuorumEpochResponseTopic(topic_name=names.topic().name, partitions=(answer,))
         return Refused(quorum.BeginQuorumEpochResponse(topics=(answered,)))
-    leader = _leader_key(partition.leader_id, names)
+    leader = leader_key(partition.leader_id, names)
     return core.BeginQuorumEpoch(partition.leader_epoch, leader, correlation, request.cluster_id)
 
 
@@ -430,11 +406,11 @@ def _end_from_wire(
     if min(partition.leader_id, partition.leader_epoch, *named) < 0:
         return invalid
     preferred = (
-        [names.replica_key(one.candidate_id, _directory(one.candidate_directory_id)) for one in candidates]
+        [names.replica_key(one.candidate_id, directory_of(one.candidate_directory_id)) for one in candidates]
         if candidates
         else [names.voter_key(voter_id) or ReplicaKey(voter_id) for voter_id in partition.preferred_successors]
     )
-    leader = _leader_key(partition.leader_id, names)
+    leader = leader_key(partition.leader_id, names)
     return core.EndQuorumEpoch(partition.leader_epoch, leader, tuple(preferred), correlation, request.cluster_id)
 
 
@@ -456,7 +432,7 @@ def _fetch_from_wire(request: clients.FetchRequest, correlation: int, names: Nam
     limits = [limit for limit in (request.max_bytes, partition.partition_max_bytes) if limit > 0]
     return core.Fetch(
         term=partition.current_leader_epoch,
-        replica=names.replica_key(replica_id, _directory(partition.replica_directory_id)),
+        replica=names.replica_key(replica_id, directory_of(partition.replica_directory_id)),
         position=LogId(partition.fetch_offset, partition.last_fetched_epoch),
         commit=max(0, partition.high_watermark),
         max_wait_ms=request.max_wait_ms,
@@ -483,7 +459,7 @@ def _fetch_snapshot_from_wire(
         return invalid
     return core.FetchSnapshot(
         term=partition.current_leader_epoch,
-        replica=names.replica_key(request.replica_id, _directory(partition.replica_directory_id)),
+        replica=names.replica_key(request.replica_id, directory_of(partition.replica_directory_id)),
         snapshot=LogId(snapshot.end_offset, snapshot.epoch),
         offset=partition.position,
         max_bytes=request.max_bytes,
@@ -519,7 +495,7 @@ def _vote_response(
     partition = quorum.VoteResponsePartition(
         partition_index=PARTITION,
         error_code=code,
-        leader_id=_id_of(leader),
+        leader_id=id_of(leader),
         leader_epoch=reply.term - 1 if reply.pre_vote and reply.granted else reply.term,
         vote_granted=reply.granted,
     )
@@ -527,7 +503,7 @@ def _vote_response(
         topics=(quorum.VoteResponseTopic(topic_name=names.topic().name, partitions=(partition,)),),
         node_endpoints=tuple(
             quorum.VoteResponseNodeEndpoint(node_id=node_id, host=host, port=port)
-            for node_id, host, port in _endpoints(leader, names)
+            for node_id, host, port in endpoints_of(leader, names)
         ),
     )
 
@@ -547,7 +523,7 @@ def _fetch_response(
         high_watermark=-1 if code else answering.high_watermark(reply.term, reply.commit),
         log_start_offset=answering.log_start_offset,
         diverging_epoch=clients.FetchResponseEpochEndOffset(epoch=diverging.term, end_offset=diverging.index),
-        current_leader=clients.FetchResponseLeaderIdAndEpoch(leader_id=_id_of(leader), leader_epoch=reply.term),
+        current_leader=clients.FetchResponseLeaderIdAndEpoch(leader_id=id_of(leader), leader_epoch=reply.term),
         snapshot_id=clients.FetchResponseSnapshotId(end_offset=snapshot.index, epoch=snapshot.term),
         records=records,
     )
@@ -555,7 +531,7 @@ def _fetch_response(
         responses=(clients.FetchResponseTopic(topic_id=log.id, topic=log.name, partitions=(partition,)),),
         node_endpoints=tuple(
             clients.FetchResponseNodeEndpoint(node_id=node_id, host=host, port=port)
-            for node_id, host, port in _endpoints(leader, names)
+            for node_id, host, port in endpoints_of(leader, names)
         ),
     )
 
@@ -567,7 +543,7 @@ def _fetch_snapshot_response(
         index=PARTITION,
         error_code=code,
         snapshot_id=quorum.FetchSnapshotResponseSnapshotId(end_offset=reply.snapshot.index, epoch=reply.snapshot.term),
-        current_leader=quorum.FetchSnapshotResponseLeaderIdAndEpoch(leader_id=_id_of(leader), leader_epoch=reply.term),
+        current_leader=quorum.FetchSnapshotResponseLeaderIdAndEpoch(leader_id=id_of(leader), leader_epoch=reply.term),
         size=reply.size_bytes,
         position=reply.offset,
         unaligned_records=reply.data,
@@ -576,7 +552,7 @@ def _fetch_snapshot_response(
         topics=(quorum.FetchSnapshotResponseTopic(name=names.topic().name, partitions=(partition,)),),
         node_endpoints=tuple(
             quorum.FetchSnapshotResponseNodeEndpoint(node_id=node_id, host=host, port=port)
-            for node_id, host, port in _endpoints(leader, names)
+            for node_id, host, port in endpoints_of(leader, names)
         ),
     )
 
@@ -587,7 +563,7 @@ def _begin_reply(
     if response.error_code:
         return core.BeginQuorumEpochReply(asked.term, None, asked.correlation, _reason(response.error_code))
     begun = _only(_only(response.topics).partitions)
-    leader = _leader(begun.leader_id, names)
+    leader = leader_of(begun.leader_id, names)
     return core.BeginQuorumEpochReply(
         _term(begun.leader_epoch, asked), leader, asked.correlation, _reason(begun.error_code)
     )
@@ -599,7 +575,7 @@ def _end_reply(
     if response.error_code:
         return core.EndQuorumEpochReply(asked.term, None, asked.correlation, _reason(response.error_code))
     ended = _only(_only(response.topics).partitions)
-    leader = _leader(ended.leader_id, names)
+    leader = leader_of(ended.leader_id, names)
     return core.EndQuorumEpochReply(
         _term(ended.leader_epoch, asked), leader, asked.correlation, _reason(ended.error_code)
     )
@@ -627,7 +603,7 @@ def _fetch_reply(
 ) -> core.FetchReply:
     if response.error_code:
         told = [part.current_leader.leader_id for topic in response.responses for part in topic.partitions]
-        leader = _leader(told[0], names) if len(told) == 1 else None
+        leader = leader_of(told[0], names) if len(told) == 1 else None
         return core.FetchReply(asked.term, leader, 0, asked.correlation, error=_reason(response.error_code))
     partition = _only(_only(response.responses).partitions)
     error = _reason(partition.error_code)
@@ -638,7 +614,7 @@ def _fetch_reply(
     has_records = error is None and not diverges and not snapshotted and partition.records
     return core.FetchReply(
         term=_term(partition.current_leader.leader_epoch, asked),
-        leader=_leader(partition.current_leader.leader_id, names),
+        leader=leader_of(partition.current_leader.leader_id, names),
         commit=max(0, partition.high_watermark),
         correlation=asked.correlation,
         entries=read_entries(partition.records or b"", asked.position) if has_records else (),
@@ -657,7 +633,7 @@ def _fetch_snapshot_reply(
         )
     partition = _only(_only(response.topics).partitions)
     error = _reason(partition.error_code)
-    leader = _leader(partition.current_leader.leader_id, names)
+    leader = leader_of(partition.current_leader.leader_id, names)
     term = _term(partition.current_leader.leader_epoch, asked)
     if error is not None:
         return core.FetchSnapshotReply(term, leader, asked.snapshot, asked.offset, asked.correlation, error=error)
@@ -695,37 +671,3 @@ def _reason(error_code: int) -> RefusalReason | None:
 
 def _term(epoch: int, asked: core.Request) -> int:
     return epoch if epoch != NO_EPOCH and epoch >= 0 else asked.term
-
-
-def _leader(leader_id: int, names: Names) -> ReplicaKey | None:
-    return None if leader_id < 0 else _leader_key(leader_id, names)
-
-
-def _leader_key(leader_id: int, names: Names) -> ReplicaKey:
-    """The leader of this id. Our own id is ours, also where we do not vote: we may have removed ourselves."""
-    local = names.local()
-    return local if leader_id == local.id else names.voter_key(leader_id) or ReplicaKey(leader_id)
-
-
-def _id_of(leader: ReplicaKey | None) -> int:
-    return NO_REPLICA if leader is None else leader.id
-
-
-def _endpoints(leader: ReplicaKey | None, names: Names) -> tuple[tuple[int, str, int], ...]:
-    endpoint = None if leader is None else names.endpoint(leader)
-    return () if leader is None or endpoint is None else ((leader.id, *endpoint),)
-
-
-def _is_for_us(voter_id: int, directory: UUID, names: Names) -> bool:
-    local = names.local()
-    if voter_id >= 0 and voter_id != local.id:
-        return False
-    return directory == ZERO_UUID or not local.directory or directory.bytes == local.directory
-
-
-def _uuid(directory: bytes) -> UUID:
-    return UUID(bytes=directory) if directory else ZERO_UUID
-
-
-def _directory(uuid: UUID) -> bytes:
-    return b"" if uuid == ZERO_UUID else uuid.bytes

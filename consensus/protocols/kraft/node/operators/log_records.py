@@ -28,8 +28,8 @@ from consensus.protocols.kraft.wire.control_records import (
 )
 from consensus.protocols.kraft.wire.entries import batches_of
 from consensus.protocols.kraft.wire.limits import KafkaWireError
-from consensus.protocols.kraft.wire.mapping import replica
 from consensus.protocols.kraft.wire.record_batches import read_batches
+from consensus.protocols.kraft.wire.replica_names import replica
 from consensus.storage.stored_log import open_stored_log
 from consensus.storage.verification import verify_storage
 

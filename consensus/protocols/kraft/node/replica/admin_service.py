@@ -31,7 +31,7 @@ from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.control_records import endpoint_text, voters_of, voters_value
 from consensus.protocols.kraft.wire.limits import PARTITION, ZERO_UUID, KafkaWireError
-from consensus.protocols.kraft.wire.mapping import replica
+from consensus.protocols.kraft.wire.replica_names import replica
 from consensus.server.server import ConsensusServer
 
 KRAFT_VERSION: Final = "kraft.version"

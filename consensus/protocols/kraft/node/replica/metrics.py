@@ -33,7 +33,7 @@ from consensus.core.features import Features
 from consensus.core.model import Index, Milliseconds, ReplicaKey
 from consensus.core.status import Description, Outline
 from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames
-from consensus.protocols.kraft.wire.mapping import replica
+from consensus.protocols.kraft.wire.replica_names import replica
 from consensus.server.interfaces import Core
 
 SAMPLE_S: Final = 30.0

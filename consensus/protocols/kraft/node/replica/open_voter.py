@@ -73,7 +73,7 @@ from consensus.protocols.kraft.wire.apis import ApiKey
 from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, by_id_alone, endpoint_text
 from consensus.protocols.kraft.wire.entries import batches_for_replicas, control_data, fetched_entries, leader_head
 from consensus.protocols.kraft.wire.limits import KafkaWireError, Topic
-from consensus.protocols.kraft.wire.mapping import replica
+from consensus.protocols.kraft.wire.replica_names import replica
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.opening import open_server

@@ -50,13 +50,12 @@ from consensus.protocols.kraft.wire.apis import ApiKey
 from consensus.protocols.kraft.wire.limits import KafkaWireError
 from consensus.protocols.kraft.wire.mapping import (
     FIRST_PRE_VOTE_VERSION,
-    Names,
     ReadEntries,
-    replica,
     reply_from_wire,
     request_to_wire,
     told_endpoints,
 )
+from consensus.protocols.kraft.wire.replica_names import Names, replica
 from consensus.server.interfaces import Receiver
 
 _JITTER: Final = 0.2

@@ -16,7 +16,7 @@ from consensus.core.model import MAX_MEMBERS, Configuration, ReplicaKey, Server
 from consensus.protocols.kraft.node.operators.settings import Endpoint
 from consensus.protocols.kraft.wire.control_records import endpoint_of, endpoint_text
 from consensus.protocols.kraft.wire.limits import KafkaWireError, Topic
-from consensus.protocols.kraft.wire.mapping import replica
+from consensus.protocols.kraft.wire.replica_names import replica
 
 TOLD_MAX: Final = 64
 
@@ -36,7 +36,7 @@ def server_of(key: ReplicaKey, endpoints: tuple[Endpoint, ...]) -> Server:
 
 
 class QuorumNames:
-    """`mapping.Names` of one server."""
+    """`replica_names.Names` of one server."""
 
     def __init__(
         self,

@@ -38,7 +38,6 @@ from consensus.protocols.kraft.wire import messages_quorum as quorum
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.mapping import (
     Answering,
-    Names,
     QuorumRequest,
     QuorumResponse,
     Refused,
@@ -46,6 +45,7 @@ from consensus.protocols.kraft.wire.mapping import (
     request_from_wire,
     told_endpoints,
 )
+from consensus.protocols.kraft.wire.replica_names import Names
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.interfaces import Receiver, next_call
 
