@@ -22,7 +22,7 @@ is a copy (`quorum_directory`).
 
 import errno
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from time import time
 from typing import Final
@@ -171,22 +171,10 @@ async def open_voter(
     directory = read_directory(check_settings(settings))
     # The directory's id is part of the key where the log names the voters: a lost disk makes another voter.
     own = ReplicaKey(settings.node_id, directory.directory_id.bytes if settings.is_dynamic else b"")
-    connection = ConnectionOptions(
-        client_id=f"raft-client-{settings.node_id}",
-        security=options.client_security,
-        request_timeout_ms=settings.request_timeout_ms,
-        connect_timeout_ms=settings.request_timeout_ms,
-    )
+    connection = _connection_options(settings, options)
     told_voters = _told_voters(settings, directory)
     names = QuorumNames(own, settings.advertised, told_voters, options.topic)
-    retry = RetryTimes(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
-
-    def bootstrap() -> tuple[tuple[str, int], ...]:
-        return () if names.votes else settings.bootstrap_servers
-
-    transport = KraftTransport(
-        names, fetched_entries, connection, retry=retry, learned=names.learned, bootstrap=bootstrap
-    )
+    transport = _transport(names, settings, connection)
     machine = QuorumLog(options.max_state_bytes, metadata=options.is_metadata)
     heard, measurements = _Heard(observe), QuorumMeasurements()
 
@@ -219,50 +207,103 @@ async def open_voter(
         raft = server.describe().raft
         directory.check_not_older(raft.term)
         names.change(raft.configuration, ())
-        topic = LogTopic(
-            server,
-            machine,
-            names,
-            directory.cluster_id,
-            _unix_ms,
-            connection,
-            takes_records=options.takes_records,
-            is_metadata=options.is_metadata,
-        )
+        topic = _log_topic(server, machine, names, directory.cluster_id, connection, options)
         answering = AnsweringLeader(server.outline)
         services = _services(
             QuorumService(server, names, batches_for_replicas, answering.now, learned=names.learned),
-            AdminService(
-                server,
-                names,
-                directory.cluster_id,
-                _unix_ms,
-                lambda: leader_head(_unix_ms()),
-                connection,
-                is_dynamic=settings.is_dynamic,
-                registration_pause_s=_REGISTRATION_PAUSE_S,
-            ),
+            _administration(server, names, directory.cluster_id, settings, connection),
             options.services(topic),
         )
-        first = settings.listeners[0]
-        listening = ListenerOptions(first.name, first.host, first.port, options.listener_security)
+        async with _listening(services, settings, options) as listener, trio.open_nursery() as nursery:
+            nursery.start_soon(_write_states, server, directory, settings, heard)
+            if settings.is_dynamic:
+                nursery.start_soon(_announce, server, names, settings, connection, directory.cluster_id)
+            with _idle_measured() as idle:
+                measured = measurements, idle
+                yield KraftVoter(
+                    own, directory.cluster_id, server, machine, topic, names, listener, transport, *measured
+                )
+            nursery.cancel_scope.cancel()
+
+
+def _connection_options(settings: VoterSettings, options: VoterOptions) -> ConnectionOptions:
+    """Of connections to other servers."""
+    return ConnectionOptions(
+        client_id=f"raft-client-{settings.node_id}",
+        security=options.client_security,
+        request_timeout_ms=settings.request_timeout_ms,
+        connect_timeout_ms=settings.request_timeout_ms,
+    )
+
+
+def _transport(names: QuorumNames, settings: VoterSettings, connection: ConnectionOptions) -> KraftTransport:
+    """An observer asks the bootstrap servers as well; a voter knows the others from the log."""
+
+    def bootstrap() -> tuple[tuple[str, int], ...]:
+        return () if names.votes else settings.bootstrap_servers
+
+    retry = RetryTimes(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+    return KraftTransport(names, fetched_entries, connection, retry=retry, learned=names.learned, bootstrap=bootstrap)
+
+
+def _log_topic(
+    server: ConsensusServer,
+    machine: QuorumLog,
+    names: QuorumNames,
+    cluster_id: str,
+    connection: ConnectionOptions,
+    options: VoterOptions,
+) -> LogTopic:
+    """What clients of Kafka read, and may write to."""
+    return LogTopic(
+        server,
+        machine,
+        names,
+        cluster_id,
+        _unix_ms,
+        connection,
+        takes_records=options.takes_records,
+        is_metadata=options.is_metadata,
+    )
+
+
+def _administration(
+    server: ConsensusServer,
+    names: QuorumNames,
+    cluster_id: str,
+    settings: VoterSettings,
+    connection: ConnectionOptions,
+) -> AdminService:
+    """What answers changes of the voters."""
+    return AdminService(
+        server,
+        names,
+        cluster_id,
+        _unix_ms,
+        lambda: leader_head(_unix_ms()),
+        connection,
+        is_dynamic=settings.is_dynamic,
+        registration_pause_s=_REGISTRATION_PAUSE_S,
+    )
+
+
+@asynccontextmanager
+async def _listening(
+    services: tuple[Service, ...], settings: VoterSettings, options: VoterOptions
+) -> AsyncIterator[KafkaListener]:
+    """The first listener of the settings, open. Raises `VoterError` if it cannot be."""
+    first = settings.listeners[0]
+    listening = ListenerOptions(first.name, first.host, first.port, options.listener_security)
+    async with AsyncExitStack() as opened:
         try:
-            async with open_listener(services, listening) as listener, trio.open_nursery() as nursery:
-                nursery.start_soon(_write_states, server, directory, settings, heard)
-                if settings.is_dynamic:
-                    nursery.start_soon(_announce, server, names, settings, connection, directory.cluster_id)
-                with _idle_measured() as idle:
-                    measured = measurements, idle
-                    yield KraftVoter(
-                        own, directory.cluster_id, server, machine, topic, names, listener, transport, *measured
-                    )
-                nursery.cancel_scope.cancel()
+            listener = await opened.enter_async_context(open_listener(services, listening))
         except* OSError as error:
             reason = getattr(error.exceptions[0], "strerror", None) or error.exceptions[0]
             raise VoterError(
                 f"cannot listen on {endpoint_text(first.host, first.port)}: {reason}. Stop what listens there, or "
                 "change listeners"
             ) from error
+        yield listener
 
 
 def _services(quorum: QuorumService, admin: AdminService, others: tuple[Service, ...]) -> tuple[Service, ...]:
