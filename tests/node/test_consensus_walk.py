@@ -23,7 +23,7 @@ AN_ENTRY = frozenset(
     {
         "Log.append",
         "ClientConnection.post",
-        "TlsStream.send_now",
+        "DirectStream.send_now",
         "Storage.plan",
         "DiskWorker.submit",
         "DiskWorker._ended",

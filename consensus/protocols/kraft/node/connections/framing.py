@@ -5,25 +5,23 @@
 
 A frame is taken out of the buffer without a turn of the event loop if it is there already, and a frame that the kernel
 takes at once is sent without one. A commit in a quorum of three is a chain of five messages, and trio's own streams
-yield for each call: the chain would wait for a dozen turns that bring nothing. So a plain socket is read and written
-here as `TlsStream` does it. Any other stream, such as one in memory, is used by trio's interface.
+yield for each call: the chain would wait for a dozen turns that bring nothing. So a socket, plain or with TLS, is a
+`DirectStream`. Any other stream, such as one in memory, is used by trio's interface.
 
 The length comes from the other side. Nothing is allocated by it: it is compared with the limit, and the buffer grows
 with the bytes that have arrived.
 """
 
-import os
 import struct
 from collections.abc import Callable
 from typing import Final
 
 import trio
 
-from consensus.net.tls_stream import TlsStream
+from consensus.net.direct_stream import READ_BYTES, DirectStream
 from consensus.protocols.kraft.wire.limits import KafkaWireError
 
 _LENGTH: Final = struct.Struct(">i")
-_READ_BYTES: Final = 256 * 1024
 _OTHERS: Final = {
     b"HTTP": "HTTP: name the port of a Kafka listener",
     b"\x15\x03": "TLS: give security.protocol=SSL or SASL_SSL",
@@ -32,74 +30,12 @@ _OTHERS: Final = {
 """What an answer in another protocol begins with. As the length of a frame it is beyond any limit."""
 
 
-class DirectStream(trio.abc.Stream):
-    """A plain socket, with no turn of the event loop where none is needed."""
-
-    def __init__(self, transport: trio.SocketStream) -> None:
-        self._transport = transport
-        self._socket = transport.socket
-        self._unsent = memoryview(b"")
-        self._sending = False
-        transport.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
-
-    def send_now(self, data: bytes) -> bool:
-        """Send without waiting; False if the kernel did not take all: then `send_all(b"")` carries the rest."""
-        self._unsent = memoryview(bytes(self._unsent) + data if self._unsent else data)
-        if not self._sending:
-            self._push()
-        return not self._unsent
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send everything. Yields only if the kernel does not take it at once."""
-        if self._sending:
-            raise trio.BusyResourceError("another task sends on this stream")
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if data:
-            self._unsent = memoryview(bytes(self._unsent) + bytes(data))
-        self._sending = True
-        try:
-            self._push()
-            while self._unsent:
-                await trio.lowlevel.wait_writable(self._socket)
-                self._push()
-        finally:
-            self._sending = False
-
-    async def wait_send_all_might_not_block(self) -> None:
-        """Wait until the kernel takes more."""
-        self._check_open()
-        await trio.lowlevel.wait_writable(self._socket)
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """What has arrived, as soon as there is something; empty at the end."""
-        while True:
-            self._check_open()
-            await trio.lowlevel.wait_readable(self._socket)
-            try:
-                return os.read(self._socket.fileno(), max_bytes or _READ_BYTES)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise trio.BrokenResourceError(error.strerror or "the connection broke") from error
-
-    async def aclose(self) -> None:
-        """Close; what the kernel has taken still goes out."""
-        await self._transport.aclose()
-
-    def _push(self) -> None:
-        self._check_open()
-        try:
-            while self._unsent:
-                self._unsent = self._unsent[os.write(self._socket.fileno(), self._unsent) :]
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._unsent = memoryview(b"")
-            raise trio.BrokenResourceError(error.strerror or "the connection broke") from error
-
-    def _check_open(self) -> None:
-        if self._socket.fileno() < 0:
-            raise trio.ClosedResourceError("this stream is closed")
+def _direct(stream: trio.abc.Stream) -> trio.abc.Stream:
+    """A socket is read and written directly; any other stream as it is."""
+    if not isinstance(stream, trio.SocketStream):
+        return stream
+    stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
+    return DirectStream(stream)
 
 
 def _not_counted(_held_bytes: int) -> None:
@@ -113,7 +49,7 @@ class FrameStream:
         self, stream: trio.abc.Stream, max_frame_bytes: int, held: Callable[[int], None] = _not_counted
     ) -> None:
         """`held` is told how many bytes of an incomplete frame are in memory, each time that more have come."""
-        self._stream: trio.abc.Stream = DirectStream(stream) if isinstance(stream, trio.SocketStream) else stream
+        self._stream: trio.abc.Stream = _direct(stream)
         self.max_frame_bytes = max_frame_bytes
         self._held = held
         self._buffer = bytearray()
@@ -153,7 +89,7 @@ class FrameStream:
         """Send without waiting; False if `flush` must carry on."""
         data = _LENGTH.pack(len(frame)) + frame
         stream = self._stream
-        if isinstance(stream, DirectStream | TlsStream):
+        if isinstance(stream, DirectStream):
             return stream.send_now(data)
         self._unsent += data
         return False
@@ -183,7 +119,7 @@ class FrameStream:
         return int(length)
 
     async def _read(self) -> bool:
-        data = await self._stream.receive_some(_READ_BYTES)
+        data = await self._stream.receive_some(READ_BYTES)
         self._buffer += data
         self._held(len(self._buffer))
         return bool(data)

@@ -1,0 +1,111 @@
+"""A socket with as few turns of the event loop as there can be.
+
+    send_now(data)  ─▶ the kernel takes it at once, or it waits in `unsent` ─▶ send_all carries it on
+    receive_some()  ─▶ wait until the socket is readable ─▶ what the kernel has
+
+trio's own streams yield for each call. A round of consensus is a chain of messages, and so each would wait for turns
+that bring nothing. Here a send that the kernel takes at once is one call of the kernel, and a caller that cannot wait
+(the owner of a core) may send as well. `TlsStream` puts TLS between the caller and this.
+
+Errors are trio's: BrokenResourceError for a connection that broke, ClosedResourceError after our own close.
+"""
+
+import os
+
+import trio
+
+READ_BYTES = 256 * 1024
+
+
+class DirectStream(trio.abc.Stream):
+    """A stream of plain bytes over a socket."""
+
+    def __init__(self, transport: trio.SocketStream) -> None:
+        self._transport = transport
+        self._socket = transport.socket
+        self._unsent = memoryview(b"")
+        self._sending = False
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the kernel has not taken yet."""
+        return len(self._unsent)
+
+    def send_now(self, data: bytes) -> bool:
+        """Send without waiting; False if the kernel did not take all: then `send_all(b"")` carries the rest."""
+        self._accept(data)
+        if not self._sending:
+            self._push()
+        return not self._unsent
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send everything. Yields only if the kernel does not take it at once."""
+        if self._sending:
+            raise trio.BusyResourceError("another task sends on this stream")
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._accept(data)
+        await self._flush()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until the kernel takes more."""
+        self._check_open()
+        await trio.lowlevel.wait_writable(self._socket)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """What has arrived, as soon as there is something; empty at the end."""
+        while True:
+            self._check_open()
+            data = await self._take(max_bytes or READ_BYTES)
+            if data is not None:
+                return data
+
+    async def aclose(self) -> None:
+        """Close; what the kernel has taken still goes out."""
+        await self._transport.aclose()
+
+    def _accept(self, data: bytes | bytearray | memoryview) -> None:
+        """Take what a caller sends."""
+        self._check_open()
+        if data:
+            self._queue(bytes(data))
+
+    def _queue(self, data: bytes) -> None:
+        """Put it behind what is unsent."""
+        self._unsent = memoryview(bytes(self._unsent) + data)
+
+    async def _take(self, limit: int) -> bytes | None:
+        """What the kernel has, once it may have something: empty at the end, None if it had nothing after all."""
+        await trio.lowlevel.wait_readable(self._socket)
+        try:
+            return os.read(self._socket.fileno(), limit)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise trio.BrokenResourceError(error.strerror or "the connection broke") from error
+
+    async def _flush(self) -> None:
+        """Give the kernel all that is unsent."""
+        self._sending = True
+        try:
+            self._push()
+            while self._unsent:
+                await trio.lowlevel.wait_writable(self._socket)
+                self._push()
+        finally:
+            self._sending = False
+
+    def _push(self) -> None:
+        """Give the kernel what it takes without waiting."""
+        self._check_open()
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self._socket.fileno(), self._unsent) :]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._unsent = memoryview(b"")
+            raise trio.BrokenResourceError(error.strerror or "the connection broke") from error
+
+    def _check_open(self) -> None:
+        if self._socket.fileno() < 0:
+            raise trio.ClosedResourceError("this stream is closed")
