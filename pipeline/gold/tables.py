@@ -49,6 +49,7 @@ WINDOWS_SPEC = TableSpec("gold_windows", _WINDOWS_SCHEMA, ("farm", "window_start
 
 def _text(file: str) -> str:
     text = (_HERE / file).read_text(encoding="utf-8")
+    text = text.replace("$submission", (_HERE / "submission.sql").read_text(encoding="utf-8").strip())
     for name, value in _PERIODS.items():
         text = text.replace(name, str(value))
     return text

@@ -30,8 +30,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.decode.columns import BYTES_PER_RECORD_BATCH
 from pipeline.schemas import EVENTS, arrow_schema
-from pipeline.source.endpoint import CredentialError, Credentials, load_credentials
-from pipeline.source.log_client import FarmLogError
+from pipeline.source.log_client import FarmLogError, credentials_of
 from pipeline.source.traces import EventRow, FileTrace, NodeTrace, Stretch, Trace, same_place
 
 ROWS_PER_RECORD_BATCH = 10_000
@@ -80,15 +79,8 @@ class FarmEventsDataSource(DataSource):
             if not found:
                 raise FarmLogError(f"no file matches {', '.join(files)}")
             return tuple(FileTrace(str(path), self.options.get("farm")) for path in found)
-        credentials = self._credentials()
+        credentials = credentials_of(self.options)
         return tuple(NodeTrace(address, credentials) for address in nodes)
-
-    def _credentials(self) -> Credentials:
-        token, certificate = self.options.get("tokenFile"), self.options.get("certificate")
-        try:
-            return load_credentials(Path(token) if token else None, Path(certificate) if certificate else None)
-        except CredentialError as error:
-            raise FarmLogError(str(error)) from error
 
 
 def _parts(text: str) -> list[str]:

@@ -49,9 +49,8 @@ from pyspark.sql.types import StructType
 from pipeline.decode.columns import record_batches
 from pipeline.schemas import ENTRIES
 from pipeline.source import log_client
-from pipeline.source.endpoint import CredentialError, Credentials, load_credentials
 from pipeline.source.farms import OLDEST, SNAPSHOT, Held, ManyFarms, OneFarm, Place
-from pipeline.source.log_client import FarmLogError, FarmSilentError
+from pipeline.source.log_client import FarmLogError, FarmSilentError, credentials_of
 from pipeline.source.ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
 from pipeline.source.shares import Span, fair_shares, packed
 from pipeline.source.stored_log import KnownTime
@@ -154,14 +153,7 @@ class FarmDataSource(DataSource):
             told = self.options.get("committedThrough")
             through = None if told is None else self._positive("committedThrough", 1)
             return OneFarm(Place(None, DirectoryRanges(Path(directory), through), start))
-        return OneFarm(Place(None, NodeRanges(addresses, self._credentials(), page_size), start))
-
-    def _credentials(self) -> Credentials:
-        token, certificate = self.options.get("tokenFile"), self.options.get("certificate")
-        try:
-            return load_credentials(Path(token) if token else None, Path(certificate) if certificate else None)
-        except CredentialError as error:
-            raise FarmLogError(str(error)) from error
+        return OneFarm(Place(None, NodeRanges(addresses, credentials_of(self.options), page_size), start))
 
     def _start(self) -> str:
         start = str(self.options.get("start", OLDEST))

@@ -18,12 +18,13 @@ import base64
 import http.client
 import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from pipeline.source.endpoint import LOST, Credentials, Endpoint
+from pipeline.source.endpoint import LOST, CredentialError, Credentials, Endpoint, load_credentials
 
 NO_CREDENTIALS = Credentials()
 ROUNDS = 20
@@ -50,6 +51,15 @@ OTHER_CLUSTER = (
 
 class FarmLogError(Exception):
     """The farm's log cannot be read: which address, what happened, what to do."""
+
+
+def credentials_of(options: Mapping[str, str]) -> Credentials:
+    """What a source's options `tokenFile` and `certificate` name. Raises FarmLogError."""
+    token, certificate = options.get("tokenFile"), options.get("certificate")
+    try:
+        return load_credentials(Path(token) if token else None, Path(certificate) if certificate else None)
+    except CredentialError as error:
+        raise FarmLogError(str(error)) from error
 
 
 class FarmSilentError(FarmLogError):

@@ -1,13 +1,9 @@
--- What reports say about destinations, with a log time. `repeated`: a submission that came again within an hour. An entry whose request names no
--- submission (CLIENT-BORN-SEQUENCE, the sequence from 1 on) is no repetition, since the farm applies each.
+-- What reports say about destinations, with a log time. `repeated`: a submission (`submission.sql`) that came again
+-- within an hour.
 WITH named AS (
   SELECT farm, index, log_time, server_id, destination, healthy, uptime_ms, configured_tunnels, current_tunnels,
     configured_bandwidth_bytes_per_s, bandwidth_bytes_per_s, connections,
-    CASE
-      WHEN regexp_like(request, '(?s)^.{1,64}-[0-9]{1,19}-[0-9]{1,19}$')
-        AND NOT regexp_like(request, '-0+$') AND NOT regexp_like(request, '[^0-9]$')
-        THEN request
-    END AS submission
+    $submission AS submission
   FROM destination_reports
   WHERE log_time IS NOT NULL
 ),

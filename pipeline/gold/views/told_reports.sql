@@ -1,14 +1,9 @@
--- Reports with a log time. `repeated`: a submission that came again within an hour. An entry whose request names no
--- submission (CLIENT-BORN-SEQUENCE, the sequence from 1 on) is no repetition, since the farm applies each.
+-- Reports with a log time. `repeated`: a submission (`submission.sql`) that came again within an hour.
 WITH named AS (
   SELECT farm, index, log_time, server_id, written_at, attached, uptime_ms, job_lag_ms, participating_tunnels,
     bandwidth_bytes_per_s, cpu_percent, memory_percent, destinations, healthy_destinations, publishing,
     exploratory_tunnels, configured_bandwidth_bytes_per_s,
-    CASE
-      WHEN regexp_like(request, '(?s)^.{1,64}-[0-9]{1,19}-[0-9]{1,19}$')
-        AND NOT regexp_like(request, '-0+$') AND NOT regexp_like(request, '[^0-9]$')
-        THEN request
-    END AS submission
+    $submission AS submission
   FROM reports
   WHERE log_time IS NOT NULL
 ),
