@@ -10,6 +10,8 @@ address, which browsers keep to themselves; it keeps it for as long as the tab l
 The policy that comes with it (CSP) permits the one script and the one style in it, named by their SHA-256, and
 connections to this endpoint; no other resource, no frame, no form. Whatever a node, a router or a client has named is
 put into the page as text, never as HTML.
+
+A module of its own: it makes the policy out of the file beside it, and the routes know nothing of pages.
 """
 
 import re
