@@ -3,3 +3,6 @@
 The only package that imports pyspark, and it knows the farm only by a node's control endpoint
 (`docs/explanation/pipeline.md`).
 """
+
+INSTALL = "pip install 'garlicfarm[pipeline]', or in a checkout of garlicfarm: make pipeline"
+"""What brings everything that the pipeline needs, a Java too."""

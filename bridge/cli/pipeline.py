@@ -7,12 +7,10 @@ from importlib import import_module
 
 import click
 
+from bridge import INSTALL_PIPELINE
 from bridge.cli.failure import fail
 
 EXTRA_MODULES = frozenset({"pyspark", "pyarrow", "pandas", "numpy", "google", "py4j", "duckdb"})
-HOW_TO_INSTALL = (
-    "the pipeline needs Spark, which is not installed; install it with: make pipeline (in the checkout of garlicfarm)"
-)
 
 
 def load() -> click.Command:
@@ -21,7 +19,7 @@ def load() -> click.Command:
         found = import_module("pipeline.cli.commands").pipeline
     except ImportError as error:
         if (error.name or "").partition(".")[0] in EXTRA_MODULES:
-            fail(HOW_TO_INSTALL)
+            fail(f"the pipeline needs Spark, which is not installed; install it with: {INSTALL_PIPELINE}")
         raise
     if not isinstance(found, click.Command):
         raise TypeError("pipeline.cli.commands:pipeline is not a command")

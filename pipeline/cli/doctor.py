@@ -23,11 +23,11 @@ from urllib.parse import urlsplit
 import click
 import psutil
 
+from pipeline import INSTALL
 from pipeline.serve.printing import echo, print_json
 from pipeline.spark.java import NoJavaError, find_java
 from pipeline.spark.scratch import ScratchError, scratch_directory
 
-INSTALL = "make pipeline (in the checkout of garlicfarm)"
 PACKAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
     "pyspark": ((4, 2), (4, 3)),
     "pandas": ((2, 2), (3,)),

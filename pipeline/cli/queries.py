@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline import INSTALL
 from pipeline.cli.options import Finite
 from pipeline.gold.answers import ANSWERS, OBJECTIVE_PERCENT, answer_sql
 from pipeline.serve.printing import echo, print_csv, print_json, printable
@@ -107,9 +108,7 @@ def _errors_told() -> Iterator[None]:
     except ImportError as error:
         if error.name not in PACKAGES:
             raise
-        raise click.ClickException(
-            f"{PACKAGES[error.name]} is not installed; install it with: make pipeline (in the checkout of garlicfarm)"
-        ) from error
+        raise click.ClickException(f"{PACKAGES[error.name]} is not installed; install it with: {INSTALL}") from error
 
 
 def _print(answer: "Answer") -> None:

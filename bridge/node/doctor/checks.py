@@ -15,6 +15,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from bridge import INSTALL_PIPELINE
 from bridge.api.outputs import Check, CheckResult
 from bridge.node.doctor.router_checks import router_checks
 from bridge.node.doctor.running_checks import running_checks
@@ -245,9 +246,7 @@ def java_version() -> str | None:
 
 def java_check(version: str | None) -> Check:
     """There is a Java for the pipeline; nodes need none."""
-    action = (
-        "only the pipeline needs it: install Java 17 or 21, or call `make pipeline` in the checkout, which brings one"
-    )
+    action = f"only the pipeline needs it: install Java 17 or 21; the pipeline's extra brings one ({INSTALL_PIPELINE})"
     if version is None:
         return Check("java", CheckResult.WARNING, "none", action)
     major = version.partition('"')[2].partition('"')[0].partition(".")[0]
@@ -264,5 +263,5 @@ def spark_check(*, installed: bool) -> Check:
         "spark",
         CheckResult.WARNING,
         "not installed",
-        "only the pipeline needs it: call `make pipeline` in the checkout",
+        f"only the pipeline needs it: {INSTALL_PIPELINE}",
     )
