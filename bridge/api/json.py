@@ -47,8 +47,29 @@ _HEAD = msgspec.json.Decoder(_Head)
 
 
 def encode(document: Struct) -> bytes:
-    """The document as one line of JSON."""
-    return _ENCODER.encode(document)
+    r"""The document as one line of JSON.
+
+    JSON has no letter for a byte of a file's name that is no text. What is told spells it, `\udcff`, as terminals do.
+    What is asked for would be something else then: of a `RequestBody` it is a `UnicodeEncodeError`.
+    """
+    try:
+        return _ENCODER.encode(document)
+    except UnicodeEncodeError:
+        if isinstance(document, RequestBody):
+            raise
+        return _ENCODER.encode(_spelled(msgspec.to_builtins(document)))
+
+
+def _spelled(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode(errors="backslashreplace").decode()
+        case dict():
+            return {_spelled(key): _spelled(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_spelled(each) for each in value]
+        case _:
+            return value
 
 
 def decode(data: bytes, kind: type[S]) -> S:

@@ -403,3 +403,15 @@ def test_without_the_extra_the_pipeline_says_how_to_install_it(
     result = garlicfarm("pipeline", "run", "--once")
     assert result.exit_code == 1
     assert "pip install 'garlicfarm[pipeline]', or in a checkout: make pipeline" in said(result)
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize("command", [["event"], ["query"], ["node", "approve", "--yes"]])
+def test_an_argument_that_is_no_text_is_refused_in_one_line(
+    garlicfarm: Callable[..., Result], command: list[str]
+) -> None:
+    result = garlicfarm(*command, "\udcff")
+    assert (result.exit_code, said(result)) == (
+        1,
+        r"garlicfarm: \udcff is no text: write it in UTF-8, and call again",
+    )

@@ -213,7 +213,11 @@ class ControlClient:
         return decode(await self._post("/v1/keys/export"), FarmKeyAnswer).farm_key
 
     async def _post(self, target: str, body: RequestBody | None = None) -> bytes:
-        status, answer = await self.request("POST", target, b"" if body is None else encode(body))
+        try:
+            asked = b"" if body is None else encode(body)
+        except UnicodeEncodeError as error:
+            raise ControlError(f"{error.object} is no text: write it in UTF-8, and call again") from error
+        status, answer = await self.request("POST", target, asked)
         if status not in DONE:
             raise self._refused(status, answer)
         return answer
