@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
@@ -139,6 +141,19 @@ async def test_a_profile_finds_the_function_that_used_the_processor() -> None:
     assert profile.processor_s > 0
     busy = sum(each.samples for each in profile.stacks if any("the_busy_one" in frame for frame in each.frames))
     assert busy > sum(each.samples for each in profile.stacks) / 2
+
+
+def test_a_signal_that_is_under_way_when_a_profile_ends_does_not_end_the_process() -> None:
+    program = """
+import os, signal
+from bridge.node.control.debugging import _sampling
+with _sampling(lambda number, frame: None):
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPROF})
+    os.kill(os.getpid(), signal.SIGPROF)
+assert signal.getsignal(signal.SIGPROF) is signal.SIG_DFL
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
 async def test_stacks_name_the_functions_that_tasks_wait_in_and_no_directory() -> None:

@@ -135,6 +135,8 @@ def _sampling(sample: Any) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+        # A signal that is still on its way to another thread would end the process by its default: this discards it.
+        signal.signal(signal.SIGPROF, signal.SIG_IGN)
         signal.signal(signal.SIGPROF, before)
 
 
