@@ -72,6 +72,13 @@ def test_without_an_output_the_file_is_here_with_the_time_in_its_name(
     assert json.loads(result.stdout)["bytes"] == path.stat().st_size
 
 
+def test_a_name_that_is_no_text_is_spelled_in_json(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
+    result = garlicfarm("--json", "--output", "\udcff.tar.gz")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["file"] == r"\udcff.tar.gz"
+    assert json.loads(contents(tmp_path / "\udcff.tar.gz")["summary.json"])["file"] == r"\udcff.tar.gz"
+
+
 def test_a_file_that_is_there_already_is_kept(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
     (tmp_path / "found.tar.gz").write_text("mine")
     result = garlicfarm("--output", "found.tar.gz")

@@ -117,6 +117,15 @@ def test_a_directory_with_a_farm_of_another_size_is_refused_and_left_alone(tmp_p
     assert contents(tmp_path) == before
 
 
+def test_a_directory_that_no_configuration_can_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "\udcff"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    with pytest.raises(LocalFarmError, match="TOML cannot name it; choose a place in UTF-8 with --state-dir"):
+        prepare(Path("farm"), 1)
+    assert not list(place.iterdir())
+
+
 def test_a_second_up_on_the_same_directory_is_refused_until_the_first_ends(tmp_path: Path) -> None:
     directory = tmp_path / "farm"
     with locked(directory):

@@ -110,8 +110,14 @@ def locked(directory: Path) -> Iterator[None]:
 def prepare(directory: Path, servers: int) -> LocalFarm:
     """Makes or completes the files of a farm of `servers` routers below `directory`.
 
-    Raises LocalFarmError when the directory holds a farm of another size.
+    Raises LocalFarmError when the directory holds a farm of another size, or when no configuration can name it.
     """
+    try:
+        os.fspath(directory.absolute()).encode()
+    except UnicodeEncodeError as error:
+        raise LocalFarmError(
+            f"{directory.absolute()}: TOML cannot name it; choose a place in UTF-8 with --state-dir"
+        ) from error
     continued = _farm_key(directory, servers)
     master = _master_key(directory)
     node_directories = [directory / f"node-{number}" for number in range(1, servers + 1)]
