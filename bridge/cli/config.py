@@ -188,7 +188,7 @@ def _check(path: Path, text: str) -> None:
 def doctor(*, config: Path | None, farm_key: Path | None, state_dir: Path | None, as_json: bool) -> None:
     """Check clock, ports, keys, Java, disk: what is missing and what to do."""
     checks = check_machine(config, Overrides(farm_key=farm_key, state_dir=state_dir))
-    problems = [check.name for check in checks if check.result is CheckResult.PROBLEM]
+    problems = list(dict.fromkeys(check.name for check in checks if check.result is CheckResult.PROBLEM))
     if as_json:
         print_json(DoctorOutput(not problems, tuple(checks)))
     else:

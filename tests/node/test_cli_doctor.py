@@ -94,6 +94,11 @@ def test_people_are_told_what_to_do(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "cannot be read" in done.stdout
     assert done.stderr.startswith("garlicfarm: not ready: configuration")
+    several = tmp_path / "several.toml"
+    several.write_text('nonsense = 1\n[gossip]\nbind = "nowhere"\n')
+    done = CliRunner().invoke(cli, ["doctor", "--config", str(several), "--state-dir", str(tmp_path / "state")])
+    assert done.stdout.count("problem  configuration") > 1
+    assert done.stderr == "garlicfarm: not ready: configuration\n"
 
 
 @pytest.mark.parametrize(
