@@ -58,7 +58,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class LogLine:
+class EntryLine:
     """An entry of the log in words."""
 
     index: int
@@ -72,7 +72,7 @@ class History:
     """Everything that is remembered."""
 
     def __init__(self) -> None:
-        self.entries: deque[LogLine] = deque(maxlen=ENTRIES)
+        self.entries: deque[EntryLine] = deque(maxlen=ENTRIES)
         """Without a gap, the oldest first."""
         self.members: dict[str, MemberHistory] = {}
         """By NodeId."""
@@ -106,7 +106,7 @@ class History:
             if self.entries and entry.index != self.entries[-1].index + 1:
                 self.entries.clear()
             words = entry_words(entry, names)
-            self.entries.append(LogLine(entry.index, entry.term, entry.log_time_ms, words.type, words.text))
+            self.entries.append(EntryLine(entry.index, entry.term, entry.log_time_ms, words.type, words.text))
 
     def _note_states(self, view: FarmView) -> None:
         for member in view.members:

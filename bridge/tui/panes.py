@@ -22,7 +22,7 @@ from rich.text import Text
 from bridge.api.event_words import StoryTeller, event_sentence, story_line
 from bridge.api.printable import printable
 from bridge.api.view import AlarmView, FarmView, LocalFarmView, MemberView, ReportView
-from bridge.tui.history import History, LogLine, MemberHistory, Step, last_take_over, sparkline
+from bridge.tui.history import EntryLine, History, MemberHistory, Step, last_take_over, sparkline
 from bridge.tui.layout import COLOURS, GAP, MONOCHROME, Canvas, Column, Part, Want, marked, rows, share, widened
 from bridge.tui.sections import (
     CHOSEN,
@@ -359,7 +359,7 @@ def _recent(seen: Seen, wanted: str, canvas: Canvas, *, whole: bool = False) -> 
     return lines
 
 
-def _entry_lines(entries: Sequence[LogLine], wanted: str, canvas: Canvas) -> list[Text]:
+def _entry_lines(entries: Sequence[EntryLine], wanted: str, canvas: Canvas) -> list[Text]:
     """The newest entry first."""
     columns = [Column("INDEX", 8, right=True), Column("TERM", 5, right=True), Column("TIME", 8), Column("TYPE", 15)]
     columns.append(Column("ENTRY", canvas.width))
