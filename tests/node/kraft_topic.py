@@ -82,6 +82,7 @@ class MemoryTopic:
         self.brokers: tuple[Broker, ...] = (Broker(1, "127.0.0.1", 9092), Broker(2, "127.0.0.1", 9093))
         self.offsets: MemoryOffsets | None = None
         self.takes_records = True
+        self.max_batch_records = 16_384
         self.is_stuck = False
         self.appended: dict[tuple[int, int, int], int] = {}
         self.cache = BatchCache(self._load)

@@ -89,6 +89,19 @@ async def test_batches_of_which_only_one_may_come_are_refused_before_they_are_un
     assert (len(unpacked), topic.end) == (1, 50)
 
 
+async def test_a_batch_of_more_records_than_the_topic_takes_is_refused_before_it_is_unpacked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that makes smaller ones when it hears so, as Java's does, sends them again."""
+    topic = MemoryTopic()
+    topic.max_batch_records = 50
+    assert (await answered(topic, produce_of(packed(50)))).error_code == ErrorCode.NONE
+    monkeypatch.delattr(record_batches, "decompress")
+    part = await answered(topic, produce_of(packed(51)))
+    assert (part.error_code, topic.end) == (ErrorCode.MESSAGE_TOO_LARGE, 50)
+    assert part.error_message == "a batch has at most 50 records here, this one has 51: send smaller batches"
+
+
 async def test_a_partition_that_a_request_names_again_is_refused() -> None:
     topic, request = MemoryTopic(), produce_of(GOOD)
     [named] = request.topic_data

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
 from bridge.node.kafka.farm_batches import batches_of, epoch_of, timestamp_of
-from bridge.node.kafka.producing import Producing
+from bridge.node.kafka.producing import BATCH_RECORDS, Producing
 from bridge.node.settings.kafka import KafkaSettings
 from consensus import ServerBusyError, ServerStoppedError, integer_id
 from consensus.protocols.kraft import (
@@ -50,6 +50,8 @@ class FarmTopic:
 
     `advertise` is where clients reach this listener. `producing` takes what they produce, `groups` what they note.
     """
+
+    max_batch_records: Final = BATCH_RECORDS
 
     def __init__(
         self,

@@ -44,6 +44,7 @@ from consensus.protocols.kraft import ErrorCode, Produced, ProduceRefusedError, 
 
 ALARM: Final = "kafka-level"
 BATCH_RECORDS: Final = 10_000
+"""Of what one request has committed (`ServedTopic.max_batch_records`)."""
 HELD_BYTES: Final = 16 * 1024 * 1024
 PIECE_ENTRIES: Final = 256
 PIECE_BYTES: Final = 512 * 1024
@@ -107,9 +108,6 @@ class Producing:
 
     def _checked(self, batch: RecordBatch, principal: str | None) -> tuple[bytes, ...]:
         """The entries that are produced; raises `ProduceRefusedError` if one of them cannot be."""
-        if len(batch.records) > BATCH_RECORDS:
-            text = f"a batch has at most {BATCH_RECORDS} records, this one has {len(batch.records)}"
-            raise self._refused("invalid", ErrorCode.RECORD_LIST_TOO_LARGE, text)
         scopes = frozenset() if self._users is None else self._users.scopes_of(principal)
         values = []
         for number, record in enumerate(batch.records):

@@ -61,6 +61,8 @@ _SCAN_BYTES: Final = 1024 * 1024
 class LogTopic:
     """`ServedTopic` over a server."""
 
+    max_batch_records: Final = BATCH_RECORDS
+
     def __init__(
         self,
         server: ConsensusServer,
@@ -246,9 +248,9 @@ class LogTopic:
     async def _append(self, batch: RecordBatch) -> Produced:
         commands = data_of(batch)
         size_bytes = sum([len(command) + ENTRY_HEAD.size for command in commands])
-        if len(commands) > BATCH_RECORDS or size_bytes > BATCH_BYTES:
+        if len(commands) > self.max_batch_records or size_bytes > BATCH_BYTES:
             # A follower could get it in parts only, and would take each for a batch.
-            text = f"a batch has at most {BATCH_RECORDS} records and {BATCH_BYTES} bytes here"
+            text = f"a batch has at most {self.max_batch_records} records and {BATCH_BYTES} bytes here"
             raise ProduceRefusedError(ErrorCode.MESSAGE_TOO_LARGE, text)
         last = await self._submit(commands, producer_id=batch.producer_id)
         return Produced(last - len(commands), -1)

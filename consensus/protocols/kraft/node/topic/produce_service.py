@@ -78,7 +78,7 @@ class ProduceService:
                     self._check_place(request, topic, partition, caller)
                     _check_once(is_repeated=is_named)
                     is_named = True
-                    produced = await self._append(_batch_of(partition), caller, deadline)
+                    produced = await self._append(self._batch_of(partition), caller, deadline)
                 except ProduceRefusedError as error:
                     parts.append(self._refused(partition.index, error))
                     endpoints = self._leader_endpoint()
@@ -139,6 +139,29 @@ class ProduceService:
         """Raises `ProduceRefusedError` unless the partition is the topic's, and this server takes its records."""
         by_id = caller.api_version >= _FIRST_PRODUCE_BY_ID
         _check_place(self._topic.state(), request, topic, partition, by_id=by_id)
+
+    def _batch_of(self, partition: clients.ProduceRequestPartition) -> RecordBatch:
+        """The one batch of a partition, if the topic may take it; raises `ProduceRefusedError`.
+
+        Batches and records are counted by the heads, before anything is unpacked: of compressed ones a small request
+        may have hundreds, each of which would become 100,000 records.
+        """
+        records, most = partition.records or b"", self._topic.max_batch_records
+        try:
+            heads = [head for _, head in islice(batch_heads(records), 2)]
+            if len(heads) != 1:
+                text = "a request has one record batch for a partition, this one has none or several"
+                raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)
+            if heads[0].count > most:
+                text = f"a batch has at most {most} records here, this one has {heads[0].count}: send smaller batches"
+                raise ProduceRefusedError(ErrorCode.MESSAGE_TOO_LARGE, text)
+            [batch] = read_batches(records)
+        except KafkaWireError as error:
+            raise ProduceRefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        if batch.is_control or batch.is_transactional or not batch.records:
+            text = "clients write plain record batches: no control records, no transactions, none that is empty"
+            raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)
+        return batch
 
     async def _append(self, batch: RecordBatch, caller: Caller, deadline: float) -> Produced:
         try:
@@ -212,23 +235,3 @@ def _check_place(
 def _check_once(*, is_repeated: bool) -> None:
     if is_repeated:
         raise ProduceRefusedError(ErrorCode.INVALID_RECORD, "a request names a partition once")
-
-
-def _batch_of(partition: clients.ProduceRequestPartition) -> RecordBatch:
-    """The one batch of a partition, if a topic may take it; raises `ProduceRefusedError`.
-
-    The batches are counted by their heads: of compressed ones a small request may have hundreds, each of which would
-    become 100,000 records.
-    """
-    records = partition.records or b""
-    try:
-        if len(list(islice(batch_heads(records), 2))) != 1:
-            text = "a request has one record batch for a partition, this one has none or several"
-            raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)
-        [batch] = read_batches(records)
-    except KafkaWireError as error:
-        raise ProduceRefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-    if batch.is_control or batch.is_transactional or not batch.records:
-        text = "clients write plain record batches: no control records, no transactions, none that is empty"
-        raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)
-    return batch

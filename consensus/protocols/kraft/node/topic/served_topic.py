@@ -112,6 +112,10 @@ class GroupOffsets(Protocol):
 class ServedTopic(Protocol):
     """One topic. Everything is called from one trio run; nothing but the coroutines waits."""
 
+    @property
+    def max_batch_records(self) -> int:
+        """How many records a batch has at most that clients produce; `append` gets none with more."""
+
     def state(self) -> TopicState:
         """How it is now, cheaply: it is asked for every request."""
 
