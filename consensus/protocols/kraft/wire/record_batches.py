@@ -19,11 +19,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from crc32c import crc32c
-
 from consensus.protocols.kraft.wire.compression import compress, decompress
 from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
 from consensus.protocols.kraft.wire.records import Compression, Record, RecordBatch
+from consensus.storage.checksum import crc32c
 
 BATCH_HEAD: Final = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_AND_BEFORE: Final = 12

@@ -17,8 +17,6 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from crc32c import crc32c
-
 from consensus.core.model import Configuration, LogId, ReplicaKey, SnapshotDescription
 from consensus.protocols.kraft.wire.control_records import (
     KRAFT_VERSION,
@@ -44,6 +42,7 @@ from consensus.protocols.kraft.wire.record_batches import (
     encode_tail,
     encode_tails,
 )
+from consensus.storage.checksum import crc32c
 from consensus.storage.records import RecordError
 from consensus.storage.snapshot_form import SnapshotReading, SnapshotWriting
 
