@@ -181,6 +181,11 @@ class ConsensusServer:
         """Entries up to here are known to be committed."""
         return self.applying.commit
 
+    @property
+    def applied_index(self) -> Index:
+        """Entries up to here are in the state machine."""
+        return self.applying.applied
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled, or until the disk, the core or the state machine fails (their error is raised)."""
         try:

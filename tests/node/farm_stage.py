@@ -153,9 +153,13 @@ class StageServer:
 
     def describe(self) -> StageDescription:
         """The configuration, of three at first, and how far the log goes."""
+        return StageDescription(self.outline(), applied=self.applied_index)
+
+    def outline(self) -> StageDescription:
+        """The part about the log."""
         last = len(self.stage.log)
         start = ORIGIN if self.snapshot is None else self.snapshot.last
-        raft = StageDescription(
+        return StageDescription(
             configuration=self.configuration,
             last=LogId(last, 1),
             log_start=start,
@@ -163,7 +167,11 @@ class StageServer:
             commit_index=last,
             followers=self.followers,
         )
-        return StageDescription(raft, applied=last)
+
+    @property
+    def applied_index(self) -> int:
+        """Everything is applied when it is committed."""
+        return len(self.stage.log)
 
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
         """Commit."""

@@ -90,14 +90,15 @@ class FarmTopic:
                 takes_records=settings.write,
             )
         own_id, cluster_id = farm.replica.server_id, farm.known.founding.cluster_id
-        about, role = farm.replica.server.describe(), farm.replica.server.role
-        start = about.raft.log_start.index
+        server = farm.replica.server
+        raft, applied, role = server.outline(), server.applied_index, server.role
+        start = raft.log_start.index
         return TopicState(
             name=settings.topic,
             topic_id=self._id_in(cluster_id),
             cluster_id=cluster_id.hex(),
             node_id=own_id,
-            leader_id=own_id if about.applied >= start else UNKNOWN,
+            leader_id=own_id if applied >= start else UNKNOWN,
             leader_epoch=epoch_of(role.term),
             controller_id=UNKNOWN if role.leader is None else integer_id(role.leader),
             brokers=(
@@ -105,10 +106,10 @@ class FarmTopic:
                 *(Broker(number, at.host, at.port) for number, at in listeners_of(farm, settings).items()),
             ),
             log_start_offset=start,
-            high_watermark=max(start, about.applied),
+            high_watermark=max(start, applied),
             is_internal=False,
             takes_records=settings.write,
-            log_end_offset=max(about.applied, about.raft.last.index),
+            log_end_offset=max(applied, raft.last.index),
         )
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
@@ -192,5 +193,5 @@ def listeners_of(farm: FoundedFarm, settings: KafkaSettings) -> Mapping[int, Add
 
 def _bounds(farm: FoundedFarm) -> tuple[int, int]:
     """Log start offset and high watermark."""
-    about = farm.replica.server.describe()
-    return about.raft.log_start.index, about.applied
+    server = farm.replica.server
+    return server.outline().log_start.index, server.applied_index
