@@ -15,7 +15,6 @@ while (`registration_pause_s`). Each caller has a connection of its own for this
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
-from uuid import UUID
 
 import trio
 
@@ -31,7 +30,7 @@ from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.control_records import endpoint_text, voters_of, voters_value
 from consensus.protocols.kraft.wire.limits import PARTITION, ZERO_UUID, KafkaWireError
-from consensus.protocols.kraft.wire.replica_names import replica
+from consensus.protocols.kraft.wire.replica_names import replica, uuid_of
 from consensus.server.server import ConsensusServer
 
 KRAFT_VERSION: Final = "kraft.version"
@@ -300,7 +299,7 @@ def _end(follower: FollowerProgress) -> int:
 def _row(key: ReplicaKey, log_end_offset: int, times: tuple[int, int]) -> admin.DescribeQuorumResponseReplica:
     return admin.DescribeQuorumResponseReplica(
         replica_id=key.id,
-        replica_directory_id=_uuid(key),
+        replica_directory_id=uuid_of(key.directory),
         log_end_offset=log_end_offset,
         last_fetch_timestamp=times[0],
         last_caught_up_timestamp=times[1],
@@ -327,7 +326,3 @@ def _node(server: Server) -> admin.DescribeQuorumResponseNode:
             if where is not None
         ),
     )
-
-
-def _uuid(key: ReplicaKey) -> UUID:
-    return UUID(bytes=key.directory) if key.directory else ZERO_UUID
