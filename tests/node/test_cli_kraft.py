@@ -18,7 +18,7 @@ from bridge.cli.kraft.log import CONTROL_NAMES
 from bridge.cli.kraft.serve import Asked, Reporter
 from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, ReplicaKey, Role, RoleChanged, Server
 from consensus.core.model import Configuration
-from consensus.protocols.kraft import Endpoint, LogRecord, QuorumDescription, QuorumReplica, uuid_of_text
+from consensus.protocols.kraft import Endpoint, LogRecord, QuorumClient, QuorumDescription, QuorumReplica, uuid_of_text
 from tests.node.kraft_processes import Files, kraft
 from tests.node.test_kraft_voter import batch, formatted, opened
 
@@ -207,6 +207,34 @@ def test_a_quorum_that_is_not_there_is_named(command: str, files: Files) -> None
         result = kraft(*command.split(), *arguments)
         assert result.exit_code == 1
         assert reason in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("named", "exit_code", "told"),
+    [
+        ("--voter-id 3", 0, "It was so already: the voters are 1, 2."),
+        ("--voter-id 3 --voter-directory-id AAAAAAAAAAAAAAAAAAAAAw", 0, "It was so already: the voters are 1, 2."),
+        ("--voter-id 9", 1, "there is no voter 9 in the voter set: the voters are 1, 2. Name one of them"),
+        ("--voter-id 3 --voter-directory-id AAAAAAAAAAAAAAAAAAAABA", 1, "there is no voter 3 in the voter set"),
+        (
+            "--voter-id 2 --voter-directory-id AAAAAAAAAAAAAAAAAAAABA",
+            1,
+            "voter 2 has another directory, AAAAAAAAAAAAAAAAAAAAAg: leave out --voter-directory-id to remove it",
+        ),
+    ],
+)
+def test_a_voter_that_is_none_is_not_removed_and_only_one_that_was_removed_passes_for_done(
+    named: str, exit_code: int, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, removed = (QuorumReplica(number, UUID(int=number), 5, 1, 1) for number in (1, 2, 3))
+    state = QuorumDescription("AAAAAAAAAAAAAAAAAAAAAQ", 1, 4, 5, (one, two), (removed,), {})
+
+    async def describe(_: QuorumClient) -> QuorumDescription:
+        return state
+
+    monkeypatch.setattr(QuorumClient, "describe", describe)
+    result = kraft("remove-voter", "--bootstrap-controller", "127.0.0.1:1", "--yes", *named.split())
+    assert (result.exit_code, told in result.output) == (exit_code, True), result.output
 
 
 def stored_log(path: Path) -> Path:

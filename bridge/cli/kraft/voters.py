@@ -3,7 +3,8 @@
     describe ─▶ is it so already? ─▶ done     else ask the leader, which answers when the change is committed
                                               no answer in time ─▶ describe: did it come nevertheless?
 
-A change that is repeated does no harm: what is so already is said, with exit code 0.
+A change that is repeated does no harm: what is so already is said, with exit code 0. A voter that was removed goes on
+as an observer, so a server that is neither is one that the quorum does not know, and cannot be removed.
 """
 
 from collections.abc import Sequence
@@ -106,12 +107,38 @@ async def _remove(
     client: "protocol.QuorumClient", voter_id: int, directory_id: UUID | None, patience_s: float
 ) -> KraftChangeOutput:
     before = await client.describe()
-    found = next((each for each in before.voters if each.node_id == voter_id), None)
-    if found is None or directory_id not in (None, found.directory_id):
-        return _output(before, changed=False)
+    found = _named(before.voters, voter_id, directory_id)
+    if found is None:
+        if _named(before.observers, voter_id, directory_id) is not None:
+            return _output(before, changed=False)
+        fail(_unknown(before, voter_id))
     key = (voter_id, found.directory_id)
     answer = await client.remove_voter(before.cluster_id, *key, round(patience_s * 1000))
     return await _committed(client, answer, key, is_voter=False)
+
+
+def _named(
+    replicas: "Sequence[protocol.QuorumReplica]", node_id: int, directory_id: UUID | None
+) -> "protocol.QuorumReplica | None":
+    """The replica of this id, and of this directory if one is given; None: there is none."""
+    return next(
+        (each for each in replicas if each.node_id == node_id and directory_id in (None, each.directory_id)), None
+    )
+
+
+def _unknown(state: "protocol.QuorumDescription", voter_id: int) -> str:
+    """Why there is nothing to remove, and what to do."""
+    other = _named(state.voters, voter_id, None)
+    if other is not None:
+        return (
+            f"voter {voter_id} has another directory, {protocol.uuid_text(other.directory_id)}: leave out "
+            "--voter-directory-id to remove it"
+        )
+    voters = ", ".join(str(each.node_id) for each in state.voters)
+    return (
+        f"there is no voter {voter_id} in the voter set: the voters are {voters}. Name one of them; if {voter_id} was "
+        "removed before and is stopped, there is nothing to do"
+    )
 
 
 async def _committed(
