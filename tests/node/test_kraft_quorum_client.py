@@ -3,7 +3,7 @@
 Brokers, the servers that clients connect to, are those of `MemoryTopic`: as a farm's listeners, or as Kafka's would be.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,7 @@ from consensus.protocols.kraft import (
     Service,
     open_listener,
 )
+from consensus.protocols.kraft.node.connections.service import ServedApi
 from consensus.protocols.kraft.node.operators.log_records import (
     LogRecord,
     LogStart,
@@ -295,6 +296,21 @@ async def test_a_broker_with_many_topics_is_no_farms_and_its_controllers_are_to_
         with pytest.raises(
             QuorumClientError, match=r"serves 3 topics.*from its controllers, by --bootstrap-controller"
         ):
+            await read(client, 0)
+
+
+async def test_the_only_topic_of_a_broker_of_kafkas_is_not_taken_for_a_farms_log() -> None:
+    class Kafkas(ConsumerService):
+        def apis(self) -> Mapping[int, ServedApi]:
+            create_topics = {19: ServedApi(2, 7, self.metadata)}
+            return {**super().apis(), **create_topics}
+
+    topic = MemoryTopic()
+    topic.write(b"an order")
+    async with open_listener([Kafkas(topic)], ListenerOptions()) as listener:
+        topic.is_served_at(listener.port)
+        client = QuorumClient([(LOOPBACK, listener.port)], brokers=True, patience_s=0.1)
+        with pytest.raises(QuorumClientError, match=r"serves 1 topic and no log of a farm: read a topic with.* kcat"):
             await read(client, 0)
 
 

@@ -14,8 +14,9 @@ is right for any offset from the log's start on; what lies beyond the high water
 
 *Brokers* are servers that clients connect to. Those of a farm serve its log as a topic, each what it has applied, also
 while no server leads; what the topic is called Metadata tells. Brokers of Kafka's do not serve the log of Kafka's
-quorum: of several topics none can be it. A leader of a farm that is not among the brokers cannot be asked. Then the
-server that was asked first tells what it knows, as to Kafka's own tool (`quorum_view`).
+quorum: where topics can be made (CreateTopics), or there are several, none is it. A leader of a farm that is not among
+the brokers cannot be asked. Then the server that was asked first tells what it knows, as to Kafka's own tool
+(`quorum_view`).
 """
 
 import math
@@ -54,6 +55,8 @@ _FETCH_WAIT_MS: Final = 1_000
 _FETCHES_OF_ONE_LEADER: Final = 30
 """Without anything new; then the leader is looked for again."""
 _FETCH_BYTES: Final = 1024 * 1024
+_CREATE_TOPICS: Final = 19
+"""An API of every broker of Kafka's, and of no server that serves a log as its one topic."""
 _LATEST: Final = -1
 """The time of ListOffsets that means the high watermark."""
 _TRANSIENT: Final = (
@@ -251,7 +254,7 @@ class QuorumClient:
             metadata: clients.MetadataResponse = await self._exchange(
                 first, clients.MetadataRequest(topics=None, allow_auto_topic_creation=False)
             )
-            found = _log_in(first.peer, metadata.topics)
+            found = _log_in(first, metadata.topics)
             partition = found.partitions[0]
             leader = next((each for each in metadata.brokers if each.node_id == partition.leader_id), None)
             if leader is None:
@@ -369,13 +372,16 @@ class QuorumClient:
         return int(part.offset)
 
 
-def _log_in(peer: str, topics: Sequence[clients.MetadataResponseTopic]) -> clients.MetadataResponseTopic:
+def _log_in(
+    connection: KafkaConnection, topics: Sequence[clients.MetadataResponseTopic]
+) -> clients.MetadataResponseTopic:
     """The topic that is a log by itself; raises `QuorumClientError` if none is."""
     found = [topic for topic in topics if topic.name == TOPIC_NAME] or topics
-    if len(found) != 1 or len(found[0].partitions) != 1:
+    if _CREATE_TOPICS in connection.versions or len(found) != 1 or len(found[0].partitions) != 1:
+        count = "1 topic" if len(topics) == 1 else f"{len(topics)} topics"
         raise QuorumClientError(
-            f"{peer} serves {len(topics)} topics, and none is the log of a farm: read a topic with a consumer such as "
-            "kcat, and the log of Kafka's own quorum from its controllers, by --bootstrap-controller"
+            f"{connection.peer} serves {count} and no log of a farm: read a topic with a consumer such as kcat, and "
+            "the log of Kafka's own quorum from its controllers, by --bootstrap-controller"
         )
     return found[0]
 
