@@ -22,6 +22,23 @@ ROWS_SHOWN = 200
 GAP = "  "
 PACKAGES = {"duckdb": "DuckDB", "vl_convert": "vl-convert-python"}
 """What is loaded when it is used, by the names of its modules."""
+_WATCHED = (
+    "`run` watches the servers, `run --once` and `backfill` do not; `run --once --watch` does. What was read without is"
+    " watched when the log is read again into another --output"
+)
+_TRACED = (
+    "`run` reads the traces of one farm's running nodes, or of files with --trace-files; with --directory, --farms"
+    " and --kafka there are no others"
+)
+_FILLED_BY = {
+    "transitions": _WATCHED,
+    "current_watched": _WATCHED,
+    "events": _TRACED,
+    "detections": _TRACED,
+    "convergence": _TRACED,
+    "closest_floodfills": "`garlicfarm pipeline floodfills` makes it",
+}
+"""What fills a table that not every run fills."""
 
 if TYPE_CHECKING:
     from pipeline.serve.query import Answer
@@ -64,6 +81,8 @@ def query(*, sql: str, output: Path, as_json: bool, as_csv: bool, objective: flo
 
 
 def _tell(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
+    for name in answer.empty:
+        echo(f"{name} has no rows: {_FILLED_BY.get(name, 'no entry that was read gives one')}", err=True)
     if as_json:
         for row in answer.documents():
             print_json(_json(row))

@@ -13,6 +13,8 @@ to group, may be `MEMORY_LIMIT` and is never put on the disk.
 
 While the pipeline runs, files are merged and derived tables exchanged; a query that loses a file before it has given
 rows is repeated with the files of that moment.
+
+An empty answer does not say why it is empty. So an answer names those of the tables that it reads which have no rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,6 +46,7 @@ PARQUET_TABLES: dict[str, pa.Schema] = {
     for name, columns in {**DERIVED, "closest_floodfills": FLOODFILLS}.items()
     if name not in (*BY_WINDOW, *FOLDED)
 }
+TABLES = {**DELTA_TABLES, **PARQUET_TABLES}
 
 
 class QueryError(Exception):
@@ -56,6 +59,8 @@ class Answer:
 
     columns: tuple[str, ...]
     rows: Iterator[tuple[Any, ...]]
+    empty: tuple[str, ...] = ()
+    """Tables that the query reads and that have no rows."""
 
     def documents(self) -> Iterator[dict[str, Any]]:
         """The rows as objects."""
@@ -71,7 +76,7 @@ def documents(output: Path, sql: str) -> list[dict[str, Any]]:
 @contextmanager
 def asked(output: Path, sql: str) -> Iterator[Answer]:
     """Answers one SELECT over the tables below `output`. Raises QueryError, also while rows are taken."""
-    if not any((output / name).exists() for name in (*DELTA_TABLES, *PARQUET_TABLES)):
+    if not any((output / name).exists() for name in TABLES):
         raise QueryError(f"there are no tables in {output}; make them with `garlicfarm pipeline run --output {output}`")
     lost: Exception | None = None
     for _ in range(ATTEMPTS):
@@ -100,6 +105,8 @@ def _answer(connection: duckdb.DuckDBPyConnection, output: Path, sql: str) -> An
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise QueryError("a query is one statement that selects; the tables can only be read")
     _prepare(connection, output)
+    named = _read_by(sql)
+    empty = tuple(name for name in TABLES if name in named and _is_empty(connection, output, name))
     with _interruptible():
         found = connection.execute(statements[0])
 
@@ -111,7 +118,24 @@ def _answer(connection: duckdb.DuckDBPyConnection, output: Path, sql: str) -> An
     # Whether all files are there is known when the first rows are.
     first = following()
     rest = iter(following, [])
-    return Answer(columns, chain(first, chain.from_iterable(rest)))
+    return Answer(columns, chain(first, chain.from_iterable(rest)), empty)
+
+
+def _read_by(sql: str) -> frozenset[str]:
+    """The tables that a query names; none if it cannot be told, such as of one that reads files."""
+    # In a connection without the views, of which it would name nothing, and closed to files, which it would open.
+    with duckdb.connect(":memory:", config={"enable_external_access": "false"}) as apart:
+        try:
+            return frozenset(name.lower() for name in apart.get_table_names(sql))
+        except duckdb.Error:
+            return frozenset()
+
+
+def _is_empty(connection: duckdb.DuckDBPyConnection, output: Path, name: str) -> bool:
+    if not _files(output / name, name):
+        return True
+    # Spark writes a file also of no rows.
+    return name in PARQUET_TABLES and connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone() is None  # noqa: S608 - own names
 
 
 @contextmanager
@@ -141,7 +165,7 @@ def _prepare(connection: duckdb.DuckDBPyConnection, output: Path) -> None:
     connection.execute("SET temp_directory = ''")
     connection.execute("CREATE SCHEMA bare")
     opened: list[str] = []
-    for name, schema in {**DELTA_TABLES, **PARQUET_TABLES}.items():
+    for name, schema in TABLES.items():
         files = [str(file) for file in _files(output.resolve() / name, name)]
         _make_view(connection, name, files, schema)
         opened += files

@@ -18,7 +18,8 @@ from pipeline.serve.query import asked as asked_for
 from pipeline.tables.delta import stored_files
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.names import remember_names
-from tests.pipeline.made_tables import derived, knew, wrote
+from tests.pipeline.farm_log_server import three_servers
+from tests.pipeline.made_tables import derived, knew, tables_of, wrote
 
 duckdb = pytest.importorskip("duckdb", reason="the extra `pipeline` of an older version is installed")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -138,6 +139,28 @@ def test_an_answer_larger_than_what_is_shown_is_handed_on_row_by_row(tmp_path: P
     names = asked(tmp_path, "SHOW TABLES", "--csv").split()
     assert {"clocks", "router_health", "current_routers"} <= set(names)
     assert not [name for name in names if name.startswith("_")], "what the views stand on is not told"
+
+
+def test_an_answer_out_of_tables_without_rows_says_which_and_what_fills_them(tmp_path: Path) -> None:
+    def said(sql: str, *options: str) -> tuple[str, str]:
+        result = CliRunner().invoke(query_command, [sql, "--output", str(tmp_path), *options])
+        assert result.exit_code == 0, result.output
+        return result.stdout, result.stderr
+
+    # given tables of a run that did not watch, and of traces of which it read none
+    tables_of(three_servers(minutes=1), tmp_path)
+    derived(tmp_path, "detections", [])
+    # then each empty table that is read is told, with what fills it
+    head, why = said("reliability")
+    assert (len(head.splitlines()), head.startswith("farm")) == (1, True)
+    assert why.startswith("transitions has no rows: `run` watches")
+    assert "--watch" in why
+    assert "--trace-files" in said("SELECT count(*) FROM Detections, events", "--csv")[1]
+    assert len(said("SELECT count(*) FROM Detections, events", "--csv")[1].splitlines()) == 2
+    assert "pipeline floodfills" in said("DESCRIBE closest_floodfills", "--json")[1]
+    assert said("SELECT * FROM publications")[1] == "publications has no rows: no entry that was read gives one\n"
+    # and nothing is said of those that have rows, or that a query gives a name to itself
+    assert said("WITH events AS (SELECT 1 AS a) SELECT * FROM events, current_routers")[1] == ""
 
 
 def test_a_directory_without_tables_and_a_damaged_state_are_errors_in_words(tmp_path: Path) -> None:
