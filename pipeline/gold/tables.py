@@ -94,7 +94,8 @@ class Gold:
         self._tables = {name: Table(output, spec) for name, spec in SPECS.items()}
         self._windows = Table(output, WINDOWS_SPEC)
         self._noted = self._windows.rows()
-        self._upkeep = Upkeep(keep_ms)
+        # Each by the thread that writes the tables.
+        self._upkeep, self._upkeep_of_windows = Upkeep(keep_ms), Upkeep(None)
         self._lock = threading.Lock()
         self._made_through = min(self._made(name) for name in SPECS)
 
@@ -128,6 +129,7 @@ class Gold:
         if self._windows.replace(query, batch, rows):
             with self._lock:
                 self._noted = rows
+        self._upkeep_of_windows.after_batch([self._windows])
 
     def refresh(self, batch: int, session: SparkSession | None = None) -> None:
         """Brings all tables up to the batches through this one. Raises TableDamagedError."""

@@ -1,6 +1,7 @@
 """Derived tables by window have what batches touched, equal to those made at once, by DuckDB as by Spark."""
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,23 @@ def test_what_a_killed_run_left_undone_is_made_by_the_next_one(tmp_path: Path) -
     # then what is noted does not grow
     tables_of(MadeUpLog(entries=log.entries[-1:]), output, len(others) + 1, gold=again)
     assert stored_rows(output / WINDOWS_SPEC.name, WINDOWS_SPEC.schema).num_rows == 1
+
+
+def test_files_of_what_was_noted_before_are_swept_like_those_of_all_tables(tmp_path: Path) -> None:
+    # given a run that noted windows, and files that were given up longer ago than they can be read by version
+    place = tmp_path / WINDOWS_SPEC.name
+    first, *others = parts(*over_days())
+    tables_of(first, tmp_path, 0, gold=Gold(tmp_path, MINUTE_MS))
+    (begun,) = place.glob("*.parquet")
+    tables_of(others[0], tmp_path, 1, gold=Gold(tmp_path, MINUTE_MS))
+    orphan = place / "part-0.parquet"
+    orphan.write_bytes(begun.read_bytes())
+    os.utime(orphan, (0, 0))
+    # when the next run begins with a batch
+    tables_of(others[1], tmp_path, 2, gold=Gold(tmp_path, MINUTE_MS))
+    # then those are gone, and what counts is there
+    assert not orphan.exists()
+    assert stored_rows(place, WINDOWS_SPEC.schema).num_rows > 0
 
 
 def test_windows_of_another_width_make_the_tables_anew_out_of_all_history(tmp_path: Path) -> None:
