@@ -162,7 +162,8 @@ def refresh(
         else:
             added = _by_spark(session, job, earlier, rows)
             added += write_files(table.root, table.spec.schema, _sorted(kept, table.spec))
-    return table.commit(query, batch, added, replaced)
+    table.commit(query, batch, added, replaced)
+    return True
 
 
 def fold(output: Path, table: Table, gold: FoldedTable, since: datetime | None, query: str, batch: int) -> bool:

@@ -72,20 +72,19 @@ class Table:
         """Adds what a batch says: rows, and files that were written; False if it had been added, or says nothing."""
         if (rows is None and not files) or self.committed(query) >= batch:
             return False
-        return self.commit(query, batch, [*files, *(() if rows is None else self._written(rows))])
+        self.commit(query, batch, [*files, *(() if rows is None else self._written(rows))])
+        return True
 
     def replace(self, query: str, batch: int, rows: pa.Table) -> bool:
         """The table holds these rows instead of all that it held."""
         if self.committed(query) >= batch:
             return False
-        return self.commit(query, batch, self._written(rows), self.files())
-
-    def commit(self, query: str, batch: int, added: Sequence[DataFile], removed: Sequence[StoredFile] = ()) -> bool:
-        """Takes up files that were written, and gives up others; False if this batch is in the table already."""
-        if self.committed(query) >= batch:
-            return False
-        self._commit(added, removed, [Transaction(query, batch)])
+        self.commit(query, batch, self._written(rows), self.files())
         return True
+
+    def commit(self, query: str, batch: int, added: Sequence[DataFile], removed: Sequence[StoredFile] = ()) -> None:
+        """Takes up files that were written, and gives up others. The caller has seen that the batch is not there."""
+        self._commit(added, removed, [Transaction(query, batch)])
 
     def drop(self, removed: Sequence[StoredFile]) -> None:
         """Gives up files, without anything in their place."""

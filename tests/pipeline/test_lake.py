@@ -60,11 +60,11 @@ def test_a_batch_that_is_interrupted_between_any_two_commits_and_repeated_leaves
     parts = [MadeUpLog(entries=log.entries[:30]), MadeUpLog(entries=log.entries[30:])]
     commit, left = Table.commit, [1_000]
 
-    def interrupted(table: Table, *told: Any, **more: Any) -> bool:
+    def interrupted(table: Table, *told: Any, **more: Any) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
-        return commit(table, *told, **more)
+        commit(table, *told, **more)
 
     monkeypatch.setattr(Table, "commit", interrupted)
     undisturbed = lake_at(tmp_path / "undisturbed")
