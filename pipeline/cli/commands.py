@@ -155,6 +155,11 @@ def run(
         )
     if start != OLDEST and place.farms is not None:
         raise click.BadParameter(f"say `start` of each farm in {place.farms}", param_hint="--start")
+    if start != OLDEST and place.kafka is not None:
+        raise click.BadParameter(
+            "a topic is begun with `--kafka-option startingOffsets=…`, as Spark's connector has it",
+            param_hint="--start",
+        )
     if trace_files is not None and not with_events:
         raise click.UsageError("--trace-files says where events are read, and --no-events that none are: choose one")
     line = ProgressLine()

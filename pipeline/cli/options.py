@@ -67,9 +67,12 @@ class LogPlace:
     def options(self) -> dict[str, str]:
         """Options of the source `farm`. Raises FarmLogError when no node answers, before a JVM is started."""
         if self.kafka is not None:
-            if self.nodes or self.directory or self.farms or self.token_file or self.certificate:
+            others = (self.nodes, self.directory, self.farms, self.token_file, self.certificate, self.committed_through)
+            if any(others):
                 raise FarmLogError("--kafka reads the farm's topic: the other places are not read as well, choose one")
             return {SERVERS: self.kafka, **dict(self.kafka_settings)}
+        if self.kafka_settings:
+            raise FarmLogError("--kafka-option is about a topic: name its broker with --kafka, or leave the option out")
         if self.farms is not None:
             if self.nodes or self.directory or self.token_file or self.certificate or self.committed_through:
                 raise FarmLogError(

@@ -4,9 +4,11 @@ import json
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from pipeline.cli.commands import run
 from pipeline.cli.options import LogPlace, opened
 from pipeline.decode.columns import Row, record_batches
 from pipeline.source.kafka import connector, rows_of_records
@@ -58,5 +60,11 @@ def test_the_topic_is_one_place_and_needs_sparks_connector() -> None:
     assert not place.follows_one_farm
     with pytest.raises(FarmLogError, match="choose one"):
         LogPlace(("node.sock",), None, None, None, kafka="127.0.0.1:9092").options()
+    with pytest.raises(FarmLogError, match="choose one"):
+        LogPlace((), None, None, None, committed_through=5, kafka="127.0.0.1:9092").options()
+    with pytest.raises(FarmLogError, match="--kafka-option is about a topic"):
+        LogPlace(("node.sock",), None, None, None, kafka_settings=(("subscribe", "log"),)).options()
+    begun = CliRunner().invoke(run, ["--kafka", "127.0.0.1:9092", "--start", "500"])
+    assert (begun.exit_code, "startingOffsets" in begun.output) == (2, True)
     with pytest.raises(FarmLogError, match="--submit needs a control endpoint"):
         place.submission()
