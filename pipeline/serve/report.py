@@ -74,20 +74,17 @@ tr {{ padding: .35em 0; border-bottom: 1px solid var(--line) }}
 td {{ display: inline; border: 0; padding: 0 .7em 0 0; white-space: normal }} td:empty {{ display: none }}
 td:not(:first-child)::before {{ content: attr(data-name) " "; color: var(--soft); font-weight: normal }} }}
 """
-_WITH_FARM = "UNION ALL BY NAME SELECT NULL::VARCHAR AS farm WHERE false"
-"""Behind a derived table: it has a column `farm`, also while it is made of one farm and leaves it out."""
 _FARED = f"""
-    WITH health AS (SELECT * REPLACE (coalesce(farm, '') AS farm) FROM (SELECT * FROM router_health {_WITH_FARM})),
-         windows AS (SELECT *, row_number() OVER in_order - 1 AS place, count(*) OVER (PARTITION BY farm) AS windows,
+    WITH windows AS (SELECT *, row_number() OVER in_order - 1 AS place, count(*) OVER (PARTITION BY farm) AS windows,
                        coalesce(window_start - lag(window_end) OVER in_order
                                 > greatest(5 * (window_end - window_start), INTERVAL 15 MINUTE), false) AS behind_gap
-                     FROM (SELECT DISTINCT farm, window_start, window_end FROM health)
+                     FROM (SELECT DISTINCT farm, window_start, window_end FROM router_health)
                      WINDOW in_order AS (PARTITION BY farm ORDER BY window_start)),
          cut AS (SELECT *, place // ((windows + {STRETCHES - 1}) // {STRETCHES}) AS stretch,
                    sum(behind_gap::INT) OVER (PARTITION BY farm ORDER BY place) AS run
                  FROM windows),
          fared AS (SELECT h.farm, h.server_id, c.place, c.windows, c.stretch, h.availability, h.job_lag_p95_ms
-                   FROM health h JOIN cut c USING (farm, window_start)),
+                   FROM router_health h JOIN cut c USING (farm, window_start)),
          servers AS (SELECT farm, server_id, min(place) AS since, max(job_lag_p95_ms) AS lag,
                        sum(availability) / (max(windows) - min(place)) AS availability
                      FROM fared GROUP BY farm, server_id)
@@ -325,7 +322,7 @@ class _Page:
 
     def _runs(self, table: str) -> list[dict[str, Any]]:
         return self.ask(
-            f"""SELECT *, count(*) OVER () AS total FROM (SELECT * FROM {table} {_WITH_FARM})
+            f"""SELECT *, count(*) OVER () AS total FROM {table}
                 ORDER BY first_at DESC LIMIT {RUNS_SHOWN}"""  # noqa: S608 - own names
         )
 
@@ -340,7 +337,7 @@ class _Page:
             f"""SELECT *, count(*) OVER () AS total, max(healthy) OVER () AS best FROM (
                   SELECT farm, destination, server_id, sum(healthy_share * reports) / sum(reports) AS healthy,
                     sum(breaks) AS breaks, arg_max(connections, window_start) AS connections
-                  FROM (SELECT * FROM destination_health {_WITH_FARM}) GROUP BY ALL)
+                  FROM destination_health GROUP BY ALL)
                 ORDER BY healthy NULLS LAST, farm, destination, server_id LIMIT {DESTINATIONS_SHOWN}"""  # noqa: S608 - own names
         )
         told = _table(
