@@ -1,8 +1,8 @@
 """Queries that run beside each other: begun one after the other, and begun again when a start was lost.
 
     to begin ──(all that run have come to rest once)──▶ running ──(its start was lost)──▶ to begin, and that is told
-        ▲                                                │   └──────(of anything else)──▶ the end of all: the reason
-        └──────────(what it began with is out of date)───┘   └──────────────(its end)──▶ done
+                                                             ├──────(of anything else)──▶ the end of all: the reason
+                                                             └──────────────(its end)──▶ done
 
 To begin a query Spark starts Python processes, and each has ten seconds to call back: a limit that cannot be set. Three
 queries that begin at once, on a machine that has other work as well, miss it now and then. So a query begins when those
@@ -52,19 +52,12 @@ class RunningQuery(Protocol):
         """Ends it."""
 
 
-def _never() -> bool:
-    """The default: nothing about it goes out of date."""
-    return False
-
-
 @dataclass(slots=True)
 class Kept:
     """One query that is kept running, and how it is begun."""
 
     name: str
     begin: Callable[[], RunningQuery]
-    out_of_date: Callable[[], bool] = _never
-    """Whether it should be begun anew, because what it began with holds no more."""
     query: RunningQuery | None = None
     rested: bool = False
     done: bool = False
@@ -127,9 +120,6 @@ class SideBySide:
             each.lost_starts = 0
         waits = not query.status["isTriggerActive"] and str(query.status["message"]).startswith(_RESTS)
         each.rested = each.rested or waits or query.lastProgress is not None
-        if waits and each.out_of_date():
-            query.stop()
-            each.query, each.rested = None, False
 
     def _begin(self, each: Kept) -> None:
         try:

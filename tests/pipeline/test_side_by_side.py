@@ -51,8 +51,7 @@ class Told:
     def __init__(self) -> None:
         self.begun: list[tuple[str, MadeUpQuery]] = []
         self.heard: list[str] = []
-        self.is_out_of_date = False
-        kept = [Kept("first", self._begin("first")), Kept("second", self._begin("second"), lambda: self.is_out_of_date)]
+        kept = [Kept("first", self._begin("first")), Kept("second", self._begin("second"))]
         self.side_by_side = SideBySide(kept, self.heard.append)
 
     def _begin(self, name: str) -> Any:
@@ -151,20 +150,6 @@ def test_any_other_death_is_the_end_of_all_with_the_farms_own_words(told: Told) 
     assert not told.begun[0][1].isActive
 
 
-def test_a_query_that_is_out_of_date_begins_anew_when_it_rests(told: Told) -> None:
-    told.side_by_side.step()
-    told.begun[0][1].rest()
-    told.side_by_side.step()
-    second = told.begun[1][1]
-    told.is_out_of_date = True
-    told.side_by_side.step()
-    assert second.isActive, "not in the middle of a batch"
-    second.rest()
-    told.side_by_side.step()
-    assert not second.isActive
-    assert told.names() == ["first", "second", "second"]
-
-
 def test_all_have_come_to_their_end_when_each_has(told: Told) -> None:
     told.side_by_side.step()
     told.begun[0][1].stop()
@@ -177,7 +162,7 @@ def test_an_operator_reads_the_cause_and_what_to_do_and_no_frames() -> None:
     report = (
         "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] An\n"
         "Traceback (most recent call last):\n"
-        '  File "pipeline/sinks.py", line 170, in salt_of\n'
+        '  File "pipeline/tables/names.py", line 32, in salt_of\n'
         "    os.open(aside)\n"
         "OSError: [Errno 28] No space left on device: 'tables/x'\n"
         "\n"
