@@ -1,1 +1,1 @@
-"""Feedback: weights out of the tables, submitted to the farm as factors, each batch once."""
+"""Feedback: factors out of the newest entries of each batch, submitted to the farm now and then."""

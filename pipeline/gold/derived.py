@@ -1,7 +1,7 @@
-"""Tables that Spark makes as a whole out of the nodes' traces; the others are in `pipeline/gold`.
+"""Tables that Spark makes as a whole out of the nodes' traces; SQL makes the others (`pipeline/gold/tables.py`).
 
-Such a table is written beside the old one and exchanged by two renames: a reader sees the old or the
-new, and a crash between the two leaves the old one aside, which the next run repairs.
+Such a table is written beside the old one and exchanged by two renames: a reader sees the old or the new, and a crash
+between the two leaves the old one aside, which the next run repairs.
 """
 
 import shutil

@@ -17,8 +17,6 @@ from bridge.api.printable import printable
 
 __all__ = ["echo", "overwrite_line", "print_csv", "print_json", "print_table", "printable"]
 
-__all__ = ["echo", "overwrite_line", "print_csv", "print_json", "print_table", "printable"]
-
 
 def echo(text: str, *, err: bool = False, bold: bool = False) -> None:
     """Print one line."""

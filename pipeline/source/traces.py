@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
+from pipeline.schemas import LATEST_MS
 from pipeline.source.endpoint import LOST, Credentials, Endpoint
 from pipeline.source.log_client import FarmLogError
 
@@ -26,8 +27,6 @@ PAGES_AT_ONCE = 100
 """Twenty times what a node keeps. Anything that sends more is no node, and is not read for ever."""
 LINE_LIMIT_BYTES = 1024 * 1024
 EVENTS_LOST = "events-lost"
-LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999, the latest that a reader in Python can show."""
 _COUNTS_END = 2**63
 _SHOWN = 100
 

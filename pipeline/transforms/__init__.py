@@ -1,4 +1,4 @@
-"""From entries and events to tables: pure functions `DataFrame -> DataFrame`, whose columns `pipeline.schemas` names.
+"""From events and destinations to tables: functions `DataFrame -> DataFrame`, whose columns `pipeline.schemas` names.
 
     detection.py           events (and reports) ──▶ how soon a silent member was noticed; how the news spread
     floodfills.py          destinations, routers ──▶ the closest floodfills of three days

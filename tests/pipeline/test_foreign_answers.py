@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from pipeline.schemas import LATEST_MS
 from pipeline.source import endpoint, log_client, ranges, traces
 from pipeline.source.endpoint import Credentials, Endpoint
 from pipeline.source.log_client import FarmLog, FarmLogError
@@ -276,5 +277,5 @@ def test_events_of_which_each_page_tells_one_are_not_listened_to_for_ever(tmp_pa
 def test_a_log_time_that_no_calendar_shows_is_none(tmp_path: Path) -> None:
     with answering(tmp_path / "one.sock", trace_of(lambda first, _: {"events": [event(first)]})) as address:
         trace = NodeTrace(address, Credentials())
-        (row,) = trace.rows(trace.stretch("1:1", f"1:2:{-traces.LATEST_MS}:{EPOCH_MS}:aa:node-1"))
+        (row,) = trace.rows(trace.stretch("1:1", f"1:2:{-LATEST_MS}:{EPOCH_MS}:aa:node-1"))
     assert (row[2], row[3]) == (EPOCH_MS, None)

@@ -1,6 +1,7 @@
 """Questions that operators ask again and again, each a SELECT over the tables that is asked by its name.
 
-`garlicfarm pipeline query slo` and the report ask the same text. What a figure means stands at the top of each file.
+`garlicfarm pipeline query slo` asks the one, and `reliability` the other. What a figure means stands at the top of each
+file.
 """
 
 from pathlib import Path
