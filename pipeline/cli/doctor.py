@@ -32,7 +32,6 @@ PACKAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
     "pyspark": ((4, 2), (4, 3)),
     "pandas": ((2, 2), (3,)),
     "pyarrow": ((17,), None),
-    "protobuf": ((5,), None),
     "deltalake": ((1, 6), (2,)),
     "duckdb": ((1, 4), (2,)),
     "vl-convert-python": ((1, 9), (2,)),
@@ -100,7 +99,7 @@ def doctor(*, output: Path, node: str | None, as_json: bool) -> None:
 def _python() -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < OLDEST_PYTHON:
-        yield Finding("Python", "problem", version, "Spark 4.3 needs Python 3.11 or newer")
+        yield Finding("Python", "problem", version, "the pipeline needs Python 3.11 or newer")
     else:
         yield Finding("Python", "ok", version)
 

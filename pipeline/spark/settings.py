@@ -28,9 +28,6 @@ EVERYWHERE: Mapping[str, str] = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Not INT96, Spark's old default: it has no statistics, by which files of other days are passed over.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
 }
 ON_ONE_MACHINE: Mapping[str, str] = {
     "spark.ui.enabled": "false",
