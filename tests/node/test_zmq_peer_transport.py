@@ -357,7 +357,7 @@ async def test_a_request_that_is_never_answered_is_given_up() -> None:
         stage.transport.send("2", heartbeat(11))
         while "requests given up" not in stage.transport.counters:
             await stage.peer.take() if stage.peer.waiting else await trio.lowlevel.checkpoint()
-        assert stage.transport.counters["requests repeated"] <= 3
+        assert stage.transport.counters.get("requests repeated", 0) <= 3
 
 
 async def test_malformed_answers_are_dropped_and_the_right_one_counts() -> None:

@@ -9,7 +9,7 @@ from consensus.core.log import Log
 from consensus.core.model import Entry, Index, LogId, ReplicaKey, ServerId, Term
 from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames
 from consensus.protocols.kraft.node.replica.quorum_service import AnsweringLeader, QuorumReplies
-from consensus.protocols.kraft.wire import entries, mapping
+from consensus.protocols.kraft.wire import entries, mapping, replica_names
 from consensus.protocols.kraft.wire.mapping import Answering
 from consensus.protocols.kraft.wire.replica_names import Names
 from tests.simulation.consensus.mutants import Mutant
@@ -62,7 +62,7 @@ KRAFT_MUTANTS = (
     Mutant(
         "kraft-vote-for-another-directory",
         "a server that has lost its directory answers in the place of the voter that it was",
-        ((mapping, "_is_for_us", _is_for_our_number),),
+        ((replica_names, "is_for_us", _is_for_our_number), (mapping, "is_for_us", _is_for_our_number)),
         "kraft",
     ),
     Mutant(
