@@ -3,6 +3,7 @@
     {"cluster":…,"id":2,"destinations":[…]}   report        node-2: 1 of 1 leaves healthy, router attached
     {"clock":{"time":…,"id":2}}               clock         log time 10:45:27 by node-2
     {"publication":{…}}                       publication   node-2 publishes hakketfo….b32.i2p, second 10:45:17
+    {"voters":[…]}                            configuration voters node-1, node-2, node-3
     {"anything":"else"}                       other         as it stands
 
 The types are those of the records (`bridge.core.log.records`), and `configuration` and `no-op` of Raft. Names come from
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
-from bridge.api.log import EntryKind, LogEntryView
+from bridge.api.json import DocumentError
+from bridge.api.log import EntryKind, LogEntryView, servers_named
 from bridge.api.view import FarmView
 from bridge.core.log.records import (
     Admission,
@@ -41,6 +43,7 @@ from bridge.core.log.records import (
 )
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 from bridge.wire.log.entries import decode
+from consensus import ServerId
 
 TYPES: Final[Mapping[type, str]] = {
     Report: "report",
@@ -102,12 +105,28 @@ class Names:
 def entry_words(entry: LogEntryView, names: Names) -> EntryWords:
     """An entry in words."""
     if entry.kind is not EntryKind.APPLICATION:
-        return EntryWords(entry.kind.value, None, entry.data.decode(errors="backslashreplace"))
+        return EntryWords(entry.kind.value, None, _raft_text(entry, names))
     record = decode(entry.data)
     if isinstance(record, Foreign):
         return EntryWords(TYPES[Foreign], None, entry.data.decode(errors="backslashreplace"))
     by = record.server_id if isinstance(record, Report | Clock | Publication) else None
     return EntryWords(TYPES[type(record)], by, _text(record, names))
+
+
+def _raft_text(entry: LogEntryView, names: Names) -> str:
+    """What Raft itself writes; as it stands if it comes from a version that writes something else."""
+    try:
+        named = servers_named(entry)
+    except DocumentError:
+        return entry.data.decode(errors="backslashreplace")
+    told = {name: ", ".join(_server(each, names) for each in servers) for name, servers in named.items()}
+    if entry.kind is EntryKind.NO_OP:
+        return f"{told['leader']} begins to lead" if told else ""
+    return "; ".join(f"{name} {servers}" for name, servers in told.items())
+
+
+def _server(server_id: ServerId, names: Names) -> str:
+    return names.server(server_id) if isinstance(server_id, int) else str(server_id)
 
 
 def _text(record: Record, names: Names) -> str:

@@ -11,7 +11,7 @@ from typing import Self
 
 from msgspec import UNSET, UnsetType
 
-from bridge.api.json import Document, Record, encode
+from bridge.api.json import Document, Record, decode, encode
 from consensus import Entry, Server, ServerId, decode_configuration, decode_no_op
 from consensus import EntryKind as CoreEntryKind
 
@@ -104,6 +104,19 @@ def log_entry(index: int, entry: Entry, log_time_ms: int | None) -> LogEntryView
         case CoreEntryKind.NO_OP | CoreEntryKind.CONTROL:
             leader = decode_no_op(entry.data).leader if entry.kind is CoreEntryKind.NO_OP else None
             return LogEntryView.of(index, entry.term, EntryKind.NO_OP, log_time_ms, encode(_ListedNoOp(leader)))
+
+
+def servers_named(entry: LogEntryView) -> dict[str, tuple[ServerId, ...]]:
+    """The servers in an entry that Raft itself writes, by what they are there: voters, before, learners; or leader.
+
+    Raises `DocumentError` if the node's version writes something else.
+    """
+    if entry.kind is EntryKind.NO_OP:
+        leader = decode(entry.data, _ListedNoOp).leader
+        return {} if leader is None else {"leader": (leader,)}
+    told = decode(entry.data, _ListedConfiguration)
+    groups = {"voters": told.voters, "before": told.old_voters, "learners": told.learners}
+    return {name: tuple(each.id for each in group) for name, group in groups.items() if group}
 
 
 def _listed(servers: Iterable[Server]) -> tuple[_ListedServer, ...]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bridge.api.entry_words import ENTRY_TYPES, TYPES, Names, entry_words
-from bridge.api.log import EntryKind, LogEntryView
+from bridge.api.log import EntryKind, LogEntryView, log_entry
 from bridge.api.round_trips import ANSWER_LIMIT_BYTES, read_round_trips, write_round_trips
 from bridge.api.verdict import loss_of_each
 from bridge.core.log.records import (
@@ -39,6 +39,9 @@ from bridge.core.log.records import (
 )
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from bridge.wire.log.entries import encode
+from consensus import Configuration, Entry, NoOp, Server, encode_configuration
+from consensus import EntryKind as CoreEntryKind
+from consensus.core.entry_data import encode_no_op
 from tests.operator_views import farm_view
 from tests.spec.test_verdict import healthy
 
@@ -96,6 +99,24 @@ def test_what_is_no_record_of_the_farms_stands_as_it_is(data: bytes) -> None:
     assert found.type in ENTRY_TYPES
     if found.type == "other":
         assert found.text == data.decode(errors="backslashreplace")
+
+
+def test_what_raft_writes_names_servers_and_what_another_version_writes_stands_as_it_is() -> None:
+    names = Names(farm_view())
+    one, two, nine = (Server(number, f"tcp://10.0.0.{number}:7669") for number in (1, 2, 9))
+
+    def words(entry: Entry) -> tuple[str, str]:
+        found = entry_words(log_entry(9, entry, None), names)
+        return found.type, found.text
+
+    changing = encode_configuration(Configuration((one, two), (one,), (nine,)))
+    assert words(Entry(3, CoreEntryKind.CONFIGURATION, changing)) == (
+        "configuration",
+        "voters node-1, node-2; before node-1; learners server 9",
+    )
+    assert words(Entry(3, CoreEntryKind.NO_OP, encode_no_op(NoOp(2)))) == ("no-op", "node-2 begins to lead")
+    other = LogEntryView.of(9, 3, EntryKind.CONFIGURATION, None, b'{"quorum":3}')
+    assert entry_words(other, names).text == '{"quorum":3}'
 
 
 def test_a_server_is_found_by_its_name_and_by_its_number() -> None:
