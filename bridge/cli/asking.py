@@ -233,7 +233,7 @@ def _named_socket(chosen: Path) -> Path:
         raise ControlError(f"no node runs at {chosen}: {error.strerror}") from error
     sockets = list(_sockets(chosen))
     if not sockets:
-        raise ControlError(f"no control socket in {chosen}: no node has been started with this state directory")
+        raise ControlError(f"no node runs with the state directory {chosen}; start it, or name another with --node")
     return next((socket for socket in sockets if answers(socket)), sockets[0])
 
 

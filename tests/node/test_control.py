@@ -521,6 +521,8 @@ async def test_a_node_is_named_by_socket_state_directory_or_farm(
 def test_when_no_node_is_found_the_error_says_how_to_name_one(tmp_path: Path) -> None:
     with pytest.raises(ControlError, match=r"garlicfarm up.*--node STATE_DIR.*GARLICFARM_NODE"):
         find_control_socket(None, without_environment(), tmp_path)
+    with pytest.raises(ControlError, match=r"no node runs with the state directory .*; start it, or name another"):
+        find_control_socket(str(tmp_path), without_environment(), tmp_path)
 
 
 def test_the_umask_is_what_it_was_after_the_socket_was_made(tmp_path: Path) -> None:
