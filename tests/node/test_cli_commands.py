@@ -353,7 +353,7 @@ def test_without_a_node_each_command_says_so_in_one_line(
     result = garlicfarm(*arguments)
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert "no node has been started" in said(result)
+    assert "no node runs with the state directory" in said(result)
 
 
 def test_a_new_farm_key_can_be_read_by_its_owner_only_and_is_not_printed(
