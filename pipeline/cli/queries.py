@@ -44,7 +44,17 @@ if TYPE_CHECKING:
     from pipeline.serve.query import Answer
 
 
-@click.command()
+_LISTED = "\n".join(f"{name.ljust(max(map(len, ANSWERS)))}  {told}" for name, told in ANSWERS.items())
+_QUERY_HELP = f"""Answer one SELECT over the tables, such as "SELECT * FROM current_routers", or a question by its name:
+
+\b
+{_LISTED}
+
+SHOW TABLES names the tables, DESCRIBE TABLE their columns; `garlicfarm help pipeline-tables` says what they mean.
+"""  # noqa: S608 - no SQL but an example
+
+
+@click.command(help=_QUERY_HELP)
 @click.argument("sql")
 @click.option(
     "--output",
@@ -61,12 +71,7 @@ if TYPE_CHECKING:
     help=f"Of `slo`: percent of the time that is to be good. Default: {OBJECTIVE_PERCENT}.",
 )
 def query(*, sql: str, output: Path, as_json: bool, as_csv: bool, objective: float | None) -> None:
-    """Answer one SELECT over the tables, such as "SELECT * FROM current_routers", or a question by its name.
-
-    slo: service levels and burnt error budget. reliability: failures, MTBF and MTTR.
-
-    SHOW TABLES names the tables, DESCRIBE TABLE their columns; `garlicfarm help pipeline-tables` says what they mean.
-    """
+    """Answers a SELECT, or one of `ANSWERS`."""
     if as_json and as_csv:
         raise click.UsageError("--json and --csv are two formats: choose one")
     if objective is not None and sql != "slo":

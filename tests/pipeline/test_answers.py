@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.cli.queries import query
-from pipeline.gold.answers import answer_sql
+from pipeline.gold.answers import ANSWERS, answer_sql
 from pipeline.gold.tables import Gold
 from pipeline.serve.query import documents
 from tests.pipeline.farm_log_server import MadeUpLog
@@ -86,6 +86,16 @@ def test_time_between_failures_and_to_repair_is_that_of_the_silences(output: Pat
     assert rows[2]["mttr_ms"] == pytest.approx(27 * MINUTE_MS, abs=2 * MINUTE_MS)
     assert rows[2]["mtbf_ms"] == (HOURS * 60 - 1) * MINUTE_MS // 2 - rows[2]["mttr_ms"]
     assert (rows[1]["mtbf_ms"], rows[3]["mttr_ms"], rows[3]["state"]) == (None, None, "silent")
+
+
+def test_the_help_of_a_narrow_terminal_names_each_answer_in_a_line() -> None:
+    shown = CliRunner().invoke(query, ["--help"], terminal_width=80).output
+    lines = {
+        words[0]: words[1] for words in (line.strip().split(maxsplit=1) for line in shown.splitlines()) if words[1:]
+    }
+    assert {"slo", "reliability"} <= ANSWERS.keys()
+    assert {name: lines.get(name) for name in ANSWERS} == ANSWERS
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_an_objective_of_another_query_is_refused(output: Path) -> None:

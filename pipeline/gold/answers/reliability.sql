@@ -1,4 +1,4 @@
--- How often servers fail and how soon they are back, out of what the watch saw: a row a server, the worst first.
+-- failures, MTBF and MTTR of each server, the longest down first
 --
 --     failure    healthy ──▶ unhealthy or silent          repair    ──▶ healthy
 --     mtbf_ms    time healthy / failures                  mttr_ms   time not healthy / repairs, of those that are over

@@ -1,4 +1,4 @@
--- Service levels against an objective: a row a farm, a destination and a router, the fastest burning first.
+-- service levels and burnt error budget of farms and routers
 --
 --     good     router       its availability in the window
 --              destination  availability * healthy share, of the server that serves it best
