@@ -27,6 +27,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from pipeline.gold.refreshing import MACROS
 from pipeline.schemas import BY_WINDOW, DERIVED, FLOODFILLS, FOLDED, arrow_schema
 from pipeline.tables.current import SPECS
 from pipeline.tables.delta import stored_files
@@ -125,6 +126,7 @@ def _read_by(sql: str) -> frozenset[str]:
     """The tables that a query names; none if it cannot be told, such as of one that reads files."""
     # In a connection without the views, of which it would name nothing, and closed to files, which it would open.
     with duckdb.connect(":memory:", config={"enable_external_access": "false"}) as apart:
+        _make_macros(apart)
         try:
             return frozenset(name.lower() for name in apart.get_table_names(sql))
         except duckdb.Error:
@@ -163,6 +165,7 @@ def _prepare(connection: duckdb.DuckDBPyConnection, output: Path) -> None:
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
     connection.execute("SET temp_directory = ''")
+    _make_macros(connection)
     connection.execute("CREATE SCHEMA bare")
     opened: list[str] = []
     for name, schema in TABLES.items():
@@ -172,6 +175,12 @@ def _prepare(connection: duckdb.DuckDBPyConnection, output: Path) -> None:
     connection.execute("SET allowed_paths = $files", {"files": opened})
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
+
+
+def _make_macros(connection: duckdb.DuckDBPyConnection) -> None:
+    """The functions that named answers use under Spark's names."""
+    for macro in MACROS:
+        connection.execute(macro)
 
 
 def _make_view(connection: duckdb.DuckDBPyConnection, name: str, files: Sequence[str], columns: pa.Schema) -> None:

@@ -5,12 +5,12 @@
 --
 -- Silence is noticed when it is complete (three reporting periods), so an outage is longer by that than it is told.
 WITH followed AS (
-  SELECT farm, server_id, previous, state, epoch_ms(t.at) AS at_ms,
-    lead(epoch_ms(t.at)) OVER (PARTITION BY farm, server_id ORDER BY t.at, t.index) AS until_ms
+  SELECT farm, server_id, previous, state, unix_millis(t.at) AS at_ms,
+    lead(unix_millis(t.at)) OVER (PARTITION BY farm, server_id ORDER BY t.at, t.index) AS until_ms
   FROM transitions t
 ),
 lasting AS (
-  SELECT f.*, coalesce(f.until_ms, epoch_ms(c.log_time)) - f.at_ms AS lasted_ms
+  SELECT f.*, coalesce(f.until_ms, unix_millis(c.log_time)) - f.at_ms AS lasted_ms
   FROM followed f LEFT JOIN current_farm c ON c.farm = f.farm
 ),
 summed AS (
