@@ -32,7 +32,7 @@ from pipeline.cli.options import (
     traces_of,
 )
 from pipeline.cli.queries import query, report
-from pipeline.feedback.submitting import Feedback
+from pipeline.feedback.farms import FarmsFeedback
 from pipeline.generate import generate
 from pipeline.gold.derived import derive
 from pipeline.gold.tables import last_rows
@@ -93,12 +93,14 @@ pipeline.add_command(floodfills)
 @click.option(
     "--submit/--no-submit",
     default=None,
-    help="Whether factors on the costs of leaves are submitted to the farm. Default: yes, but not with --once.",
+    help="Whether factors on the costs of leaves are submitted to the farms that are read. Default: yes, but not with"
+    " --once or --farms.",
 )
 @click.option(
     "--client-key",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Sign the factors with this client key (scope weights); without it the node that takes them signs them.",
+    help="Sign the factors with this client key (scope weights); without it the node that takes them signs them. With"
+    " --farms: `client_key` of each farm in the file.",
 )
 @click.option(
     "--events/--no-events",
@@ -172,20 +174,20 @@ def run(
         source = {"start": start, **place.options(), "maxEntriesPerBatch": str(entries_per_batch)}
         for package in place.packages():
             line.tell(f"Spark takes {package} from its cache, or from Maven's repository if this is the first time")
-        submission = place.submission(client_key) if submits else None
+        reaches = place.reaches(client_key, line.tell) if submits else None
         events = traces_of(source, trace_files) if with_events else None
         held.enter_context(alone_in(output))
         prepare(output)
         metrics = None if metrics_at is None else held.enter_context(serving_metrics(*metrics_at, line.tell))
         session = held.enter_context(opened(spark, place))
-        feedback = Feedback(session, source, submission, line.tell)
+        feedback = None if reaches is None else FarmsFeedback(session, reaches, line.tell)
         settings = RunSettings(
             output,
             source,
             window,
             trigger_seconds,
             line,
-            feedback.after_batch if feedback.listens else None,
+            None if feedback is None else feedback.after_batch,
             events,
             watches,
             None if keep_days is None else int(keep_days * DAY_MS),
@@ -194,6 +196,8 @@ def run(
         )
         if once:
             run_once(session, settings)
+            if feedback is not None:
+                feedback.finish()
             show()
             derive(session, output)
         else:

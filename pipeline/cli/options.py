@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.feedback.client_key import ClientKeyError, load_client_key
+from pipeline.feedback.farms import FarmsFile, OneReach, Reach, Reaches
 from pipeline.feedback.submitting import NodeSubmission
 from pipeline.run import Progress
 from pipeline.serve.metrics import RunMetrics, address
@@ -108,20 +109,23 @@ class LogPlace:
                 " read an older copy of a state directory (--directory)"
             )
 
-    def submission(self, client_key: Path | None = None) -> NodeSubmission:
+    def reaches(self, client_key: Path | None, tell: Callable[[str], None]) -> Reaches:
         """Where factors are submitted: to the nodes that are read. Raises FarmLogError when there are none."""
         if self.kafka is not None:
             raise FarmLogError("--submit needs a control endpoint: read with --node, not with --kafka")
-        if self.farms is not None:
-            raise FarmLogError("--submit is about one farm: run a pipeline of its own for each that is to get factors")
         if self.directory is not None:
             raise FarmLogError("--submit needs a farm that runs: a --directory is read only")
+        if self.farms is not None:
+            if client_key is not None:
+                raise FarmLogError(f"--client-key is of one farm: say `client_key` of each farm in {self.farms}")
+            return FarmsFile(self.farms, tell)
         try:
             addresses, credentials = self._addresses(), load_credentials(self.token_file, self.certificate)
             key = None if client_key is None else load_client_key(client_key)
         except (CredentialError, ClientKeyError) as error:
             raise FarmLogError(str(error)) from error
-        return NodeSubmission(addresses, credentials, FarmLog(addresses, credentials).status().cluster, key)
+        cluster = FarmLog(addresses, credentials).status().cluster
+        return OneReach(Reach(NodeSubmission(addresses, credentials, cluster, key), self.options()))
 
     def _running(self) -> dict[str, str]:
         if self.committed_through is not None:

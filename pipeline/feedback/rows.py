@@ -1,9 +1,9 @@
-"""What the weighing looks at, out of entries of the log: few columns of the recent past, in order of index.
+"""What the weighing looks at, out of entries of the log: few columns of the recent past, by farm, in order of index.
 
 A backlog may hold millions of entries, of which only the last minutes matter: what is older than `RECENT_MS` before the
-newest entry is left out, and of the rest no more than `ROWS_MAX` leave a task, fewer if entries are large, so that no
-author's entries fill the driver's memory. The farm's own rules say what an entry is (`pipeline.decode.entries`), so an
-entry that the farm ignores is ignored here as well.
+newest entry of its farm is left out, and of the rest no more than `ROWS_MAX` leave a task, fewer if entries are large,
+so that no author's entries fill the driver's memory. Farms share that room equally. The farm's own rules say what an
+entry is (`pipeline.decode.entries`), so an entry that the farm ignores is ignored here as well.
 """
 
 import re
@@ -22,6 +22,8 @@ COLLECTED_MAX_BYTES = 128 * 1024 * 1024
 _NAMED = re.compile(REQUEST)
 _KINDS = pa.array(["report", "clock", "factors"])
 _COLUMNS = (
+    "farm",
+    "farm_name",
     "index",
     "log_time",
     "entry",
@@ -42,22 +44,35 @@ def recent_rows(entries: pa.Table) -> pa.Table:
 
 
 def newest(rows: pa.Table) -> pa.Table:
-    """The newest of them, in order of index: those within `RECENT_MS`, and not too many."""
-    last = pc.max(rows.column("log_time")).as_py()
-    if last is None:
-        return rows
+    """The newest of each farm, in order of farm and index: those within `RECENT_MS`, and not too many."""
     at_ms = rows.column("log_time").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
-    since_ms = int(last.timestamp() * 1000) - RECENT_MS
-    young = rows.filter(pc.greater_equal(at_ms, since_ms)).sort_by([("index", "ascending")])
-    largest_bytes = pc.max(young.column("body_bytes")).as_py()
-    return young.slice(max(0, young.num_rows - min(ROWS_MAX, COLLECTED_MAX_BYTES // max(1, largest_bytes))))
+    timed = pa.table({"farm": rows.column("farm"), "at_ms": at_ms})
+    last = timed.group_by("farm", use_threads=False).aggregate([("at_ms", "max")])
+    of_farm = pc.index_in(rows.column("farm"), value_set=last.column("farm").combine_chunks())
+    since_ms = pc.subtract(last.column("at_ms_max").take(of_farm), RECENT_MS)
+    young = rows.filter(pc.greater_equal(at_ms, since_ms)).sort_by([("farm", "ascending"), ("index", "ascending")])
+    largest_bytes = pc.max(young.column("body_bytes")).as_py() or 1
+    room = min(ROWS_MAX, COLLECTED_MAX_BYTES // max(1, largest_bytes)) // max(1, last.num_rows)
+    if young.num_rows <= room:
+        return young
+    return pa.concat_tables([each.slice(max(0, each.num_rows - room)) for each in by_farm(young)])
+
+
+def by_farm(rows: pa.Table) -> Iterator[pa.Table]:
+    """The rows of each farm, out of rows in order of farm."""
+    first = 0
+    for run in pc.run_end_encode(rows.column("farm").combine_chunks()).run_ends.to_pylist():
+        yield rows.slice(first, run - first)
+        first = run
 
 
 def recent(entries: pa.Table) -> list[Row]:
-    """What the weighing takes of entries, or of what `recent_rows` found in several parts of a batch."""
+    """What the weighing takes of one farm's entries, or of what `recent_rows` found in several parts of a batch."""
     rows = recent_rows(entries)
     at_ms = rows.column("log_time").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
-    told = zip(rows.drop_columns(["log_time", "body_bytes"]).to_pylist(), at_ms.to_pylist(), strict=True)
+    told = zip(
+        rows.drop_columns(["farm", "farm_name", "log_time", "body_bytes"]).to_pylist(), at_ms.to_pylist(), strict=True
+    )
     return [row for found, log_time_ms in told for row in _rows(found, log_time_ms)]
 
 

@@ -138,34 +138,31 @@ class NodeSubmission:
 
 
 class Feedback:
-    """Listens to the batches of one run. Without a `submission` it does nothing."""
+    """Listens to one farm's rows of the batches of one run. `source`: options that read this farm alone."""
 
     def __init__(
         self,
         session: SparkSession,
         source: Mapping[str, str],
-        submission: Submission | None,
+        submission: Submission,
         tell: Callable[[str], None],
     ) -> None:
         self._session = session
-        self._source = {name: value for name, value in source.items() if name not in {"start", "end"}}
-        self._submission = submission
         self._tell = tell
+        self.reached_by(submission, source)
         self._warm = False
         self.weighing = Weighing()
         self.accepted = 0
         self.refused = 0
         self.failed = 0
 
-    @property
-    def listens(self) -> bool:
-        """Whether it wants the rows of batches."""
-        return self._submission is not None
+    def reached_by(self, submission: Submission, source: Mapping[str, str]) -> None:
+        """Where the farm is submitted to and read from now on; what is known of it stays."""
+        self._submission = submission
+        self._source = {name: value for name, value in source.items() if name not in {"start", "end"}}
 
-    def after_batch(self, found: pa.Table | None) -> None:
+    def after_batch(self, found: pa.Table) -> None:
         """Take what `recent_rows` found in one batch into account; never raises: the tables do not depend on it."""
-        if self._submission is None or found is None:
-            return
         try:
             rows = recent(found)
             if rows and not self._warm:

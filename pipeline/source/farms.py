@@ -6,6 +6,7 @@
         nodes = ["https://10.0.0.1:7650", "https://10.0.0.2:7650"]     any that answers is read
         token_file = "blog.token"                         paths are relative to this file
         certificate = "blog.pem"
+        client_key = "blog.key"                           what signs the factors that are submitted to it (`--submit`)
 
         [farms.shop]
         directory = "/srv/copies/shop"                    a state directory, or a copy of one
@@ -71,8 +72,24 @@ class _FarmInFile(Struct, forbid_unknown_fields=True):
     directory: str | None = None
     token_file: str | None = None
     certificate: str | None = None
+    client_key: str | None = None
     committed_through: int | None = None
     start: str = OLDEST
+
+
+@dataclass(frozen=True, slots=True)
+class FarmNodes:
+    """The nodes of one farm of a file, and the files to ask them with."""
+
+    addresses: tuple[str, ...]
+    token_file: Path | None = None
+    certificate: Path | None = None
+    client_key: Path | None = None
+
+    def options(self) -> dict[str, str]:
+        """Options of the source `farm` that read this farm alone."""
+        files = {"tokenFile": self.token_file, "certificate": self.certificate}
+        return {"node": ",".join(self.addresses), **{name: str(file) for name, file in files.items() if file}}
 
 
 class _File(Struct, forbid_unknown_fields=True):
@@ -96,22 +113,36 @@ def _read_farms(path: Path) -> dict[str, _FarmInFile]:
     return told.farms
 
 
+def nodes_of_farms(path: Path) -> dict[str, FarmNodes | None]:
+    """The farms of a file by name, and the nodes of each; None of a directory. Raises FarmLogError."""
+    return {name: _nodes(farm, path) if farm.nodes else None for name, farm in _read_farms(path).items()}
+
+
+def _nodes(farm: _FarmInFile, path: Path) -> FarmNodes:
+    beside = path.absolute().parent
+    files = (None if each is None else beside / each for each in (farm.token_file, farm.certificate, farm.client_key))
+    return FarmNodes(tuple(each if "://" in each else str(beside / each) for each in farm.nodes), *files)
+
+
 def _place(name: str, farm: _FarmInFile, path: Path, page_size: int) -> Place:
     if bool(farm.nodes) == bool(farm.directory):
         raise FarmLogError(f"farms.{name} in {path} needs either `nodes`, a list of control endpoints, or `directory`")
     is_index = farm.start.isascii() and farm.start.isdecimal() and int(farm.start) > 0
     if farm.start not in {OLDEST, SNAPSHOT} and not is_index:
         raise FarmLogError(f"farms.{name} in {path} begins with {farm.start!r}: say oldest, snapshot or an index")
-    beside = path.absolute().parent
+    if farm.directory is not None and farm.client_key is not None:
+        raise FarmLogError(
+            f"farms.{name} in {path} has a client_key, and to a directory nothing is submitted: leave it out"
+        )
     if farm.directory is not None:
-        return Place(name, DirectoryRanges(beside / farm.directory, farm.committed_through), farm.start)
+        directory = path.absolute().parent / farm.directory
+        return Place(name, DirectoryRanges(directory, farm.committed_through), farm.start)
+    nodes = _nodes(farm, path)
     try:
-        token, certificate = (None if each is None else beside / each for each in (farm.token_file, farm.certificate))
-        credentials = load_credentials(token, certificate)
+        credentials = load_credentials(nodes.token_file, nodes.certificate)
     except CredentialError as error:
         raise FarmLogError(f"farms.{name} in {path}: {error}") from error
-    addresses = tuple(each if "://" in each else str(beside / each) for each in farm.nodes)
-    return Place(name, NodeRanges(addresses, credentials, page_size), farm.start)
+    return Place(name, NodeRanges(nodes.addresses, credentials, page_size), farm.start)
 
 
 @dataclass(slots=True)

@@ -154,8 +154,8 @@ def three_servers(minutes: int) -> MadeUpLog:
     return log
 
 
-def arrow_entries_of(log: MadeUpLog) -> pa.Table:
-    """The rows that the source `farm` would give of this log."""
+def arrow_entries_of(log: MadeUpLog, name: str | None = None) -> pa.Table:
+    """The rows that the source `farm` would give of this log, if a file of farms calls it so."""
     rows = (
         (
             int(entry["index"]),
@@ -166,7 +166,7 @@ def arrow_entries_of(log: MadeUpLog) -> pa.Table:
         )
         for entry in log.entries
     )
-    return pa.Table.from_batches(record_batches(rows, log.cluster_id), ARROW_SCHEMA)
+    return pa.Table.from_batches(record_batches(rows, log.cluster_id, name), ARROW_SCHEMA)
 
 
 def entries_of(session: SparkSession, log: MadeUpLog) -> DataFrame:

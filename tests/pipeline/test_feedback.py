@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from pipeline.decode.entries import UNSIGNED
+from pipeline.feedback.farms import FarmsFeedback, OneReach, Reach
 from pipeline.feedback.rows import recent
 from pipeline.feedback.submitting import Feedback, NotSubmittedError, Submitted
 from pipeline.feedback.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
@@ -154,11 +155,12 @@ def test_a_lagging_router_is_told_to_the_farm_once_and_with_what_was_read_before
     listener = Listener(log.log_time_ms)
     with served(log, tmp_path / "control.sock") as node:
         source = {"node": node, "start": "19"}
-        feedback = Feedback(session, source, listener, told.append)
-        settings = RunSettings(tmp_path / "tables", source, judge=feedback.after_batch)
+        judge = FarmsFeedback(session, OneReach(Reach(listener, source)), told.append)
+        settings = RunSettings(tmp_path / "tables", source, judge=judge.after_batch)
         # given a batch of one single period, before which the driver looks back; when it is read
         prepare(settings.output)
         await_end(session, settings, lambda: start_query(farm_stream(session, settings), settings, available_now=True))
+        judge.finish()
         # then one entry says what the whole history says
         body = listener.taken[0]["factors"]
         assert isinstance(body, dict)
@@ -169,8 +171,9 @@ def test_a_lagging_router_is_told_to_the_farm_once_and_with_what_was_read_before
     # and the next batch, a period later, repeats nothing
     log.tick(PERIOD_MS)
     listener.newest_ms = log.log_time_ms
-    feedback.after_batch(arrow_entries_of(log))
-    assert len(listener.taken) == feedback.accepted == 1
+    judge.after_batch(arrow_entries_of(log))
+    judge.finish()
+    assert len(listener.taken) == len(told) == 1
 
 
 # -- what becomes of the rows: without Spark ---------------------------------------------------------------------------

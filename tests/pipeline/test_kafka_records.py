@@ -67,4 +67,4 @@ def test_the_topic_is_one_place_and_needs_sparks_connector() -> None:
     begun = CliRunner().invoke(run, ["--kafka", "127.0.0.1:9092", "--start", "500"])
     assert (begun.exit_code, "startingOffsets" in begun.output) == (2, True)
     with pytest.raises(FarmLogError, match="--submit needs a control endpoint"):
-        place.submission()
+        place.reaches(None, lambda _: None)
