@@ -41,6 +41,10 @@ MACROS = (
     "CREATE MACRO unix_millis(moment) AS epoch_ms(moment)",
     "CREATE MACRO timestamp_millis(ms) AS make_timestamptz(ms * 1000)",
     "CREATE MACRO regexp_like(text, pattern) AS regexp_matches(text, pattern)",
+    "CREATE MACRO get_json_object(text, path) AS CASE WHEN json_valid(text) THEN json_extract_string(text, path) END",
+    "CREATE MACRO array_size(whole) AS len(whole)",
+    "CREATE MACRO array_union(these, those) AS list_distinct(list_concat(these, those))",
+    "CREATE MACRO array_except(these, those) AS list_filter(these, lambda each: NOT list_contains(those, each))",
 )
 WINDOW = ("farm", "window_start")
 EARLIER = pa.schema([("farm", pa.string()), ("server_id", pa.int64()), ("uptime_ms", pa.int64())])

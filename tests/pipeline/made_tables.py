@@ -14,17 +14,18 @@ from pipeline.tables.current import SCHEMAS, CurrentState
 from pipeline.tables.delta import Table, stored_rows
 from pipeline.tables.lake import BASE_SPECS, EVENTS_SPEC, LOG, Lake, note_nothing
 from pipeline.tables.tasks import Outcome, outcome_of, work
+from pipeline.watch.watching import TRANSITIONS_SPEC
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of
 
 FARM = "f0" * 16
-_SPECS = {**BASE_SPECS, EVENTS_SPEC.name: EVENTS_SPEC}
+_SPECS = {**BASE_SPECS, EVENTS_SPEC.name: EVENTS_SPEC, TRANSITIONS_SPEC.name: TRANSITIONS_SPEC}
 
 
 def rows_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Rows with these columns; what a row does not say is NULL, but for the farm and the day."""
 
     def value(row: Mapping[str, Any], column: str) -> Any:
-        moment = row.get("log_time", row.get("window_start"))
+        moment = row.get("log_time", row.get("window_start", row.get("at")))
         made = {"farm": FARM, "day": moment.date() if isinstance(moment, datetime) else None}
         return row.get(column, made.get(column))
 
@@ -33,7 +34,7 @@ def rows_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def wrote(output: Path, table: str, batch: int, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A batch of a base table, or of events."""
+    """A batch of a base table, of events or of transitions."""
     opened = Table(output, _SPECS[table])
     opened.append(LOG, batch, rows_of(opened.spec.schema, rows))
     return opened

@@ -1,6 +1,7 @@
 """Questions by name give the figures of a farm whose failures are known, minute by minute."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from pipeline.gold.answers import ANSWERS, answer_sql
 from pipeline.gold.tables import Gold
 from pipeline.serve.query import documents
 from tests.pipeline.farm_log_server import MadeUpLog
-from tests.pipeline.made_tables import tables_of
+from tests.pipeline.made_tables import derived, tables_of, wrote
 
 MINUTE_MS = 60_000
 HOURS = 8
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DAY_S = 86_400
 
 
 def farm_of_three(output: Path) -> None:
@@ -48,7 +51,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def told(output: Path, *arguments: str) -> list[dict[str, Any]]:
     result = CliRunner().invoke(query, [*arguments, "--output", str(output), "--json"])
     assert result.exit_code == 0, result.output
-    return [json.loads(line) for line in result.output.splitlines()]
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_service_levels_and_burn_are_those_of_the_silences(output: Path) -> None:
@@ -86,6 +89,92 @@ def test_time_between_failures_and_to_repair_is_that_of_the_silences(output: Pat
     assert rows[2]["mttr_ms"] == pytest.approx(27 * MINUTE_MS, abs=2 * MINUTE_MS)
     assert rows[2]["mtbf_ms"] == (HOURS * 60 - 1) * MINUTE_MS // 2 - rows[2]["mttr_ms"]
     assert (rows[1]["mtbf_ms"], rows[3]["mttr_ms"], rows[3]["state"]) == (None, None, "silent")
+
+
+def test_leader_changes_are_counted_by_day_and_terms_by_how_short_they_were(tmp_path: Path) -> None:
+    def term(number: int, leader: int, first_s: float, last_s: float, **others: Any) -> dict[str, Any]:
+        first, last = (NOON + timedelta(seconds=each) for each in (first_s, last_s))
+        return {
+            "term": number,
+            "leader_id": leader,
+            "first_at": first,
+            "last_at": last,
+            "first_index": number,
+            **others,
+        }
+
+    derived(
+        tmp_path,
+        "leaderships",
+        [
+            term(1, 1, 0, 600, leader_changed=False),
+            # given two terms below a minute, of which one begins when its server led before
+            term(2, 2, 604, 610, leader_changed=True, gap_ms=4_000),
+            term(3, 2, 613, 613, leader_changed=False, gap_ms=3_000),
+            term(4, 1, 620, 710, leader_changed=True, gap_ms=7_000),
+            # a day later one, and one that is not over
+            term(5, 2, DAY_S, DAY_S + 60, leader_changed=True, gap_ms=1_000),
+            term(6, 3, DAY_S + 61, DAY_S + 62, leader_changed=True, gap_ms=1_000),
+            # and another farm
+            term(1, 1, 0, 60, leader_changed=False, farm="0a" * 16),
+        ],
+    )
+    first, second, other = told(tmp_path, "leaders")
+    assert (first["day"], first["terms"], first["changes"], first["below_a_minute"]) == ("2026-01-01", 4, 2, 2)
+    assert (first["shortest_ms"], first["median_ms"]) == (0, 6_000), "0, 6, 90 and 600 s"
+    assert (first["leaderless_ms"], first["longest_leaderless_ms"]) == (14_000, 7_000)
+    assert (second["day"], second["changes"], second["below_a_minute"], second["shortest_ms"]) == (
+        "2026-01-02",
+        2,
+        0,
+        60_000,
+    ), "of equally many changes the day with shorter terms first; what is not over has no length"
+    assert (other["farm"], other["changes"], other["median_ms"], other["leaderless_ms"]) == ("0a" * 16, 0, None, None)
+
+
+def test_servers_that_join_leave_fall_silent_and_return_are_counted_by_day(tmp_path: Path) -> None:
+    def configured(index: int, hour: int, voters: list[int], learners: list[int]) -> dict[str, Any]:
+        at = NOON + timedelta(hours=hour)
+        return {"index": index, "log_time": at, "voters": voters, "learners": learners}
+
+    def became(hour: int, server: int, previous: str, state: str, reason: str = "") -> dict[str, Any]:
+        at = NOON + timedelta(hours=hour)
+        return {"at": at, "server_id": server, "previous": previous, "state": state, "reason": reason}
+
+    wrote(
+        tmp_path,
+        "configurations",
+        0,
+        [
+            configured(1, 0, [1, 2, 3], []),
+            # given two learners, one of which becomes a voter, for which two majorities are asked, in the place of 3
+            configured(5, 1, [1, 2, 3], [4, 5]),
+            configured(6, 2, [1, 2, 3, 4], [5]),
+            configured(9, 24, [1, 2, 4], [5]),
+            # and another farm, which says the same at each election
+            {**configured(1, 0, [7], []), "farm": "0a" * 16},
+            {**configured(8, 3, [7], []), "farm": "0a" * 16},
+        ],
+    )
+    rows = [(row["day"], row["joined"], row["removed"], row["silent"]) for row in told(tmp_path, "churn")]
+    assert rows == [("2026-01-01", 2, 0, None), ("2026-01-02", 0, 1, None)], "what was not watched is unknown"
+    # when a watch tells more
+    wrote(
+        tmp_path,
+        "transitions",
+        0,
+        [
+            became(0, 1, "", "healthy", "first report"),
+            became(1, 1, "healthy", "silent"),
+            became(2, 1, "silent", "unhealthy", "reports again"),
+            became(3, 1, "unhealthy", "healthy", "recovered"),
+            became(4, 2, "healthy", "healthy", "router restarted"),
+            became(25, 2, "healthy", "silent"),
+        ],
+    )
+    counted = ("joined", "removed", "silent", "returned", "restarted")
+    found = {row["day"]: tuple(row[each] for each in counted) for row in told(tmp_path, "churn")}
+    assert found == {"2026-01-01": (2, 0, 1, 1, 1), "2026-01-02": (0, 1, 1, 0, 0)}
 
 
 def test_the_help_of_a_narrow_terminal_names_each_answer_in_a_line() -> None:

@@ -1,0 +1,38 @@
+-- servers that joined, left, fell silent and came back each day
+--
+--     joined, removed                members of a Raft configuration that the one before had not, and the other way round
+--     silent, returned, restarted    a server that was watched falls silent, reports again, has a router that restarted
+--
+-- NULL is not known: nothing of the farm was watched. The first configuration that the tables
+-- have joins nobody. A day on which nothing changed has no row.
+WITH configured AS (
+  SELECT farm, index, log_time, array_union(voters, learners) AS members,
+    lag(array_union(voters, learners)) OVER (PARTITION BY farm ORDER BY index) AS earlier
+  FROM configurations
+),
+changes AS (
+  SELECT farm, CAST(log_time AS DATE) AS day, 'joined' AS what, array_size(array_except(members, earlier)) AS servers
+  FROM configured WHERE earlier IS NOT NULL
+  UNION ALL
+  SELECT farm, CAST(log_time AS DATE) AS day, 'removed' AS what, array_size(array_except(earlier, members)) AS servers
+  FROM configured WHERE earlier IS NOT NULL
+  UNION ALL
+  SELECT farm, CAST(t.at AS DATE) AS day,
+    CASE WHEN state = 'silent' THEN 'silent' WHEN previous = 'silent' THEN 'returned' ELSE 'restarted' END AS what,
+    1 AS servers
+  FROM transitions t WHERE state = 'silent' OR previous = 'silent' OR reason = 'router restarted'
+),
+watched AS (
+  SELECT farm, 0 AS nothing FROM transitions GROUP BY farm
+)
+SELECT c.farm, c.day,
+  sum(CASE WHEN what = 'joined' THEN servers ELSE 0 END) AS joined,
+  sum(CASE WHEN what = 'removed' THEN servers ELSE 0 END) AS removed,
+  sum(CASE WHEN what = 'silent' THEN servers ELSE w.nothing END) AS silent,
+  sum(CASE WHEN what = 'returned' THEN servers ELSE w.nothing END) AS returned,
+  sum(CASE WHEN what = 'restarted' THEN servers ELSE w.nothing END) AS restarted
+FROM changes c
+LEFT JOIN watched w ON w.farm = c.farm
+WHERE c.servers > 0
+GROUP BY c.farm, c.day
+ORDER BY sum(c.servers) DESC, c.day DESC, c.farm

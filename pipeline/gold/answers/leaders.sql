@@ -1,0 +1,24 @@
+-- leader changes of each day, and how short terms were
+--
+--     terms        terms that began that day                changes    those of another leader than the one before
+--     lasted       from a term's first to its last clock entry: too short by up to a reporting period
+--     leaderless   from the last clock entry of the term before: too long by up to a reporting period
+--
+-- A day on which no term began has no row. The newest term of a farm is not over, so it has no length yet.
+WITH followed AS (
+  SELECT farm, CAST(first_at AS DATE) AS day, gap_ms, leader_changed,
+    CASE WHEN lead(first_index) OVER (PARTITION BY farm ORDER BY first_index) IS NOT NULL
+      THEN unix_millis(last_at) - unix_millis(first_at) END AS lasted_ms
+  FROM leaderships
+)
+SELECT farm, day,
+  count(*) AS terms,
+  sum(CASE WHEN leader_changed THEN 1 ELSE 0 END) AS changes,
+  sum(CASE WHEN lasted_ms < 60000 THEN 1 ELSE 0 END) AS below_a_minute,
+  min(lasted_ms) AS shortest_ms,
+  percentile_disc(0.5) WITHIN GROUP (ORDER BY lasted_ms) AS median_ms,
+  max(gap_ms) AS longest_leaderless_ms,
+  sum(gap_ms) AS leaderless_ms
+FROM followed
+GROUP BY farm, day
+ORDER BY changes DESC, below_a_minute DESC, day DESC, farm
