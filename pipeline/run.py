@@ -1,6 +1,6 @@
 """The run loop: the log through Spark into the tables, exactly once, with progress shown while a batch runs.
 
-    source `farm` ────────▶ micro-batch N ──▶ `Lake.write_batch` ──▶ commit of N in <output>/checkpoint
+    source `farm_tables` ─▶ micro-batch N ──▶ `Lake.write_batch` ──▶ commit of N in <output>/checkpoint
                                                     └─▶ the thread of derived tables (`pipeline/gold/deriving.py`)
     source `farm_events` ─▶ micro-batch N ──▶ table `events` ──────▶ commit of N in <output>/checkpoint-events
 
@@ -36,7 +36,7 @@ from pipeline.spark.interrupt import deferred
 from pipeline.spark.side_by_side import Kept, RunningQuery, SideBySide
 from pipeline.tables.delta import stored_version
 from pipeline.tables.lake import BASE_SPECS, EVENTS, LOG, EventsTable, Lake, note_nothing
-from pipeline.tables.tasks import FARMS, RECENT, Outcome
+from pipeline.tables.tasks import FARMS, RECENT, Outcome, found_in_log, found_in_rows
 from pipeline.transforms.windows import window_ms
 
 LAYOUT = 3
@@ -51,6 +51,8 @@ TABLES_OF: dict[str, tuple[str, ...]] = {
 PROGRESS_SECONDS = 1
 DERIVE_SECONDS = 60
 BESIDE_SECONDS = 5
+NOTED_WINDOWS_MAX = 1_000_000
+"""For how many windows of farms, some 50 MB, a run with an end reads on before it makes the tables by window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ class RunSettings:
     """Gets what an operator should know while the run goes on."""
     metrics: RunMetrics | None = None
     """Counts what becomes of batches."""
+    derived: bool = True
+    """Whether a run with an end makes the tables by window. One without an end does."""
 
     @property
     def is_part(self) -> bool:
@@ -127,7 +131,7 @@ class RunSettings:
 
 
 def run_once(session: SparkSession, settings: RunSettings) -> None:
-    """Reads all that is committed and not yet read; each batch is in the tables by window before the next begins.
+    """Reads all that is committed and not yet read, and then brings the tables by window up to it.
 
     Raises FarmLogError when the log cannot be read.
     """
@@ -137,14 +141,18 @@ def run_once(session: SparkSession, settings: RunSettings) -> None:
         await_end(session, settings, lambda: start_events(session, settings, options, available_now=True))
     gold = gold_of(settings)
 
-    def begin() -> StreamingQuery:
-        stream = farm_stream(session, settings)
-        return start_query(
-            stream, settings, available_now=True, after_batch=lambda batch: gold.refresh(batch, session), gold=gold
-        )
+    def refresh(batch: int) -> None:
+        # Each time costs the rows around the windows as well, so it is done seldom.
+        if settings.derived and gold.noted_windows >= NOTED_WINDOWS_MAX:
+            gold.refresh(batch, session)
 
-    await_end(session, settings, begin)
-    gold.refresh(gold.noted_through(LOG), session)
+    await_end(
+        session,
+        settings,
+        lambda: start_query(session, settings, available_now=True, after_batch=refresh, gold=gold),
+    )
+    if settings.derived:
+        gold.refresh(gold.noted_through(LOG), session)
 
 
 def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[], None]) -> None:
@@ -167,8 +175,7 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
     deriving = Deriving(make_tables)
 
     def begin() -> StreamingQuery:
-        stream = farm_stream(session, settings)
-        return start_query(stream, settings, available_now=False, after_batch=deriving.batch_done, gold=gold)
+        return start_query(session, settings, available_now=False, after_batch=deriving.batch_done, gold=gold)
 
     kept = [Kept("the tables", begin)]
     if settings.events is not None:
@@ -198,22 +205,16 @@ def gold_of(settings: RunSettings) -> Gold:
     return Gold(settings.output, window_ms(settings.window), settings.keep_ms)
 
 
-def farm_stream(session: SparkSession, settings: RunSettings) -> DataFrame:
-    """The log as an unbounded table."""
-    if SERVERS in settings.source:
-        return kafka_stream(session, settings.source)
-    return session.readStream.format("farm").options(**settings.source).load()
-
-
 def start_query(
-    stream: DataFrame,
+    session: SparkSession,
     settings: RunSettings,
     *,
     available_now: bool,
     after_batch: Callable[[int], None] | None = None,
     gold: Gold | None = None,
+    entries: DataFrame | None = None,
 ) -> StreamingQuery:
-    """Starts what writes the rows of `stream`, which has the columns of the source `farm`, into the tables."""
+    """Starts what writes the log into the tables; with `entries`, a stream of such rows as the source `farm` gives."""
     lake = Lake(
         settings.output,
         window_ms(settings.window),
@@ -222,6 +223,9 @@ def start_query(
         keep_ms=settings.keep_ms,
         note=note_nothing if gold is None else gold.note,
     )
+    if entries is None and SERVERS in settings.source:
+        entries = kafka_stream(session, settings.source)
+    found = found_in_log(session, settings.source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
 
     def write(batch: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
@@ -233,7 +237,7 @@ def start_query(
         if after_batch is not None:
             after_batch(batch_id)
 
-    return _started(stream, write, settings, CHECKPOINT, available_now=available_now)
+    return _started(found, write, settings, CHECKPOINT, available_now=available_now)
 
 
 def count_batch(outcome: Outcome, seconds: float, metrics: RunMetrics) -> None:
@@ -362,7 +366,7 @@ def _progress(session: SparkSession, query: RunningQuery) -> Progress:
     read_through, newest, problems = (0, 0, {}) if last is None else _places(last)
     return Progress(
         batch=-1 if last is None else int(last["batchId"]),
-        entries_per_s=0.0 if last is None else float(last["processedRowsPerSecond"] or 0.0),
+        entries_per_s=0.0 if last is None else _entries_per_s(last),
         tasks_done=sum(stage.numCompletedTasks for stage in stages if stage is not None),
         tasks=sum(stage.numTasks for stage in stages if stage is not None),
         message=str(query.status["message"]),
@@ -370,6 +374,17 @@ def _progress(session: SparkSession, query: RunningQuery) -> Progress:
         newest=newest,
         problems=problems,
     )
+
+
+def _entries_per_s(progress: Any) -> float:
+    """How fast the last batch was. Spark counts the rows that tasks give, which are no entries (`found_in_log`)."""
+    (source,) = progress["sources"]
+    start, end = (json.loads(source[name] or "null") or {} for name in ("startOffset", "endOffset"))
+    if "farms" not in end:
+        return float(progress["processedRowsPerSecond"] or 0.0)
+    begins = {cluster: told["next"] for cluster, told in end.get("begins", {}).items()} | start.get("farms", {})
+    entries: int = sum(following - begins.get(cluster, following) for cluster, following in end["farms"].items())
+    return entries * 1000 / max(1, int(progress["batchDuration"]))
 
 
 def _places(progress: Any) -> tuple[int, int, dict[str, str]]:

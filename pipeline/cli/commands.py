@@ -225,6 +225,13 @@ def run(
     type=click.IntRange(1_000, 10_000_000),
     help="More are faster and take more memory.",
 )
+@click.option(
+    "--derived/--no-derived",
+    "with_derived",
+    default=True,
+    show_default=True,
+    help="Whether derived tables, such as router_health, are made as well. The same command makes them later.",
+)
 def backfill(
     *,
     place: LogPlace,
@@ -234,6 +241,7 @@ def backfill(
     window: str,
     spark: Callable[[], SparkSession],
     entries_per_batch: int,
+    with_derived: bool,
 ) -> None:
     """Make the tables of a part of the log, with both ends, in a directory of their own."""
     if last < first:
@@ -253,8 +261,9 @@ def backfill(
         claim_range(output, first, last)
         prepare(output, part=True)
         session = held.enter_context(spark())
-        run_once(session, RunSettings(output, source, window, progress=line, tell=line.tell))
-        derive(session, output)
+        run_once(session, RunSettings(output, source, window, progress=line, tell=line.tell, derived=with_derived))
+        if with_derived:
+            derive(session, output)
     echo(f"Entries {first} to {last} are in {output}.")
 
 

@@ -153,6 +153,11 @@ class Gold:
             self._made_through = batch
         self._upkeep.after_batch(self._tables.values())
 
+    @property
+    def noted_windows(self) -> int:
+        """How many windows are kept that batches touched; all but the newest ones are still to be made."""
+        return int(self._noted.num_rows)
+
     def noted_through(self, query: str) -> int:
         """The last batch of the query whose windows were noted."""
         return self._windows.committed(query)

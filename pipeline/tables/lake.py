@@ -32,7 +32,7 @@ from pipeline.tables.current import CurrentState
 from pipeline.tables.delta import Table, TableSpec
 from pipeline.tables.names import remember_names, salt_of
 from pipeline.tables.rows import ADDRESS, BASE
-from pipeline.tables.tasks import FARMS, LAST, ROWS, SEEN, WINDOWS, Outcome, TaskPlan, run_in_tasks
+from pipeline.tables.tasks import FARMS, LAST, ROWS, SEEN, WINDOWS, Outcome, TaskPlan, outcome_of
 from pipeline.tables.upkeep import Upkeep
 from pipeline.watch.watching import Watching
 
@@ -96,9 +96,9 @@ class Lake:
         self._named: set[str] = set()
         self._note = note
 
-    def write_batch(self, entries: DataFrame, batch: int) -> Outcome:
-        """Writes one micro-batch of the source `farm`; repeated, it changes nothing."""
-        outcome = run_in_tasks(entries, self.plan)
+    def write_batch(self, found: DataFrame, batch: int) -> Outcome:
+        """Runs the tasks of one micro-batch and writes what they find; repeated, it changes nothing."""
+        outcome = outcome_of(found.toArrow())
         self.write_outcome(outcome, batch)
         return outcome
 

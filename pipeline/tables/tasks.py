@@ -1,6 +1,6 @@
 """What each of Spark's tasks does with its part of a micro-batch: everything, in one pass.
 
-    rows of the source ──▶ a task ──▶ rows of the base tables   few: handed to the driver; many: as files, named to it
+    entries of the log ──▶ a task ──▶ rows of the base tables   few: handed to the driver; many: as files, named to it
                                  ├──▶ the last row of each server, destination and master
                                  ├──▶ what the watch and the feedback look at        (if they are on)
                                  └──▶ which windows of which farms have new rows
@@ -8,22 +8,33 @@
 A batch is one Spark job without a shuffle: the driver collects a few Arrow tables, each under a name, and commits. What
 would need all rows in one place, such as the last row of a server, is made small in each task first.
 
+The process that reads and decodes entries of a farm's log does all of it (the data source `farm_tables`). If the rows
+of the source `farm` were handed to `mapInArrow`, each would go to the JVM, become a row of Spark's there, and go back
+to another process of Python: that is half of a batch's work. What another source reads, such as Kafka's, goes that way.
+
 A task keeps up to `FEW_ROWS` rows of base tables before it begins files. So a live batch leaves one file a table, which
 the driver writes, and not one a task; and a backfill uses every core that Spark has, on every machine, with a few
 megabytes of memory each.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from pipeline.feedback.rows import newest, recent_rows
+from pipeline.schemas import arrow_schema
+from pipeline.source.farm import FarmDataSource, FarmStreamReader, Sizes
+from pipeline.source.farms import ManyFarms, OneFarm
+from pipeline.source.wanted import Wanted
 from pipeline.tables.current import FROM_BASE, KEYS, ORDER, last_rows
 from pipeline.tables.files import DataFile, PartWriter
 from pipeline.tables.rows import BASE, Pseudonyms, base_rows, last_known
@@ -31,14 +42,15 @@ from pipeline.tables.rows import BASE, Pseudonyms, base_rows, last_known
 FEW_ROWS = 20_000
 GROUP_ROWS = 65_536
 """Rows of one table that are written at once."""
-OUTCOME = "name STRING, content BINARY"
+OUTCOME = StructType([StructField("name", StringType()), StructField("content", BinaryType())])
+_PLAN, _SALT = "plan", "secretSalt"
 ROWS, FILES, LAST = "rows/", "files/", "last/"
 FARMS, WINDOWS, SEEN, RECENT = "farms", "windows", "seen", "recent"
 REQUEST_MAX = 128
 """Characters of what names a submission."""
 _SEEN_KINDS = pa.array(["report", "clock"])
 _SEEN_OF_REPORT = ("attached", "uptime_ms", "job_lag_ms", "destinations", "healthy_destinations")
-_OUTCOME = pa.schema([("name", pa.string()), ("content", pa.binary())])
+_OUTCOME = arrow_schema(OUTCOME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +83,56 @@ class Outcome:
         return (0 if rows is None else rows.num_rows) + sum(file.rows for file in self.files.get(table, ()))
 
 
-def run_in_tasks(entries: DataFrame, plan: TaskPlan) -> Outcome:
-    """One Spark job over the rows of the source `farm`, and what came of it."""
-    return outcome_of(entries.mapInArrow(partial(work, plan), OUTCOME).toArrow())
+class FarmTablesSource(FarmDataSource):
+    """The data source `farm_tables`: the log as the source `farm` reads it, and what tasks find in it for rows.
+
+    It takes the options of `farm`, and the task's plan. The name of the salt's option keeps Spark from printing it.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The name by which `format()` finds it."""
+        return "farm_tables"
+
+    def schema(self) -> StructType:
+        """What tasks found, each under its name."""
+        return OUTCOME
+
+    # Spark's name.
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """What is committed, as it comes."""
+        del schema
+        told = json.loads(self.options[_PLAN])
+        plan = TaskPlan(salt=self.options[_SALT], **{**told, "period_range_ms": tuple(told["period_range_ms"])})
+        return _TablesReader(self._farms(), self._wanted(), self._sizes(), plan)
+
+
+class _TablesReader(FarmStreamReader):
+    """Plans what `farm` plans, and its tasks do `work`."""
+
+    def __init__(self, farms: OneFarm | ManyFarms, wanted: Wanted, sizes: Sizes, plan: TaskPlan) -> None:
+        super().__init__(farms, wanted, sizes)
+        self._plan = plan
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_plan": self._plan}
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """What one task found."""
+        return work(self._plan, super().read(partition))
+
+
+def found_in_log(session: SparkSession, source: Mapping[str, str], plan: TaskPlan) -> DataFrame:
+    """What tasks find in a farm's log, as a stream; `source`: options of the source `farm`."""
+    session.dataSource.register(FarmTablesSource)
+    told = {name: value for name, value in asdict(plan).items() if name != "salt"}
+    options = {**source, _PLAN: json.dumps(told), _SALT: plan.salt}
+    return session.readStream.format(FarmTablesSource.name()).options(**options).load()
+
+
+def found_in_rows(entries: DataFrame, plan: TaskPlan) -> DataFrame:
+    """The same of rows that have the columns of the source `farm`, wherever they come from."""
+    return entries.mapInArrow(partial(work, plan), OUTCOME)
 
 
 def outcome_of(told: pa.Table) -> Outcome:

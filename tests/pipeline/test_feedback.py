@@ -16,7 +16,7 @@ from pipeline.feedback.farms import FarmsFeedback, OneReach, Reach
 from pipeline.feedback.rows import recent
 from pipeline.feedback.submitting import Feedback, NotSubmittedError, Submitted
 from pipeline.feedback.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
-from pipeline.run import RunSettings, await_end, farm_stream, prepare, start_query
+from pipeline.run import RunSettings, await_end, prepare, start_query
 from tests.pipeline.farm_log_server import (
     EPOCH_MS,
     MadeUpLog,
@@ -159,7 +159,7 @@ def test_a_lagging_router_is_told_to_the_farm_once_and_with_what_was_read_before
         settings = RunSettings(tmp_path / "tables", source, judge=judge.after_batch)
         # given a batch of one single period, before which the driver looks back; when it is read
         prepare(settings.output)
-        await_end(session, settings, lambda: start_query(farm_stream(session, settings), settings, available_now=True))
+        await_end(session, settings, lambda: start_query(session, settings, available_now=True))
         judge.finish()
         # then one entry says what the whole history says
         body = listener.taken[0]["factors"]
