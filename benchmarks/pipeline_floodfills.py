@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.farm import BenchmarkError
 from benchmarks.figures import Figure
+from pipeline.floodfills import closest_floodfills, routing_key
 from pipeline.spark.session import open_session
-from pipeline.transforms.floodfills import closest_floodfills, routing_key
 
 DESTINATIONS = 2_000
 ROUTERS = 20_000

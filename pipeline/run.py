@@ -13,7 +13,6 @@ of another layout is refused with the way out: the log is read again into a new 
 """
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,10 +24,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline import transforms
-from pipeline.gold import derived
 from pipeline.gold.deriving import Deriving, running
-from pipeline.gold.tables import SPECS, WINDOWS_SPEC, Gold
+from pipeline.gold.tables import DEFAULT_WINDOW, SPECS, WINDOWS_SPEC, Gold, window_ms
 from pipeline.serve.metrics import RunMetrics
 from pipeline.source.kafka import SERVERS, kafka_stream
 from pipeline.source.log_client import FarmLogError
@@ -37,7 +34,6 @@ from pipeline.spark.side_by_side import Kept, RunningQuery, SideBySide
 from pipeline.tables.delta import stored_version
 from pipeline.tables.lake import BASE_SPECS, EVENTS, LOG, EventsTable, Lake, note_nothing
 from pipeline.tables.tasks import FARMS, RECENT, Outcome, found_in_log, found_in_rows
-from pipeline.transforms.windows import window_ms
 
 LAYOUT = 3
 LAYOUT_FILE = "layout.json"
@@ -49,7 +45,6 @@ TABLES_OF: dict[str, tuple[str, ...]] = {
 }
 """Which tables' batches are numbered by which checkpoint."""
 PROGRESS_SECONDS = 1
-DERIVE_SECONDS = 60
 BESIDE_SECONDS = 5
 NOTED_WINDOWS_MAX = 1_000_000
 """For how many windows of farms, some 50 MB, a run with an end reads on before it makes the tables by window."""
@@ -106,7 +101,7 @@ class RunSettings:
 
     output: Path
     source: dict[str, str]
-    window: str = transforms.DEFAULT_WINDOW
+    window: str = DEFAULT_WINDOW
     trigger_seconds: int = 5
     progress: Callable[[Progress], None] = _show_nothing
     judge: Callable[[pa.Table | None], None] | None = None
@@ -131,7 +126,7 @@ class RunSettings:
 
 
 def run_once(session: SparkSession, settings: RunSettings) -> None:
-    """Reads all that is committed and not yet read, and then brings the tables by window up to it.
+    """Reads all that is committed and not yet read, and then brings the derived tables up to it.
 
     Raises FarmLogError when the log cannot be read.
     """
@@ -162,15 +157,11 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
     """
     prepare(settings.output, part=settings.is_part)
     apart = session.newSession()
-    gold, derived_at = gold_of(settings), -math.inf
+    gold = gold_of(settings)
 
     def make_tables(batch: int) -> None:
-        nonlocal derived_at
         gold.refresh(batch, apart)
         show()
-        if time.monotonic() - derived_at >= DERIVE_SECONDS:
-            derived.derive(apart, settings.output)
-            derived_at = time.monotonic()
 
     deriving = Deriving(make_tables)
 
@@ -201,7 +192,7 @@ def prepare(output: Path, *, part: bool = False) -> None:
 
 
 def gold_of(settings: RunSettings) -> Gold:
-    """The tables by window of the output directory."""
+    """The derived tables of the output directory."""
     return Gold(settings.output, window_ms(settings.window), settings.keep_ms)
 
 

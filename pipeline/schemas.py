@@ -3,7 +3,7 @@
     source `farm`        ENTRIES: one row an entry, with what it says (`pipeline/decode/columns.py`)
     source `farm_events` EVENTS: one row an event of a node's trace
     history              HISTORY[table]: one row an entry (or an element of it), one directory a micro-batch
-    derived              DERIVED[table]: made anew out of history
+    derived              DERIVED[table]: made of history by SQL (`pipeline/gold`)
 
 A history table is read with the schema given here, which is never inferred: a file that an older version wrote lacks a
 column and gives NULL for it. So a table may only gain columns; a column keeps its name, type and unit for ever, and
@@ -78,6 +78,7 @@ _TYPES: dict[str, DataType] = {
     "DATE": DateType(),
     "BINARY": BinaryType(),
     "ARRAY<BIGINT>": ArrayType(LongType()),
+    "ARRAY<STRING>": ArrayType(StringType()),
     "MAP<STRING;DOUBLE>": MapType(StringType(), DoubleType()),
 }
 
@@ -178,7 +179,7 @@ _TABLE_COLUMNS = {
         detail STRING, request STRING""",
     "quarantine": "index BIGINT, term BIGINT, log_time TIMESTAMP, body_bytes INT, reason STRING, kind STRING",
     "events": """node STRING, cursor BIGINT, time_ms BIGINT, log_time TIMESTAMP, clock_offset_ms BIGINT, kind STRING,
-        data STRING""",
+        data STRING, batch_id BIGINT""",
 }
 HISTORY: dict[str, StructType] = {
     name: _columns(f"farm STRING, {columns}, day DATE") for name, columns in _TABLE_COLUMNS.items()
@@ -202,24 +203,17 @@ _DERIVED_COLUMNS = {
         longest_silence_ms BIGINT, gap_ms BIGINT, first_index BIGINT, last_index BIGINT""",
     "detections": """observer STRING, member STRING, member_id STRING, server_id BIGINT, last_contact TIMESTAMP,
         suspect_at TIMESTAMP, dead_at TIMESTAMP, back_at TIMESTAMP, contact_to_suspect_ms BIGINT,
-        contact_to_dead_ms BIGINT, suspect_to_dead_ms BIGINT, dead_to_back_ms BIGINT, outcome STRING""",
+        contact_to_dead_ms BIGINT, suspect_to_dead_ms BIGINT, dead_to_back_ms BIGINT, outcome STRING,
+        noticed_ms BIGINT, is_over BOOLEAN""",
     "convergence": """member STRING, status STRING, first_at TIMESTAMP, last_at TIMESTAMP, observers BIGINT,
-        nodes BIGINT, converged_ms BIGINT""",
+        nodes BIGINT, converged_ms BIGINT, seen_by ARRAY<STRING>""",
+    "members": "member STRING, server_id BIGINT, first_event_at TIMESTAMP, last_event_at TIMESTAMP",
 }
-BY_WINDOW = ("router_health", "destination_health", "data_quality")
-FOLDED = ("leaderships", "publishers")
-"""Tables that new rows of the log are put to."""
-
-
-def _with_farm(name: str, columns: str) -> str:
-    told = f"farm STRING, {columns}" if name in (*BY_WINDOW, *FOLDED) else columns
-    return f"{told}, day DATE" if name in BY_WINDOW else told
-
-
 DERIVED: dict[str, StructType] = {
-    name: _columns(_with_farm(name, columns)) for name, columns in _DERIVED_COLUMNS.items()
+    name: _columns(f"farm STRING, {columns}{', day DATE' if columns.startswith('window_start') else ''}")
+    for name, columns in _DERIVED_COLUMNS.items()
 }
-"""Of tables by window, `farm` is the cluster id, and `day` that of `window_start`, in UTC."""
+"""`farm` is the cluster id, and `day`, of tables by window, that of `window_start`, in UTC."""
 
 TRANSITIONS = _columns(
     """farm STRING, server_id BIGINT, at TIMESTAMP, index BIGINT, previous STRING, state STRING, reason STRING,

@@ -34,15 +34,13 @@ from pipeline.cli.options import (
 from pipeline.cli.queries import query, report
 from pipeline.feedback.farms import FarmsFeedback
 from pipeline.generate import generate
-from pipeline.gold.derived import derive
-from pipeline.gold.tables import last_rows
+from pipeline.gold.tables import DEFAULT_WINDOW, last_rows
 from pipeline.load_model import LoadModel
 from pipeline.run import RANGE_FILE, RunSettings, claim_range, prepare, run_forever, run_once
 from pipeline.serve.printing import echo, print_json, print_table
 from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import OLDEST, SNAPSHOT
 from pipeline.tables.lake import alone_in
-from pipeline.transforms import DEFAULT_WINDOW
 
 ROWS_SHOWN = 60
 DAY_MS = 86_400_000
@@ -199,7 +197,6 @@ def run(
             if feedback is not None:
                 feedback.finish()
             show()
-            derive(session, output)
         else:
             run_forever(session, settings, show)
 
@@ -262,8 +259,6 @@ def backfill(
         prepare(output, part=True)
         session = held.enter_context(spark())
         run_once(session, RunSettings(output, source, window, progress=line, tell=line.tell, derived=with_derived))
-        if with_derived:
-            derive(session, output)
     echo(f"Entries {first} to {last} are in {output}.")
 
 

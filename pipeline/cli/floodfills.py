@@ -15,13 +15,11 @@ import click
 from pyspark.sql import SparkSession
 
 from pipeline.cli.options import spark_options, told_plainly
-from pipeline.gold.derived import exchange
+from pipeline.floodfills import CLOSEST_DEFAULT, HASH_BYTES, SPEC, closest_floodfills, keep, utc_today
 from pipeline.serve.printing import echo
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.names import read_names
-from pipeline.transforms.floodfills import CLOSEST_DEFAULT, HASH_BYTES, closest_floodfills, utc_today
 
-TABLE = "closest_floodfills"
 _PREFIX, _SUFFIX = "routerInfo-", ".dat"
 
 
@@ -66,10 +64,10 @@ def floodfills(*, routers: Path, day: date | None, count: int, output: Path, spa
         try:
             known = session.createDataFrame([(hash_of(address),) for address in addresses], "destination STRING")
             found = session.createDataFrame([(each,) for each in hashes], "router STRING")
-            exchange(closest_floodfills(known, found, today, count), output / TABLE, mode=0o700)
+            keep(output, closest_floodfills(known, found, today, count))
         finally:
             session.stop()
-    echo(f"{TABLE}: {len(addresses)} destinations, {len(hashes)} routers, around {today}. See `pipeline query`.")
+    echo(f"{SPEC.name}: {len(addresses)} destinations, {len(hashes)} routers, around {today}. See `pipeline query`.")
 
 
 def router_hashes(place: Path) -> list[str]:

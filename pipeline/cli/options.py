@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pipeline.feedback.client_key import ClientKeyError, load_client_key
 from pipeline.feedback.farms import FarmsFile, OneReach, Reach, Reaches
 from pipeline.feedback.submitting import NodeSubmission
+from pipeline.gold.tables import window_ms
 from pipeline.run import Progress
 from pipeline.serve.metrics import RunMetrics, address
 from pipeline.serve.printing import echo, overwrite_line
@@ -34,7 +35,6 @@ from pipeline.spark.scratch import ScratchError
 from pipeline.spark.session import open_session
 from pipeline.spark.settings import MASTER, PREFIX
 from pipeline.tables.files import TableDamagedError
-from pipeline.transforms.windows import window_ms
 
 CONTROL_SOCKET = "control.sock"
 LINE_WIDTH = 100

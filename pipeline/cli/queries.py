@@ -36,6 +36,7 @@ _FILLED_BY = {
     "events": _TRACED,
     "detections": _TRACED,
     "convergence": _TRACED,
+    "members": _TRACED,
     "closest_floodfills": "`garlicfarm pipeline floodfills` makes it",
 }
 """What fills a table that not every run fills."""

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.feedback.weighing import ClockRow, FactorsRow, ReportRow, Row
-from pipeline.transforms.windows import REQUEST
 
 RECENT_MS = 20 * 60_000
 ROWS_MAX = 50_000
 COLLECTED_MAX_BYTES = 128 * 1024 * 1024
-_NAMED = re.compile(REQUEST)
+_NAMED = re.compile("(?s)^.{1,64}-[0-9]{1,19}-(?=[0-9]*[1-9])[0-9]{1,19}$")
+"""A request that names a submission: CLIENT-BORN-SEQUENCE, the sequence from 1 on (`pipeline/gold/submission.sql`)."""
 _KINDS = pa.array(["report", "clock", "factors"])
 _COLUMNS = (
     "farm",

@@ -31,7 +31,7 @@ from pipeline.schemas import HISTORY
 from pipeline.spark.session import fit_to_size, rows_of_files
 from pipeline.tables.delta import StoredFile, Table, TableSpec, stored_files
 from pipeline.tables.files import DAY, DataFile, write_files
-from pipeline.tables.lake import BASE_SPECS
+from pipeline.tables.lake import BASE_SPECS, EVENTS, EVENTS_SPEC
 from pipeline.tables.tasks import write_in_tasks
 
 FEW_ROWS = 500_000
@@ -45,10 +45,12 @@ MACROS = (
     "CREATE MACRO array_size(whole) AS len(whole)",
     "CREATE MACRO array_union(these, those) AS list_distinct(list_concat(these, those))",
     "CREATE MACRO array_except(these, those) AS list_filter(these, lambda each: NOT list_contains(those, each))",
+    "CREATE MACRO collect_list(each) AS list(each)",
 )
 WINDOW = ("farm", "window_start")
 EARLIER = pa.schema([("farm", pa.string()), ("server_id", pa.int64()), ("uptime_ms", pa.int64())])
 _MOMENT = pa.timestamp("us", tz="UTC")
+_SOURCES = {**BASE_SPECS, EVENTS: EVENTS_SPEC}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +200,8 @@ def _asked(job: _Job) -> Iterator[duckdb.DuckDBPyConnection]:
             source_view(connection, job.output, name, listed)
             # What batches have left in one file must make no difference.
             connection.execute(
-                f"CREATE VIEW {name} AS SELECT * FROM all_{name} WHERE log_time >= {_literal(job.begin)}"  # noqa: S608 - own
-                f" AND log_time < {_literal(job.end)}"
+                f"CREATE VIEW {name} AS SELECT * FROM all_{name} WHERE log_time >= {literal(job.begin)}"  # noqa: S608 - own
+                f" AND log_time < {literal(job.end)}"
             )
         for name, text in job.gold.views.items():
             connection.execute(f"CREATE VIEW {name} AS {job.sql(text)}")
@@ -220,7 +222,7 @@ def opened() -> Iterator[duckdb.DuckDBPyConnection]:
 
 def source_view(connection: duckdb.DuckDBPyConnection, output: Path, name: str, files: Sequence[StoredFile]) -> None:
     """`all_NAME`: the rows of these files of a base table; what an old file lacks is NULL."""
-    schema = pa.schema([each for each in BASE_SPECS[name].schema if each.name != DAY])
+    schema = pa.schema([each for each in _SOURCES[name].schema if each.name != DAY])
     connection.register(f"_{name}", schema.empty_table())
     paths = ", ".join("'" + str(output / name / each.path).replace("'", "''") + "'" for each in files)
     read = f"UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], union_by_name = true)" if files else ""  # noqa: S608 - own
@@ -235,7 +237,7 @@ def _earlier_uptimes(connection: duckdb.DuckDBPyConnection, job: _Job, begin: da
     """
     sought = connection.execute(
         "SELECT farm, server_id FROM reports WHERE uptime_ms IS NOT NULL GROUP BY farm, server_id"  # noqa: S608 - own
-        f" HAVING min(log_time) >= {_literal(begin)}"
+        f" HAVING min(log_time) >= {literal(begin)}"
     ).to_arrow_table()
     found = [EARLIER.empty_table()]
     older = [each for each in job.table.files() if each.oldest is not None and each.oldest < begin]
@@ -248,7 +250,7 @@ def _earlier_uptimes(connection: duckdb.DuckDBPyConnection, job: _Job, begin: da
             "SELECT farm, server_id, max_by(uptime_ms, window_start) AS uptime_ms FROM"  # noqa: S608 - own
             " read_parquet($paths)"
             " SEMI JOIN sought USING (farm, server_id)"
-            f" WHERE uptime_ms IS NOT NULL AND window_start < {_literal(begin)} GROUP BY farm, server_id",
+            f" WHERE uptime_ms IS NOT NULL AND window_start < {literal(begin)} GROUP BY farm, server_id",
             {"paths": paths},
         ).to_arrow_table()
         connection.unregister("sought")
@@ -264,7 +266,7 @@ def _by_spark(session: SparkSession, job: _Job, earlier: pa.Table, rows: int) ->
     session.createDataFrame(earlier).createOrReplaceTempView("earlier")
     for name, listed in job.files.items():
         found = rows_of_files(session, HISTORY[name], (job.output / name / each.path for each in listed)).drop(DAY)
-        timed = found.where(f"log_time >= {_literal(job.begin)} AND log_time < {_literal(job.end)}")
+        timed = found.where(f"log_time >= {literal(job.begin)} AND log_time < {literal(job.end)}")
         timed.createOrReplaceTempView(name)
     for name, text in job.gold.views.items():
         session.sql(job.sql(text)).createOrReplaceTempView(name)
@@ -276,13 +278,21 @@ def _sorted(rows: pa.Table, spec: TableSpec) -> pa.Table:
     return rows.sort_by([(each, "ascending") for each in spec.sorted_by])
 
 
-def _literal(moment: datetime) -> str:
+def literal(moment: datetime) -> str:
+    """A moment in SQL."""
     return f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S.%f}+00:00'"
 
 
 def _has_rows(file: StoredFile, begin: datetime, end: datetime) -> bool:
     """Whether rows of the file may lie in this time, its end excluded."""
     return file.oldest is not None and file.youngest is not None and file.youngest >= begin and file.oldest < end
+
+
+def overlaps(file: StoredFile, other: StoredFile) -> bool:
+    """Whether rows of both may be of one time, which a row without a time may be of as well."""
+    if file.oldest is None or file.youngest is None or other.oldest is None or other.youngest is None:
+        return (file.oldest is None) == (other.oldest is None)
+    return file.youngest >= other.oldest and file.oldest <= other.youngest
 
 
 def _rows_within(file: StoredFile, begin: datetime, end: datetime) -> int:

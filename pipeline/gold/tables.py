@@ -11,9 +11,11 @@ A derived table knows by its commits which batches it has. They are made under a
 and a checksum of the SQL: with another width, or by another version's text, the table has no batch yet, and is made
 anew out of all history that is kept. So is one that was removed.
 
-Tables that are not by window, such as the leaderships, are small: new rows of the log are put to what they have.
+Tables that are not by window, such as the leaderships, are small: new rows of the log are put to what they have, or
+new events of the nodes' traces (`pipeline/gold/traces.py`).
 """
 
+import re
 import threading
 import zlib
 from datetime import date
@@ -26,11 +28,17 @@ from pyspark.sql import SparkSession
 
 from pipeline.feedback.weighing import PERIOD_DEFAULT_MS, PERIOD_MAX_MS, PERIOD_MIN_MS
 from pipeline.gold.refreshing import FoldedTable, GoldTable, Touched, fold, opened, refresh, source_view
+from pipeline.gold.traces import LOG_READERS, TRACED, fold_traces
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.delta import NOTHING_COMMITTED, Table, TableSpec, stored_files
 from pipeline.tables.files import read_file
+from pipeline.tables.lake import LOG
 from pipeline.tables.upkeep import Upkeep
 
+DEFAULT_WINDOW = "1 minute"
+_WIDTH = re.compile(r"([1-9][0-9]{0,5}) *(second|minute|hour|day|week)s?")
+_UNITS_MS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
+_WIDEST_MS = 366 * _UNITS_MS["day"]
 HOUR_MS = 3_600_000
 REACH_MS = 2 * HOUR_MS
 """An hour for what a row is compared with, and one more for whether that is a repetition."""
@@ -83,7 +91,7 @@ FOLDED = {
         ("publishers", ("farm", "master", "first_index"), "publications"),
     )
 }
-SPECS = {name: gold.spec for name, gold in GOLD.items()} | {name: folded.spec for name, folded in FOLDED.items()}
+SPECS = {name: each.spec for name, each in (GOLD | FOLDED | TRACED).items()}
 
 
 class Gold:
@@ -97,7 +105,7 @@ class Gold:
         # Each by the thread that writes the tables.
         self._upkeep, self._upkeep_of_windows = Upkeep(keep_ms), Upkeep(None)
         self._lock = threading.Lock()
-        self._made_through = min(self._made(name) for name in SPECS)
+        self._made_through = min(self._made(name) for name in (*GOLD, *FOLDED, *LOG_READERS))
 
     def note(self, query: str, batch: int, windows: pa.Table | None) -> None:
         """A batch touches these windows (`farm`, `window_start`); to be called before it counts as written."""
@@ -149,6 +157,10 @@ class Gold:
             if made < batch and (windows.num_rows or made == NOTHING_COMMITTED):
                 since = None if made == NOTHING_COMMITTED else pc.min(windows.column("window_start")).as_py()
                 fold(self._output, self._tables[name], folded, since, self._query(name), batch)
+        for name, traced in TRACED.items():
+            windows = _of_batches(noted, self._made(name), batch)
+            since = pc.min(windows.column("window_start")).as_py()
+            fold_traces(self._output, self._tables[name], traced, since, batch)
         with self._lock:
             self._made_through = batch
         self._upkeep.after_batch(self._tables.values())
@@ -163,14 +175,17 @@ class Gold:
         return self._windows.committed(query)
 
     def _made(self, name: str) -> int:
+        """The last batch of the log that a table has."""
         return self._tables[name].committed(self._query(name))
 
     def _query(self, name: str) -> str:
+        if name in TRACED:
+            return TRACED[name].name_of(LOG)
         if name in FOLDED:
-            return f"log, text {zlib.crc32(FOLDED[name].sql.encode()):08x}"
+            return f"{LOG}, text {zlib.crc32(FOLDED[name].sql.encode()):08x}"
         gold = GOLD[name]
         checksum = zlib.crc32("".join((gold.sql, *gold.views.values())).encode())
-        return f"log, windows of {self.window_ms} ms, text {checksum:08x}"
+        return f"{LOG}, windows of {self.window_ms} ms, text {checksum:08x}"
 
     def _all_windows(self) -> pa.Table:
         """The windows of all history: `farm`, `window_start`."""
@@ -184,6 +199,17 @@ class Gold:
                 f"SELECT DISTINCT farm, {start} AS window_start FROM ({rows}) WHERE log_time IS NOT NULL"  # noqa: S608
             ).to_arrow_table()
         return found.cast(pa.schema(list(_WINDOWS_SCHEMA)[:2]))
+
+
+def window_ms(window: str) -> int:
+    """The width of windows such as `5 minutes`; they begin at multiples of it since the epoch. Raises ValueError."""
+    found = _WIDTH.fullmatch(window.strip().lower())
+    if found is None:
+        raise ValueError(f"{window!r} is no width of a window: say 30 seconds, 5 minutes, 1 hour, 1 day or the like")
+    width_ms = int(found[1]) * _UNITS_MS[found[2]]
+    if width_ms > _WIDEST_MS:
+        raise ValueError(f"{window!r} is wider than a year: name a shorter window")
+    return width_ms
 
 
 def last_rows(output: Path, count: int) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """`garlicfarm pipeline query "SQL"`: DuckDB over the tables of an output directory. No JVM is started.
 
-    Delta tables     views over the Parquet files of which they consist at this moment, by their logs
-    derived tables   views over their Parquet files
+Each table is a view over the Parquet files of which it consists at this moment, by its log.
 
 Nothing can be changed by a query: the connection is in memory, may open the files of the tables and no other, not even
 what lies beside them (`names.sqlite`, the salt of the pseudonyms), may not have its settings changed, and takes one
@@ -11,8 +10,8 @@ forbidden words. Only the kind of the statement is checked here, since EXPLAIN A
 Rows are handed on as they are found: an answer may be larger than the memory. What DuckDB itself must hold, to sort or
 to group, may be `MEMORY_LIMIT` and is never put on the disk.
 
-While the pipeline runs, files are merged and derived tables exchanged; a query that loses a file before it has given
-rows is repeated with the files of that moment.
+While the pipeline runs, files are merged and replaced; a query that loses a file before it has given rows is repeated
+with the files of that moment.
 
 An empty answer does not say why it is empty. So an answer names those of the tables that it reads which have no rows.
 """
@@ -28,7 +27,7 @@ import duckdb
 import pyarrow as pa
 
 from pipeline.gold.refreshing import MACROS
-from pipeline.schemas import BY_WINDOW, DERIVED, FLOODFILLS, FOLDED, arrow_schema
+from pipeline.schemas import DERIVED, FLOODFILLS, arrow_schema
 from pipeline.tables.current import SPECS
 from pipeline.tables.delta import stored_files
 from pipeline.tables.files import DAY, TableDamagedError
@@ -38,16 +37,10 @@ from pipeline.watch.watching import TRANSITIONS_SPEC
 ATTEMPTS = 5
 ROWS_AT_ONCE = 4_096
 MEMORY_LIMIT = "1GB"
-DELTA_TABLES: dict[str, pa.Schema] = {
+TABLES: dict[str, pa.Schema] = {
     spec.name: spec.schema for spec in (*BASE_SPECS.values(), EVENTS_SPEC, TRANSITIONS_SPEC, *SPECS.values())
 }
-DELTA_TABLES |= {name: arrow_schema(DERIVED[name]) for name in (*BY_WINDOW, *FOLDED)}
-PARQUET_TABLES: dict[str, pa.Schema] = {
-    name: arrow_schema(columns)
-    for name, columns in {**DERIVED, "closest_floodfills": FLOODFILLS}.items()
-    if name not in (*BY_WINDOW, *FOLDED)
-}
-TABLES = {**DELTA_TABLES, **PARQUET_TABLES}
+TABLES |= {name: arrow_schema(columns) for name, columns in (DERIVED | {"closest_floodfills": FLOODFILLS}).items()}
 
 
 class QueryError(Exception):
@@ -107,7 +100,7 @@ def _answer(connection: duckdb.DuckDBPyConnection, output: Path, sql: str) -> An
         raise QueryError("a query is one statement that selects; the tables can only be read")
     _prepare(connection, output)
     named = _read_by(sql)
-    empty = tuple(name for name in TABLES if name in named and _is_empty(connection, output, name))
+    empty = tuple(name for name in TABLES if name in named and not stored_files(output / name))
     with _interruptible():
         found = connection.execute(statements[0])
 
@@ -131,13 +124,6 @@ def _read_by(sql: str) -> frozenset[str]:
             return frozenset(name.lower() for name in apart.get_table_names(sql))
         except duckdb.Error:
             return frozenset()
-
-
-def _is_empty(connection: duckdb.DuckDBPyConnection, output: Path, name: str) -> bool:
-    if not _files(output / name, name):
-        return True
-    # Spark writes a file also of no rows.
-    return name in PARQUET_TABLES and connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone() is None  # noqa: S608 - own names
 
 
 @contextmanager
@@ -169,7 +155,8 @@ def _prepare(connection: duckdb.DuckDBPyConnection, output: Path) -> None:
     connection.execute("CREATE SCHEMA bare")
     opened: list[str] = []
     for name, schema in TABLES.items():
-        files = [str(file) for file in _files(output.resolve() / name, name)]
+        table = output.resolve() / name
+        files = [str(table / file.path) for file in stored_files(table)]
         _make_view(connection, name, files, schema)
         opened += files
     connection.execute("SET allowed_paths = $files", {"files": opened})
@@ -193,28 +180,12 @@ def _make_view(connection: duckdb.DuckDBPyConnection, name: str, files: Sequence
     connection.unregister("_empty")
     listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
     told = ", ".join(f'"{column}"' for column in columns.names)
-    # The day is not in the files of a Delta table: their directories name it.
-    hive = (
-        f"hive_partitioning = true, hive_types = {{'{DAY}': DATE}}" if _is_by_day(name) else "hive_partitioning = false"
-    )
+    # The day is not in the files: their directories name it.
+    hive = f"true, hive_types = {{'{DAY}': DATE}}" if DAY in columns.names else "false"
     connection.execute(
         f"CREATE VIEW {name} AS SELECT {told} FROM (SELECT * FROM bare.{name} UNION ALL BY NAME"  # noqa: S608 - own names
-        f" SELECT * FROM read_parquet([{listed}], union_by_name = true, {hive}))"
+        f" SELECT * FROM read_parquet([{listed}], union_by_name = true, hive_partitioning = {hive}))"
     )
-
-
-def _is_by_day(name: str) -> bool:
-    return name in DELTA_TABLES and DAY in DELTA_TABLES[name].names
-
-
-def _files(table: Path, name: str) -> list[Path]:
-    if name in DELTA_TABLES:
-        return [table / file.path for file in stored_files(table)]
-    # Between the two renames of an exchange the rows are in the old directory.
-    for directory in (table, table.with_name(f"{name}.old")):
-        if directory.exists():
-            return sorted(file for file in directory.glob("*.parquet") if not file.name.startswith(("_", ".")))
-    return []
 
 
 def _words(error: Exception) -> str:

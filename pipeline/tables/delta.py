@@ -25,7 +25,16 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from pipeline.tables.files import DAY, FROM_THE_LOG, TIME_COLUMNS, DataFile, TableDamagedError, read_file, write_files
+from pipeline.tables.files import (
+    BATCH,
+    DAY,
+    FROM_THE_LOG,
+    TIME_COLUMNS,
+    DataFile,
+    TableDamagedError,
+    read_file,
+    write_files,
+)
 
 CHECKPOINT_COMMITS = 50
 NOTHING_COMMITTED = -1
@@ -51,6 +60,8 @@ class StoredFile:
     day: date | None
     oldest: datetime | None
     youngest: datetime | None
+    batch: int | None
+    """The newest batch that a row names, in a table whose rows do."""
 
 
 class Table:
@@ -81,6 +92,11 @@ class Table:
             return False
         self.commit(query, batch, self._written(rows), self.files())
         return True
+
+    def replace_at(self, batches: Sequence[tuple[str, int]], rows: pa.Table | None) -> None:
+        """The same for batches of several queries, which the caller has seen not to be there; None: the rows stay."""
+        added, removed = ([], []) if rows is None else (self._written(rows), self.files())
+        self._commit(added, removed, [Transaction(*each) for each in batches])
 
     def commit(self, query: str, batch: int, added: Sequence[DataFile], removed: Sequence[StoredFile] = ()) -> None:
         """Takes up files that were written, and gives up others. The caller has seen that the batch is not there."""
@@ -174,6 +190,13 @@ def stored_version(root: Path) -> int:
     return NOTHING_COMMITTED if found is None else int(found.version())
 
 
+def stored_batch(root: Path, query: str) -> int:
+    """The last batch of a query that is in a table, for a program that reads. Raises TableDamagedError."""
+    found = _opened(root)
+    batch = None if found is None else found.transaction_version(query)
+    return NOTHING_COMMITTED if batch is None else int(batch)
+
+
 def stored_rows(root: Path, schema: pa.Schema) -> pa.Table:
     """All rows of a small table; none if there is no table. Raises TableDamagedError."""
     found = [read_file(root / file.path, schema, file.day) for file in stored_files(root)]
@@ -230,6 +253,7 @@ def _files_of(delta: DeltaTable) -> list[StoredFile]:
         values(f"partition.{DAY}"),
         values(f"min.{time_column}"),
         values(f"max.{time_column}"),
+        values(f"max.{BATCH}"),
     )
     return [StoredFile(*each) for each in zip(*columns, strict=True)]
 

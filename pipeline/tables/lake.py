@@ -30,6 +30,7 @@ from pipeline.schemas import HISTORY, arrow_schema
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.current import CurrentState
 from pipeline.tables.delta import Table, TableSpec
+from pipeline.tables.files import BATCH, DAY
 from pipeline.tables.names import remember_names, salt_of
 from pipeline.tables.rows import ADDRESS, BASE
 from pipeline.tables.tasks import FARMS, LAST, ROWS, SEEN, WINDOWS, Outcome, TaskPlan, outcome_of
@@ -122,7 +123,7 @@ class Lake:
                 self._remember(found[name], named)
         if FARMS in outcome.rows:
             farms = outcome.rows[FARMS]
-            found["farm"] = farms.append_column("batch_id", pa.repeat(pa.scalar(batch, pa.int64()), farms.num_rows))
+            found["farm"] = farms.append_column(BATCH, pa.repeat(pa.scalar(batch, pa.int64()), farms.num_rows))
         self._current.take(LOG, batch, found)
 
     def _remember(self, rows: pa.Table, named: str) -> None:
@@ -147,9 +148,10 @@ class EventsTable:
     def write_batch(self, rows: DataFrame, batch: int) -> None:
         """Writes one micro-batch; repeated, it changes nothing."""
         found = rows.toArrow()
-        day = found.column("log_time").cast(pa.date32())
-        told = pa.table(
-            {each.name: day if each.name == "day" else found.column(each.name) for each in EVENTS_SPEC.schema}
-        )
+        columns = {each: found.column(each) for each in found.column_names} | {
+            DAY: found.column("log_time").cast(pa.date32()),
+            BATCH: pa.repeat(pa.scalar(batch, pa.int64()), found.num_rows),
+        }
+        told = pa.table({name: columns[name] for name in EVENTS_SPEC.schema.names})
         self._table.append(EVENTS, batch, told if told.num_rows else None)
         self._upkeep.after_batch([self._table])

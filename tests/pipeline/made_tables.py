@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.gold.tables import SPECS, Gold
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.current import SCHEMAS, CurrentState
 from pipeline.tables.delta import Table, stored_rows
-from pipeline.tables.lake import BASE_SPECS, EVENTS_SPEC, LOG, Lake, note_nothing
+from pipeline.tables.files import BATCH
+from pipeline.tables.lake import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, Lake, note_nothing
 from pipeline.tables.tasks import Outcome, outcome_of, work
 from pipeline.watch.watching import TRANSITIONS_SPEC
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of
@@ -36,7 +36,8 @@ def rows_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 def wrote(output: Path, table: str, batch: int, rows: Sequence[Mapping[str, Any]]) -> Table:
     """A batch of a base table, of events or of transitions."""
     opened = Table(output, _SPECS[table])
-    opened.append(LOG, batch, rows_of(opened.spec.schema, rows))
+    told = [{BATCH: batch, **row} for row in rows]
+    opened.append(EVENTS if table == EVENTS else LOG, batch, rows_of(opened.spec.schema, told))
     return opened
 
 
@@ -62,9 +63,7 @@ def tables_of(log: MadeUpLog, output: Path, batch: int = 0, *, gold: Gold | None
 def gold_rows(output: Path, name: str) -> list[dict[str, Any]]:
     """All rows of a derived table that SQL makes, in order."""
     spec = SPECS[name]
-    keys = ("farm", "window_start", "master", "first_index", "destination", "server_id")
-    order = [each for each in keys if each in spec.sorted_by]
-    rows = stored_rows(output / name, spec.schema).sort_by([(each, "ascending") for each in order])
+    rows = stored_rows(output / name, spec.schema).sort_by([(each, "ascending") for each in spec.sorted_by])
     return list(rows.to_pylist())
 
 
@@ -77,8 +76,4 @@ def derived_rows(output: Path, name: str, window_ms: int) -> list[dict[str, Any]
 def derived(output: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """A derived table that says what a test wants it to say."""
     made = rows_of(arrow_schema(DERIVED[name]), rows)
-    if name in SPECS:
-        Table(output, SPECS[name]).append(LOG, 0, made)
-    else:
-        (output / name).mkdir()
-        pq.write_table(made, output / name / "part-0.parquet")
+    Table(output, SPECS[name]).append(LOG, 0, made)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from pipeline.cli.floodfills import hash_of, router_hashes
+from pipeline.floodfills import _rows, closest, routing_key
 from pipeline.source.log_client import FarmLogError
-from pipeline.transforms.floodfills import _rows, closest, routing_key
 
 DAY = date(2026, 1, 31)
 VECTORS = Path(__file__).parents[1] / "vectors" / "meta-ls2.json"

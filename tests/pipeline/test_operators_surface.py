@@ -14,13 +14,11 @@ import click
 import duckdb
 import pytest
 from click.testing import CliRunner
-from pyspark.sql import DataFrame
 
 from pipeline.cli import doctor
 from pipeline.cli.commands import pipeline
 from pipeline.cli.options import told_plainly
 from pipeline.cli.queries import query, report
-from pipeline.gold.derived import exchange
 from pipeline.serve.query import _answer
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark.java import Java, use_java
@@ -187,46 +185,3 @@ def test_the_doctor_says_that_a_place_is_out_of_reach_and_looks_at_the_rest(
     findings = {finding.name: finding for finding in doctor.examine(hidden / "farm" / "tables", None, {"PATH": ""})}
     assert (findings["disk"].result, findings["disk"].text) == ("problem", f"{hidden} cannot be written")
     assert "farm" in findings
-
-
-class Rows:
-    """In place of a DataFrame: writes as Spark does, and notes which directories others could look into meanwhile."""
-
-    def __init__(self, below: Path) -> None:
-        self._below = below
-        self.open_to_others = False
-
-    def coalesce(self, _: int) -> "Rows":
-        """The same."""
-        return self
-
-    @property
-    def write(self) -> "Rows":
-        """The writer."""
-        return self
-
-    def mode(self, _: str) -> "Rows":
-        """The same."""
-        return self
-
-    def parquet(self, path: str) -> None:
-        """A directory that every user may read, with a file."""
-        written = Path(path)
-        written.mkdir()
-        written.chmod(0o755)
-        (written / "part-0.parquet").write_text("rows")
-        above = [each for each in (written, *written.parents) if each.is_relative_to(self._below)]
-        self.open_to_others = all(each.stat().st_mode & 0o077 for each in above)
-
-
-def test_a_table_for_its_owners_eyes_is_so_from_the_first_moment_on(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    target, rows = tmp_path / "closest_floodfills", Rows(tmp_path)
-    for _ in range(2):
-        exchange(cast("DataFrame", rows), target, mode=0o700)
-        assert not rows.open_to_others
-        assert target.stat().st_mode & 0o777 == 0o700
-        assert [each.name for each in target.iterdir()] == ["part-0.parquet"]
-    assert [each.name for each in tmp_path.iterdir()] == [target.name]
-    exchange(cast("DataFrame", rows), tmp_path / "leaderships")
-    assert rows.open_to_others, "what is no secret may be read"

@@ -6,15 +6,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.serve.query import DELTA_TABLES, PARQUET_TABLES
+from pipeline.serve.query import TABLES as ALL_TABLES
 from pipeline.tables.current import SCHEMAS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "pipeline-tables.md").read_text(encoding="utf-8")
 _NAMES = re.compile(r"`([a-z0-9_]+)`")
-
-
-_ALL = {**DELTA_TABLES, **PARQUET_TABLES}
-TABLES = {name: schema for name, schema in _ALL.items() if not name.startswith("current_")}
+TABLES = {name: schema for name, schema in ALL_TABLES.items() if not name.startswith("current_")}
 _TYPE_NAMES = {
     pa.int64(): "bigint",
     pa.int32(): "int",

@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -31,9 +30,9 @@ from bridge.core.log.records import (
 )
 from bridge.wire.keys.box import BOX_BYTES
 from bridge.wire.log.entries import encode
-from pipeline.gold.derived import derive, history
+from pipeline.floodfills import SPEC, closest_floodfills, keep, routing_key
 from pipeline.run import RunSettings, prepare, run_once
-from pipeline.schemas import DERIVED, ENTRIES, EVENTS, HISTORY, arrow_schema
+from pipeline.schemas import DERIVED, ENTRIES, HISTORY, arrow_schema
 from pipeline.serve.metrics import RunMetrics
 from pipeline.source.farm import FarmDataSource
 from pipeline.source.log_client import FarmLogError
@@ -41,8 +40,6 @@ from pipeline.tables.current import read
 from pipeline.tables.delta import stored_files, stored_rows
 from pipeline.tables.lake import BASE_SPECS
 from pipeline.tables.names import read_names
-from pipeline.transforms import closest_floodfills, convergence, detections
-from pipeline.transforms.floodfills import routing_key
 from tests.pipeline.farm_log_server import MadeUpLog, entries_of, served, three_servers
 from tests.pipeline.made_tables import derived_rows, gold_rows, tables_of
 
@@ -72,6 +69,12 @@ def ran(first_run: Ran, tmp_path: Path) -> Ran:
     log, output = first_run
     shutil.copytree(output, tmp_path / "tables")
     return MadeUpLog(entries=[*log.entries], log_time_ms=log.log_time_ms), tmp_path / "tables"
+
+
+def history(output: Path, table: str) -> list[dict[str, Any]]:
+    """A base table's rows, in the order of the log."""
+    rows = stored_rows(output / table, BASE_SPECS[table].schema).sort_by("index")
+    return list(rows.to_pylist())
 
 
 def health_of(log: MadeUpLog, output: Path) -> list[dict[str, Any]]:
@@ -110,7 +113,7 @@ def test_a_batch_that_is_repeated_after_a_crash_changes_no_row_and_the_next_one_
 ) -> None:
     # given a run whose last batch was written but, by a crash, not noted as done in the checkpoint
     log, output = ran
-    undisturbed = history(session, output, "reports").collect()
+    undisturbed = history(output, "reports")
     shutil.rmtree(output / "checkpoint" / "commits")
     # when it runs again, and there is more to read
     log.tick(10_000)
@@ -121,9 +124,7 @@ def test_a_batch_that_is_repeated_after_a_crash_changes_no_row_and_the_next_one_
     # then each report is there once, and all entries of both batches are counted
     assert f"garlicfarm_pipeline_entries_total {log.commit_index}.0" in metrics.exposition().decode()
     assert stored_rows(output / "reports", BASE_SPECS["reports"].schema).num_rows == 6 * 3 + 1
-    assert [row for row in history(session, output, "reports").collect() if row["index"] < log.commit_index] == (
-        undisturbed
-    )
+    assert [row for row in history(output, "reports") if row["index"] < log.commit_index] == (undisturbed)
     assert [row["reports"] for row in gold_rows(output, "router_health")] == [6, 6, 6, 1]
 
 
@@ -147,9 +148,7 @@ def test_a_log_compacted_past_the_checkpoint_fails_loudly(session: SparkSession,
         run_once(session, RunSettings(output, {"node": address}))
 
 
-def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(
-    session: SparkSession, tmp_path: Path
-) -> None:
+def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(tmp_path: Path) -> None:
     log = three_servers(minutes=1)
     log.add(value='{"admission": {"node": "0123456789abcdef", "name": "node-4"}}')
     log.add(value="not json at all")
@@ -166,7 +165,7 @@ def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(
     log.add(value='{"clock": {"time": 1767225600000}}')
     log.add(value='{"cost": {"hash": "a"}}')
     health = health_of(log, tmp_path / "tables")
-    reasons = [row["reason"] for row in history(session, tmp_path / "tables", "quarantine").orderBy("index").collect()]
+    reasons = [row["reason"] for row in history(tmp_path / "tables", "quarantine")]
     assert len(reasons) == 15
     assert reasons[0] == "Object missing required field `server` - at `$.admission`"
     assert reasons[1] == reasons[2] == "JSON is malformed: invalid character"
@@ -183,14 +182,12 @@ def test_tables_whose_checkpoint_is_gone_are_not_mixed_with_new_ones(ran: Ran) -
         prepare(output)
 
 
-def test_an_entry_too_old_for_the_node_to_tell_its_time_is_kept_and_in_no_window(
-    session: SparkSession, tmp_path: Path
-) -> None:
+def test_an_entry_too_old_for_the_node_to_tell_its_time_is_kept_and_in_no_window(tmp_path: Path) -> None:
     log = three_servers(minutes=1)
     for entry in log.entries[:5]:
         entry["logTimeMs"] = None
     health = health_of(log, tmp_path / "tables")
-    assert history(session, tmp_path / "tables", "reports").count() == 6 * 3
+    assert len(history(tmp_path / "tables", "reports")) == 6 * 3
     assert [row["reports"] for row in health] == [5, 5, 5]
 
 
@@ -207,9 +204,7 @@ def test_what_only_a_snapshot_still_holds_is_current_state_and_no_history(tmp_pa
     assert not stored_files(output / "quarantine")
 
 
-def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
-    session: SparkSession, tmp_path: Path
-) -> None:
+def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(tmp_path: Path) -> None:
     # given one report, a repetition of it, and one entry of each other kind
     log = MadeUpLog()
     log.add("configuration", value='{"voters": [{"id": 2, "endpoint": "a"}, {"id": 1}], "learners": [{"id": 3}]}')
@@ -248,17 +243,11 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(
     # when the pipeline takes them in one batch and derives its tables, in a directory of whatever name
     output = tmp_path / "the [old] {tables}?"
     health_of(log, output)
-    derive(session, output)
 
     # then each has its rows, and one pseudonym stands for the destination everywhere
     def rows(table: str) -> list[dict[str, Any]]:
         schema = {**HISTORY, **DERIVED}[table]
-        found = list(stored_rows(output / table, arrow_schema(schema)).to_pylist())
-        if not found:
-            files = sorted((output / table).glob("*.parquet"))
-            found = [row for file in files for row in pq.read_table(file).to_pylist()]
-        assert all(list(row) == schema.names for row in found), table
-        return found
+        return list(stored_rows(output / table, arrow_schema(schema)).to_pylist())
 
     (name,) = read_names(output)
     assert read_names(output) == {name: address}
@@ -309,45 +298,24 @@ def transforms_address(destination: str) -> str:
     return base64.b32encode(hashlib.sha256(octets).digest()).decode().lower().rstrip("=")
 
 
-def test_detection_and_convergence_are_read_out_of_the_nodes_traces(session: SparkSession) -> None:
-    def event(node: str, cursor: int, second: int, kind: str, **data: object) -> tuple[object, ...]:
-        at = datetime(2026, 1, 1, 12, 0, second, tzinfo=UTC)
-        return ("aa", node, cursor, 1000 * second, at, 0, kind, json.dumps(data))
-
-    told = [
-        event("c", 1, 0, "founded", raftId=3),
-        event("a", 1, 10, "member-suspect", member="c", id="33"),
-        event("a", 2, 14, "member-dead", member="c", id="33"),
-        event("b", 1, 15, "member-dead", member="c", id="33"),
-        event("a", 3, 40, "member-alive", member="c", id="33"),
-        event("a", 4, 50, "member-suspect", member="b", id="22"),
-        event("a", 5, 52, "member-alive", member="b", id="22"),
-        event("a", 5, 52, "member-alive", member="b", id="22"),
-    ]
-    events = session.createDataFrame(told, EVENTS)
-    last_report = (7, datetime(2026, 1, 1, 12, 0, 8, tzinfo=UTC), 3)
-    reports = session.createDataFrame([last_report], "index BIGINT, log_time TIMESTAMP, server_id BIGINT")
-    found = {(row["observer"], row["member"]): row for row in detections(events, reports).collect()}
-    assert (found["a", "c"]["contact_to_suspect_ms"], found["a", "c"]["contact_to_dead_ms"]) == (2_000, 6_000)
-    assert (found["a", "c"]["outcome"], found["a", "c"]["dead_to_back_ms"]) == ("came-back", 26_000)
-    assert (found["b", "c"]["outcome"], found["b", "c"]["suspect_at"]) == ("dead", None)
-    assert (found["a", "b"]["outcome"], found["a", "b"]["server_id"]) == ("false-suspicion", None)
-    spread = {(row["member"], row["status"]): row for row in convergence(events).collect()}
-    assert (spread["c", "dead"]["observers"], spread["c", "dead"]["converged_ms"]) == (2, 1_000)
-    assert spread["c", "dead"]["nodes"] == 3
-
-
-def test_the_join_with_floodfills_is_exact_when_it_is_spread(session: SparkSession) -> None:
+def test_the_join_with_floodfills_is_exact_when_it_is_spread_and_its_table_for_its_owner(
+    session: SparkSession, tmp_path: Path
+) -> None:
     random = Random(5)
     routers = [random.randbytes(32).hex() for _ in range(300)]
     destinations = [random.randbytes(32).hex() for _ in range(20)]
     today = date(2026, 3, 1)
-    rows = closest_floodfills(
+    found = closest_floodfills(
         session.createDataFrame([(each,) for each in [*destinations, "no hash"]], "destination STRING"),
         session.createDataFrame([(each.upper(),) for each in routers], "router STRING"),
         today,
         count=3,
-    ).collect()
+    )
+    # twice: the second time instead of the first
+    keep(tmp_path, found)
+    keep(tmp_path, found)
+    assert (tmp_path / SPEC.name).stat().st_mode & 0o777 == 0o700, "it tells what pseudonyms hide"
+    rows = stored_rows(tmp_path / SPEC.name, SPEC.schema).to_pylist()
     assert len(rows) == 20 * 3 * 3
     for row in rows:
         key = int.from_bytes(routing_key(bytes.fromhex(row["destination"]), row["day"]))

@@ -174,13 +174,6 @@ def test_a_directory_without_tables_and_a_damaged_state_are_errors_in_words(tmp_
     assert (result.exit_code, "current_routers is damaged" in result.output) == (1, True)
 
 
-def test_between_the_two_renames_of_an_exchange_the_old_rows_are_read(tmp_path: Path) -> None:
-    derived(tmp_path, "detections", [{"observer": "b"}])
-    (tmp_path / "detections").rename(tmp_path / "detections.old")
-    wrote(tmp_path, "clocks", 0, [clock(1)])
-    assert asked(tmp_path, "SELECT observer FROM detections", "--csv") == "observer\nb\n"
-
-
 def test_a_damaged_file_of_a_daily_table_is_an_error_that_says_which_and_what_to_do(tmp_path: Path) -> None:
     derived(tmp_path, "router_health", [{"window_start": NOON, "server_id": 1}])
     (stored,) = stored_files(tmp_path / "router_health")

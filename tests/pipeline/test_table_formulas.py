@@ -6,32 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
 
-from pipeline import transforms
-from pipeline.schemas import DERIVED, EVENTS, HISTORY
+from pipeline.gold.tables import window_ms
 from pipeline.tables.rows import Pseudonyms, base_rows
-from pipeline.transforms.windows import window_ms
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, destination
 from tests.pipeline.made_tables import derived_rows, wrote
-
-pytestmark = [
-    pytest.mark.spark,
-    # pyspark's own sockets to the JVM are closed by its finalizers
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PERIOD = timedelta(seconds=30)
 MINUTE_MS = 60_000
-
-
-def rows_of(session: SparkSession, table: str, rows: list[dict[str, Any]]) -> DataFrame:
-    """Rows of a history table; what they do not say is NULL, and the index is their place."""
-    schema = HISTORY[table]
-    numbered = ({"index": place, **row} for place, row in enumerate(rows, 1))
-    return session.createDataFrame([tuple(row.get(name) for name in schema.names) for row in numbered], schema)
 
 
 HOUR_MS = 3_600_000
@@ -185,43 +168,6 @@ def test_several_masters_are_read_and_hostile_json_gives_reasons_and_no_exceptio
     refused = found["quarantine"].to_pylist()
     assert len(refused) == 9
     assert {row["kind"] for row in refused} == {"report", None}
-
-
-def test_moments_of_a_detection_lie_as_far_apart_as_by_the_observers_own_clock(session: SparkSession) -> None:
-    def event(second: float, kind: str, log_time: datetime | None, **data: object) -> tuple[object, ...]:
-        own_ms = int((NOON + timedelta(hours=-3, seconds=second)).timestamp() * 1000)
-        return ("aa", "a", int(second), own_ms, log_time, None, kind, json.dumps(data))
-
-    # given a node whose clock is three hours behind, which was measured badly for its second batch of events
-    told = [
-        event(10, "server-admitted", NOON, name="c", server=3),
-        event(12, "member-suspect", NOON + timedelta(seconds=12), member="c"),
-        event(17, "member-dead", NOON - timedelta(hours=1), member="c"),
-        event(99, "member-alive", NOON - timedelta(hours=1), member="c"),
-        # and, in a file, one without log time
-        event(200, "member-suspect", None, member="d"),
-    ]
-    last = rows_of(session, "reports", [{"log_time": NOON, "server_id": 3}])
-    rows = transforms.detections(session.createDataFrame(told, EVENTS), last).orderBy("member").collect()
-    of_c, of_d = rows
-    assert (of_c["contact_to_suspect_ms"], of_c["contact_to_dead_ms"]) == (12_000, 17_000)
-    assert (of_c["suspect_to_dead_ms"], of_c["dead_to_back_ms"], of_c["outcome"]) == (5_000, 82_000, "came-back")
-    assert of_c["dead_at"].replace(tzinfo=UTC) == NOON + timedelta(seconds=17)
-    assert of_d["suspect_at"].replace(tzinfo=UTC) == NOON + timedelta(hours=-3, seconds=200)
-
-
-def test_derived_tables_have_the_columns_that_their_schemas_tell(session: SparkSession) -> None:
-    def none(table: str) -> DataFrame:
-        return rows_of(session, table, [])
-
-    events = session.createDataFrame([], EVENTS)
-    made = {
-        "detections": transforms.detections(events, none("reports")),
-        "convergence": transforms.convergence(events),
-    }
-    for name, rows in made.items():
-        told = [(field.name, field.dataType) for field in rows.schema]
-        assert told == [(field.name, field.dataType) for field in DERIVED[name]], name
 
 
 @pytest.mark.parametrize("text", ["", "minute", "0 minutes", "-1 hour", "1 month", "1 minute 30", "9999999 days"])

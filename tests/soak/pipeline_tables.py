@@ -9,12 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from pipeline.generate import generate
 from pipeline.gold.tables import SPECS
 from pipeline.load_model import LoadModel
-from pipeline.schemas import DERIVED
 from pipeline.tables import current
 from pipeline.tables.delta import stored_rows
 from pipeline.tables.lake import BASE_SPECS, EVENTS_SPEC
@@ -76,9 +73,6 @@ def tables_of(output: Path) -> dict[str, Counter[str]]:
         *SPECS.values(),
     )
     tables = {spec.name: _counted(stored_rows(output / spec.name, spec.schema).to_pylist()) for spec in specs}
-    for name in DERIVED.keys() - SPECS.keys():
-        files = (output / name).glob("*.parquet")
-        tables[name] = _counted(row for file in files for row in pq.ParquetFile(file).read().to_pylist())
     return {name: rows for name, rows in tables.items() if rows}
 
 

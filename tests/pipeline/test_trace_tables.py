@@ -1,0 +1,266 @@
+"""Tables of the nodes' traces: what they tell of made-up events, also where these come in batches."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.gold.tables import Gold
+from pipeline.gold.traces import TRACED
+from pipeline.tables.delta import Table, stored_rows
+from pipeline.tables.lake import BASE_SPECS, EVENTS_SPEC, LOG
+from tests.pipeline.made_tables import FARM, derived_rows, gold_rows, knew, wrote
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MINUTE_MS = 60_000
+HOUR_S = 3_600
+OFFSET_MS = -7_000
+NODES = ("a", "b", "c")
+Rows = list[dict[str, Any]]
+
+
+def event(node: str, cursor: int, second: float, kind: str, **data: object) -> dict[str, Any]:
+    """An event at so many seconds after noon, of a node whose clock is a little behind."""
+    at = NOON + timedelta(seconds=second)
+    own_ms = int(at.timestamp() * 1000) + OFFSET_MS
+    told = {"node": node, "cursor": cursor, "time_ms": own_ms, "log_time": at, "kind": kind}
+    return {**told, "clock_offset_ms": OFFSET_MS, "data": json.dumps(data)}
+
+
+def report(second: float, server: int) -> dict[str, Any]:
+    return {"index": int(second), "log_time": NOON + timedelta(seconds=second), "server_id": server}
+
+
+def tables(output: Path) -> dict[str, Rows]:
+    return {name: gold_rows(output, name) for name in TRACED}
+
+
+def made_of(output: Path, events: Rows, reports: Rows) -> dict[str, Rows]:
+    """The tables of these rows, made at once."""
+    wrote(output, "events", 0, events)
+    wrote(output, "reports", 0, reports)
+    derived_rows(output, "detections", MINUTE_MS)
+    return tables(output)
+
+
+def test_an_episode_is_dated_by_the_last_report_before_it_and_its_news_by_the_nodes_that_saw_it(tmp_path: Path) -> None:
+    told = [
+        event("c", 1, 0, "founded", raftId=3),
+        event("a", 1, 10, "member-suspect", member="c", id="33"),
+        event("a", 2, 14, "member-dead", member="c", id="33"),
+        event("b", 1, 15, "member-dead", member="c", id="33"),
+        event("a", 3, 40, "member-alive", member="c", id="33"),
+        event("a", 4, 50, "member-suspect", member="b", id="22"),
+        event("a", 5, 52, "member-alive", member="b", id="22"),
+        event("a", 5, 52, "member-alive", member="b", id="22"),
+    ]
+    # and a server of another farm with that id, which is no contact
+    made = made_of(tmp_path, told, [report(8, 3), report(20, 3), report(9, 3) | {"farm": "ff" * 16}])
+    found = {(row["observer"], row["member"]): row for row in made["detections"]}
+    of_c = found["a", "c"]
+    assert (of_c["contact_to_suspect_ms"], of_c["contact_to_dead_ms"], of_c["member_id"]) == (2_000, 6_000, "33")
+    assert (of_c["outcome"], of_c["dead_to_back_ms"], of_c["is_over"], of_c["farm"]) == (
+        "came-back",
+        26_000,
+        True,
+        FARM,
+    )
+    assert [found["b", "c"][each] for each in ("outcome", "suspect_at", "is_over")] == ["dead", None, False]
+    assert [found["a", "b"][each] for each in ("outcome", "server_id")] == ["false-suspicion", None]
+    spread = {(row["member"], row["status"]): row for row in made["convergence"]}
+    assert (spread["c", "dead"]["seen_by"], spread["c", "dead"]["converged_ms"]) == (["a", "b"], 1_000)
+    assert (spread["c", "dead"]["observers"], spread["c", "dead"]["nodes"]) == (2, 3)
+    assert [(row["member"], row["server_id"]) for row in made["members"]] == [("a", None), ("b", None), ("c", 3)]
+
+
+def test_moments_of_a_detection_lie_as_far_apart_as_by_the_observers_own_clock(tmp_path: Path) -> None:
+    # given a node whose clock is three hours behind, which was measured badly for its second batch of events
+    behind = {"farm": None}
+    told = [
+        event("a", 10, 10, "server-admitted", name="c", server=3),
+        event("a", 12, 12, "member-suspect", member="c"),
+        event("a", 17, 17, "member-dead", member="c") | {"log_time": NOON - timedelta(hours=1)},
+        event("a", 99, 99, "member-alive", member="c") | {"log_time": NOON - timedelta(hours=1)},
+        # and, in a file, one without log time and without a farm
+        event("a", 200, 200, "member-suspect", member="d") | behind | {"log_time": None},
+    ]
+    knew(tmp_path, 0, {"farm": [{"index": 1}]})
+    of_c, of_d = made_of(tmp_path, told, [report(0, 3)])["detections"]
+    assert (of_c["contact_to_suspect_ms"], of_c["contact_to_dead_ms"]) == (12_000, 17_000)
+    assert (of_c["suspect_to_dead_ms"], of_c["dead_to_back_ms"], of_c["outcome"]) == (5_000, 82_000, "came-back")
+    assert of_c["dead_at"] == NOON + timedelta(seconds=17)
+    assert of_d["suspect_at"] == NOON + timedelta(seconds=200, milliseconds=OFFSET_MS)
+    assert of_d["farm"] == FARM, "there is one farm only"
+
+
+def test_events_of_hostile_nodes_stop_no_table(tmp_path: Path) -> None:
+    told = [
+        event("a", 1, 1, "server-admitted", name="x", server="9" * 40),
+        event("a", 2, 2, "server-admitted", name=["x"], server={"a": 1}),
+        event("a", 3, 3, "member-suspect", member=None),
+        event("a", 4, 4, "member-suspect", member={"a": [1]}),
+        event("a", 5, 5, "member-suspect", member="\ud800"),
+        event("a", 6, 6, "member-dead", member="b") | {"data": "no JSON"},
+        event("a", 7, 7, "member-dead", member="b") | {"time_ms": -1},
+        event("a", 8, 8, "member-dead", member="b") | {"time_ms": 2**62},
+        event("a", 9, 9, "member-dead", member="b"),
+    ]
+    made = made_of(tmp_path, told, [])
+    assert [row["member"] for row in made["detections"] if row["member"] != '{"a":[1]}'] == ["b"]
+
+
+def lived(random: Random, node: str, seconds: int) -> Iterator[dict[str, Any]]:
+    """What a node tells: of the others that they fall silent and come back, and now and then that it began anew."""
+    cursor, second = 1, random.uniform(0, HOUR_S)
+    yield event(node, 1, second, "joined", raftId=1 + NODES.index(node))
+    while (second := round(second + random.expovariate(1 / 900), 3)) < seconds:
+        cursor += 1
+        if random.random() < 0.1:
+            cursor = 1
+            yield event(node, 1, second, "node-started", pid=1)
+        kind = random.choice(["alive", "suspect", "suspect", "dead", "dead", "left"])
+        member = random.choice([each for each in NODES if each != node])
+        yield event(node, cursor + 1, second, f"member-{kind}", member=member, id=member * 2)
+        cursor += 1
+
+
+def steps(random: Random, hours: int) -> Iterator[tuple[str, Rows]]:
+    """Batches of events and of reports, in an order in which neither query waits for the other."""
+    seconds = hours * HOUR_S
+    traces = [[*lived(random, node, seconds)] for node in NODES]
+    # A server that is away does not report.
+    reports = [report(at, server) for at in range(0, seconds, 30) for server in (1, 2, 3) if random.random() < 0.9]
+    old: Rows = []
+    while any(traces) or reports:
+        if random.random() < 0.5 and any(traces):
+            told: Rows = []
+            for trace in traces:
+                count = random.choice((0, 5, 40))
+                told += trace[:count]
+                del trace[:count]
+            # Some are told again, as out of a file that was renamed.
+            yield "events", [*told, *random.sample(old, min(2, len(old)))]
+            old += told
+        else:
+            count = random.choice((1_000, 5_000))
+            yield "reports", reports[:count]
+            del reports[:count]
+
+
+class Run:
+    """A run of the pipeline that takes batches, and may be killed."""
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        self.gold = Gold(output, MINUTE_MS)
+        self.batches = {"events": -1, "reports": -1}
+
+    def take(self, table: str, rows: Rows) -> None:
+        """A batch, and which windows it touches."""
+        self.batches[table] += 1
+        starts = sorted({each["log_time"].replace(second=0, microsecond=0) for each in rows})
+        if table == "reports" and rows:
+            windows = pa.table({"farm": [FARM] * len(starts), "window_start": starts})
+            self.gold.note(LOG, self.batches[table], windows)
+        wrote(self.output, table, self.batches[table], rows)
+
+    def refresh(self) -> None:
+        """All tables up to it."""
+        self.gold.refresh(self.batches["reports"])
+
+
+def at_once(output: Path, taken: list[tuple[str, Rows]]) -> dict[str, Rows]:
+    run = Run(output)
+    for table in run.batches:
+        run.take(table, [row for name, rows in taken for row in rows if name == table])
+    run.refresh()
+    return tables(output)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_tables_that_grew_by_batches_of_both_queries_equal_those_made_at_once(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+    taken, run = [*steps(random, hours=40)], Run(tmp_path / "grown")
+    for table, rows in taken:
+        run.take(table, rows)
+        if random.random() < 0.7:
+            run.refresh()
+        if random.random() < 0.1:
+            Table(run.output, EVENTS_SPEC).merge_small(NOON.date(), 2**20)
+    run.refresh()
+    expected = at_once(tmp_path / "once", taken)
+    for name, rows in tables(run.output).items():
+        assert rows == expected[name], (seed, name)
+    told = expected["detections"]
+    assert {row["outcome"] for row in told} == {"left", "came-back", "false-suspicion", "dead", "suspect"}
+    assert {row["is_over"] for row in told if row["outcome"] == "dead"} == {True, False}
+    assert all(row["last_contact"] for row in told)
+
+
+def test_a_run_that_is_killed_between_any_two_steps_has_each_event_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(9)
+    taken = [*steps(random, hours=20)]
+    expected = at_once(tmp_path / "once", taken)
+    run, commit, kills = Run(tmp_path / "killed"), Table._commit, 0
+
+    def killed_around(table: Table, *arguments: Any) -> None:
+        # a derived table's commit is the last thing that a run does, or the last that it does not
+        place = random.choice(("before", "after", "never"))
+        if table.spec.name not in TRACED or place == "never":
+            commit(table, *arguments)
+            return
+        if place == "after":
+            commit(table, *arguments)
+        raise KeyboardInterrupt
+
+    for table, rows in taken:
+        run.take(table, rows)
+        with monkeypatch.context() as patched:
+            patched.setattr(Table, "_commit", killed_around)
+            try:
+                run.refresh()
+            except KeyboardInterrupt:
+                kills += 1
+                run.gold = Gold(run.output, MINUTE_MS)
+    run.refresh()
+    assert kills > 3
+    assert tables(run.output) == expected
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_spark_makes_the_same_rows_of_the_same_texts(session: SparkSession, tmp_path: Path) -> None:
+    # given what is known of the first half of the events, and the second half
+    taken = [*steps(Random(3), hours=10)]
+    half = len(taken) // 2
+    at_once(tmp_path, taken[:half])
+    known = {name: stored_rows(tmp_path / name, traced.spec.schema) for name, traced in TRACED.items()}
+    run = Run(tmp_path)
+    run.batches = {"events": 0, "reports": 0}
+    for name in run.batches:
+        run.take(name, [row for table, rows in taken[half:] for row in rows if table == name])
+    run.refresh()
+    expected = tables(tmp_path)
+    # when Spark is asked with the views that DuckDB found
+    session.createDataFrame([(FARM,)], "farm STRING").createOrReplaceTempView("current_farm")
+    sources = {"events": EVENTS_SPEC, "reports": BASE_SPECS["reports"], "members": TRACED["members"].spec}
+    for name, traced in TRACED.items():
+        for source, spec in sources.items():
+            session.createDataFrame(stored_rows(tmp_path / source, spec.schema)).createOrReplaceTempView(source)
+        if known[name].num_rows:
+            session.createDataFrame(known[name]).createOrReplaceTempView("known")
+        views, sql = traced.of_batches(0, 1)
+        for view, text in views.items():
+            session.sql(text).createOrReplaceTempView(view)
+        found = session.sql(sql).toArrow().select(traced.spec.schema.names).cast(traced.spec.schema)
+        # then the rows are the same
+        rows = found.sort_by([(each, "ascending") for each in traced.spec.sorted_by]).to_pylist()
+        assert rows == expected[name], name
