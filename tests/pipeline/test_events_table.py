@@ -29,4 +29,7 @@ def test_a_batch_of_events_that_is_repeated_is_there_once(session: SparkSession,
         EventsTable(tmp_path).write_batch(session.createDataFrame(told, EVENTS), batch)
     EventsTable(tmp_path).write_batch(session.createDataFrame([], EVENTS), 1)
     rows = stored_rows(tmp_path / "events", EVENTS_SPEC.schema).sort_by("cursor").to_pylist()
-    assert [(row["cursor"], row["log_time"], row["day"]) for row in rows] == [(1, NOON, NOON.date()), (2, None, None)]
+    assert [(row["cursor"], row["log_time"], row["day"], row["batch_id"]) for row in rows] == [
+        (1, NOON, NOON.date(), 0),
+        (2, None, None, 0),
+    ]
