@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,11 +16,12 @@ import click
 
 from pipeline import INSTALL
 from pipeline.cli.options import Finite
-from pipeline.gold.answers import ANSWERS, OBJECTIVE_PERCENT, answer_sql
+from pipeline.gold.answers import ANSWERS, OBJECTIVE_PERCENT, answer_sql, why_empty
 from pipeline.serve.printing import echo, print_csv, print_json, printable
 
 ROWS_SHOWN = 200
 GAP = "  "
+_NAME = re.compile(r"[\w-]+")
 PACKAGES = {"duckdb": "DuckDB", "vl_convert": "vl-convert-python"}
 """What is loaded when it is used, by the names of its modules."""
 _WATCHED = (
@@ -77,13 +79,18 @@ def query(*, sql: str, output: Path, as_json: bool, as_csv: bool, objective: flo
         raise click.UsageError("--json and --csv are two formats: choose one")
     if objective is not None and sql != "slo":
         raise click.UsageError("--objective is of `slo`, and this is another query")
-    if sql in ANSWERS:
-        sql = answer_sql(sql, OBJECTIVE_PERCENT if objective is None else objective)
+    name = sql if sql in ANSWERS else None
+    if name is not None:
+        sql = answer_sql(name, OBJECTIVE_PERCENT if objective is None else objective)
+    elif _NAME.fullmatch(sql):
+        raise click.UsageError(f"there is no question {sql!r}: ask one of {', '.join(ANSWERS)}, or a SELECT")
     with _errors_told():
         from pipeline.serve.query import asked  # noqa: PLC0415 - DuckDB is large
 
         with asked(output, sql) as answer:
             _tell(answer, as_json=as_json, as_csv=as_csv)
+            if not (answer.has_rows or answer.empty or name is None) and (why := why_empty(name)):
+                echo(f"No rows: {why}", err=True)
 
 
 def _tell(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
@@ -108,12 +115,19 @@ def _tell(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
     help="Directory of the tables.",
 )
 @click.option("--show-destinations", is_flag=True, help="Tell destinations by their addresses, not by pseudonyms.")
-def report(*, html: Path, output: Path, show_destinations: bool) -> None:
+@click.option(
+    "--objective",
+    type=Finite(0.0, 99.9999),
+    default=OBJECTIVE_PERCENT,
+    show_default=True,
+    help="Percent of the time that is to be good, of error budgets.",
+)
+def report(*, html: Path, output: Path, show_destinations: bool, objective: float) -> None:
     """Write one page: which servers are healthy, the worst first, and charts of how they fared."""
     with _errors_told():
         from pipeline.serve.report import make_report  # noqa: PLC0415 - it loads DuckDB and Vega
 
-        page = make_report(output, datetime.now(UTC), show_destinations=show_destinations)
+        page = make_report(output, datetime.now(UTC), show_destinations=show_destinations, objective_percent=objective)
         html.write_text(page, encoding="utf-8")
     echo(f"The report is in {html}: one file, nothing in it is loaded from elsewhere.")
 

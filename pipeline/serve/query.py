@@ -55,6 +55,7 @@ class Answer:
     rows: Iterator[tuple[Any, ...]]
     empty: tuple[str, ...] = ()
     """Tables that the query reads and that have no rows."""
+    has_rows: bool = True
 
     def documents(self) -> Iterator[dict[str, Any]]:
         """The rows as objects."""
@@ -112,7 +113,7 @@ def _answer(connection: duckdb.DuckDBPyConnection, output: Path, sql: str) -> An
     # Whether all files are there is known when the first rows are.
     first = following()
     rest = iter(following, [])
-    return Answer(columns, chain(first, chain.from_iterable(rest)), empty)
+    return Answer(columns, chain(first, chain.from_iterable(rest)), empty, bool(first))
 
 
 def _read_by(sql: str) -> frozenset[str]:

@@ -1,11 +1,12 @@
 """One self-contained page about farms: whether their servers are healthy, how they fared, what led and published.
 
-    tables ─▶ queries (`pipeline/serve/query.py`) ─┬▶ verdict, servers (`verdict.py`) ─┬▶ one HTML file
-                                             └▶ charts as SVG (`charts.py`) ─────┘
+    tables ─▶ queries (`query.py`) ─┬▶ verdict, servers (`verdict.py`)         ─┬▶ one HTML file (`page.py`)
+                                    ├▶ named answers (`answer_sections.py`)    ─┤
+                                    └▶ charts as SVG (`charts.py`)             ─┘
 
 Each section asks the tables one question, so the page shows nothing that a query would not. What goes wrong comes
-first: the verdict, then the servers, the worst at the top. A page of a large farm stays small, because it shows the
-worst of everything and says what it left out.
+first: the verdict, then what burns its error budget, then the servers, the worst at the top. A page of a large farm
+stays small, because it shows the worst of everything and says what it left out.
 
 The page has no script and loads nothing. Its Content-Security-Policy allows the one style sheet in it, by its hash,
 and forbids everything else, even if a text in the tables gets a browser to try. On a narrow screen a table becomes a
@@ -24,56 +25,21 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
+from pipeline.gold.answers import OBJECTIVE_PERCENT
+from pipeline.serve.answer_sections import Names, budgets, churn, leader_changes
 from pipeline.serve.charts import Bar, Series, lines, nothing, strips, timeline
+from pipeline.serve.page import STYLE, cut, maybe, section, span, table
 from pipeline.serve.printing import printable
 from pipeline.serve.query import documents
 from pipeline.serve.verdict import Ask, FarmEnd, Server, State, count, farm_ends, servers_now
 from pipeline.tables.names import read_names
 
 SERVERS_SHOWN, DESTINATIONS_SHOWN, DETECTIONS_SHOWN, RUNS_SHOWN, NAMED = 200, 200, 100, 300, 10
-ROWS_OPEN = 30
-"""Rows of a table, the worst or newest first, how many of them are not folded, and servers that the verdict names."""
+"""Rows of a table, the worst or newest first, and servers that the verdict names."""
 STRIPS_SHOWN, LINES_SHOWN, STRETCHES, MASTERS_SHOWN = 40, 8, 120, 10
 """Servers that are drawn, the worst first, the parts into which their time is divided, and masters with a drawing."""
 FARM_LETTERS = 12
 """As much of a farm's name as stands before a server, where there are several farms."""
-CELL_LETTERS = 24
-"""A cell with more of them is broken into lines."""
-_LIGHT = """--text: #1c1e21; --soft: #595f69; --line: #d5d8dd; --ground: #fff; --raised: #f5f6f8; --good: #1a7f4b;
---bad: #b3202c; --warn: #8a5a00; --level-0: #3a9d68; --level-1: #a8c94a; --level-2: #f0b93a; --level-3: #e0702e;
---level-4: #b3202c; --shade-0: #1f77b4; --shade-1: #d95f02; --shade-2: #2ca02c; --shade-3: #9467bd; --shade-4: #d6277e;
---shade-5: #8c564b; --shade-6: #0e8c9d; --shade-7: #6f6f6f"""
-_DARK = """--text: #e3e5e8; --soft: #a5abb5; --line: #43474e; --ground: #15171a; --raised: #1f2226; --good: #5fcf94;
---bad: #ff8087; --warn: #f0bf5a; --level-0: #3a9d68; --level-1: #a8c94a; --level-2: #f0b93a; --level-3: #e0702e;
---level-4: #d8404c; --shade-0: #5aa9e6; --shade-1: #ff9950; --shade-2: #66cc66; --shade-3: #c2a0e8; --shade-4: #ff85bb;
---shade-5: #d3a094; --shade-6: #4fd0e0; --shade-7: #b0b0b0"""
-STYLE = f"""
-:root {{ color-scheme: light dark; {_LIGHT} }}
-@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}
-* {{ box-sizing: border-box }}
-body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 960px; margin: 1.5em auto; padding: 0 1.2em;
-color: var(--text); background: var(--ground); overflow-wrap: anywhere }}
-h1 {{ font-size: 1.4em; margin: 0 }} h2 {{ font-size: 1.15em; margin: 2em 0 .2em }}
-h3 {{ font-size: 1em; font-weight: normal; margin: .8em 0 .2em }} p {{ margin: .4em 0 }} figure {{ margin: .6em 0 }}
-.how, .none {{ color: var(--soft); font-size: .9em }}
-.verdict {{ background: var(--raised); border-left: .4em solid var(--soft); padding: .7em 1em; margin: 1em 0 }}
-.verdict strong {{ font-size: 1.25em; display: block }} .verdict.good {{ border-color: var(--good) }}
-.verdict.bad {{ border-color: var(--bad) }} .verdict.warn {{ border-color: var(--warn) }}
-svg {{ display: block; max-width: 100%; height: auto; overflow: visible }}
-svg text {{ font-family: system-ui, sans-serif }}
-.narrow {{ display: none }} summary {{ cursor: pointer; padding: .4em 0; color: var(--soft) }}
-table {{ border-collapse: collapse; font-size: .9em; width: 100% }}
-th, td {{ text-align: left; vertical-align: top; padding: .25em .8em .25em 0; border-bottom: 1px solid var(--line) }}
-th {{ color: var(--soft); font-weight: normal; overflow-wrap: normal }} td {{ white-space: nowrap }}
-td.long {{ white-space: normal; min-width: 8em }}
-.bad > td:nth-child(2) {{ color: var(--bad); font-weight: 600 }}
-.warn > td:nth-child(2) {{ color: var(--warn); font-weight: 600 }}
-@media (max-width: 700px) {{ body {{ padding: 0 .8em; margin: 1em auto }} .wide {{ display: none }}
-.narrow {{ display: block }} thead {{ display: none }} table, tbody, tr {{ display: block }}
-tr {{ padding: .35em 0; border-bottom: 1px solid var(--line) }}
-td {{ display: inline; border: 0; padding: 0 .7em 0 0; white-space: normal }} td:empty {{ display: none }}
-td:not(:first-child)::before {{ content: attr(data-name) " "; color: var(--soft); font-weight: normal }} }}
-"""
 _FARED = f"""
     WITH windows AS (SELECT *, row_number() OVER in_order - 1 AS place, count(*) OVER (PARTITION BY farm) AS windows,
                        coalesce(window_start - lag(window_end) OVER in_order
@@ -94,7 +60,9 @@ end: in a window without a report a server has no row, and was not available. Wh
 longer than any reporting period, the farm as a whole stood still: a gap, which ends a run of windows."""
 
 
-def make_report(output: Path, made_at: datetime, *, show_destinations: bool) -> str:
+def make_report(
+    output: Path, made_at: datetime, *, show_destinations: bool, objective_percent: float = OBJECTIVE_PERCENT
+) -> str:
     """The page as text. Raises QueryError."""
 
     def ask(sql: str) -> list[dict[str, Any]]:
@@ -105,27 +73,43 @@ def make_report(output: Path, made_at: datetime, *, show_destinations: bool) -> 
     names = read_names(output) if show_destinations else {}
     page = _Page(ask, names, several=len({each.farm for each in servers} | ends.keys()) > 1)
     shown = "95th percentile of the job lag (or of the node's own event loop) in a window; of several the highest."
+    called = Names(page.farm, page.server, page.destination)
     sections = [
-        _section(
+        section(
+            "Error budget",
+            f"The objective is {objective_percent:g}% good over 30 days. A budget that burns as fast as it lasts is"
+            " used up just at their end.",
+            budgets(ask, called, objective_percent),
+        ),
+        section(
             "Servers",
             "The last report of each, the worst first; how long ago, counted from where the tables end.",
             page.servers(servers),
         ),
-        _section(
+        section(
             "Availability by server",
             "Share of the reporting periods in which the server's report was committed; 0 while it was silent.",
             page.availability(),
         ),
-        _section("Lag by server", shown, page.lag()),
-        _section(
+        section("Lag by server", shown, page.lag()),
+        section(
             "Detection",
             "From the last report of a member to its being suspected and called dead, as each observer saw it.",
             page.detection(),
         ),
-        _section("Leaders", "One bar a term, from its first to its last clock entry.", page.leaders()),
-        _section("Publishers", "One bar a run of publications of one server.", page.publishers()),
-        _section("Destinations", "Share of their reports that call them healthy.", page.destinations()),
-        _section("Refused entries", "What the quarantine holds, by reason.", page.quarantine()),
+        section(
+            "Leaders",
+            "One bar a term, from its first to its last clock entry; before it the days with the most changes.",
+            leader_changes(ask, called) + page.leaders(),
+        ),
+        section("Publishers", "One bar a run of publications of one server.", page.publishers()),
+        section(
+            "Churn",
+            "Servers that joined and were removed; of those that were watched, silences, returns and restarts.",
+            churn(ask, called),
+        ),
+        section("Destinations", "Share of their reports that call them healthy.", page.destinations()),
+        section("Refused entries", "What the quarantine holds, by reason.", page.quarantine()),
     ]
     hashed = b64encode(sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'"
@@ -153,7 +137,7 @@ def _verdict(
         kind, head = "warn", "Nothing is known yet: no server has reported"
     elif stale:
         where = "" if len(ends) == 1 else f" of {stale:,} of {len(ends):,} farms"
-        kind, head = "warn", f"Nothing is known of the last {_span(stale_ms)}{where}"
+        kind, head = "warn", f"Nothing is known of the last {span(stale_ms)}{where}"
     else:
         kind, head = "good" if healthy == len(known) else "bad" if not healthy else "warn", f"{counted} healthy"
     told = [f"<strong>{escape(head)}</strong>"]
@@ -167,7 +151,7 @@ def _verdict(
 def _named(state: State, same: Sequence[Server], name_of: Callable[[Server], str]) -> str:
     if state is State.HEALTHY:
         return ""
-    since = [f" for {_span(each.age_ms or 0)}" if state is State.SILENT else "" for each in same[:NAMED]]
+    since = [f" for {span(each.age_ms or 0)}" if state is State.SILENT else "" for each in same[:NAMED]]
     names = ", ".join(name_of(each) + told for each, told in zip(same[:NAMED], since, strict=True))
     more = f", and {len(same) - NAMED:,} more" if len(same) > NAMED else ""
     return f"<p>{len(same):,} {escape(state.value)}: {escape(printable(names))}{more}</p>"
@@ -178,7 +162,7 @@ def _reach(end: FarmEnd, *, alone: bool) -> str:
     at = "an unknown time" if end.log_time is None else f"{end.log_time:%Y-%m-%d %H:%M:%S} UTC"
     return (
         f'<p class="how">{whose}The tables reach to entry {end.index} of the log, at log time {at}; a server is silent'
-        f" after {_span(end.silent_after_ms)}.</p>"
+        f" after {span(end.silent_after_ms)}.</p>"
     )
 
 
@@ -192,13 +176,18 @@ class _Page:
 
     def name_of(self, server: Server) -> str:
         """How a server is called."""
-        return self._server(server.farm, server.server_id)
+        return self.server(server.farm, server.server_id)
 
-    def _server(self, farm: str | None, server_id: int | None) -> str:
-        number = "unknown" if server_id is None else f"server {server_id}"
-        return f"{farm[:FARM_LETTERS]} · {number}" if self.several and farm else number
+    def farm(self, farm: str | None) -> str:
+        """What stands before something of a farm, where there are several."""
+        return f"{farm[:FARM_LETTERS]} · " if self.several and farm else ""
 
-    def _destination(self, destination: str) -> str:
+    def server(self, farm: str | None, server_id: int | None) -> str:
+        """How a server is called."""
+        return self.farm(farm) + ("unknown" if server_id is None else f"server {server_id}")
+
+    def destination(self, destination: str) -> str:
+        """How a destination is called."""
         address = self.names.get(destination)
         return destination if address is None else f"{address}.b32.i2p"
 
@@ -206,36 +195,36 @@ class _Page:
         """The last report of each."""
         kinds = {State.HEALTHY: "", State.REMOVED: "", State.UNHEALTHY: "warn", State.UNDATED: "warn"}
         rest = ", ".join(f"{number:,} {state.value}" for state, number in count(servers[SERVERS_SHOWN:]).items())
-        return _table(
+        return table(
             ("server", "state", "last report", "uptime", "job lag", "healthy leaves then", "publishes"),
             [
                 (
                     self.name_of(each),
                     each.state.value,
-                    None if each.age_ms is None else f"{_span(each.age_ms)} ago",
-                    _maybe(each.report.get("uptime_ms"), _span),
-                    _maybe(each.report.get("job_lag_ms"), lambda lag: f"{lag:.1f} ms"),
+                    None if each.age_ms is None else f"{span(each.age_ms)} ago",
+                    maybe(each.report.get("uptime_ms"), span),
+                    maybe(each.report.get("job_lag_ms"), lambda lag: f"{lag:.1f} ms"),
                     f"{each.report['healthy_destinations']} of {each.report['destinations']}" if each.report else None,
                     "yes" if each.report.get("publishing") else None,
                 )
                 for each in servers[:SERVERS_SHOWN]
             ],
             [kinds.get(each.state, "bad") for each in servers[:SERVERS_SHOWN]],
-        ) + _cut(min(len(servers), SERVERS_SHOWN), len(servers), "servers", f"the worst; the rest: {rest}")
+        ) + cut(min(len(servers), SERVERS_SHOWN), len(servers), "servers", f"the worst; the rest: {rest}")
 
     def availability(self) -> str:
         """A strip for each of the worst."""
         value = "sum(coalesce(f.availability, 0)) / count(*)"
         drawn = strips(self._stretches("availability", STRIPS_SHOWN, value))
         total, least = self._rest("availability", STRIPS_SHOWN, "min(availability)")
-        return drawn + _cut(STRIPS_SHOWN, total, "servers", f"the worst; the rest: at least {least or 0:.1%}")
+        return drawn + cut(STRIPS_SHOWN, total, "servers", f"the worst; the rest: at least {least or 0:.1%}")
 
     def lag(self) -> str:
         """A line for each of the worst."""
         order = "lag DESC NULLS LAST"
         drawn = lines(self._stretches(order, LINES_SHOWN, "max(f.job_lag_p95_ms)"), "ms")
         total, most = self._rest(order, LINES_SHOWN, "max(lag)")
-        return drawn + _cut(LINES_SHOWN, total, "servers", f"the worst; the rest: at most {most or 0:,.1f} ms")
+        return drawn + cut(LINES_SHOWN, total, "servers", f"the worst; the rest: at most {most or 0:,.1f} ms")
 
     def _rest(self, order: str, shown: int, value: str) -> tuple[int, float | None]:
         """How many servers there are, and a value of those that are not shown."""
@@ -257,7 +246,7 @@ class _Page:
                 GROUP BY s.rank, s.farm, s.server_id, c.stretch, c.run ORDER BY s.rank, moment"""  # noqa: S608 - own names
         )
         return [
-            Series(self._server(farm, server), _points([*of_server]))
+            Series(self.server(farm, server), _points([*of_server]))
             for (_, farm, server), of_server in groupby(
                 rows, key=lambda row: (row["rank"], row["farm"], row["server_id"])
             )
@@ -275,7 +264,7 @@ class _Page:
             Series("to dead", [(row["suspect_at"], _seconds(row["contact_to_dead_ms"])) for row in plotted]),
         ]
         drawn = lines(series, "s", dots=True) if plotted else ""
-        told = _table(
+        told = table(
             ("observer", "member", "suspected", "to suspect s", "to dead s", "away s", "outcome"),
             [
                 (
@@ -290,14 +279,14 @@ class _Page:
                 for row in rows
             ],
         )
-        return drawn + told + _cut(len(rows), _total(rows), "detections", "the newest")
+        return drawn + told + cut(len(rows), _total(rows), "detections", "the newest")
 
     def leaders(self) -> str:
         """Who led when."""
         rows = self._runs("leaderships")
         bars = [
             Bar(
-                self._server(row["farm"], row["leader_id"]),
+                self.server(row["farm"], row["leader_id"]),
                 row["first_at"],
                 row["last_at"],
                 f"term {row['term']}: {row['clock_entries']} clock entries, {_gap(row['gap_ms'])}",
@@ -305,7 +294,7 @@ class _Page:
             )
             for row in reversed(rows)
         ]
-        return timeline(bars) + _cut(len(rows), _total(rows), "terms", "the newest")
+        return timeline(bars) + cut(len(rows), _total(rows), "terms", "the newest")
 
     def publishers(self) -> str:
         """A drawing for each master: those of a server that publishes for several would cover each other."""
@@ -313,12 +302,12 @@ class _Page:
         often = Counter(row["master"] for row in rows)
         masters = sorted(often, key=lambda master: (-often[master], master))
         drawn = [
-            f"<h3>{escape(printable(self._destination(master)))}</h3>"
+            f"<h3>{escape(printable(self.destination(master)))}</h3>"
             + timeline([self._reign(row) for row in reversed(rows) if row["master"] == master])
             for master in masters[:MASTERS_SHOWN]
         ]
-        few = _cut(len(drawn), len(masters), "masters", "those whose publisher changed most often")
-        return ("".join(drawn) if drawn else nothing()) + few + _cut(len(rows), _total(rows), "runs", "the newest")
+        few = cut(len(drawn), len(masters), "masters", "those whose publisher changed most often")
+        return ("".join(drawn) if drawn else nothing()) + few + cut(len(rows), _total(rows), "runs", "the newest")
 
     def _runs(self, table: str) -> list[dict[str, Any]]:
         return self.ask(
@@ -328,7 +317,7 @@ class _Page:
 
     def _reign(self, row: dict[str, Any]) -> Bar:
         said = f"{row['publications']} publications, {_gap(row['gap_ms'])}"
-        name = self._server(row["farm"], row["server_id"])
+        name = self.server(row["farm"], row["server_id"])
         return Bar(name, row["first_at"], row["last_at"], said, row["server_id"] or 0)
 
     def destinations(self) -> str:
@@ -340,70 +329,28 @@ class _Page:
                   FROM destination_health GROUP BY ALL)
                 ORDER BY healthy NULLS LAST, farm, destination, server_id LIMIT {DESTINATIONS_SHOWN}"""  # noqa: S608 - own names
         )
-        told = _table(
+        told = table(
             ("destination", "server", "healthy", "breaks", "connections"),
             [
                 (
-                    self._destination(row["destination"]),
-                    self._server(row["farm"], row["server_id"]),
-                    _maybe(row["healthy"], lambda share: f"{share:.1%}"),
+                    self.destination(row["destination"]),
+                    self.server(row["farm"], row["server_id"]),
+                    maybe(row["healthy"], lambda share: f"{share:.1%}"),
                     row["breaks"],
-                    _maybe(row["connections"], lambda number: f"{number:.0f}"),
+                    maybe(row["connections"], lambda number: f"{number:.0f}"),
                 )
                 for row in rows
             ],
         )
-        least = _maybe(rows[-1]["healthy"] if rows else None, lambda share: f"{share:.1%}") or "an unknown share"
-        return told + _cut(len(rows), _total(rows), "destinations", f"the worst; the rest: at least {least} healthy")
+        least = maybe(rows[-1]["healthy"] if rows else None, lambda share: f"{share:.1%}") or "an unknown share"
+        return told + cut(len(rows), _total(rows), "destinations", f"the worst; the rest: at least {least} healthy")
 
     def quarantine(self) -> str:
         """By reason."""
         rows = self.ask(
             "SELECT reason, count(*) AS entries, max(index) AS last FROM quarantine GROUP BY ALL ORDER BY 2 DESC, 1"
         )
-        return _table(("reason", "entries", "last at index"), [tuple(row.values()) for row in rows])
-
-
-def _section(title: str, how: str, content: str) -> str:
-    return f'<section><h2>{escape(title)}</h2><p class="how">{escape(how)}</p>{content}</section>'
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[object]], kinds: Sequence[str] = ()) -> str:
-    """A table, the greater part of a long one folded; `kinds` are the rows' classes.
-
-    On a narrow screen each row is a paragraph in which a cell has its column's name before it.
-    """
-    if not rows:
-        return nothing()
-    body = []
-    for row, kind in zip_longest(rows, kinds, fillvalue=""):
-        cells = (
-            f'<td data-name="{escape(heading)}"{_long(cell)}>{_cell(cell)}</td>'
-            for heading, cell in zip(headings, row, strict=True)
-        )
-        body.append(f"<tr{f' class={kind}' if kind else ''}>{''.join(cells)}</tr>")
-    first, more = _rows(headings, body[:ROWS_OPEN]), body[ROWS_OPEN:]
-    if not more:
-        return first
-    return f"{first}<details><summary>{len(more):,} more rows</summary>{_rows(headings, more)}</details>"
-
-
-def _rows(headings: Sequence[str], rows: Sequence[str]) -> str:
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-
-
-def _cell(cell: object) -> str:
-    return "" if cell is None else escape(printable(str(cell)))
-
-
-def _long(cell: object) -> str:
-    return ' class="long"' if len(str(cell)) > CELL_LETTERS else ""
-
-
-def _cut(shown: int, total: int, what: str, which: str) -> str:
-    """What a section left out, if it did."""
-    return f'<p class="how">{shown:,} of {total:,} {what} shown, {escape(which)}.</p>' if total > shown else ""
+        return table(("reason", "entries", "last at index"), [tuple(row.values()) for row in rows])
 
 
 def _total(rows: Sequence[dict[str, Any]]) -> int:
@@ -426,16 +373,3 @@ def _gap(gap_ms: int | None) -> str:
 
 def _seconds(milliseconds: int | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
-
-
-def _maybe(value: Any, told: Callable[[Any], str]) -> str | None:
-    return None if value is None else told(value)
-
-
-def _span(milliseconds: int) -> str:
-    """A duration by its two largest units."""
-    left, parts = milliseconds // 1000, []
-    for name, seconds in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        number, left = divmod(left, seconds)
-        parts += [f"{number:,} {name}"] if number else []
-    return " ".join(parts[:2]) or "0 s"

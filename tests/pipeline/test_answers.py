@@ -187,6 +187,21 @@ def test_the_help_of_a_narrow_terminal_names_each_answer_in_a_line() -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
+def test_an_answer_without_rows_out_of_tables_with_rows_says_what_did_not_happen(output: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(query, ["churn", "--output", str(output)])
+    assert "No rows" not in result.stderr
+    wrote(tmp_path, "configurations", 0, [{"index": 1, "voters": [1], "learners": [], "log_time": NOON}])
+    became = {"at": NOON, "server_id": 1, "previous": "", "state": "healthy", "reason": "first report"}
+    wrote(tmp_path, "transitions", 0, [became])
+    result = CliRunner().invoke(query, ["churn", "--output", str(tmp_path)])
+    assert (result.exit_code, result.stderr.startswith("No rows: no server joined or was removed")) == (0, True)
+
+
+def test_a_question_that_there_is_not_is_told_with_those_that_there_are(output: Path) -> None:
+    result = CliRunner().invoke(query, ["slop", "--output", str(output)])
+    assert (result.exit_code, "'slop': ask one of churn, " in result.stderr) == (2, True)
+
+
 def test_an_objective_of_another_query_is_refused(output: Path) -> None:
     result = CliRunner().invoke(query, ["SELECT 1", "--objective", "99", "--output", str(output)])
     assert (result.exit_code, "is of `slo`" in result.output) == (2, True)

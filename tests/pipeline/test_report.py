@@ -18,6 +18,7 @@ from tests.pipeline.made_tables import derived, knew, wrote
 
 pytest.importorskip("vl_convert", reason="the extra `pipeline` of an older version is installed")
 from pipeline.serve import charts, report
+from pipeline.serve import page as parts
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
@@ -95,7 +96,7 @@ def test_a_page_of_hostile_names_is_plain_elements_that_a_strict_policy_keeps_fr
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in page
     assert "url(" not in style
     assert not {"\u202e", "\x1b", "\0"} & set(page), "nothing that turns a line around or cannot be seen"
-    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 6, "each is told"
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 7, "each is told, a destination also with its budget"
     assert "&lt;script&gt;aler · server 1" in page
 
 
@@ -232,6 +233,55 @@ def destination(name: str, healthy: float) -> dict[str, Any]:
     return {"destination": name, "healthy_share": healthy, **told}
 
 
+def test_what_burns_its_error_budget_stands_below_the_verdict_in_words_the_worst_first(tmp_path: Path) -> None:
+    def in_minute(minute: int, server: int) -> float:
+        lately = {1: 0.0 if minute >= 570 else 1.0, 3: 0.85, 4: 0.97}
+        return lately.get(server, 1.0) if minute >= 540 else 0.0 if server == 2 and minute < 3 else 1.0
+
+    # given ten hours in which, for the last one, server 1 was half away, 3 lost 15 % and 4 lost 3 %; 2 was away before
+    derived(
+        tmp_path,
+        "router_health",
+        [health(minute, server, in_minute(minute, server)) for minute in range(600) for server in range(1, 16)],
+    )
+    page = report.make_report(tmp_path, NOON + 600 * MINUTE, show_destinations=False, objective_percent=99.0)
+    told = section(page, "Error budget")
+    assert page.index('class="verdict') < page.index(told) < page.index("<h2>Servers</h2>")
+    rows = re.findall(r"<tr class=(bad|warn)><td [^>]*>(server \d+)</td><td [^>]*>([^<]*)</td>", told)
+    assert rows == [
+        ("bad", "server 1", "used up 5 times, burns 50 times too fast"),
+        ("bad", "server 3", "used up, burns 15 times too fast"),
+        ("warn", "server 4", "burns 3 times too fast, gone in 7 d"),
+    ]
+    assert "3 of 15 budgets shown, the worst; the rest: at least 50% left." in told
+    assert "The objective is 99% good" in told
+
+
+def test_the_days_on_which_the_leader_changed_or_servers_came_and_went_most_are_told(tmp_path: Path) -> None:
+    def term(number: int, day: int) -> dict[str, Any]:
+        at = NOON + timedelta(days=day, minutes=number)
+        times = {"first_at": at, "last_at": at + 30 * SECOND, "first_index": number}
+        return {"term": number, "leader_id": number % 3, **times, "leader_changed": True, "gap_ms": 1_000}
+
+    # given a day more than is told, of which the last has two changes
+    derived(tmp_path, "leaderships", [term(number, min(number, 5)) for number in range(7)])
+    wrote(
+        tmp_path,
+        "configurations",
+        0,
+        [
+            {"index": index, "voters": [*range(index)], "learners": [], "log_time": NOON + timedelta(days=index)}
+            for index in (1, 2, 4)
+        ],
+    )
+    page = made(tmp_path)
+    rows = re.findall(r"<tr><td [^>]*>([^<]*)</td><td [^>]*>(\d)</td>", section(page, "Leaders"))
+    assert (len(rows), rows[0]) == (5, ("2026-01-06", "2"))
+    assert "5 of 6 days shown, those with the most changes." in section(page, "Leaders")
+    rows = re.findall(r"<tr><td [^>]*>([^<]*)</td><td [^>]*>(\d)</td>", section(page, "Churn"))
+    assert rows == [("2026-01-05", "2"), ("2026-01-03", "1")]
+
+
 def test_of_a_thousand_servers_the_worst_are_shown_the_rest_is_told_and_the_page_stays_small(tmp_path: Path) -> None:
     reports = [
         last_report(server, 10 * MINUTE if server == 777 else SECOND, attached=server != 500)
@@ -309,6 +359,6 @@ def test_each_chart_is_drawn_for_a_desk_and_for_a_phone_in_colours_that_the_page
     assert widths == [charts.WIDE, charts.NARROW] * 2
     assert charts.NARROW <= 390 - 2 * 15, "a phone's width without the margins"
     wanted = set(re.findall(r'(?:fill|stroke)="var\((--[\w-]+)\)"', drawn))
-    light, dark = re.findall(r":root \{(.*?)\}", report.STYLE, re.DOTALL)
+    light, dark = re.findall(r":root \{(.*?)\}", parts.STYLE, re.DOTALL)
     assert wanted <= set(re.findall(r"(--[\w-]+):", light)) == set(re.findall(r"(--[\w-]+):", dark))
     assert not re.search(r'(?:fill|stroke)="(?!var\(|none")', drawn), "no colour that is right in one light only"

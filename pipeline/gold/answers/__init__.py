@@ -1,6 +1,7 @@
 """Questions that operators ask again and again, each a SELECT over the tables that is asked by its name.
 
     NAME.sql    first line    -- what it answers, as the help of `garlicfarm pipeline query` tells it
+                `-- empty: `  what an answer without rows says, if all its tables have rows; a line that may be there
                 comment       what each figure means, and where it comes from
                 one SELECT    over the tables; `$word` stands for a value that is put in
 
@@ -13,18 +14,18 @@ from pathlib import Path
 OBJECTIVE_PERCENT = 99.5
 _PPM_OF_PERCENT = 10_000
 _HERE = Path(__file__).parent
-_MARK = "-- "
-
-
-def _help(text: str) -> str:
-    return text.splitlines()[0].removeprefix(_MARK)
-
-
-ANSWERS = {file.stem: _help(file.read_text(encoding="utf-8")) for file in sorted(_HERE.glob("*.sql"))}
+_MARK, _EMPTY = "-- ", "-- empty: "
+_TEXTS = {file.stem: file.read_text(encoding="utf-8") for file in sorted(_HERE.glob("*.sql"))}
+ANSWERS = {name: text.splitlines()[0].removeprefix(_MARK) for name, text in _TEXTS.items()}
 """What each answers, by its name."""
+
+
+def why_empty(name: str) -> str | None:
+    """Why one of `ANSWERS` has no rows although each of its tables has some; None if that cannot be."""
+    told = (line.removeprefix(_EMPTY) for line in _TEXTS[name].splitlines() if line.startswith(_EMPTY))
+    return next(told, None)
 
 
 def answer_sql(name: str, objective_percent: float = OBJECTIVE_PERCENT) -> str:
     """The SELECT of one of `ANSWERS`. `objective_percent`: below 100, of the good windows that `slo` judges by."""
-    text = (_HERE / f"{name}.sql").read_text(encoding="utf-8")
-    return text.replace("$objective_ppm", str(round(objective_percent * _PPM_OF_PERCENT)))
+    return _TEXTS[name].replace("$objective_ppm", str(round(objective_percent * _PPM_OF_PERCENT)))

@@ -1,10 +1,11 @@
 -- servers that joined, left, fell silent and came back each day
+-- empty: no server joined or was removed, and none that was watched fell silent or restarted
 --
 --     joined, removed                members of a Raft configuration that the one before had not, and the other way round
 --     silent, returned, restarted    a server that was watched falls silent, reports again, has a router that restarted
 --
--- NULL is not known: nothing of the farm was watched. The first configuration that the tables
--- have joins nobody. A day on which nothing changed has no row.
+-- NULL is not known: nothing of the farm was watched. The first configuration that the tables have joins nobody. A day on
+-- which nothing changed has no row.
 WITH configured AS (
   SELECT farm, index, log_time, array_union(voters, learners) AS members,
     lag(array_union(voters, learners)) OVER (PARTITION BY farm ORDER BY index) AS earlier

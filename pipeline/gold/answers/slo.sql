@@ -53,9 +53,9 @@ measured AS (
 ),
 summed AS (
   SELECT m.farm, m.kind, m.name, min(m.start_ms) AS since_ms,
-    sum(m.good) AS good_30d,
-    sum(CASE WHEN s.until_ms - m.start_ms <= 21600000 THEN m.good ELSE 0 END) AS good_6h,
-    sum(CASE WHEN s.until_ms - m.start_ms <= 3600000 THEN m.good ELSE 0 END) AS good_1h
+    coalesce(sum(m.good), 0) AS good_30d,
+    coalesce(sum(CASE WHEN s.until_ms - m.start_ms <= 21600000 THEN m.good ELSE 0 END), 0) AS good_6h,
+    coalesce(sum(CASE WHEN s.until_ms - m.start_ms <= 3600000 THEN m.good ELSE 0 END), 0) AS good_1h
   FROM measured m JOIN spans s ON s.farm = m.farm
   WHERE m.start_ms >= s.until_ms - 2592000000
   GROUP BY m.farm, m.kind, m.name

@@ -1,0 +1,132 @@
+"""The sections of the report that show named answers (`pipeline/gold/answers`): in words, the worst first, and short.
+
+    slo      what burns its error budget, and how fast      at the head of the page
+    leaders  days on which the leader changed most often    above the drawing of the terms
+    churn    days on which most servers came and went
+
+A burn is told by two windows, as alerts on an error budget are (Google, The Site Reliability Workbook, chapter 5): at
+14.4 an hour uses up 2 % of the budget of 30 days, at 6 six hours use up 5 %. The one tells a failure that has just
+begun, the other one that is slow and stays.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.gold.answers import answer_sql
+from pipeline.serve.charts import nothing
+from pipeline.serve.page import cut, maybe, span, table
+from pipeline.serve.verdict import Ask
+
+FAST_BURN, SLOW_BURN = 14.4, 6.0
+"""Of the last hour, and of the last six."""
+BUDGETS_SHOWN, BUDGETS_LEAST, DAYS_SHOWN = 10, 3, 5
+"""Targets that do not keep to their budget, those that are shown if fewer do not, and days."""
+MONTH_MS = 30 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How the page calls things; `farm` gives nothing where there is one farm only."""
+
+    farm: Callable[[str], str]
+    server: Callable[[str, int], str]
+    destination: Callable[[str], str]
+
+
+def budgets(ask: Ask, names: Names, objective_percent: float) -> str:
+    """What burns its error budget."""
+    rows = sorted(ask(answer_sql("slo", objective_percent)), key=_urgency)
+    if not rows:
+        return nothing()
+    failing = [row for row in rows if _burn(row)[0]]
+    shown = rows[: max(BUDGETS_LEAST, min(len(failing), BUDGETS_SHOWN))]
+    told = table(
+        ("what", "its budget", "left", "good in 1 h", "6 h", "30 d"),
+        [
+            (
+                _name(row, names),
+                _burn(row)[1],
+                f"{row['budget_left']:.0%}" if row["budget_left"] > 0 else None,
+                *(maybe(row[f"level_{window}"], _share) for window in ("1h", "6h", "30d")),
+            )
+            for row in shown
+        ],
+        [_burn(row)[0] for row in shown],
+    )
+    least = min((row["budget_left"] for row in rows[len(shown) :]), default=1.0)
+    rest = "some of the rest are used up too" if least <= 0 else f"the rest: at least {least:.0%} left"
+    return told + cut(len(shown), len(rows), "budgets", f"the worst; {rest}")
+
+
+def leader_changes(ask: Ask, names: Names) -> str:
+    """On which days the leader changed most often."""
+    rows = [row for row in ask(answer_sql("leaders")) if row["changes"]]
+    if not rows:
+        return ""
+    told = table(
+        ("day", "changes", "terms", "below a minute", "shortest", "median", "without a leader"),
+        [
+            (
+                names.farm(row["farm"]) + f"{row['day']}",
+                row["changes"],
+                row["terms"],
+                row["below_a_minute"] or None,
+                maybe(row["shortest_ms"], span),
+                maybe(row["median_ms"], span),
+                maybe(row["leaderless_ms"], lambda sum_ms: f"up to {span(sum_ms)}"),
+            )
+            for row in rows[:DAYS_SHOWN]
+        ],
+    )
+    return told + cut(min(len(rows), DAYS_SHOWN), len(rows), "days", "those with the most changes")
+
+
+def churn(ask: Ask, names: Names) -> str:
+    """On which days most servers came and went."""
+    rows = ask(answer_sql("churn"))
+    counted = ("joined", "removed", "silent", "returned", "restarted")
+    told = table(
+        ("day", *counted),
+        [
+            (names.farm(row["farm"]) + f"{row['day'] or 'unknown'}", *(row[each] or None for each in counted))
+            for row in rows[:DAYS_SHOWN]
+        ],
+    )
+    return told + cut(min(len(rows), DAYS_SHOWN), len(rows), "days", "those with the most changes")
+
+
+def _urgency(row: dict[str, Any]) -> tuple[int, bool, float, float]:
+    """Sorts what burns the most first; of the same, the farm as a whole."""
+    kind, _ = _burn(row)
+    return ["bad", "warn", ""].index(kind), row["kind"] != "farm", row["budget_left"], -(row["burn_1h"] or 0.0)
+
+
+def _burn(row: dict[str, Any]) -> tuple[str, str]:
+    """How bad it is, and in words: how many times too fast it burns, and what is left."""
+    in_1h, in_6h, left = row["burn_1h"] or 0.0, row["burn_6h"] or 0.0, row["budget_left"]
+    # Of two that are too fast, the one that has just begun.
+    burn = in_1h if in_1h >= FAST_BURN else in_6h if in_6h >= SLOW_BURN else max(in_1h, in_6h)
+    times = f"burns {burn:,.1f} times too fast" if burn < 2 else f"burns {burn:,.0f} times too fast"  # noqa: PLR2004
+    if left <= 0:
+        used = "used up" if left > -1 else f"used up {1 - left:,.0f} times"
+        return "bad", f"{used}, {times}" if burn > 1 else used
+    if burn <= 1:
+        return "", "lasts"
+    is_bad = in_1h >= FAST_BURN or in_6h >= SLOW_BURN
+    return "bad" if is_bad else "warn", f"{times}, gone in {span(round(left * MONTH_MS / burn))}"
+
+
+def _name(row: dict[str, Any], names: Names) -> str:
+    match row["kind"]:
+        case "router":
+            return names.server(row["farm"], int(row["name"]))
+        case "destination":
+            return names.farm(row["farm"]) + names.destination(row["name"])
+        case _:
+            return names.farm(row["farm"]) + "the farm"
+
+
+def _share(level: float) -> str:
+    """A share that is not quite whole is not told as whole."""
+    return f"{min(level, 0.9999):.2%}" if level < 1 else "100%"
