@@ -1,6 +1,6 @@
 """The newest known state of everything, as small tables that are written anew when a batch changes them.
 
-    current_farm          one row a farm: how far the tables reach in its log, its log time, the leader
+    current_farm          one row a farm: its name, from where to where the tables reach in its log, the leader
     current_routers       one row a server: its last report
     current_destinations  one row a destination and server: what the last report says about it
     current_publishers    one row a master: the last publication
@@ -38,6 +38,9 @@ _FARM = pa.schema(
         ("leader_id", pa.int64()),
         ("period_ms", pa.int64()),
         ("batch_id", pa.int64()),
+        ("name", pa.string()),
+        ("first_index", pa.int64()),
+        ("entries", pa.int64()),
     ]
 )
 
@@ -111,10 +114,17 @@ def read(output: Path, table: str) -> list[dict[str, Any]]:
 
 
 def _filled_up(both: pa.Table) -> pa.Table:
-    """What a batch does not say of a farm, such as the leader, stays as it was."""
+    """What a batch does not say of a farm, such as the leader, stays as it was; its entries are more."""
     in_order = both.sort_by([("index", "ascending")])
     known: dict[str, dict[str, Any]] = {}
     for row in in_order.to_pylist():
-        before = known.get(row["farm"], {})
-        known[row["farm"]] = {name: before.get(name) if value is None else value for name, value in row.items()}
+        before = known.get(row["farm"], {"entries": 0})
+        merged = {name: before.get(name) if value is None else value for name, value in row.items()}
+        parts = (before["entries"], row["entries"])
+        # Of a table that an earlier version began it is not known, and never will be.
+        merged["entries"] = None if None in parts else sum(parts)
+        merged["first_index"] = min(
+            (each for each in (before.get("first_index"), row["first_index"]) if each), default=None
+        )
+        known[row["farm"]] = merged
     return pa.Table.from_pylist([*known.values()], schema=both.schema)

@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from pipeline.decode.entries import SNAPSHOT
 from pipeline.feedback.rows import newest, recent_rows
 from pipeline.schemas import arrow_schema
 from pipeline.source.farm import FarmDataSource, FarmStreamReader, Sizes
@@ -231,8 +232,17 @@ class _Worker:
 
 def farm_rows(entries: pa.Table, period_range_ms: tuple[int, int]) -> pa.Table:
     """Per farm how many entries these are, how far they reach, and what their last clock entry says."""
-    reach = entries.group_by("farm", use_threads=False).aggregate(
-        [("index", "max"), ("term", "max"), ("log_time", "max"), ("index", "count")]
+    # What only a snapshot still holds is no entry.
+    is_entry = pc.not_equal(entries.column("entry"), SNAPSHOT)
+    counted = entries.select(["farm", "farm_name", "index", "term", "log_time"]).append_column(
+        "entry_index", pc.if_else(is_entry, entries.column("index"), pa.scalar(None, pa.int64()))
+    )
+    reach = counted.group_by("farm", use_threads=False).aggregate(
+        [
+            *((name, "max") for name in ("farm_name", "index", "term", "log_time")),
+            ("entry_index", "min"),
+            ("entry_index", "count"),
+        ]
     )
     clocks = entries.filter(pc.equal(entries.column("entry"), "clock"))
     leaders, periods = dict[str, int | None](), dict[str, int]()
@@ -255,7 +265,9 @@ def farm_rows(entries: pa.Table, period_range_ms: tuple[int, int]) -> pa.Table:
             "index": reach.column("index_max"),
             "term": reach.column("term_max"),
             "log_time": reach.column("log_time_max"),
-            "entries": reach.column("index_count"),
+            "name": reach.column("farm_name_max"),
+            "first_index": reach.column("entry_index_min"),
+            "entries": reach.column("entry_index_count"),
             "leader_id": pa.array([leaders.get(farm) for farm in farms], pa.int64()),
             "period_ms": pa.array([periods.get(farm) for farm in farms], pa.int64()),
         }

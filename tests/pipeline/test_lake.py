@@ -7,6 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pipeline.gold.answers import answer_sql
+from pipeline.serve.query import documents
 from pipeline.tables import current
 from pipeline.tables.delta import Table, stored_files, stored_rows
 from pipeline.tables.lake import BASE_SPECS, Lake
@@ -24,9 +26,9 @@ def lake_at(output: Path) -> Lake:
     return Lake(output, 60_000, watch=True, feedback=True)
 
 
-def found_by(lake: Lake, log: MadeUpLog, tasks: int, few_rows: int = 20_000) -> Outcome:
+def found_by(lake: Lake, log: MadeUpLog, tasks: int, few_rows: int = 20_000, name: str | None = None) -> Outcome:
     """What so many tasks find in the log."""
-    entries, plan = arrow_entries_of(log), replace(lake.plan, few_rows=few_rows)
+    entries, plan = arrow_entries_of(log, name), replace(lake.plan, few_rows=few_rows)
     step = -(-entries.num_rows // tasks)
     told = [
         pa.Table.from_batches(work(plan, entries.slice(begin, step).to_batches(max_chunksize=5)))
@@ -98,3 +100,28 @@ def test_two_farms_with_servers_of_the_same_numbers_are_kept_apart(tmp_path: Pat
     assert routers == [(log.cluster_id, server) for log in (one, other) for server in (1, 2, 3)]
     reached = {row["farm"]: row["index"] for row in current.read(tmp_path, "farm")}
     assert reached == {log.cluster_id: log.commit_index for log in (one, other)}
+
+
+def test_each_farm_is_told_by_name_with_what_was_read_of_it(tmp_path: Path) -> None:
+    # given a farm of which the last part is read in two batches, and a snapshot that came before it
+    one, other = three_servers(minutes=1), three_servers(minutes=2)
+    other.cluster_id = "ff" * 16
+    report = one.entries[3]["value"]
+    parts = [MadeUpLog(entries=one.entries[6:10]), MadeUpLog(entries=one.entries[10:])]
+    parts[0].entries.insert(0, {**one.entries[5], "kind": "snapshot", "value": report})
+    lake = lake_at(tmp_path)
+    for batch, part in enumerate(parts):
+        lake.write_outcome(found_by(lake, part, 2, name="berlin"), batch)
+    lake.write_outcome(found_by(lake, other, 1), 2)
+    # then its entries are counted once, and none of the snapshot
+    rows = {row["farm"]: row for row in documents(tmp_path, answer_sql("farms"))}
+    berlin, unnamed = rows[one.cluster_id], rows[other.cluster_id]
+    assert (berlin["name"], berlin["first_index"], berlin["last_index"]) == ("berlin", 7, one.commit_index)
+    assert (berlin["entries"], unnamed["entries"]) == (one.commit_index - 6, other.commit_index)
+    assert (berlin["behind_ms"], unnamed["behind_ms"], unnamed["name"]) == (60_000, 0, None)
+    assert [*rows] == [one.cluster_id, other.cluster_id], "the one that is behind comes first"
+    # and those of a batch that is repeated are no more than they were
+    again = lake_at(tmp_path)
+    again.write_outcome(found_by(again, other, 1), 2)
+    told = {row["farm"]: row["entries"] for row in current.read(tmp_path, "farm")}
+    assert told[other.cluster_id] == other.commit_index

@@ -1,0 +1,9 @@
+-- which farms are in the tables, and how far each was read
+--
+--     name               what the file of several farms calls it; NULL if the run named none
+--     behind_ms          newest log time of all farms - that of this one
+--     entries            how many were read; NULL if an earlier version began the table
+SELECT farm, name, first_index, c.index AS last_index, log_time AS last_log_time, entries,
+  max(unix_millis(log_time)) OVER () - unix_millis(log_time) AS behind_ms
+FROM current_farm c
+ORDER BY log_time NULLS FIRST, farm
